@@ -40,7 +40,7 @@ from orchestrator.cli.main import (  # noqa: E402
 )
 from orchestrator.doctor.rules.support.catalogue import catalogue  # noqa: E402
 from orchestrator.doctor.rules.support.registry import run_rules  # noqa: E402
-from orchestrator.loading.stacks import load_stack, stack_names  # noqa: E402
+from orchestrator.loading.profiles import load_stack, stack_names  # noqa: E402
 from orchestrator.model.finding import Finding  # noqa: E402
 from orchestrator.monitoring.catalogue import CATALOGUE  # noqa: E402
 from orchestrator.node.dispatch import VERBS  # noqa: E402

@@ -20,7 +20,7 @@ from l40s_lab.life.request import Request
 from orchestrator.hosts.steps import runner
 from orchestrator.hosts.steps.bundle import bare
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
-from orchestrator.loading.stacks import stack_lock
+from orchestrator.loading.profiles import stack_lock
 from orchestrator.model.errors import NodeError
 from orchestrator.model.per_node import PerNode
 

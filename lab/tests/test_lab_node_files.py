@@ -25,8 +25,7 @@ from l40s_lab.node.tree import FileTree, split_common, write, write_layer
 from l40s_lab.standin import hub
 from orchestrator.checkpoint.on_node import hub_client, reblock
 from orchestrator.engines.registry import newest
-from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.loading.stacks import load_stack, stack_lock
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names, stack_lock
 from orchestrator.model.errors import NodeError
 
 

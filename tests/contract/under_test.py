@@ -25,8 +25,7 @@ from tests.support.waiting import until
 
 from l40s_lab.engine.environment import ENGINE_STACK
 from orchestrator.engines.registry import dialect
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides, Reach
 from orchestrator.model.plan import NodePlan
 from orchestrator.node.engine.watch import LogWatch

@@ -20,7 +20,7 @@ from l40s_lab.engine.environment import ensure_engine, ensure_model
 from orchestrator.bench.text import own_text
 from orchestrator.engines import bench_client
 from orchestrator.engines.registry import engine_of
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_stack
 from orchestrator.model.benchmark import Load
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]

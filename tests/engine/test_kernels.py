@@ -14,8 +14,8 @@ import pytest
 
 from l40s_lab.engine.environment import ensure_engine
 from orchestrator.engines.registry import engine_of
+from orchestrator.loading.profiles import load_stack
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack
 from orchestrator.protocol.message import parsed
 from orchestrator.tuning.kernels import KernelResult, judged
 from orchestrator.tuning.messages import KernelCase, KernelLine, KernelsOrder

@@ -22,8 +22,7 @@ from tests.support.reference_cluster import GPU_BYTES, gang, topologies
 
 from l40s_lab.engine.environment import ensure_engine
 from l40s_lab.node.models import config
-from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import GangPlan

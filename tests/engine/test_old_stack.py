@@ -19,8 +19,7 @@ from tests.support.reference_cluster import gang, topologies
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.wheels import wheel
 
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack, stack_recipe
+from orchestrator.loading.profiles import load_profile, load_stack, stack_recipe
 from orchestrator.model.plan import GangPlan
 from orchestrator.planning.build import PlanOptions, build_plan
 

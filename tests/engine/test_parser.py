@@ -19,9 +19,8 @@ from l40s_lab.engine.environment import ENGINE_STACK, ensure_engine
 from orchestrator.engines.engine import Intent, Option
 from orchestrator.engines.known_flags import known_flags
 from orchestrator.engines.registry import engine_of
-from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.loading.resources import template
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning import engine_command as commands

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.loading.stacks import stack_recipe
+from orchestrator.loading.profiles import stack_recipe
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 

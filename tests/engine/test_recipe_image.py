@@ -18,7 +18,7 @@ from tests.engine.test_recipe import GEMM, MOE, branch, site, wheel
 from tests.support.podman import own_podman, root_image
 
 from orchestrator.hosts.steps.stack import write_recipe
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_stack
 
 __all__ = ["branch", "site", "wheel"]
 

@@ -20,8 +20,7 @@ from orchestrator.engines.engine import Lookup
 from orchestrator.engines.registry import dialect
 from orchestrator.engines.tuned_validity import read_name
 from orchestrator.engines.tuned_wanted import Wanted, resolve, wanted_files
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.node.look.reading import LARGEST_TEXT
 from orchestrator.protocol.planned import Layout
 

@@ -35,8 +35,7 @@ from orchestrator.gang.steps.standing import runs_in
 from orchestrator.gang.steps.status import history, live, reports
 from orchestrator.jobs import run as workflow_jobs
 from orchestrator.jobs.messages import JobLine, JobOrder
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
@@ -54,7 +53,7 @@ from orchestrator.node.dispatch import VERBS
 from orchestrator.planning.judgement import draft
 from orchestrator.planning.steps import plan
 from orchestrator.protocol import jobs, staging, verbs
-from orchestrator.protocol.looks import Dialed, Listening
+from orchestrator.protocol.looks import Listening, Outcome, Trial
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, PageCache, Refusal
 from orchestrator.remote import node_app
@@ -325,7 +324,7 @@ def every_verb() -> Mapping[str, Verb]:
     block = jobs.Reblocked(written=progress, proof=jobs.Proof(1, 1, 1, 1), old_block=(128, 128), new_block=(64, 64))
     brought = jobs.Downloaded(directory="/a", commit="c", files=1, bytes=1, by_size=0, there=False)
     listening = Listening(tcp={"5000": "listening"}, ephemeral=4000, udp={"10.0.0.11": 4001}, rails={}, pid=7)
-    dialed = Dialed(name=ODD, address="10.0.0.12", port=5000, kind="tcp", side="tcp", outcome="open", ms=0.1)
+    dialed = Trial(target=ODD, address="10.0.0.12", port=5000, kind="tcp", side="tcp", outcome=Outcome.OPEN, ms=0.1)
     result = {"completed": 1, "total_input_tokens": 1, "total_output_tokens": 1, "duration": 1.0,
               "input_throughput": 1.0, "output_throughput": 1.0}  # fmt: skip
     return {

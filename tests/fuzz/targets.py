@@ -22,9 +22,8 @@ from orchestrator.checkpoint.on_node.push.target import entries_of
 from orchestrator.checkpoint.on_node.tensors import HeaderError
 from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack
 from orchestrator.node.agent import weights
 from orchestrator.planning.judgement import draft, judge
 from orchestrator.planning.steps.plan import read_request

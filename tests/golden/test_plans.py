@@ -15,9 +15,8 @@ import yaml
 from tests.support.machine_files import reference_machine
 from tests.support.reference_cluster import gang, topology
 
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import template
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import DeployError
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology

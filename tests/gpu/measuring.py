@@ -18,7 +18,7 @@ from l40s_lab.node.files import VENVS
 from orchestrator.bench.text import own_text
 from orchestrator.engines import bench_client
 from orchestrator.engines.registry import engine_of
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_stack
 from orchestrator.model.benchmark import Load
 from orchestrator.nettest.schedule import LARGE
 

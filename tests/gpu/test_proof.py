@@ -95,8 +95,7 @@ def test_a_share_of_v3_has_the_shapes_of_one_of_32_gpus(tmp_path: Path) -> None:
 
     from orchestrator.engines.registry import engine_of
     from orchestrator.engines.tuned_wanted import wanted_files
-    from orchestrator.loading.profiles import load_profile
-    from orchestrator.loading.stacks import load_stack
+    from orchestrator.loading.profiles import load_profile, load_stack
     from orchestrator.protocol.planned import Layout
 
     def shapes(name: str, ranks: int) -> list[str]:

@@ -21,10 +21,10 @@ from orchestrator.doctor.steps.look import look
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.jobs.run import planned_requests
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.model.reach import Outcome
 from orchestrator.model.topology import RdmaPort
 from orchestrator.nettest.steps.ports import measure
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.looks import Outcome
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 

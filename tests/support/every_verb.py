@@ -58,7 +58,7 @@ ANSWERS: Mapping[str, type[Message]] = {
     "inspect": jobs.InspectAnswer,
 }
 """Not of `probe`: its answer is a snapshot (model/snapshot.py)."""
-LISTS: Mapping[str, type[Message]] = {"dial": looks.Dialed}
+LISTS: Mapping[str, type[Message]] = {"dial": looks.Trial}
 """Verbs whose answer is a list of these."""
 LINES: Mapping[str, type[Message]] = {
     "job": job.JobLine,

@@ -13,7 +13,7 @@ from tests.support.variants import guest
 
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Overrides
-from orchestrator.model.reach import Outcome, Trial
+from orchestrator.protocol.looks import Outcome, Trial
 
 STOP, SLOW, NOTE, UNKNOWN = Severity.STOP, Severity.SLOW, Severity.NOTE, Severity.UNKNOWN
 GIB = 1 << 30

@@ -19,9 +19,9 @@ from typing import Any
 from tests.support.machine_files import MachineFiles, reference_machine
 
 from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_stack
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.model.reach import Trial
+from orchestrator.protocol.looks import Trial
 from orchestrator.topology.build import build
 
 UNLIMITED = -1

@@ -8,8 +8,7 @@ from typing import Any
 from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.gang.steps.staging import staging_requests
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile, Stack

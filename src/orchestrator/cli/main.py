@@ -163,7 +163,7 @@ def _profile_names() -> tuple[str, ...]:
 
 
 def _load_stack(name: str) -> Stack:
-    from orchestrator.loading.stacks import load_stack
+    from orchestrator.loading.profiles import load_stack
 
     return load_stack(name)
 

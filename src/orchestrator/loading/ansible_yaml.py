@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from orchestrator.loading.marked_yaml import MarkedMapping, parse_yaml, read_text, read_yaml
+from orchestrator.loading.yaml_fields import MarkedMapping, parse_yaml, read_text, read_yaml
 from orchestrator.model.errors import InputError
 
 _SECTIONS = ("hosts", "vars", "children")

@@ -9,12 +9,10 @@ from typing import Any
 
 from orchestrator.loading import resources
 from orchestrator.loading.ansible_yaml import AnsibleInventory
-from orchestrator.loading.node_spec import ANSIBLES, OURS, SPARE, node_spec
+from orchestrator.loading.node_spec import ANSIBLES, OURS, SPARE, Variables, node_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
-from orchestrator.loading.variables import Variables
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, RouterSpec
-from orchestrator.model.notify import Event, Mail, ReceiverKind, Recipient
+from orchestrator.model.inventory import Event, GangSpec, Inventory, Mail, NodeSpec, ReceiverKind, Recipient, RouterSpec
 
 TOP_GROUP = "gangs"
 ROUTER_GROUP = "router"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -19,6 +22,15 @@ def data_dir(kind: Literal["templates", "playbooks", "inventory", "examples"]) -
     """The folder of shipped data files; the wheel carries them in `_data`, a checkout at its top level."""
     shipped = _PACKAGE / "_data" / kind
     return shipped if shipped.is_dir() else _PACKAGE.parents[1] / kind
+
+
+def read_regular(path: Path) -> tuple[int, bytes]:
+    """(mode, content). Raises OSError for what is no regular file: a pipe would be waited for, a device has no end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.ENXIO, "not a regular file")
+        return mode, file.read()
 
 
 def template(name: str) -> str:

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from orchestrator.loading.marked_yaml import read_regular
+from orchestrator.loading.resources import read_regular
 from orchestrator.model.errors import InputError
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/][A-Za-z0-9._~+/-]{7,511}=*")

@@ -33,8 +33,9 @@ from orchestrator.loading.ansible_yaml import (
     read_ansible_inventory,
     refuse_shared_names,
 )
-from orchestrator.loading.marked_yaml import Vaulted, read_regular
+from orchestrator.loading.resources import read_regular
 from orchestrator.loading.which import load_config
+from orchestrator.loading.yaml_fields import Vaulted
 from orchestrator.model.errors import InputError
 
 _INI_SECTION = re.compile(r"\[[\w.-]+(:(children|vars|hosts))?\]\s*([#;].*)?")

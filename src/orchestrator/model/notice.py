@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.model.notify import Event
+from orchestrator.model.inventory import Event
 from orchestrator.model.secret_text import without_secrets
 
 MOST_TEXT = 3000

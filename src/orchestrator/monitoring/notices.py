@@ -20,8 +20,8 @@ from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.rails import restart_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import Event, ReceiverKind
 from orchestrator.model.notice import Notice
-from orchestrator.model.notify import Event, ReceiverKind
 
 WELL = "well"
 RAILS = "degraded rails"

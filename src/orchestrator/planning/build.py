@@ -23,7 +23,7 @@ from orchestrator.planning.environment import Surroundings, environment, network
 from orchestrator.planning.host import HostFacts, contradictions, gang_dir, model_path, state_dir, venv
 from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest
 from orchestrator.protocol.planned import Layout, Transport
-from orchestrator.topology.machine import Machine
+from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import TcpChoice, networks_met
 
 Fact = tuple[str, str, str]

@@ -17,7 +17,7 @@ from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.model.topology import NETWORKS, RAILS, Interface, NotRead, RdmaPort, Topology
 from orchestrator.protocol.planned import Layout, Transport
-from orchestrator.topology.machine import Machine
+from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import (
     GidChoice,
     SharedWay,

@@ -18,7 +18,7 @@ from orchestrator.planning.choices import RdmaChoice, rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
 from orchestrator.protocol.planned import NodeNetwork
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.topology.machine import Machine
+from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.speed import Traffic, price
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from orchestrator.protocol.message import Message
@@ -163,16 +164,38 @@ class Listening(Message):
     pid: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialed(Message):
-    """One path that was tested; `model.reach.Trial` explains the fields."""
+class Outcome(str, Enum):
+    """open: answered. refused: the machine answered that nobody listens. silent: no answer at all, as behind a
+    firewall that drops. unreachable: the network reports no route. too-big: packets of this size do not pass.
+    untried: the source's kernel had no place for the target in its table of neighbours, and dropped the packets."""
 
-    name: str
+    OPEN = "open"
+    REFUSED = "refused"
+    SILENT = "silent"
+    UNREACHABLE = "unreachable"
+    TOO_BIG = "too-big"
+    UNTRIED = "untried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial(Message):
+    """One path from a node to another, or between two cards of one node, tried until it passed or `tries` times.
+
+    source: the node that tried, '' in its own answer
+    kind: 'tcp' (a connection to `port`) or 'mtu' (a datagram of `size` bytes that must not be fragmented)
+    side: 'tcp' for the rendezvous network, else the name of the RDMA device whose rail was tried
+    far:  the RDMA device that was tried to reach from `side`, where it is of another rail; '' for the same rail
+    ms:   time to the answer of the try that passed; None where there was none
+    resolved: False where a silent one's address was not resolved on the interface that it had to leave by
+    """
+
+    source: str = ""
+    target: str
     address: str
     port: int
     kind: str
     side: str
-    outcome: str
+    outcome: Outcome
     ms: float | None = None
     size: int = 0
     detail: str = ""
@@ -185,4 +208,4 @@ class Dialed(Message):
 class DialAnswer(Message):
     """One result per target."""
 
-    ways: tuple[Dialed, ...]
+    ways: tuple[Trial, ...]

@@ -15,9 +15,8 @@ from orchestrator.model.topology import CpuModel, Interface, NumaDomain, PciDevi
 from orchestrator.topology.gpus import AcceleratorClass, BuildOptions, find_gpus, is_gpu
 from orchestrator.topology.pci import nearest_function, number, pci_devices, small_number
 from orchestrator.topology.rdma import find_rdma_ports, rdma_functions
-from orchestrator.topology.stated import sockets_of, stated_of, with_stated
+from orchestrator.topology.stated import find_unread, sockets_of, stated_of, with_stated
 from orchestrator.topology.switches import SwitchPlaces, find_switches
-from orchestrator.topology.unread import find_unread
 
 __all__ = ["AcceleratorClass", "BuildOptions", "build"]
 

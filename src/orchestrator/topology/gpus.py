@@ -1,16 +1,21 @@
-"""GPUs: NVML's answer joined with the PCI functions that are GPUs, and what counts as one."""
+"""GPUs: NVML's answer joined with the PCI functions that are GPUs, what counts as one, and which of them a node's
+inventory means.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import repeat
 from typing import Any
 
 from orchestrator.model.gpu_facts import facts_of
+from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.snapshot import NOT_RECORDED, part
-from orchestrator.model.topology import Gpu, GpuProcess, NvLinks, PciDevice, PcieLink
+from orchestrator.model.topology import Gpu, GpuProcess, NvLinks, PciDevice, PcieLink, RdmaPort, Topology
+from orchestrator.protocol.planned import takes
 from orchestrator.topology.pci import normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces
 
@@ -209,3 +214,32 @@ class BuildOptions:
     """accelerators: which PCI functions are GPUs; a recorded machine may have other ones than NVIDIA's."""
 
     accelerators: tuple[AcceleratorClass, ...] = NVIDIA_GPUS
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What only facts and inventory together tell of a node: here a variable of the inventory that says what is meant
+    by its hardware has its one place."""
+
+    spec: NodeSpec
+    topology: Topology
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that the gang may use here, by l40s_gpus and NVML."""
+        return usable_gpus(self.topology.gpus, self.spec.gpus, self.spec.gpu_names)
+
+    @property
+    def answering(self) -> tuple[Gpu, ...]:
+        """Those of them that NVML shows."""
+        return tuple(gpu for gpu in self.gpus if gpu.index >= 0)
+
+    @property
+    def named_ports(self) -> tuple[RdmaPort, ...]:
+        """The RDMA ports that l40s_ib_hca names."""
+        pin = self.spec.overrides.ib_hca
+        return tuple(port for port in self.topology.rdma if pin and takes(pin, port.device, port.port))

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
+from orchestrator.topology.draw import Branch, Card, Domain, places_of
 from orchestrator.topology.network import PortFault, port_fault
 from orchestrator.topology.pci import card, part_name
-from orchestrator.topology.places import Branch, Card, Domain, places_of
 from orchestrator.topology.switches import SwitchPlaces
 
 GPU_W, GPU_H = 82, 40

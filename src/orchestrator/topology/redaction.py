@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.model.secret_text import HIDDEN, is_secret_flag, is_secret_name, without_secrets
 from orchestrator.model.snapshot import Snapshot, part
-from orchestrator.topology.config_space import ConfigSpace
+from orchestrator.topology.pci import ConfigSpace
 
 LEFT_OUT = "..."
 SHORTEST = 5

@@ -1,14 +1,19 @@
-"""What a text states of a machine without a place in its PCI tree."""
+"""What a snapshot tells of itself: what a text that somebody pasted states without a place in the PCI tree, and what was
+not read although it is there, by what rests on it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.model.snapshot import Snapshot, part
-from orchestrator.model.topology import PathType, RdmaPort, Stated
+from orchestrator.model.snapshot import ANSWERS, NOT_RECORDED, Snapshot, part
+from orchestrator.model.topology import Area, NotRead, PathType, PciDevice, RdmaPort, Stated
+from orchestrator.topology.gpus import nvml_devices
+from orchestrator.topology.pci import is_address, normal_address
+from orchestrator.topology.rdma import port_folder
 
 WORD = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|SOC|NV[0-9]{1,2}|N/A|DIS|\?")
 """What a cell of `nvidia-smi topo -m` may say; SOC is SYS in drivers before 384."""
@@ -69,3 +74,142 @@ def with_stated(ports: tuple[RdmaPort, ...], stated: Stated | None) -> tuple[Rdm
 
 def _texts(raw: Any) -> tuple[str, ...]:
     return tuple(str(one) for one in raw)[:_MOST] if isinstance(raw, (list, tuple)) else ()
+
+
+_FUNCTION = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+_PLACES = (
+    (Area.PCI, "PCI", rf"/sys/bus/pci/devices(/{_FUNCTION})?|/sys/devices/pci[^/]*(/{_FUNCTION})*"),
+    (Area.PCI, "PCI", rf"/sys/.*/{_FUNCTION}/(class|vendor|device|subsystem_vendor|subsystem_device|physfn)"),
+    (Area.LINKS, "PCI", rf"/sys/.*/{_FUNCTION}/(current|max)_link_(speed|width)"),
+    (Area.NUMA, "processors", rf"/sys/.*/{_FUNCTION}/numa_node|/sys/devices/system/node(/node[0-9]+)?|/proc/cpuinfo"),
+    (Area.INTERFACES, "network interfaces", r"/sys/class/net(/.*)?|/sys/devices/.*/net(/.*)?"),
+    (Area.RDMA, "RDMA devices", r"/sys/class/infiniband|/sys/.*/infiniband(/[^/]+(/device|/ports)?)?"),
+    (Area.PORTS, "RDMA devices", r"/sys/.*/infiniband/[^/]+/ports/[0-9]+(/(state|phys_state|rate|link_layer))?"),
+    (Area.PORTS, "RDMA devices", r"/sys/.*/infiniband/[^/]+/ports/[0-9]+/(gids|gid_attrs)(/.*)?"),
+)  # fmt: skip
+"""What is read, the part of a look that reads it (node/look/hardware.py), and its paths."""
+_PATHS = tuple((area, part, re.compile(paths)) for area, part, paths in _PLACES)
+_ROOTS = ("/sys/bus/pci/devices", "/sys/devices/pci", "/sys/class/net", "/sys/class/infiniband")
+_PORT = re.compile(r"/infiniband/([^/]+)/ports/[0-9]+/state$")
+_UNCOLLECTED = "not collected"
+
+
+def find_unread(
+    snapshot: Snapshot, devices: Sequence[PciDevice], ports: Sequence[RdmaPort], rdma: Mapping[str, str]
+) -> tuple[NotRead, ...]:
+    """Everything that was not read although it is there: errors without an answer, and gaps that show themselves.
+
+    rdma: {RDMA device: key of its PCI function}
+    """
+    found = [*_pasted(snapshot), *_failed(snapshot), *_functions(snapshot), *_domains(snapshot, devices)]
+    for port in ports:
+        found += _gids(snapshot, port)
+    if snapshot.nvml.get("error") != NOT_RECORDED:  # a look of ours asks for all of it
+        found += [*_network(snapshot), *_rdma(snapshot, rdma, ports)]
+        found += [*_nvml(snapshot.nvml), *_gpus(snapshot.nvml, devices)]
+    return tuple(dict.fromkeys(found))
+
+
+def _pasted(snapshot: Snapshot) -> Iterator[NotRead]:
+    """Everything that a text which somebody pasted does not tell."""
+    if said := pasted(snapshot):
+        told = said.get("areas")
+        for area in Area:
+            if area.name not in (told if isinstance(told, (list, tuple)) else ()):
+                yield NotRead(area, TEXT, _UNCOLLECTED)
+
+
+def _failed(snapshot: Snapshot) -> Iterator[NotRead]:
+    for path, reason in snapshot.errors.items():
+        if reason not in ANSWERS:
+            above = any(root.startswith(f"{path.rstrip('/')}/") for root in _ROOTS)
+            for area, part, paths in _PATHS:
+                if path == part or above or paths.fullmatch(path):
+                    yield NotRead(area, path, reason)
+
+
+def _functions(snapshot: Snapshot) -> Iterator[NotRead]:
+    """Functions that are there without what says what they are."""
+    for name in snapshot.names("/sys/bus/pci/devices"):
+        key = snapshot.realpath(f"/sys/bus/pci/devices/{name}")
+        for file in ("class", "vendor", "device"):
+            if is_address(name) and snapshot.names(key) and f"{key}/{file}" not in snapshot.files:
+                yield NotRead(Area.PCI, f"{key}/{file}", _UNCOLLECTED)
+
+
+def _domains(snapshot: Snapshot, devices: Sequence[PciDevice]) -> Iterator[NotRead]:
+    """Functions without a domain's number, where others have one."""
+    left = [path for device in devices if (path := f"{device.key}/numa_node") not in snapshot.files]
+    for path in left if len(left) < len(devices) else ():
+        if path not in snapshot.errors and snapshot.names(path.rpartition("/")[0]):
+            yield NotRead(Area.NUMA, path, _UNCOLLECTED)
+
+
+def _network(snapshot: Snapshot) -> Iterator[NotRead]:
+    host, folder = snapshot.host, "/sys/class/net"
+    if "addresses" not in host or host.get("addresses_error"):
+        yield NotRead(Area.ADDRESSES, "addresses", str(host.get("addresses_error") or _UNCOLLECTED))
+    names = snapshot.names(folder)
+    if not names and host.get("addresses"):
+        yield NotRead(Area.INTERFACES, folder, _UNCOLLECTED)
+    for name in names:
+        at = snapshot.realpath(f"{folder}/{name}")
+        path = f"{at}/operstate"
+        if snapshot.names(at) and path not in snapshot.files:
+            yield NotRead(Area.INTERFACES, path, snapshot.errors.get(path, _UNCOLLECTED))
+
+
+def _rdma(snapshot: Snapshot, rdma: Mapping[str, str], ports: Sequence[RdmaPort]) -> Iterator[NotRead]:
+    folder = "/sys/class/infiniband"
+    for path in snapshot.files:
+        if path.endswith("/state") and (hidden := _PORT.search(path)) and hidden[1] not in rdma:
+            yield NotRead(Area.RDMA, f"{folder}/{hidden[1]}", _UNCOLLECTED)
+    for device in rdma.keys() - {port.device for port in ports}:
+        at = snapshot.realpath(f"{folder}/{device}")
+        if snapshot.names(at) or not ports:
+            yield NotRead(Area.RDMA, f"{at}/ports", _UNCOLLECTED)
+    for port in ports:
+        at = port_folder(snapshot, port)
+        for name, value in (("state", port.state), ("link_layer", port.link_layer)):
+            if not value:
+                yield NotRead(Area.PORTS, f"{at}/{name}", snapshot.errors.get(f"{at}/{name}", _UNCOLLECTED))
+
+
+def _gids(snapshot: Snapshot, port: RdmaPort) -> Iterator[NotRead]:
+    """Entries of the GID table of which a part is there: each has a GID, and what others have beside it."""
+    at = port_folder(snapshot, port)
+    gids = {str(gid.index) for gid in port.gids}
+    for index in snapshot.names(f"{at}/gid_attrs/types"):
+        typed = f"{at}/gid_attrs/types/{index}" in snapshot.files
+        if typed and index not in gids and f"{at}/gids/{index}" not in snapshot.files:
+            yield NotRead(Area.PORTS, f"{at}/gids/{index}", _UNCOLLECTED)
+    told = {"types": any(gid.type for gid in port.gids), "ndevs": any(gid.netdev for gid in port.gids)}
+    names = [name for name, there in told.items() if there]
+    for gid in port.gids:
+        for name in names:
+            path = f"{at}/gid_attrs/{name}/{gid.index}"
+            if path not in snapshot.files and path not in snapshot.errors:
+                yield NotRead(Area.PORTS, path, _UNCOLLECTED)
+
+
+def _nvml(nvml: Mapping[str, Any]) -> Iterator[NotRead]:
+    errors = nvml.get("errors")
+    if nvml.get("unread"):
+        yield NotRead(Area.GPUS, "NVML", str(nvml["unread"]))
+    elif nvml.get("error"):
+        return
+    elif isinstance(errors, Mapping) and "nvmlDeviceGetCount" in errors:
+        yield NotRead(Area.GPUS, "nvmlDeviceGetCount", str(errors["nvmlDeviceGetCount"]))
+    elif not isinstance(nvml.get("devices"), (list, tuple)):
+        yield NotRead(Area.GPUS, "nvmlDeviceGetCount", _UNCOLLECTED)
+
+
+def _gpus(nvml: Mapping[str, Any], devices: Sequence[PciDevice]) -> Iterator[NotRead]:
+    """GPUs of which NVML told nothing, and those that it shows and the bus does not."""
+    there = {device.address for device in devices if device.class_code}
+    for one in nvml_devices(nvml):
+        address = normal_address(str(one.get("pci_bus_id") or ""))
+        if address and address not in there:
+            yield NotRead(Area.PCI, f"/sys/bus/pci/devices/{address}", _UNCOLLECTED)
+        if not (one.get("name") or one.get("memory") or one.get("errors")):
+            yield NotRead(Area.GPUS, f"GPU {one.get('index')}", _UNCOLLECTED)

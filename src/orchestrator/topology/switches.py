@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PciDevice, Switch, Topology
-from orchestrator.topology.config_space import config_space
-from orchestrator.topology.pci import XML_ROOT, bridges_above, card, number, sort_key
+from orchestrator.topology.pci import XML_ROOT, bridges_above, card, config_space, number, sort_key
 
 _BROADCOM = 0x1000
 _PEX_GEN4, _PEX_GEN5 = 0xC010, 0xC030

@@ -16,7 +16,7 @@ import yaml
 from orchestrator.cli.main import VERBS
 from orchestrator.doctor.rules.support.catalogue import catalogue
 from orchestrator.loading.node_spec import OURS
-from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.loading.profiles import load_stack, stack_names
 from orchestrator.monitoring.catalogue import CATALOGUE
 from orchestrator.node.dispatch import VERBS as NODE_VERBS
 

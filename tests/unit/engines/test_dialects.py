@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.engines.engine import Engine, Intent
 from orchestrator.engines.registry import dialect, dialects, first_with, load_paths, newest, unlisted
-from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.loading.profiles import load_stack, stack_names
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, Stack
 from orchestrator.node.engine.watch import LogWatch

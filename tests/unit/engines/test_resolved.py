@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.engine.test_memory import RESOLVED, STACK, in_version
 
-from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.loading.profiles import load_stack, stack_names
 
 RECORDED = json.loads(RESOLVED.read_text("utf-8"))
 KIT = Path(__file__).parents[2] / "gpu/kit/sglang-0.5.17-triton.yml"

@@ -18,8 +18,7 @@ from orchestrator.engines.tuned_wanted import (
     triton_version,
     wanted_files,
 )
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.protocol.planned import Layout
 
 L40S = "NVIDIA L40S"

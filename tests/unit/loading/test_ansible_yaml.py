@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.hostile import ODD_YAML
 
 from orchestrator.loading.ansible_yaml import BadPattern, expand, read_ansible_inventory
-from orchestrator.loading.marked_yaml import parse_yaml
+from orchestrator.loading.yaml_fields import parse_yaml
 from orchestrator.model.errors import InputError
 
 REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.errors import InputError
-from orchestrator.model.notify import Event, Mail, ReceiverKind, Recipient
+from orchestrator.model.inventory import Event, Mail, ReceiverKind, Recipient
 
 INVENTORY = """
 gangs:

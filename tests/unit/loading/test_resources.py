@@ -9,9 +9,8 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names, stack_names
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.errors import InputError
 
 SHIPPED = data_dir("inventory")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.support.reference_cluster import gang, node
 
+from orchestrator.model.chosen import as_written, in_order, part, staffed, with_spares, without
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.survivors import as_written, in_order, part, staffed, with_spares, without
 
 BOTH = Inventory(path="hosts.yml", gangs=(gang(4), gang(2, name="gang1", first=4)))
 

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import Event, ReceiverKind
 from orchestrator.model.notice import Notice
-from orchestrator.model.notify import Event, ReceiverKind
 from orchestrator.monitoring.notices import address, body, news, refused
 from orchestrator.protocol.report import Cause, RailChange
 

@@ -12,9 +12,8 @@ from tests.support import reference_plan
 from tests.support.reference_cluster import gang, gpu, topologies
 
 from orchestrator.engines.registry import engine_of
-from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides, Reach
 from orchestrator.model.plan import NodePlan, Plan

@@ -20,7 +20,7 @@ from orchestrator.planning.choices import (
     tcp_choices,
     two_ports_of_a_card,
 )
-from orchestrator.topology.machine import Machine
+from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import TcpChoice, gid_index, networks_met, usable_rails
 
 BOND = TcpChoice("bond0", "10.0.0.11", "")

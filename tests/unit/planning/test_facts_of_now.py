@@ -16,7 +16,7 @@ from orchestrator.planning.facts_of_now import Moved, gone, moved, off_the_rails
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.rendering import exported_anew
-from orchestrator.topology.machine import Machine
+from orchestrator.topology.gpus import Machine
 
 SPEC = gang(4)
 NODE = SPEC.nodes[2]

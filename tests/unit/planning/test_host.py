@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import node
 
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.loading.profiles import load_profile, load_stack, stack_names
 from orchestrator.model.finding import Severity
 from orchestrator.planning.host import HostFacts, contradictions, older
 

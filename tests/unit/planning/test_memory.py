@@ -10,8 +10,7 @@ import pytest
 from tests.support.reference_cluster import GPU_BYTES
 
 from orchestrator.engines.memory import context_length
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
 from orchestrator.planning.memory import GIB, budget, checkpoint_bytes, kv_bytes_per_token, weights_per_gpu

@@ -9,12 +9,11 @@ import pytest
 from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of
 
-from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names
+from orchestrator.model.chosen import part
 from orchestrator.model.errors import InputError
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout
-from orchestrator.model.survivors import part
 from orchestrator.model.topology import Gpu
 from orchestrator.planning.named import laid_out, refusal
 from orchestrator.planning.offers import offer

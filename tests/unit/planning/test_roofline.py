@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.reference_cluster import gang
 
-from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.planning.layout import flags
 from orchestrator.planning.memory import checkpoint_bytes, routed_experts_per_gpu, weights_per_gpu
 from orchestrator.planning.offers import offer

@@ -38,8 +38,8 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.secret_text import HIDDEN, long_enough, without_secrets
 from orchestrator.model.snapshot import Snapshot, snapshot_from_json, snapshot_json
 from orchestrator.topology.build import build
-from orchestrator.topology.config_space import config_space
 from orchestrator.topology.draw import topology_json
+from orchestrator.topology.pci import config_space
 from orchestrator.topology.redaction import Pseudonyms, Scrubber, redact
 
 KEY = b"\x07" * 32

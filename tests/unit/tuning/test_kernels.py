@@ -17,8 +17,7 @@ from tests.support.reference_cluster import gang
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_validity import flaws, shared_memory
 from orchestrator.engines.tuned_wanted import wanted_files
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.planned import Layout

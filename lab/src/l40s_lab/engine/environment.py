@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from l40s_lab.engine import model as engine_model
 from orchestrator.hosts.steps.bundle import bare
+from orchestrator.loading.profiles import stack_lock
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import DeployError, LockHeld, NodeError
 
 if TYPE_CHECKING:  # ansible-runner is slow to import, and an environment is built once

@@ -20,8 +20,8 @@ from l40s_lab.life.request import Request
 from l40s_lab.node import bare, host_gpus, rootfs
 from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.engines.registry import newest
+from orchestrator.loading.profiles import load_stack, stack_file
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.snapshot import Snapshot, snapshot_json
 

@@ -14,8 +14,7 @@ from l40s_lab.node import models
 from l40s_lab.node.tree import FileTree
 from l40s_lab.standin.hub import HUB
 from orchestrator.hosts.steps import parts
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 
 STACK = Path(__file__).with_name("standin.yml")
 """The stand-in as a stack that can be installed; its lock is beside it."""

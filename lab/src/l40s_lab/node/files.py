@@ -17,7 +17,7 @@ from l40s_lab.node.tree import FileTree
 from l40s_lab.nvml import config, library
 from orchestrator import engines
 from orchestrator.engines.registry import dialects, newest
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_stack
 from orchestrator.model.profile import Stack
 
 LAB_HOME = "/opt/l40s/lab"

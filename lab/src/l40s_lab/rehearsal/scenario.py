@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from l40s_lab.faults.registry import find
-from orchestrator.loading.marked_yaml import parse_yaml
+from orchestrator.loading.yaml_fields import parse_yaml
 from orchestrator.model.errors import InputError
 
 BUILT_IN = Path(__file__).parents[1] / "scenarios"

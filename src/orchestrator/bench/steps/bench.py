@@ -39,8 +39,7 @@ from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.jobs.run import alone, disturbed, follow, refuse_busy, serving_view
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.benchmark import ExpectedSpeeds, Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError

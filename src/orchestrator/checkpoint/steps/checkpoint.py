@@ -13,9 +13,8 @@ from orchestrator.checkpoint.on_node.directory import look
 from orchestrator.checkpoint.on_node.prove import reblocked
 from orchestrator.checkpoint.on_node.reblock import plan
 from orchestrator.checkpoint.on_node.reblock import survey as survey_here
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.secret_file import read_private_line
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.deadlines import INSPECT_S
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec

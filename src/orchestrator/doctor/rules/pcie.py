@@ -11,9 +11,8 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PEERMEM, direct, has_gpudirect, kernel
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS, Area, PciDevice, PcieLink
-from orchestrator.topology.config_space import config_space, unread
 from orchestrator.topology.gpus import whole
-from orchestrator.topology.pci import both_ends, bridges_above, card, number
+from orchestrator.topology.pci import both_ends, bridges_above, card, config_space, config_unread, number
 from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.speed import Traffic, price
 
@@ -67,7 +66,7 @@ def _acs(node: Node) -> tuple[list[tuple[str, int]], list[tuple[str, str]]]:
     for address, key in _ports_on_the_way(node):
         control = config_space(node.snapshot, key).acs_control
         if control is None:
-            cut_off.append((address, unread(node.snapshot, key)))
+            cut_off.append((address, config_unread(node.snapshot, key)))
         elif control & _REDIRECTS:
             redirecting.append((address, control))
     return redirecting, cut_off
@@ -356,7 +355,7 @@ def pcie_settings(node: Node) -> Iterator[Finding]:
     elif cut_off:
         yield unknown(
             "the RDMA cards' read request and packet sizes could not be read",
-            *(f"{_PCI}/{node.devices[key].address}/config: {unread(node.snapshot, key)}" for key in cut_off),
+            *(f"{_PCI}/{node.devices[key].address}/config: {config_unread(node.snapshot, key)}" for key in cut_off),
             effect="if they are small, the card loses some bandwidth (not measured)",
             fix=node.input.as_root,
             devices=tuple(node.devices[key].address for key in cut_off),

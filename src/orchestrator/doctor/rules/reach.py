@@ -12,9 +12,9 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, slow, stop
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
-from orchestrator.model.reach import Outcome, Trial
 from orchestrator.model.topology import NETWORKS, RAILS, Area
 from orchestrator.planning.choices import tcp_choices
+from orchestrator.protocol.looks import Outcome, Trial
 from orchestrator.topology.distance import gpu_groups
 from orchestrator.topology.speed import Traffic, price
 

@@ -4,14 +4,13 @@ their own cards."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.model.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_END_S, UNHEARD_TRY_S
-from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.model.reach import Outcome, Trial
-from orchestrator.protocol.looks import DialAnswer, Dialed, DialRequest, DialTarget, Listening, ListenRequest
+from orchestrator.protocol.looks import DialAnswer, DialRequest, DialTarget, Listening, ListenRequest, Trial
 from orchestrator.protocol.message import parsed
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
@@ -56,7 +55,8 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
         wanted = tuple(DialTarget(**target) for target in targets)
         request = DialRequest(targets=wanted, tries=TRIES, spacing_s=SPACING_S)
         said = node_app.call(session, "dial", request, deadline_s=DIAL_S)
-        return [_trial(session, one) for one in node_app.answer_of(session, "dial", {"ways": said}, DialAnswer).ways]
+        tried = node_app.answer_of(session, "dial", {"ways": said}, DialAnswer).ways
+        return [replace(trial, source=session.spec.name) for trial in tried]
 
     try:
         tried = fleet.on_every(dial, only=set(opened))
@@ -178,20 +178,3 @@ def _datagrams(
             **base, "kind": "mtu", "side": side, "source": source, "address": target, "port": port, "size": size,
             **({"device": device} if device else {}),
         }  # fmt: skip
-
-
-def _trial(session: Session, said: Dialed) -> Trial:
-    """Raises NodeError if the outcome is an unknown word."""
-    try:
-        outcome = Outcome(said.outcome)
-    except ValueError:
-        raise NodeError(
-            f"its answer to dial can't be read: the outcome is {said.outcome[:60]!r}",
-            where=session.spec.name,
-            fix="run the command again; if it persists, check the disk and the memory of that node",
-        ) from None
-    told: dict[str, Any] = {name: getattr(said, name) for name in _TOLD}
-    return Trial(source=session.spec.name, target=said.name, outcome=outcome, **told)
-
-
-_TOLD = ("address", "port", "kind", "side", "ms", "size", "detail", "far", "tries", "resolved")

@@ -16,8 +16,8 @@ from orchestrator.gang.steps.raising import UpRequest, UpResult
 from orchestrator.gang.steps.resume import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.up import rehearse, up
+from orchestrator.model.chosen import without
 from orchestrator.model.errors import Exit, Undone
-from orchestrator.model.survivors import without
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import plan_json
 from orchestrator.rooms import answers

@@ -24,7 +24,7 @@ from orchestrator.protocol.verbs import CheckAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-from orchestrator.topology.machine import Machine
+from orchestrator.topology.gpus import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,14 +24,13 @@ from orchestrator.gang.steps.locks import GangLock, fence, still_ours
 from orchestrator.gang.steps.staging import cache_order, other_checkpoint, staging_requests
 from orchestrator.gang.steps.status.reports import because, see, where
 from orchestrator.gang.view import GangView
-from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.chosen import chosen_gangs, with_spares
 from orchestrator.model.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
 from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
-from orchestrator.model.survivors import with_spares
 from orchestrator.model.topology import Topology
 from orchestrator.planning.plan_file import plan_json
 from orchestrator.planning.steps.examined import examined

@@ -28,7 +28,7 @@ from orchestrator.remote.node_app import NodeRefusal, ask_staged
 from orchestrator.remote.session import Session
 from orchestrator.rendering import exported_anew
 from orchestrator.topology.build import build
-from orchestrator.topology.machine import Machine
+from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import networks_met
 
 OfNow = Callable[[GangSpec, Mapping[str, StagingRequest]], Mapping[str, StagingRequest]]

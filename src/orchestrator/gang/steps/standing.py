@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.gang.steps.status.reports import everything, views_of
+from orchestrator.model.chosen import concerned, replicas_of, split, with_spares
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.survivors import concerned, replicas_of, split, with_spares
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet, StragglerWait

@@ -16,14 +16,13 @@ from orchestrator.gang.steps.status.reports import see
 from orchestrator.hosts.steps.bundle import StackBundle, copy_part, read_bundle, refuse_without, stack_in
 from orchestrator.hosts.steps.runner import HostEvent, HostResult, count_tasks, run_playbook
 from orchestrator.hosts.steps.stack import ROUTER_STACK
-from orchestrator.loading.stacks import load_stack, stack_lock
-from orchestrator.model.chosen import no_such
+from orchestrator.loading.profiles import load_stack, stack_lock
+from orchestrator.model.chosen import all_machines, no_such
 from orchestrator.model.deadlines import PREPARE_S
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
-from orchestrator.model.survivors import all_machines
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.planning.host import venv
 from orchestrator.planning.ports import firewall

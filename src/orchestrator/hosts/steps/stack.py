@@ -13,8 +13,8 @@ from pathlib import Path
 from orchestrator.engines.router import VERSION
 from orchestrator.hosts.steps import bundle, parts
 from orchestrator.hosts.steps.bundle import StackBundle, pins, write_bundle
+from orchestrator.loading.profiles import load_stack, stack_lock, stack_recipe
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
 from orchestrator.records.documents import cant_be_written

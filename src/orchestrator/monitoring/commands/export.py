@@ -8,10 +8,9 @@ from pathlib import Path
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.standing import as_replicas
-from orchestrator.model.chosen import no_such
+from orchestrator.model.chosen import no_such, without
 from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
-from orchestrator.model.survivors import without
 from orchestrator.monitoring.commands.exporter import DEFAULT_PORT
 from orchestrator.planning.steps.exports import compose_files
 from orchestrator.planning.steps.plan import plan_inventory, read_request

@@ -15,9 +15,8 @@ from orchestrator.gang.rates import port_rates
 from orchestrator.gang.steps.locks import user
 from orchestrator.gang.steps.status.unfinished import this_process
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import Event, Inventory
 from orchestrator.model.notice import Notice
-from orchestrator.model.notify import Event
 from orchestrator.monitoring.steps.notify import Notifier
 from orchestrator.node.look.gauges import ports
 from orchestrator.protocol.gauges import GaugesAnswer

@@ -20,8 +20,8 @@ from orchestrator.gang.view import GangView
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.deadlines import LAST_NOTICES_S, NOTICE_S
 from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import Event, Mail, Recipient
 from orchestrator.model.notice import Notice
-from orchestrator.model.notify import Event, Mail, Recipient
 from orchestrator.monitoring.notices import address, body, news, plain, refused
 from orchestrator.node.network import http_connection
 from orchestrator.protocol.message import parsed

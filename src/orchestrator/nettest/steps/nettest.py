@@ -17,8 +17,7 @@ from orchestrator.engines import nccl_log
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.gang.steps.replay import staged_plan
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.benchmark import Between
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S

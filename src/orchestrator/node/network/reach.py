@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.node.requests import request_of, tell
-from orchestrator.protocol.looks import Dialed, DialRequest, DialTarget, Listening, ListenRequest
+from orchestrator.protocol.looks import DialRequest, DialTarget, Listening, ListenRequest, Outcome, Trial
 
 LONGEST_S = 60.0
 MOST_CALLERS = 256
@@ -128,9 +128,10 @@ IP_AND_UDP_HEADERS = 28
 SENDS = 3
 """Datagrams of one try, within its time."""
 _OUTCOMES = {
-    errno.ECONNREFUSED: "refused", errno.EMSGSIZE: "too-big", errno.ETIMEDOUT: "silent", errno.ENOBUFS: "untried",
+    errno.ECONNREFUSED: Outcome.REFUSED, errno.EMSGSIZE: Outcome.TOO_BIG, errno.ETIMEDOUT: Outcome.SILENT,
+    errno.ENOBUFS: Outcome.UNTRIED,
 }  # fmt: skip
-FINAL = ("open", "too-big")
+FINAL = (Outcome.OPEN, Outcome.TOO_BIG)
 """Outcomes that another try would not change: the second one is this machine's own word."""
 _NEIGHBOURS, _COLUMNS, _COMPLETE = "/proc/net/arp", 6, 0x2
 """Address, type, flags (ATF_COM of include/uapi/linux/if_arp.h), MAC, mask, interface."""
@@ -150,7 +151,7 @@ class _Attempt:
     resend_at: float = 0.0
 
 
-_Tried = tuple[DialTarget, Dialed]
+_Tried = tuple[DialTarget, Trial]
 
 
 def dial(request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -165,8 +166,8 @@ def dial(request: dict[str, Any]) -> list[dict[str, Any]]:
     return [dialed.as_json() for dialed in _dial(asked.targets, max(1, asked.tries), asked.spacing_s)]
 
 
-def _dial(targets: Sequence[DialTarget], tries: int, spacing_s: float) -> list[Dialed]:
-    results: list[Dialed] = []
+def _dial(targets: Sequence[DialTarget], tries: int, spacing_s: float) -> list[Trial]:
+    results: list[Trial] = []
     left = targets
     for number in range(1, tries + 1):
         tried, again = _once(left), []
@@ -246,7 +247,7 @@ def _outcome(sock: socket.socket, attempt: _Attempt, *, answered: bool, now: flo
                 return _failed(attempt, code)
             if attempt.target.kind == "mtu":
                 sock.recv(64)
-            return _said(attempt, "open", ms=(now - attempt.started) * 1000)
+            return _said(attempt, Outcome.OPEN, ms=(now - attempt.started) * 1000)
         if attempt.target.kind == "mtu" and now >= attempt.resend_at:
             _send(sock, attempt)
     except OSError as wrong:
@@ -255,8 +256,8 @@ def _outcome(sock: socket.socket, attempt: _Attempt, *, answered: bool, now: flo
         return None
     address = attempt.target.address
     if not attempt.target.device and _is_next_door(address) and _neighbours(address) == []:
-        return _said(attempt, "untried", detail="no place in the table of neighbours")
-    return _said(attempt, "silent", resolved=_resolved(attempt.target))
+        return _said(attempt, Outcome.UNTRIED, detail="no place in the table of neighbours")
+    return _said(attempt, Outcome.SILENT, resolved=_resolved(attempt.target))
 
 
 def _resolved(target: DialTarget) -> bool:
@@ -297,14 +298,14 @@ def _table(path: str, fits: Callable[[list[str]], bool]) -> list[list[str]] | No
 
 
 def _failed(attempt: _Attempt, code: int) -> _Tried:
-    return _said(attempt, _OUTCOMES.get(code, "unreachable"), detail=errno.errorcode.get(code, str(code)))
+    return _said(attempt, _OUTCOMES.get(code, Outcome.UNREACHABLE), detail=errno.errorcode.get(code, str(code)))
 
 
 def _said(
-    attempt: _Attempt, outcome: str, *, ms: float | None = None, detail: str = "", resolved: bool = True
+    attempt: _Attempt, outcome: Outcome, *, ms: float | None = None, detail: str = "", resolved: bool = True
 ) -> _Tried:
     target = attempt.target
-    return target, Dialed(
-        name=target.name, address=target.address, port=target.port, kind=target.kind, side=target.side,
+    return target, Trial(
+        target=target.name, address=target.address, port=target.port, kind=target.kind, side=target.side,
         far=target.far, size=target.size, outcome=outcome, ms=ms, detail=detail, resolved=resolved,
     )  # fmt: skip

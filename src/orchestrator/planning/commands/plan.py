@@ -11,11 +11,10 @@ from typing import Any
 from orchestrator.cli.options import add_nodes, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.steps.standing import as_replicas
-from orchestrator.model.chosen import chosen
+from orchestrator.model.chosen import chosen, without
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.secret_text import shown
-from orchestrator.model.survivors import without
 from orchestrator.planning.commands.plan_options import (
     add_plan_options,
     advisories_json,

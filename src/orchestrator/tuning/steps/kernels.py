@@ -10,9 +10,8 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.gang.steps.raising import StagedFleet, UpRequest, Watcher
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import template
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import KERNEL_S, KERNELS_S
 from orchestrator.model.errors import DeployError, NodeError, VerificationDiffers

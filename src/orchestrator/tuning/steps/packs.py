@@ -23,8 +23,7 @@ from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import dialects, engine_of
 from orchestrator.engines.tuned_wanted import device_name, triton_folder
 from orchestrator.loading import resources, yaml_fields
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.loading.profiles import load_profile, load_stack, stack_names
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.chosen import chosen_gangs, chosen_nodes
 from orchestrator.model.deadlines import TUNE_S

@@ -22,8 +22,7 @@ from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.jobs.messages import JobOrder
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.deadlines import TUNE_RUN_S
 from orchestrator.model.errors import DeployError, InputError

@@ -11,8 +11,7 @@ from orchestrator.engines.engine import moe_root
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_validity import Holding, judged
 from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.loading.profiles import load_profile, load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import TUNED_S
 from orchestrator.model.errors import DeployError, InputError

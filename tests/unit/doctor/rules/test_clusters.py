@@ -15,9 +15,9 @@ from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import NodeSpec, Overrides, Reach
 from orchestrator.model.per_node import majority
-from orchestrator.model.reach import Outcome, Trial
+from orchestrator.protocol.looks import Outcome, Trial
 from orchestrator.topology.build import build
-from orchestrator.topology.config_space import ConfigSpace
+from orchestrator.topology.pci import ConfigSpace
 
 BAD = (Severity.STOP, Severity.SLOW)
 

@@ -30,9 +30,9 @@ from orchestrator.model.inventory import Overrides
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import CpuModel, PathType, Topology
 from orchestrator.topology.build import build
-from orchestrator.topology.config_space import ConfigSpace
 from orchestrator.topology.distance import gpu_groups, p2p_level
 from orchestrator.topology.network import rails
+from orchestrator.topology.pci import ConfigSpace
 
 
 def costly(findings: tuple[Finding, ...]) -> list[Finding]:

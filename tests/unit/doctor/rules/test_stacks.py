@@ -20,8 +20,7 @@ from tests.support.healthy_cluster import (
 
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import grouped, run_rules
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.protocol.planned import Layout
 

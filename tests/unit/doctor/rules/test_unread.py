@@ -15,8 +15,8 @@ from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import COSTLY, run_rules
 from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.reach import Outcome, Trial
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
+from orchestrator.protocol.looks import Outcome, Trial
 from orchestrator.topology.build import build
 
 WHOLE = cluster_of(healthy_nodes())

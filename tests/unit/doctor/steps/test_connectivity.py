@@ -22,8 +22,7 @@ from orchestrator.model.deadlines import UNHEARD_TRY_S
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangPorts, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.reach import Trial
-from orchestrator.protocol.looks import Listening
+from orchestrator.protocol.looks import Listening, Trial
 from orchestrator.protocol.message import Message
 from orchestrator.remote import node_app
 
@@ -135,7 +134,7 @@ def test_a_trial_on_its_own_rail_goes_out_by_that_port_as_one_across_does() -> N
     assert not any("device" in one for one in tried if one["side"] == "tcp")
 
 
-WAY: Mapping[str, Any] = {"name": "b", "address": HERE, "port": 1, "kind": "tcp", "side": "tcp", "outcome": "open"}
+WAY: Mapping[str, Any] = {"target": "b", "address": HERE, "port": 1, "kind": "tcp", "side": "tcp", "outcome": "open"}
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from orchestrator.doctor.steps.doctor import Examination, caches_of, check_accep
 from orchestrator.doctor.steps.nccl import expected
 from orchestrator.doctor.steps.recordings import Given, dump_xml, examine_given, given
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState

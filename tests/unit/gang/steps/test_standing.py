@@ -7,12 +7,10 @@ from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of
 
 from orchestrator.gang.steps.standing import LastRun, runs_in, stands_as_replicas
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
-from orchestrator.model.chosen import chosen_gangs
+from orchestrator.loading.profiles import load_profile, load_stack
+from orchestrator.model.chosen import chosen_gangs, concerned, replicas_of, split
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.survivors import concerned, replicas_of, split
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.verbs import ReportAnswer
 

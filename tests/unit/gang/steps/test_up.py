@@ -20,12 +20,12 @@ from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import BeforeGoCheck, StagedFleet, UpRequest, UpResult
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up import leave
+from orchestrator.model.chosen import without
 from orchestrator.model.errors import GangFailed, InputError, NodeError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
-from orchestrator.model.survivors import without
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer

@@ -25,8 +25,8 @@ from orchestrator.hosts.steps.bundle import (
     with_brought,
     write_bundle,
 )
+from orchestrator.loading.profiles import load_stack
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError, VerificationDiffers
 
 

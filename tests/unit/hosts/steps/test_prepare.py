@@ -13,8 +13,8 @@ from orchestrator.engines.router import VERSION
 from orchestrator.hosts.steps.bundle import bare, write_bundle
 from orchestrator.hosts.steps.prepare import ON_REQUEST, TAGS, PrepareRequest, play_variables, prepare, sorted_bundles
 from orchestrator.hosts.steps.stack import ROUTER_STACK
+from orchestrator.loading.profiles import load_stack, stack_file
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode

@@ -13,7 +13,7 @@ from tests.support.wheels import wheel
 from orchestrator.engines.router import VERSION
 from orchestrator.hosts.steps.bundle import copy_part, pins, read_bundle
 from orchestrator.hosts.steps.stack import build, router_lock, write_recipe
-from orchestrator.loading.stacks import load_stack, stack_recipe
+from orchestrator.loading.profiles import load_stack, stack_recipe
 from orchestrator.model.errors import InputError
 
 ID = "8" * 64

@@ -22,9 +22,8 @@ from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.status.overview import _with_unheard
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import Event, Inventory, Mail, ReceiverKind, Recipient
 from orchestrator.model.notice import Notice
-from orchestrator.model.notify import Event, Mail, ReceiverKind, Recipient
 from orchestrator.monitoring.steps import notify
 from orchestrator.monitoring.steps.exporter import Scraper
 from orchestrator.monitoring.steps.notify import Notifier, keep_outcome, send, shown, trial

@@ -150,7 +150,7 @@ def test_what_never_passes_is_tried_as_often_as_was_asked() -> None:
     with listening(tcp_ports=[port := free_port()]):
         wanted = [target("tcp", free_port(), name="closed"), target("tcp", port, name="open")]
         results = dial({"targets": wanted, "tries": 3, "spacing_s": 0.01})
-    said = {one["name"]: (one["outcome"], one["tries"]) for one in results}
+    said = {one["target"]: (one["outcome"], one["tries"]) for one in results}
     assert said == {"closed": ("refused", 3), "open": ("open", 1)}
 
 

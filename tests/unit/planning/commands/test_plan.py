@@ -14,8 +14,7 @@ from tests.support.reference_cluster import node as reference_node
 from tests.support.reference_plan import plan_of
 
 from orchestrator.cli.screen import Screen
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.model.plan import Plan

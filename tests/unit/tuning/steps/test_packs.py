@@ -18,9 +18,8 @@ from tests.unit.tuning.steps.test_tuning import GOOD, LINEAR, MODEL, MOE, QKV, U
 from orchestrator.cli.main import main
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_wanted import wanted_files
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, load_stack, stack_recipe
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.protocol.planned import Layout

@@ -15,13 +15,12 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected, majority
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, part
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
+from orchestrator.protocol.looks import Trial
 from orchestrator.protocol.planned import Layout
-from orchestrator.topology.gpus import nvml_devices
-from orchestrator.topology.machine import Machine
+from orchestrator.topology.gpus import Machine, nvml_devices
 from orchestrator.topology.network import TcpChoice, usable_rails
 from orchestrator.topology.pci import normal_address, number, sort_key
 from orchestrator.topology.rdma import card_of

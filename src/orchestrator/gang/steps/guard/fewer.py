@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from orchestrator.gang.steps.raising import WISHES
 from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.model.chosen import without
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.survivors import without
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import Asked
 from orchestrator.remote.fleet import Fleet

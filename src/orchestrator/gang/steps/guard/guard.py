@@ -55,14 +55,12 @@ from orchestrator.gang.steps.status.reports import as_it_runs, see
 from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
-from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.chosen import as_written, chosen_gangs, staffed
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
 from orchestrator.model.finding import Finding
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import Event, GangSpec, Inventory
 from orchestrator.model.notice import Notice
-from orchestrator.model.notify import Event
 from orchestrator.model.plan import Plan
-from orchestrator.model.survivors import as_written, staffed
 from orchestrator.planning.choices import TCP
 from orchestrator.planning.facts_of_now import lost_gpus
 from orchestrator.protocol.report import Cause

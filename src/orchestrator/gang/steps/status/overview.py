@@ -15,12 +15,11 @@ from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.reports import everything, see, views_of
 from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.gang.view import GangView
-from orchestrator.model.chosen import chosen_gangs, named_gangs
+from orchestrator.model.chosen import chosen_gangs, concerned, named_gangs
 from orchestrator.model.deadlines import GLANCE_ASK_S, GLANCE_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.model.survivors import concerned
 from orchestrator.records.documents import read_told, unheard_file
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait

@@ -10,11 +10,11 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.gang.view import Answer, GangView, view
+from orchestrator.model.chosen import in_order
 from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.survivors import in_order
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.verbs import Because, ReportAnswer, ReportRequest
