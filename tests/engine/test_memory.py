@@ -29,6 +29,7 @@ from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.host import HostFacts
+from orchestrator.planning.layout import pins
 from orchestrator.planning.named import refusal
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -162,8 +163,8 @@ def planned(row: Row, stack: Stack = STACK) -> GangPlan:
     nodes = row.nodes or 4 if row.gpus == 8 else int(tensor) * int(stages or 1) // row.gpus
     spec = gang(nodes, gpus=row.gpus, overrides=Overrides(args=tuple(row.inventory.split())))
     options = PlanOptions(
-        tensor_parallel=int(tensor), pipeline_parallel=int(stages or 1), expert_parallel=row.expert,
-        attention_data_parallel=row.attention, extra_args=tuple(row.extra.split()),
+        pins=pins(tp=int(tensor), pp=int(stages or 1), ep=row.expert, attn_dp=row.attention),
+        extra_args=tuple(row.extra.split()),
         hosts={node.name: HostFacts(user="root", home="/root", cpu_count=64, config=_config(profile_of(row)))
                for node in spec.nodes},
     )  # fmt: skip

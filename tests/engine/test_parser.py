@@ -24,8 +24,11 @@ from orchestrator.loading.resources import template
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning import engine_command as commands
+from orchestrator.protocol.planned import Layout
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+
+LAYOUT = Layout(tensor_parallel=16, attention_data_parallel=4, nnodes=2, gpus_per_node=16)
 
 VERSIONS = {"0.5.23": ("sglang-0.5.23", ENGINE_STACK), "0.4.4.post3": ("sglang-0.4.4-l40s",)}
 """The stacks of each version."""
@@ -94,12 +97,8 @@ def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]
         for profile in map(load_profile, profile_names()):
             intent = Intent(
                 model_path=f"/workspace/{profile.directory}",
-                tensor_parallel=16,
-                pipeline_parallel=2 if new else 1,
-                expert_parallel=2 if new else 1,
-                attention_data_parallel=4,
+                layout=replace(LAYOUT, pipeline_parallel=1 + new, expert_parallel=1 + new),
                 whole_dense=new,
-                nnodes=2,
                 node_rank=1,
                 dist_init="10.0.0.1:5000",
                 host="0.0.0.0",

@@ -22,6 +22,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.host import HostFacts
+from orchestrator.planning.layout import pins
 from orchestrator.planning.plan_file import plan_json
 from orchestrator.rendering import launch_script, launch_template
 from orchestrator.topology.build import build
@@ -62,10 +63,7 @@ def _plan(case: dict[str, Any]) -> Plan:
         gangs.append(spec)
         first += len(spec.nodes)
     options = PlanOptions(
-        tensor_parallel=case.get("tp"),
-        pipeline_parallel=case.get("pp"),
-        expert_parallel=case.get("ep"),
-        attention_data_parallel=case.get("attn_dp"),
+        pins=pins(**{name: case.get(name) for name in ("tp", "pp", "ep", "attn_dp")}),
         extra_args=tuple(case.get("extra_args", ())),
         hosts=hosts,
         api_keys={spec.name: case["api_key"] for spec in gangs} if "api_key" in case else {},

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
-from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable
+from orchestrator.engines.memory import Division, MemoryAsked
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, ModelProfile
+from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
 
 CONFIG_FILE = "engine-secrets.yml"
@@ -73,13 +74,9 @@ class Intent:
 
     model_path: str
     served_name: str = ""
-    tensor_parallel: int
-    pipeline_parallel: int = 1
-    expert_parallel: int = 1
-    attention_data_parallel: int = 1
+    layout: Layout
     micro_batch: int | None = None
     whole_dense: bool = False
-    nnodes: int = 1
     node_rank: int = 0
     dist_init: str = ""
     host: str
@@ -171,7 +168,8 @@ class Engine:
     bench:     modules of its own benchmarks: serving, one_batch
     bench_flags: what the first needs beside the load, so that a run does not hit the cache that its warm-up filled
     memory:    how it divides a GPU
-    request_table: how large its table of requests is, None where that is too small to count
+    request_table: rows and columns of req_to_token (where each token of a request is in the KV cache, as int32), from
+               a request's context and the KV cache's tokens; None where that is too small to count
     attention: how it divides attention among groups of ranks, None where it does not
     compiles: a profile may ask all versions for torch.compile, this one among them; False where its own manual advises
                against it, so that only who names this version gets it
@@ -193,7 +191,7 @@ class Engine:
     tuned: Lookup
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
-    request_table: Callable[[RequestsAsked], RequestTable] | None
+    request_table: Callable[[MemoryAsked, int, int], tuple[int, int]] | None
     proofs: tuple[LogProof, ...] = ()
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
@@ -244,28 +242,28 @@ class Engine:
         can't do, `planning.layout` has refused."""
         options = [
             Option("--model-path", (intent.model_path,), "the profile's directory below the node's model root"),
-            Option(self.names.tensor_parallel, (str(intent.tensor_parallel),), "layout: tensor parallel degree"),
+            Option(self.names.tensor_parallel, (str(intent.layout.tensor_parallel),), "layout: tensor parallel degree"),
         ]
-        if intent.pipeline_parallel > 1 and self.names.pipeline_parallel:
-            degree = (str(intent.pipeline_parallel),)
+        if intent.layout.pipeline_parallel > 1 and self.names.pipeline_parallel:
+            degree = (str(intent.layout.pipeline_parallel),)
             options.append(Option(self.names.pipeline_parallel, degree, "layout: pipeline parallel degree"))
             options += self._micro_batch(intent)
-        if intent.expert_parallel > 1 and self.names.expert_parallel:
-            degree = (str(intent.expert_parallel),)
+        if intent.layout.expert_parallel > 1 and self.names.expert_parallel:
+            degree = (str(intent.layout.expert_parallel),)
             options.append(Option(self.names.expert_parallel, degree, "layout: expert parallel degree"))
             if intent.whole_dense:
                 reason = "dense layers are kept complete on every rank: split by TP, they would not end on a"
                 options.append(Option("--moe-dense-tp-size", ("1",), f"{reason} quantisation block"))
-        if intent.attention_data_parallel > 1 and self.attention:
-            degree = (str(intent.attention_data_parallel),)
+        if intent.layout.attention_data_parallel > 1 and self.attention:
+            degree = (str(intent.layout.attention_data_parallel),)
             options.append(Option(self.attention.flag, degree, "layout: attention data parallel degree"))
             if self.attention.switch:
                 reason = f"without it {self.attention.flag} means copies of the whole model"
                 options.append(Option(self.attention.switch, (), reason))
-        if intent.nnodes > 1:
+        if intent.layout.nnodes > 1:
             options += [
                 Option("--dist-init-addr", (intent.dist_init,), "rendezvous on the leader, the same on every node"),
-                Option("--nnodes", (str(intent.nnodes),), "nodes in the gang's inventory group"),
+                Option("--nnodes", (str(intent.layout.nnodes),), "nodes in the gang's inventory group"),
                 Option("--node-rank", (str(intent.node_rank),), "this node's position in the gang's inventory group"),
             ]
         if intent.served_name:
@@ -308,7 +306,7 @@ class Engine:
 
     def _micro_batch(self, intent: Intent) -> Iterator[Option]:
         if self.names.micro_batch is not None:
-            stages = intent.pipeline_parallel
+            stages = intent.layout.pipeline_parallel
             reason = f"{CONCURRENCY} requests spread over {stages} stages; by default one stage may take them all"
             if intent.micro_batch:
                 reason = "the profile: most requests in a stage at once"

@@ -7,29 +7,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.protocol.planned import Layout
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAsked:
     """What decides how an engine divides a GPU.
 
     flags:   every flag of the command line but the layout's, by its first spelling, with its values
-    attention_groups: groups of ranks, each with its own requests
     gpu_mib: the GPU's memory in MiB, as NVML says it
     mla:     the model has multi-head latent attention
     vision:  layers and hidden size of a multimodal model's encoder
     """
 
     flags: Mapping[str, tuple[str, ...]]
-    tensor_parallel: int
-    pipeline_parallel: int
-    attention_groups: int = 1
+    layout: Layout
     gpu_mib: int
     mla: bool
     vision: tuple[int, int] | None = None
 
     def number(self, flag: str) -> int | None:
         """A flag's only value as an integer; None where it is not given."""
-        return _number(self.flags, flag)
+        return int(self.text(flag)) if self.text(flag) else None
 
     def text(self, flag: str) -> str:
         """A flag's first value, '' where it is not given."""
@@ -50,8 +49,7 @@ class Division:
     explanation: how it was computed
     max_tokens:  most tokens that the KV cache is allowed, None for as many as fit
     kv_bytes:    of one element of the KV cache
-    attention_parts: how many ways attention is cut by tensor parallelism (fewer under attention data parallelism)
-    embedding_parts: how many ways the embedding is cut
+    whole_embedding: with attention groups, every rank has the whole embedding, else a group's ranks share it
     chunk:       tokens that one attention group prefills at once, None where prefill is not divided
     window_share: tokens that a sliding-window layer keeps for each one that a full layer keeps
     draft:       a multi-token prediction layer is loaded as the draft, and has a KV cache of its own
@@ -62,50 +60,16 @@ class Division:
     explanation: str
     max_tokens: int | None = None
     kv_bytes: int = 2
-    attention_parts: int = 1
-    embedding_parts: int = 1
+    whole_embedding: bool = False
     chunk: int | None = None
     window_share: float = 1.0
     draft: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestsAsked:
-    """What decides how large the table of requests is.
-
-    flags:   as in MemoryAsked
-    attention_groups: as in MemoryAsked
-    context: tokens that one request may have
-    tokens:  those of the KV cache
-    """
-
-    flags: Mapping[str, tuple[str, ...]]
-    attention_groups: int = 1
-    context: int
-    tokens: int
-
-    def number(self, flag: str) -> int | None:
-        """A flag's only value as an integer; None where it is not given."""
-        return _number(self.flags, flag)
-
-    @property
-    def guess(self) -> int:
-        """Requests that every version reserves space for by default: 512 full contexts' worth of the KV
-        cache, but 2048 to 4096."""
-        return max(min(int(self.tokens / self.context * 512), 4096), 2048)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestTable:
-    """req_to_token: where each token of a request is in the KV cache, as int32."""
-
-    rows: int
-    columns: int
-
-    @property
-    def bytes(self) -> int:
-        """On every GPU."""
-        return self.rows * self.columns * 4
+def usual_requests(context: int, tokens: int) -> int:
+    """Requests that every version of SGLang reserves space for by default: 512 full contexts' worth of the KV cache,
+    but 2048 to 4096. context: tokens that one request may have; tokens: those of the KV cache"""
+    return max(min(int(tokens / context * 512), 4096), 2048)
 
 
 _CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
@@ -127,7 +91,3 @@ def context_length(config: Mapping[str, Any]) -> int | None:
 def element_bytes(kv_cache_dtype: str) -> int:
     """Of one element of the KV cache: 1 for FP8, else 2 (bf16, the engine's `auto`)."""
     return 1 if kv_cache_dtype.startswith("fp8") else 2
-
-
-def _number(flags: Mapping[str, tuple[str, ...]], flag: str) -> int | None:
-    return int(flags[flag][0]) if flags.get(flag) else None

@@ -6,7 +6,7 @@ from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Lookup, Names
-from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
+from orchestrator.engines.memory import Division, MemoryAsked, element_bytes, usual_requests
 from orchestrator.engines.registry import Dialect
 from orchestrator.engines.serving import METRICS
 from orchestrator.protocol.staging import StopOrder
@@ -94,25 +94,25 @@ def _memory(asked: MemoryAsked) -> Division:
     """srt/server_args.py (__post_init__): by tensor parallel degree. Attention groups have the whole embedding on every
     rank (srt/models/deepseek_v2.py: enable_tp)."""
     steps = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
-    own = next((value for least, value in steps if asked.tensor_parallel >= least), 0.88)
+    tensor, groups = asked.layout.tensor_parallel, asked.layout.attention_data_parallel
+    own = next((value for least, value in steps if tensor >= least), 0.88)
     fraction = own if asked.given is None else asked.given
-    why = f"sglang 0.4.4's own for TP{asked.tensor_parallel}" if asked.given is None else "--mem-fraction-static"
+    why = f"sglang 0.4.4's own for TP{tensor}" if asked.given is None else "--mem-fraction-static"
     chunk = asked.number("--chunked-prefill-size") or _CHUNK
     return Division(
         fraction=fraction,
         explanation=f"static fraction {fraction:g}: {why}",
         max_tokens=asked.number("--max-total-tokens"),
         kv_bytes=element_bytes(asked.text("--kv-cache-dtype")),
-        attention_parts=asked.tensor_parallel // asked.attention_groups,
-        embedding_parts=asked.tensor_parallel if asked.attention_groups == 1 else 1,
-        chunk=chunk // asked.attention_groups if chunk > 0 else None,
+        whole_embedding=True,
+        chunk=chunk // groups if chunk > 0 else None,
         draft=bool(asked.text("--speculative-algorithm")),
     )
 
 
-def _request_table(asked: RequestsAsked) -> RequestTable:
+def _request_table(asked: MemoryAsked, context: int, tokens: int) -> tuple[int, int]:
     """srt/model_executor/model_runner.py (init_memory_pool)."""
-    return RequestTable(rows=(asked.number("--max-running-requests") or asked.guess) + 1, columns=asked.context + 4)
+    return (asked.number("--max-running-requests") or usual_requests(context, tokens)) + 1, context + 4
 
 
 DIALECT = Dialect(

@@ -10,7 +10,7 @@ from functools import cache, partial
 
 from orchestrator.engines.causes import COMMON, PCIE_IPC, PCIE_IPC_IN_USE, REMARKS
 from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Lookup, Names
-from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
+from orchestrator.engines.memory import Division, MemoryAsked, element_bytes, usual_requests
 from orchestrator.engines.registry import Dialect, since
 from orchestrator.engines.serving import METRICS
 from orchestrator.protocol.staging import StopOrder
@@ -205,11 +205,10 @@ class _CapturedGraphs:
 def _memory(version: str, asked: MemoryAsked) -> Division:
     """arg_groups/memory_hook.py (handle_gpu_memory_settings, reserve_for_graph_mb) of 0.5.23; earlier versions have it
     in srt/server_args.py, the same but for the ranges above."""
-    attention = asked.attention_groups
     chunk = asked.number("--chunked-prefill-size") or _sizes(asked)[1]
     graphs = _graphs(version, asked, chunk)
     draft = asked.text("--speculative-algorithm") not in ("", "NGRAM")
-    own, words = _own_fraction(version, asked, chunk, graphs, attention)
+    own, words = _own_fraction(version, asked, chunk, graphs)
     given = asked.given
     return Division(
         fraction=own if given is None else given,
@@ -218,21 +217,20 @@ def _memory(version: str, asked: MemoryAsked) -> Division:
         else f"static fraction {given:g}: --mem-fraction-static",
         max_tokens=asked.number("--max-total-tokens"),
         kv_bytes=element_bytes(asked.text("--kv-cache-dtype")),
-        attention_parts=asked.tensor_parallel // attention,
-        embedding_parts=asked.tensor_parallel // attention,
-        chunk=chunk // attention if chunk > 0 else None,
+        chunk=chunk // asked.layout.attention_data_parallel if chunk > 0 else None,
         window_share=_window_share(asked),
         draft=draft,
     )
 
 
-def _request_table(asked: RequestsAsked) -> RequestTable:
+def _request_table(asked: MemoryAsked, context: int, tokens: int) -> tuple[int, int]:
     """mem_cache/kv_cache_configurator.py (resolve_max_num_reqs), memory_pool.py (ReqToTokenPool: a row for padding) and
     allocation_sizing.py (get_req_to_token_extra_context_len, pages of one token)."""
     most = asked.number("--max-running-requests") or (_DRAFTED if asked.flags.get("--speculative-algorithm") else None)
-    rows = asked.guess if most is None else max(1, most // asked.attention_groups)
+    groups = asked.layout.attention_data_parallel
+    rows = usual_requests(context, tokens) if most is None else max(1, most // groups)
     draft = asked.number("--speculative-num-draft-tokens") or 0
-    return RequestTable(rows=min(rows, asked.tokens // 2) + 1, columns=asked.context + 4 + draft)
+    return min(rows, tokens // 2) + 1, context + 4 + draft
 
 
 def _window_share(asked: MemoryAsked) -> float:
@@ -242,11 +240,10 @@ def _window_share(asked: MemoryAsked) -> float:
     return float(asked.text("--swa-full-tokens-ratio") or _WINDOW_SHARE)
 
 
-def _own_fraction(
-    version: str, asked: MemoryAsked, chunk: int, graphs: _CapturedGraphs, attention: int
-) -> tuple[float, str]:
+def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _CapturedGraphs) -> tuple[float, str]:
     """The default fraction of a GPU, and its arithmetic in MiB."""
-    mib, ranks = asked.gpu_mib, asked.tensor_parallel * asked.pipeline_parallel
+    mib, groups = asked.gpu_mib, asked.layout.attention_data_parallel
+    ranks = asked.layout.tensor_parallel * asked.layout.pipeline_parallel
     tokens = max(chunk if chunk > 0 else (asked.number("--max-prefill-tokens") or 16384), 2048)
     parts = [
         ("512", 512.0),
@@ -255,9 +252,9 @@ def _own_fraction(
         (f"2 x {graphs.decode} (decode graphs)", 2.0 * graphs.decode),
         (f"{graphs.prefill} (prefill graphs)", float(graphs.prefill)),
     ]
-    if attention > 1:
+    if groups > 1:
         size = _decode_size(version, asked)
-        parts.append((f"attention in {attention} groups", size * attention * (4.5 if size > 300 else 3.0)))
+        parts.append((f"attention in {groups} groups", size * groups * (4.5 if size > 300 else 3.0)))
     if asked.text("--speculative-algorithm"):
         parts.append(("speculative decoding", float(_DRAFT_MIB.at(version))))
     reserved = sum(size for _, size in parts)
@@ -285,7 +282,7 @@ def _sizes(asked: MemoryAsked) -> tuple[int, int, int, int]:
 def _decode_size(version: str, asked: MemoryAsked) -> int:
     """The largest batch of a decode graph, were there one."""
     _, _, small, large = _sizes(asked)
-    own = small if asked.tensor_parallel < 4 else large
+    own = small if asked.layout.tensor_parallel < 4 else large
     running = asked.number("--max-running-requests") if _GRAPH_RULES.at(version).limited else None
     if asked.text("--speculative-algorithm") and running is None:
         running = _DRAFTED
@@ -313,8 +310,8 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _CapturedGraphs:
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:
     """Whether prefill graphs are off unless a backend is requested."""
     rules = _GRAPH_RULES.at(version)
-    unfit = (asked.mla and not rules.mla, asked.pipeline_parallel > 1 and not rules.stages,
-             asked.attention_groups > 1 and not rules.groups)  # fmt: skip
+    unfit = (asked.mla and not rules.mla, asked.layout.pipeline_parallel > 1 and not rules.stages,
+             asked.layout.attention_data_parallel > 1 and not rules.groups)  # fmt: skip
     return any(unfit) or any(flag in asked.flags for flag in rules.prefill_off)
 
 

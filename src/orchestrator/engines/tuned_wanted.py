@@ -17,6 +17,7 @@ from typing import Literal
 from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.model.profile import ModelProfile, Quantisation
 from orchestrator.planning.layout import kept_whole
+from orchestrator.planning.memory import Matrix, attention_matrices
 from orchestrator.protocol.planned import Layout
 
 Kernel = Literal["moe", "linear"]
@@ -183,15 +184,6 @@ def triton_version(folder: str) -> tuple[int, ...] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Gemm:
-    """One linear layer's weight on one GPU. part: what it is, in the model's own words; rows: N, columns: K."""
-
-    part: str
-    rows: int
-    columns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Experts:
     """The experts of one layer on one GPU. number: E; inner: N, one expert's share; fused: the shared one is in E."""
 
@@ -215,41 +207,26 @@ def experts(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Experts | 
     return Experts(dims.n_routed_experts // expert + fused, dims.moe_intermediate_size // ways, fused)
 
 
-def linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> tuple[Gemm, ...]:
+def linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> tuple[Matrix, ...]:
     """Every linear layer that runs in the checkpoint's quantisation, each shape with its first name."""
-    found: dict[tuple[int, int], Gemm] = {}
-    for gemm in (*_attention(profile, layout, lookup), *_feed_forward(profile, layout, lookup)):
-        if gemm.rows and gemm.columns:
-            found.setdefault((gemm.rows, gemm.columns), gemm)
+    found: dict[tuple[int, int], Matrix] = {}
+    for matrix in (*_attention(profile, layout, lookup), *_feed_forward(profile, layout, lookup)):
+        if matrix.rows and matrix.columns:
+            found.setdefault((matrix.rows, matrix.columns), matrix)
     return tuple(found.values())
 
 
-def _attention(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iterator[Gemm]:
-    dims, tensor = profile.dimensions, layout.tensor_parallel // layout.attention_data_parallel
-    heads, hidden = dims.num_attention_heads, dims.hidden_size
-    if not dims.kv_lora_rank:
-        size = dims.head
-        kv_heads = max(1, dims.num_key_value_heads // tensor)
-        yield Gemm("qkv_proj", (heads // tensor + 2 * kv_heads) * size, hidden)
-        yield Gemm("o_proj", hidden, heads * size // tensor)
-        return
-    latent = dims.kv_lora_rank + dims.qk_rope_head_dim
-    queries = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim) // tensor
-    if not dims.q_lora_rank:
-        yield Gemm("q_proj", queries, hidden)
-        yield Gemm("kv_a_proj_with_mqa", latent, hidden)
-    elif lookup.fuses_qkv_a:
-        yield Gemm("fused_qkv_a_proj_with_mqa", dims.q_lora_rank + latent, hidden)
+def _attention(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iterator[Matrix]:
+    ways = layout.tensor_parallel // layout.attention_data_parallel
+    first, second, *rest = attention_matrices(profile.dimensions, ways)
+    if first.part == "q_a_proj" and lookup.fuses_qkv_a:
+        yield Matrix("fused_qkv_a_proj_with_mqa", first.rows + second.rows, first.columns)
     else:
-        yield Gemm("q_a_proj", dims.q_lora_rank, hidden)
-        yield Gemm("kv_a_proj_with_mqa", latent, hidden)
-    if dims.q_lora_rank:
-        yield Gemm("q_b_proj", queries, dims.q_lora_rank)
-    yield Gemm("kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim) // tensor, dims.kv_lora_rank)
-    yield Gemm("o_proj", hidden, heads * dims.v_head_dim // tensor)
+        yield from (first, second)
+    yield from rest
 
 
-def _feed_forward(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iterator[Gemm]:
+def _feed_forward(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iterator[Matrix]:
     dims, tensor = profile.dimensions, layout.tensor_parallel
     whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
     if dims.first_k_dense_replace or not dims.n_routed_experts:
@@ -260,6 +237,6 @@ def _feed_forward(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iter
         yield from _mlp("shared experts", dims.hidden_size, inner, 1 if whole_shared else tensor)
 
 
-def _mlp(words: str, hidden: int, inner: int, ways: int) -> Iterator[Gemm]:
-    yield Gemm(f"gate_up_proj of {words}", 2 * inner // ways, hidden)
-    yield Gemm(f"down_proj of {words}", hidden, inner // ways)
+def _mlp(words: str, hidden: int, inner: int, ways: int) -> Iterator[Matrix]:
+    yield Matrix(f"gate_up_proj of {words}", 2 * inner // ways, hidden)
+    yield Matrix(f"down_proj of {words}", hidden, inner // ways)

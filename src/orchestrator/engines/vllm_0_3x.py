@@ -148,9 +148,9 @@ class VllmEngine(Engine):
     def _options(self, intent: Intent) -> Iterator[Option]:
         if intent.nccl_port is not None:
             yield self._nccl_port(intent.nccl_port)  # refused: it has no such flag
-        stages, nodes, several = intent.pipeline_parallel, str(intent.nnodes), intent.nnodes > 1
+        stages, nodes, several = intent.layout.pipeline_parallel, str(intent.layout.nnodes), intent.layout.nnodes > 1
         yield Option("--model", (intent.model_path,), "the profile's directory below the node's model root")
-        yield Option("--tensor-parallel-size", (str(intent.tensor_parallel),), "layout: tensor parallel degree")
+        yield Option("--tensor-parallel-size", (str(intent.layout.tensor_parallel),), "layout: tensor parallel degree")
         if stages > 1:
             yield Option("--pipeline-parallel-size", (str(stages),), "layout: pipeline parallel degree")
         reason = "a process for each rank, which the agent watches; also where there is one rank"
@@ -278,8 +278,6 @@ def _memory(asked: MemoryAsked) -> Division:
         explanation=f"{fraction:g} of the whole GPU: {why}; activations and graphs, which vLLM measures at its start, "
         "are not calculated: there will be fewer KV tokens",
         kv_bytes=element_bytes(asked.text("--kv-cache-dtype")),
-        attention_parts=asked.tensor_parallel,
-        embedding_parts=asked.tensor_parallel,
         draft=any(flag in asked.flags for flag in ("--speculative-config", "--spec-method")),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 from orchestrator.engines.engine import Engine, Intent, Option
 from orchestrator.engines.known_flags import GivenFlag, KnownFlags
@@ -15,24 +14,13 @@ from orchestrator.model.plan import Container
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.environment import Setting
 
-T = TypeVar("T")
-
 
 def options(
     engine: Engine, intent: Intent, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
 ) -> tuple[Option, ...]:
     """Every flag of this node, checked against the version's list. A later source replaces an earlier one:
     the dialect's, the profile's, the stack's, the inventory's, the command line's. Raises InputError."""
-    flags = engine.flags()
-    chosen = {flags.flag(option.flag, where=f"dialect {engine.dialect}").name: option
-              for option in engine.options(intent)}  # fmt: skip
-    for option in _added(engine, flags, profile, stack, node, extra):
-        name = flags.flag(option.flag, where=option.source).name
-        _drop_sizes(engine, chosen, name)
-        replaced = chosen.get(name)
-        source = f"{option.source}, instead of {_words(replaced)}" if replaced else option.source
-        chosen[name] = Option(option.flag, option.values, source)
-    return tuple(chosen.values())
+    return tuple(_merged(engine, engine.options(intent), profile, stack, node, extra).values())
 
 
 def asked(
@@ -40,21 +28,24 @@ def asked(
 ) -> dict[str, tuple[str, ...]]:
     """What decides about memory before a layout is chosen: every flag but the plan's own, by its first spelling; of
     those that several ask for, the last one's. Raises InputError."""
+    graphs = engine.graph_options(engine.graphs(profile))
+    return {name: one.values for name, one in _merged(engine, graphs, profile, stack, node, extra).items()}
+
+
+def _merged(
+    engine: Engine, ours: Iterable[Option], profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
+) -> dict[str, Option]:
+    """By each flag's first spelling."""
     flags = engine.flags()
-    found: dict[str, tuple[str, ...]] = {}
-    for option in engine.graph_options(engine.graphs(profile)):
-        found[option.flag] = option.values
+    chosen = {flags.flag(option.flag, where=f"dialect {engine.dialect}").name: option for option in ours}
     for option in _added(engine, flags, profile, stack, node, extra):
         name = flags.flag(option.flag, where=option.source).name
-        _drop_sizes(engine, found, name)
-        found[name] = option.values
-    return found
-
-
-def _drop_sizes(engine: Engine, chosen: dict[str, T], name: str) -> None:
-    """Who sets another largest batch does not want the profile's list, which an engine would go by."""
-    if name == engine.names.cuda_graph_max_bs:
-        chosen.pop(engine.names.cuda_graph_sizes, None)
+        if name == engine.names.cuda_graph_max_bs:  # who sets it wants no list, which an engine would go by
+            chosen.pop(engine.names.cuda_graph_sizes, None)
+        replaced = chosen.get(name)
+        instead = f", instead of {' '.join((replaced.flag, *replaced.values))}" if replaced else ""
+        chosen[name] = Option(option.flag, option.values, option.source + instead)
+    return chosen
 
 
 def _added(
@@ -97,10 +88,6 @@ def graph_batch(engine: Engine, chosen: Iterable[Option]) -> int | None:
     sizes = [size for option in chosen for size in option.values if size.isdecimal()
              if flags.flag(option.flag, where=option.source).name == names.cuda_graph_max_bs]  # fmt: skip
     return int(sizes[-1]) if sizes else None
-
-
-def _words(option: Option) -> str:
-    return " ".join((option.flag, *option.values))
 
 
 PYTHON = "python3"

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import first_with
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides
+from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.secret_text import is_hidden
-from orchestrator.planning.choices import RdmaChoice
-from orchestrator.planning.host import HostFacts, older, vocabularies
-from orchestrator.protocol.planned import NodeNetwork, Transport, names_ports
+from orchestrator.model.topology import Gpu, Topology
+from orchestrator.planning.choices import RdmaChoice, TransportDecision, two_ports_of_a_card
+from orchestrator.planning.host import HostFacts, older, state_dir, venv, vocabularies
+from orchestrator.planning.layout import kept_whole
+from orchestrator.protocol.planned import Layout, NodeNetwork, Transport, names_ports
 from orchestrator.topology.network import TcpChoice
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -44,50 +46,71 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """All that decides one node's environment.
+class GangChoices:
+    """What the plans of a gang's nodes share.
 
-    gpus:     NVML indices of the GPUs that the gang uses here
-    all_gpus: how many GPUs the node shows
-    debug:    NCCL tells at start which transport it took
-    whole_shared: shared experts are kept complete on every rank
-    failover: every node of the gang has a card of which it uses two ports
+    topologies, gpus, tcp, rdma, hosts: by node; topologies and rdma: of those whose hardware was read; gpus: that the
+        gang uses, none where they were not read
     """
 
-    node: NodeSpec
+    gang: GangSpec
+    profile: ModelProfile
     stack: Stack
     engine: Engine
-    profile: ModelProfile
-    transport: Transport
-    transport_reason: str
-    tcp: TcpChoice
-    rdma: RdmaChoice
-    gpus: tuple[int, ...]
-    all_gpus: int
-    venv: str
-    state_dir: str
-    host: HostFacts
-    debug: bool
-    whole_shared: bool = False
-    failover: bool = False
+    topologies: Mapping[str, Topology]
+    hosts: Mapping[str, HostFacts]
+    gpus: Mapping[str, tuple[Gpu, ...]]
+    layout: Layout
+    decision: TransportDecision
+    tcp: Mapping[str, TcpChoice]
+    rdma: Mapping[str, RdmaChoice]
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the engine runs on GPUs."""
+        return self.stack.device == "cuda"
+
+    @property
+    def kept_whole(self) -> tuple[bool, bool]:
+        """Whether dense layers and shared experts are complete on every rank."""
+        return (
+            kept_whole(self.profile, self.layout.tensor_parallel) if self.layout.expert_parallel > 1 else (False, False)
+        )
+
+    def state_dir(self, node: NodeSpec) -> str:
+        """Where a node keeps runs and caches."""
+        return state_dir(node, self.hosts[node.name])
+
+    def venv(self, node: NodeSpec) -> str:
+        """The virtual environment that holds the engine."""
+        return venv(node, self.stack.name)
 
 
-def environment(about: Surroundings) -> tuple[Setting, ...]:
+def environment(about: GangChoices, node: NodeSpec) -> tuple[Setting, ...]:
     """The node's complete environment, in a fixed order; the operator's own variables come last and win.
 
-    Raises InputError for a name in the stack or the inventory that no environment can hold.
+    Raises InputError for a name in the profile, the stack or the inventory that no environment can hold.
     """
-    settings = {setting.name: setting for setting in _derived(about)}
-    for name, _ in about.stack.env:
-        _check_name(name, f"stack {about.stack.name}: env")
-    for name, _ in about.node.overrides.env:
-        _check_name(name, f"inventory: {about.node.name}: l40s_env")
-    for name, value in _profiles(about):
-        settings[name] = Setting(name, value, f"profile {about.profile.name}{_instead(settings.get(name))}")
-    for name, value in about.stack.env:
-        settings[name] = Setting(name, _filled(value, about), f"stack {about.stack.name}")
-    for name, value in about.node.overrides.env:
-        replaced = "" if is_hidden(name, value, about.node.overrides.env_public) else _instead(settings.get(name))
+    profile, stack, by_hand = about.profile, about.stack, node.overrides
+    asked = [(name, value) for prefix, name, value in profile.env if stack.engine_version.startswith(prefix)]
+    for where, variables in (
+        (f"profile {profile.name}: env", asked),
+        (f"stack {stack.name}: env", stack.env),
+        (f"inventory: {node.name}: l40s_env", by_hand.env),
+    ):
+        for name, _ in variables:
+            _check_name(name, where)
+    settings = {setting.name: setting for setting in _derived(about, node)}
+
+    def instead(name: str) -> str:
+        return f", instead of {settings[name].value}" if name in settings else ""
+
+    for name, value in asked:
+        settings[name] = Setting(name, value, f"profile {profile.name}{instead(name)}")
+    for name, value in stack.env:
+        settings[name] = Setting(name, _filled(value, about, node), f"stack {stack.name}")
+    for name, value in by_hand.env:
+        replaced = "" if is_hidden(name, value, by_hand.env_public) else instead(name)
         settings[name] = Setting(name, value, f"override: l40s_env in the inventory{replaced}")
     return tuple(settings.values())
 
@@ -177,13 +200,6 @@ def exactly(names: Iterable[str]) -> str:
     return listed and f"={listed}"
 
 
-def _profiles(about: Surroundings) -> Iterator[tuple[str, str]]:
-    for prefix, name, value in about.profile.env:
-        if about.stack.engine_version.startswith(prefix):
-            _check_name(name, f"profile {about.profile.name}: env")
-            yield name, value
-
-
 def _check_name(name: str, where: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(
@@ -191,12 +207,12 @@ def _check_name(name: str, where: str) -> None:
         )
 
 
-def _derived(about: Surroundings) -> Iterator[Setting]:
-    yield from _network(about)
-    yield from _device(about)
-    yield from _process(about)
-    yield from _caches(about)
-    if about.whole_shared:
+def _derived(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
+    yield from _network(about, node)
+    yield from _device(about, node)
+    yield from _process(about, node)
+    yield from _caches(about, node)
+    if about.kept_whole[1]:
         yield Setting(
             _variable(about, "whole_shared"),
             "1",
@@ -204,7 +220,7 @@ def _derived(about: Surroundings) -> Iterator[Setting]:
         )
 
 
-def _variable(about: Surroundings, meaning: str) -> str:
+def _variable(about: GangChoices, meaning: str) -> str:
     """The name that this engine version has for it. Raises InputError where it has none."""
     name = about.engine.variables.get(meaning)
     if name is None:
@@ -216,55 +232,54 @@ def _variable(about: Surroundings, meaning: str) -> str:
     return name
 
 
-def _network(about: Surroundings) -> Iterator[Setting]:
-    cuda = about.stack.device == "cuda"
-    if cuda and about.debug:
+def _network(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
+    tcp, transport, why = about.tcp[node.name], about.decision.transport, about.decision.reason
+    if about.cuda:
         yield Setting("NCCL_DEBUG", "INFO", "NCCL logs the transport it uses, so a fallback to TCP is noticed")
         yield Setting("NCCL_DEBUG_SUBSYS", "INIT,NET,GRAPH,ENV", "only the lines that show RDMA and GPUDirect")
-    if about.tcp.interface:
-        if cuda:
-            yield Setting(
-                "NCCL_SOCKET_IFNAME", exactly([about.tcp.interface]), f"{about.tcp.reason}; `=` is NCCL's exact match"
-            )
-        yield Setting("GLOO_SOCKET_IFNAME", about.tcp.interface, about.tcp.reason)
+    if tcp.interface:
+        if about.cuda:
+            yield Setting("NCCL_SOCKET_IFNAME", exactly([tcp.interface]), f"{tcp.reason}; `=` is NCCL's exact match")
+        yield Setting("GLOO_SOCKET_IFNAME", tcp.interface, tcp.reason)
         yield Setting(
             _variable(about, "address"),
-            about.tcp.address,
+            tcp.address,
             f"rank 0 gives the others this address; without it, {about.engine.product} uses the address of the default"
             " route, and hangs if there is none",
         )
-    if not cuda:
+    if not about.cuda:
         return
     if about.stack.nccl_version and not older(about.stack.nccl_version, _HAS_RAS):
-        port = _RAS_PORT + (about.node.ports.dist_init - GangPorts().dist_init) % _RAS_PORTS
+        port = _RAS_PORT + (node.ports.dist_init - GangPorts().dist_init) % _RAS_PORTS
         reason = (
             "the agent asks NCCL's RAS here when the engine makes no progress; each gang of a node has its own port"
         )
         yield Setting("NCCL_RAS_ADDR", f"127.0.0.1:{port}", reason)
-    if about.transport is Transport.RDMA:
-        yield Setting("NCCL_NET", "IB", f"{about.transport_reason}; a silent fallback to TCP becomes an error")
-        yield from _rdma(about)
-    elif about.transport is Transport.TCP:
-        yield Setting("NCCL_NET", "Socket", about.transport_reason)
-        yield Setting("NCCL_IB_DISABLE", "1", about.transport_reason)
+    if transport is Transport.RDMA:
+        yield Setting("NCCL_NET", "IB", f"{why}; a silent fallback to TCP becomes an error")
+        yield from _rdma(about, node)
+    elif transport is Transport.TCP:
+        yield Setting("NCCL_NET", "Socket", why)
+        yield Setting("NCCL_IB_DISABLE", "1", why)
         reason = "16 connections to each peer in place of one: NCCL's manual advises 4 x 4 on networks of 100 Gb/s"
         yield Setting("NCCL_SOCKET_NTHREADS", "4", reason)
         yield Setting("NCCL_NSOCKS_PERTHREAD", "4", reason)
 
 
-def _rdma(about: Surroundings) -> Iterator[Setting]:
-    choice = about.rdma
-    if about.node.overrides.ib_hca:
-        yield Setting("NCCL_IB_HCA", about.node.overrides.ib_hca, choice.reason)
+def _rdma(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
+    choice = about.rdma.get(node.name, RdmaChoice((), "no facts were read"))
+    nccl, cards = about.stack.nccl_version, about.rdma.values()
+    if node.overrides.ib_hca:
+        yield Setting("NCCL_IB_HCA", node.overrides.ib_hca, choice.reason)
     else:
         ports = exactly(port.name for port in choice.ports)
         yield Setting("NCCL_IB_HCA", ports, f"{choice.reason}; without `=`, mlx5_1 would also match mlx5_10")
-    if about.failover and about.stack.nccl_version and not older(about.stack.nccl_version, _FAILS_OVER):
+    if nccl and not older(nccl, _FAILS_OVER) and cards and all(map(two_ports_of_a_card, cards)):
         yield from _failover()
-    yield from _traffic_class(about.node.overrides)
+    yield from _traffic_class(node.overrides)
     if choice.gid.index is not None:
         yield Setting("NCCL_IB_GID_INDEX", str(choice.gid.index), choice.gid.reason)
-    elif choice.range and not older(about.stack.nccl_version, _CHOOSES_GIDS):
+    elif choice.range and not older(nccl, _CHOOSES_GIDS):
         reason = "this network contains one address of each chosen port; NCCL finds each port's GID by it"
         yield Setting("NCCL_IB_ADDR_RANGE", choice.range, f"{reason}, since {choice.gid.reason}")
 
@@ -286,67 +301,67 @@ def _traffic_class(overrides: Overrides) -> Iterator[Setting]:
         yield Setting("NCCL_IB_SL", str(overrides.ib_sl), "l40s_ib_sl in the inventory")
 
 
-def _device(about: Surroundings) -> Iterator[Setting]:
-    if about.stack.device != "cuda":
+def _device(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
+    if not about.cuda:
         return
     yield Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPU numbers mean the same to CUDA, NVML and the plan")
-    if about.gpus != tuple(range(about.all_gpus)):
+    used = [gpu.index for gpu in about.gpus[node.name]]
+    there = sum(gpu.index >= 0 for gpu in about.topologies[node.name].gpus) if used else 0
+    if used != list(range(there)):
         yield Setting(
             "CUDA_VISIBLE_DEVICES",
-            ",".join(map(str, about.gpus)),
-            f"l40s_gpus is {about.node.gpus_asked}, and the node has {about.all_gpus}",
+            ",".join(map(str, used)),
+            f"l40s_gpus is {node.gpus_asked}, and the node has {there}",
         )
     yield Setting("CUDA_HOME", _CUDA_HOME, "where the kernels' just-in-time compilers look for nvcc")
 
 
-def _process(about: Surroundings) -> Iterator[Setting]:
-    cuda = f":{_CUDA_HOME}/bin" if about.stack.device == "cuda" else ""
-    yield Setting("PATH", f"{about.venv}/bin{cuda}:{_SYSTEM_PATH}", "the stack's environment first, then the system")
-    yield Setting("HOME", *_home(about))
+def _process(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
+    cuda, its_venv = f":{_CUDA_HOME}/bin" if about.cuda else "", about.venv(node)
+    yield Setting("PATH", f"{its_venv}/bin{cuda}:{_SYSTEM_PATH}", "the stack's environment first, then the system")
+    yield Setting("HOME", *_home(about, node))
     yield Setting("LANG", "C.UTF-8", "the log is UTF-8 on every node")
     yield Setting("PYTHONUNBUFFERED", "1", "log lines reach the agent immediately")
     yield Setting("HF_HUB_OFFLINE", "1", "the checkpoint is local: nothing is looked up on the internet")
-    if about.host.vocabularies:
+    if about.hosts[node.name].vocabularies:
         yield Setting(
             "TIKTOKEN_ENCODINGS_BASE",
-            vocabularies(about.venv),
+            vocabularies(its_venv),
             "the vocabularies from the stack's bundle: openai_harmony (gpt-oss) would download them",
         )
 
 
-def _home(about: Surroundings) -> tuple[str, str]:
+def _home(about: GangChoices, node: NodeSpec) -> tuple[str, str]:
     """The user's own home where the engine runs as the user whom we asked; else a place that is made for it."""
-    reach = about.node.reach
-    if about.host.home and not about.node.engine_user and not reach.become:
-        return about.host.home, f"home directory of {about.host.user or 'the SSH user'} on this node"
-    why = "the home directory was not read"
-    if about.node.engine_user or reach.become:
-        why = f"the engine runs as {about.node.engine_user or 'the SSH user'}, not as the SSH user"
-    return _cache_base(about), f"this stack's caches: {why}"
+    host, other = about.hosts[node.name], bool(node.engine_user or node.reach.become)
+    if host.home and not other:
+        return host.home, f"home directory of {host.user or 'the SSH user'} on this node"
+    why = (
+        f"the engine runs as {node.engine_user or 'the SSH user'}, not as the SSH user"
+        if other
+        else "the home directory was not read"
+    )
+    return _cache_base(about, node), f"this stack's caches: {why}"
 
 
-def _cache_base(about: Surroundings) -> str:
-    return f"{about.state_dir}/cache/{about.stack.name}"
+def _cache_base(about: GangChoices, node: NodeSpec) -> str:
+    return f"{about.state_dir(node)}/cache/{about.stack.name}"
 
 
-def _caches(about: Surroundings) -> Iterator[Setting]:
-    base = _cache_base(about)
+def _caches(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
+    base = _cache_base(about, node)
     alone = "on this node, for this stack only: nodes with a shared home, or two stacks, would race"
     yield Setting("XDG_CACHE_HOME", base, f"caches {alone}")
     yield Setting("HF_HOME", f"{base}/huggingface", f"the checkpoint's own code is copied here, {alone}")
     yield Setting("TORCHINDUCTOR_CACHE_DIR", f"{base}/inductor", f"torch.compile's output, {alone}")
-    if about.stack.device == "cuda":
+    if about.cuda:
         yield Setting("TRITON_CACHE_DIR", f"{base}/triton", f"Triton's kernels, {alone}")
         yield Setting("FLASHINFER_WORKSPACE_BASE", f"{base}/flashinfer", f"FlashInfer's kernels, {alone}")
 
 
-def _filled(value: str, about: Surroundings) -> str:
+def _filled(value: str, about: GangChoices, node: NodeSpec) -> str:
     """A stack's value with this node's facts: {cpus} is the range of CPUs that a process there may use, once a rank
     (init_threads_binding, sglang 0.5.23 srt/utils/numa_utils.py)."""
-    count = about.host.cpu_count or 1
-    cpus = "|".join(["0" if count == 1 else f"0-{count - 1}"] * about.node.gpus)
-    return value.replace("{cpus}", cpus).replace("{venv}", about.venv)
-
-
-def _instead(replaced: Setting | None) -> str:
-    return f", instead of {replaced.value}" if replaced else ""
+    count = about.hosts[node.name].cpu_count or 1
+    cpus = "|".join(["0" if count == 1 else f"0-{count - 1}"] * node.gpus)
+    return value.replace("{cpus}", cpus).replace("{venv}", about.venv(node))

@@ -13,30 +13,23 @@ experts stay whole. Attention data parallelism cuts attention, and nothing else,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from orchestrator.engines.engine import Engine
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Dimensions, ModelProfile, NamedLayout, Part
+from orchestrator.model.profile import Canary, Dimensions, ModelProfile, NamedLayout, Part
 from orchestrator.protocol.planned import Layout
 
-
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """What an engine version can do beside tensor parallelism."""
-
-    pipelines: bool = True
-    experts: bool = True
-    attention: bool = True
+ABILITIES = frozenset(("pipelines", "experts", "attention"))
+"""What an engine version may be able to do beside tensor parallelism."""
 
 
-def abilities(engine: Engine) -> Abilities:
-    """What layouts an engine's version can do."""
-    return Abilities(
-        pipelines=engine.names.pipeline_parallel is not None,
-        experts=engine.names.expert_parallel is not None,
-        attention=engine.attention is not None,
-    )
+def abilities(engine: Engine) -> frozenset[str]:
+    """Those of ABILITIES that an engine's version has."""
+    names = engine.names
+    has = {"pipelines": names.pipeline_parallel, "experts": names.expert_parallel, "attention": engine.attention}
+    return frozenset(ability for ability, by in has.items() if by is not None)
 
 
 def short(layout: Layout) -> str:
@@ -59,23 +52,21 @@ def _asked(layout: Layout) -> list[tuple[str, str, int]]:
     return [one for one in each if one[2] > 1 or one[0] == "tp"]
 
 
-def usual(
-    profile: ModelProfile,
-    nodes: int,
-    gpus_per_node: int,
-    *,
-    tensor: int | None = None,
-    pipeline: int | None = None,
-    expert: int | None = None,
-    attention: int | None = None,
-) -> Layout:
-    """What was pinned, else the profile's degrees, else all GPUs as one tensor parallel group."""
-    stages = pipeline or profile.pipeline_parallel or 1
+def pins(*, tp: int | None, pp: int | None, ep: int | None, attn_dp: int | None) -> dict[str, Any]:
+    """The degrees that somebody chose, as a profile names them; None: nobody did."""
+    asked = {"tensor_parallel": tp, "pipeline_parallel": pp, "expert_parallel": ep, "attention_data_parallel": attn_dp}
+    return {name: degree for name, degree in asked.items() if degree is not None}
+
+
+def usual(degrees: ModelProfile | NamedLayout, nodes: int, gpus_per_node: int) -> Layout:
+    """A profile's degrees, or those of one of its layouts, on these nodes; without any, all GPUs as one tensor parallel
+    group."""
+    stages = degrees.pipeline_parallel or 1
     return Layout(
-        tensor_parallel=tensor or profile.tensor_parallel or max(1, nodes * gpus_per_node // stages),
+        tensor_parallel=degrees.tensor_parallel or max(1, nodes * gpus_per_node // stages),
         pipeline_parallel=stages,
-        expert_parallel=expert or profile.expert_parallel or 1,
-        attention_data_parallel=attention or profile.attention_data_parallel or 1,
+        expert_parallel=degrees.expert_parallel or 1,
+        attention_data_parallel=degrees.attention_data_parallel or 1,
         nnodes=nodes,
         gpus_per_node=gpus_per_node,
     )
@@ -84,7 +75,7 @@ def usual(
 def refuse(
     profile: ModelProfile,
     layout: Layout,
-    able: Abilities,
+    able: frozenset[str],
     *,
     fits: Callable[[Layout], bool] = lambda _: True,
     where: str,
@@ -101,88 +92,69 @@ def refuse(
         )
 
 
-def layout_of(named: NamedLayout, nodes: int, gpus_per_node: int) -> Layout:
-    """A profile's layout on these nodes."""
-    return Layout(
-        tensor_parallel=named.tensor_parallel,
-        pipeline_parallel=named.pipeline_parallel,
-        expert_parallel=named.expert_parallel,
-        attention_data_parallel=named.attention_data_parallel,
-        nnodes=nodes,
-        gpus_per_node=gpus_per_node,
-    )
-
-
-def reasons(profile: ModelProfile, layout: Layout, able: Abilities) -> list[str]:
+def reasons(profile: ModelProfile, layout: Layout, able: frozenset[str]) -> list[str]:
     """Why a layout does not work; empty if it does."""
     nodes, stages, layers = layout.nnodes, layout.pipeline_parallel, profile.dimensions.num_hidden_layers
     gpus, needed = nodes * layout.gpus_per_node, layout.tensor_parallel * stages
     found = []
     if needed != gpus:
         found.append(f"it needs {needed} GPUs, but the gang has {nodes} nodes x {layout.gpus_per_node} = {gpus}")
-    if stages > 1 and not able.pipelines:
+    if stages > 1 and "pipelines" not in able:
         found.append("this engine version has no pipeline parallelism")
     elif stages > layers:
         found.append(f"{layers} layers can't be split into {stages} stages")
     elif max(stages, nodes) % min(stages, nodes):
         found.append(f"{stages} stages over {nodes} nodes end in the middle of a node")
-    if layout.expert_parallel > 1 and not able.experts:
+    if layout.expert_parallel > 1 and "experts" not in able:
         found.append("this engine version does not support this many expert-parallel ranks")
-    if layout.attention_data_parallel > 1 and not able.attention:
+    if layout.attention_data_parallel > 1 and "attention" not in able:
         found.append("this engine version has no attention data parallelism")
     return found + obstacles(profile, layout.tensor_parallel, layout.expert_parallel, layout.attention_data_parallel)
 
 
-def working(profile: ModelProfile, *, nodes: int, gpus_per_node: int, able: Abilities) -> tuple[Layout, ...]:
+def working(profile: ModelProfile, *, nodes: int, gpus_per_node: int, able: frozenset[str]) -> tuple[Layout, ...]:
     """Every TP x PP on exactly these GPUs that the checkpoint's arithmetic allows, least pipelining first; with
     the smallest EP where nothing but EP lifts a limit."""
     found, gpus = [], nodes * gpus_per_node
-    for stages in range(1, min(gpus, profile.dimensions.num_hidden_layers if able.pipelines else 1) + 1):
+    for stages in range(1, min(gpus, profile.dimensions.num_hidden_layers if "pipelines" in able else 1) + 1):
         if gpus % stages or max(stages, nodes) % min(stages, nodes):
             continue  # of the last, a stage would end in the middle of a node
         tensor = gpus // stages
-        experts = range(1, tensor + 1) if able.experts and profile.dimensions.n_routed_experts else (1,)
+        experts = range(1, tensor + 1) if "experts" in able and profile.dimensions.n_routed_experts else (1,)
         expert = next((n for n in experts if tensor % n == 0 and not obstacles(profile, tensor, n)), None)
         if expert:
-            found.append(
-                Layout(
-                    tensor_parallel=tensor,
-                    pipeline_parallel=stages,
-                    expert_parallel=expert,
-                    nnodes=nodes,
-                    gpus_per_node=gpus_per_node,
-                )
-            )
+            degrees = {"tensor_parallel": tensor, "pipeline_parallel": stages, "expert_parallel": expert}
+            found.append(Layout(**degrees, nnodes=nodes, gpus_per_node=gpus_per_node))
     return tuple(found)
 
 
-def with_attention_a_node(profile: ModelProfile, layouts: Sequence[Layout], able: Abilities) -> tuple[Layout, ...]:
+def with_attention_a_node(profile: ModelProfile, layouts: Sequence[Layout], able: frozenset[str]) -> tuple[Layout, ...]:
     """After each of these layouts whose tensor parallel group spans nodes, the same with one attention group a node,
     where that works: attention then reduces inside a node, and each node has a KV cache of its own."""
     found = []
     for each in layouts:
         found.append(each)
         groups, rest = divmod(each.tensor_parallel, each.gpus_per_node)
-        spans = able.attention and groups > 1 and not rest and each.attention_data_parallel == 1
+        spans = "attention" in able and groups > 1 and not rest and each.attention_data_parallel == 1
         if spans and not obstacles(profile, each.tensor_parallel, each.expert_parallel, groups):
             found.append(replace(each, attention_data_parallel=groups))
     return tuple(found)
 
 
 def _instead(
-    profile: ModelProfile, nodes: int, gpus_per_node: int, able: Abilities, fits: Callable[[Layout], bool]
+    profile: ModelProfile, nodes: int, gpus_per_node: int, able: frozenset[str], fits: Callable[[Layout], bool]
 ) -> str:
     """Layouts that work on these GPUs, not ranked: they were not measured."""
     plain = Layout(tensor_parallel=nodes * gpus_per_node, nnodes=nodes, gpus_per_node=gpus_per_node)
     ways = []
     if finer := _finer_block(profile, plain.tensor_parallel):
         ways.append(f"re-block to {finer} (`checkpoint reblock`) for {plain}")
-    works = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=Abilities())
+    works = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=ABILITIES)
     fitting = [layout for layout in works if fits(layout)]
     ways += [str(plain)] * (plain in fitting)
     others = [f"{layout} (--layout {short(layout)})" for layout in fitting if layout != plain]
     if others:
-        newer = "" if able == Abilities() else "; needs a stack with SGLang 0.5"
+        newer = "" if able == ABILITIES else "; needs a stack with SGLang 0.5"
         ways.append(f"{', '.join(others[:5])} (not measured{newer})")
     if not ways:
         return "no layout works on this gang's GPUs; change the number of nodes or GPUs"
@@ -298,21 +270,11 @@ def degrees(size: Dimensions, block: tuple[int, int] | None) -> dict[int, str]:
 
     block: the FP8 block (n, k), None where nothing is block-quantised
     """
-    return {tp: _refusal(size, block, tp) for tp in (1, 2, 4, 8, 16, 32, 64, 128)}
-
-
-def _refusal(size: Dimensions, block: tuple[int, int] | None, tp: int) -> str:
-    if size.num_attention_heads % tp:
-        return f"{size.num_attention_heads} attention heads can't be split over {tp} ranks"
-    kv = size.num_key_value_heads
-    if not size.kv_lora_rank and kv % tp and tp % kv:
-        return f"{kv} key-value heads can be neither split over nor replicated on {tp} ranks"
-    for what, whole in _cuts(size, tp).items():
-        part = whole / tp
-        for side in sorted(set(block or ()), reverse=True):
-            if part % side:
-                return f"{what} {whole} / {tp} = {part:g} is {part / side:g} blocks of {side}"
-    return ""
+    bare = ModelProfile(
+        name="", source="", directory="", architecture="", attention="mla", canary=Canary(prompt=""), dimensions=size,
+        quantisation="fp8-block" if block else "none", block=block or (0, 0),
+    )  # fmt: skip
+    return {tp: next(iter(obstacles(bare, tp)), "") for tp in (1, 2, 4, 8, 16, 32, 64, 128)}
 
 
 def tensor_ranks(layout: Layout, node_rank: int) -> tuple[int, ...]:

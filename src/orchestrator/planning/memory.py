@@ -10,15 +10,15 @@ Checked against the articles' log of DeepSeek-R1-Channel-INT8 at TP32: 21.27 GB 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked
+from orchestrator.engines.memory import Division, MemoryAsked
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.plan import Memory
-from orchestrator.model.profile import ModelProfile, Part, Stack
+from orchestrator.model.profile import Dimensions, ModelProfile, Part, Stack
 from orchestrator.planning.layout import kept_whole
 from orchestrator.protocol.planned import Layout
 
@@ -52,7 +52,14 @@ def budget(
     context: tokens that a request may have by config.json, None where nobody read it
     Raises InputError where the weights leave no room for a KV cache.
     """
-    division = _division(profile, stack, layout, flags, gpu_total)
+    asked = MemoryAsked(
+        flags=flags,
+        layout=layout,
+        gpu_mib=(gpu_total or 0) // _MIB or _ASSUMED_MIB,
+        mla=bool(profile.dimensions.kv_lora_rank),
+        vision=(profile.vision.layers, profile.vision.hidden_size) if profile.vision else None,
+    )
+    division = engine_of(stack).memory(asked)
     weights = weights_per_gpu(profile, layout, division)
     per_token = kv_bytes_per_token(profile, layout, division)
     lines = [
@@ -90,9 +97,8 @@ def budget(
     if division.max_tokens is not None and division.max_tokens < tokens:
         tokens = division.max_tokens
         lines.append(f"KV tokens: {tokens:,} by --max-total-tokens")
-    table, words = _request_table(stack, layout, flags, context, tokens)
-    lines += words
-    lines += _of_groups(layout, division, flags, tokens)
+    table, words = _request_table(stack, asked, context, tokens)
+    lines += [*words, *_of_groups(asked, division, tokens)]
     return Memory(
         gpu_total=gpu_total,
         weights=weights,
@@ -105,64 +111,43 @@ def budget(
     )
 
 
-def _request_table(
-    stack: Stack, layout: Layout, flags: Flags, context: int | None, tokens: int
-) -> tuple[int | None, list[str]]:
+def _request_table(stack: Stack, asked: MemoryAsked, context: int | None, tokens: int) -> tuple[int | None, list[str]]:
     """Bytes of req_to_token, which is made after the KV pool and so out of the reserve; and words about it."""
     engine = engine_of(stack)
     if engine.request_table is None:
         return None, []
-    given = flags.get("--context-length")
-    length = int(given[0]) if given else context
+    length = asked.number("--context-length") or context
     if length is None or tokens == 0:
         return None, ["request table (req_to_token): not calculated, the context length was not read"]
-    groups = layout.attention_data_parallel
-    asked = RequestsAsked(flags=flags, attention_groups=groups, context=length, tokens=tokens)
-    table = engine.request_table(asked)
-    words = f"request table (req_to_token), out of the reserve: {table.rows:,} x {table.columns:,} x 4 bytes"
-    return table.bytes, [f"{words} = {_gib(table.bytes)} GiB"]
+    rows, columns = engine.request_table(asked, length, tokens)
+    words = f"request table (req_to_token), out of the reserve: {rows:,} x {columns:,} x 4 bytes"
+    return rows * columns * 4, [f"{words} = {_gib(rows * columns * 4)} GiB"]
 
 
-def _of_groups(layout: Layout, division: Division, flags: Flags, tokens: int) -> list[str]:
+def _of_groups(asked: MemoryAsked, division: Division, tokens: int) -> list[str]:
     """What attention data parallelism divides, and what it multiplies."""
-    groups = layout.attention_data_parallel
+    groups = asked.layout.attention_data_parallel
     if groups == 1:
         return []
     words = f"attention in {groups} groups: each has a KV cache of {tokens:,} tokens of its own"
     if division.chunk is not None:
         words += f", prefills {division.chunk:,} tokens at once"
-    if flags.get("--max-running-requests"):
-        words += f", runs at most {max(1, int(flags['--max-running-requests'][0]) // groups)} requests"
+    if most := asked.number("--max-running-requests"):
+        words += f", runs at most {max(1, most // groups)} requests"
     return [words]
 
 
-def _division(profile: ModelProfile, stack: Stack, layout: Layout, flags: Flags, gpu_total: int | None) -> Division:
-    return engine_of(stack).memory(
-        MemoryAsked(
-            flags=flags,
-            tensor_parallel=layout.tensor_parallel,
-            pipeline_parallel=layout.pipeline_parallel,
-            attention_groups=layout.attention_data_parallel,
-            gpu_mib=(gpu_total or 0) // _MIB or _ASSUMED_MIB,
-            mla=bool(profile.dimensions.kv_lora_rank),
-            vision=(profile.vision.layers, profile.vision.hidden_size) if profile.vision else None,
-        )
-    )
+_PLAIN = Division(fraction=0.0, explanation="")
+"""Where no engine was asked: bf16, no draft, no windows."""
 
 
-def _plain(layout: Layout) -> Division:
-    """Where no engine was asked: bf16, no draft, no windows."""
-    parts = layout.tensor_parallel // layout.attention_data_parallel
-    return Division(fraction=0.0, explanation="", attention_parts=parts, embedding_parts=parts)
-
-
-def kv_bytes_per_token(profile: ModelProfile, layout: Layout, division: Division | None = None) -> int:
+def kv_bytes_per_token(profile: ModelProfile, layout: Layout, division: Division = _PLAIN) -> int:
     """Bytes of one token's KV cache on one GPU of the stage with the most layers; bf16 where no division says else."""
-    dims, division = profile.dimensions, division or _plain(layout)
+    dims = profile.dimensions
     layers = -(-dims.num_hidden_layers // layout.pipeline_parallel) + dims.num_nextn_predict_layers * division.draft
     if dims.kv_lora_rank:
         return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * division.kv_bytes
-    heads = max(1, dims.num_key_value_heads // division.attention_parts)
+    heads = max(1, dims.num_key_value_heads // (layout.tensor_parallel // layout.attention_data_parallel))
     cell = 2 * heads * dims.head * division.kv_bytes
     windows = round(layers * profile.window_layers / dims.num_hidden_layers)
     return cell * (layers - windows) + int(division.window_share * cell * windows)
@@ -178,14 +163,14 @@ def _of_windows(profile: ModelProfile, division: Division) -> str:
     )
 
 
-def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | None = None) -> int:
+def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division = _PLAIN) -> int:
     """Bytes of weights on the fullest GPU (the last stage: expert layers and the output head)."""
-    dims, tensor, division = profile.dimensions, layout.tensor_parallel, division or _plain(layout)
+    dims, tensor, groups = profile.dimensions, layout.tensor_parallel, layout.attention_data_parallel
     staged = layout.pipeline_parallel > 1
     layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
     dense = layers if not dims.n_routed_experts else 0 if staged else dims.first_k_dense_replace
     whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
-    attention = _attention(profile, tensor // layout.attention_data_parallel)
+    attention = _attention(profile, tensor // groups)
     sparse = _experts(profile, tensor, 1 if whole_shared else tensor)
     total = layers * attention + (layers - dense) * sparse
     total += dense * _mlp(profile, "dense", dims.intermediate_size, 1 if whole_dense else tensor)
@@ -194,7 +179,8 @@ def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | 
         projection = 2 * dims.hidden_size * dims.hidden_size * 2
         total += dims.num_nextn_predict_layers * (attention + sparse + projection)
     vocabulary = dims.vocab_size * dims.hidden_size * 2
-    return total + vocabulary // tensor + (0 if staged else vocabulary // division.embedding_parts)
+    embedding = vocabulary // (1 if division.whole_embedding and groups > 1 else tensor // groups)
+    return total + vocabulary // tensor + (0 if staged else embedding)
 
 
 def routed_experts_per_gpu(profile: ModelProfile, layout: Layout) -> int:
@@ -220,29 +206,36 @@ def checkpoint_bytes(profile: ModelProfile) -> int:
     return total + mtp + (2 + 2 * dims.num_nextn_predict_layers) * dims.vocab_size * dims.hidden_size * 2
 
 
-def _attention(profile: ModelProfile, tensor: int, *, absorbed: bool = True) -> int:
-    """One layer's attention. absorbed: with the bf16 halves of kv_b that MLA's decode keeps beside it."""
-    dims = profile.dimensions
-    heads = dims.num_attention_heads
-    linear = partial(_linear, profile, "attention")
+class Matrix(NamedTuple):
+    """One linear layer's weight on one GPU. part: what it is, in the model's own words; rows: N, columns: K."""
+
+    part: str
+    rows: int
+    columns: int
+
+
+def attention_matrices(dims: Dimensions, ways: int) -> Iterator[Matrix]:
+    """Of one layer, cut so many ways."""
+    heads, hidden = dims.num_attention_heads, dims.hidden_size
     if not dims.kv_lora_rank:
-        head = dims.head
-        kv_heads = max(1, dims.num_key_value_heads // tensor)
-        return linear((heads // tensor + 2 * kv_heads) * head, dims.hidden_size) + linear(
-            dims.hidden_size, heads * head // tensor
-        )
-    query = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim) // tensor
-    key_value = heads * (dims.qk_nope_head_dim + dims.v_head_dim) // tensor
+        kv_heads = max(1, dims.num_key_value_heads // ways)
+        yield Matrix("qkv_proj", (heads // ways + 2 * kv_heads) * dims.head, hidden)
+        yield Matrix("o_proj", hidden, heads * dims.head // ways)
+        return
+    queries = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim) // ways
+    yield Matrix("q_a_proj", dims.q_lora_rank, hidden) if dims.q_lora_rank else Matrix("q_proj", queries, hidden)
+    yield Matrix("kv_a_proj_with_mqa", dims.kv_lora_rank + dims.qk_rope_head_dim, hidden)
     if dims.q_lora_rank:
-        total = linear(dims.q_lora_rank, dims.hidden_size) + linear(query, dims.q_lora_rank)
-    else:
-        total = linear(query, dims.hidden_size)
-    total += linear(dims.kv_lora_rank + dims.qk_rope_head_dim, dims.hidden_size)
-    total += linear(key_value, dims.kv_lora_rank)
-    total += linear(dims.hidden_size, heads * dims.v_head_dim // tensor)
-    if absorbed:
-        total += key_value * dims.kv_lora_rank * 2
-    return total
+        yield Matrix("q_b_proj", queries, dims.q_lora_rank)
+    yield Matrix("kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim) // ways, dims.kv_lora_rank)
+    yield Matrix("o_proj", hidden, heads * dims.v_head_dim // ways)
+
+
+def _attention(profile: ModelProfile, ways: int, *, absorbed: bool = True) -> int:
+    """One layer's attention. absorbed: with the bf16 halves of kv_b that MLA's decode keeps beside it."""
+    matrices = list(attention_matrices(profile.dimensions, ways))
+    kept = sum(2 * one.rows * one.columns for one in matrices if absorbed and one.part == "kv_b_proj")
+    return kept + sum(_linear(profile, "attention", one.rows, one.columns) for one in matrices)
 
 
 def _mlp(profile: ModelProfile, part: Part, inner: int, tensor: int) -> int:

@@ -9,7 +9,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
-from orchestrator.planning.layout import Abilities, layout_of, reasons, usual, working
+from orchestrator.planning.layout import reasons, usual, working
 from orchestrator.protocol.planned import Layout
 from orchestrator.topology.gpus import capability
 
@@ -70,8 +70,7 @@ def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
 def name_of(profile: ModelProfile, layout: Layout) -> str:
     """The name that the profile gives these degrees alone, without flags or environment beside them; '' for none."""
     plain = (each for each in profile.layouts if not each.flags and not each.env)
-    named = (each.name for each in plain if layout_of(each, layout.nnodes, layout.gpus_per_node) == layout)
-    return next(named, "")
+    return next((each.name for each in plain if usual(each, layout.nnodes, layout.gpus_per_node) == layout), "")
 
 
 def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> ModelRefusal | None:
@@ -111,7 +110,7 @@ def _instead(against: ModelRefusal) -> str:
 def adapted(
     profile: ModelProfile,
     stack: Stack,
-    able: Abilities,
+    able: frozenset[str],
     *,
     nodes: int,
     gpus_per_node: int,

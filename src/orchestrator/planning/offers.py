@@ -121,7 +121,7 @@ def offer(
     )
 
 
-def _works(profile: ModelProfile, stack: Stack, able: layout.Abilities, nodes: int, each: int) -> tuple[Layout, ...]:
+def _works(profile: ModelProfile, stack: Stack, able: frozenset[str], nodes: int, each: int) -> tuple[Layout, ...]:
     """By the checkpoint's arithmetic, with attention groups a node, and with the profile's own names."""
     if named.refusal(profile, stack):
         return ()
@@ -129,7 +129,7 @@ def _works(profile: ModelProfile, stack: Stack, able: layout.Abilities, nodes: i
     if stack.device == "cuda":
         found = layout.with_attention_a_node(profile, found, able)
     own = (
-        layout.layout_of(one, nodes, each)
+        layout.usual(one, nodes, each)
         for one in profile.layouts
         if stack.engine_version.startswith(one.versions) and not one.flags and not one.env
     )

@@ -14,6 +14,7 @@ from orchestrator.loading.profiles import load_stack, stack_names
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, Stack
 from orchestrator.node.engine.watch import LogWatch
+from orchestrator.protocol.planned import Layout
 
 VERSIONS = {
     version: one.engine(version) for one in dialects().values() for version in one.versions if one.product == "SGLang"
@@ -21,8 +22,7 @@ VERSIONS = {
 EVERY = pytest.mark.parametrize("engine", VERSIONS.values(), ids=VERSIONS)
 INTENT = Intent(
     model_path="/workspace/M",
-    tensor_parallel=32,
-    nnodes=4,
+    layout=Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8),
     node_rank=1,
     dist_init="10.0.0.11:5000",
     host="0.0.0.0",
@@ -53,9 +53,8 @@ def test_sizes_of_graphs_and_what_is_compiled_have_each_versions_names(engine: E
 @EVERY
 def test_every_flag_that_an_engine_writes_is_known_to_its_versions(engine: Engine) -> None:
     names = engine.names
-    intent = replace(
-        INTENT, nccl_port=1 if names.nccl_port else None, pipeline_parallel=2 if names.pipeline_parallel else 1
-    )
+    layout = replace(INTENT.layout, pipeline_parallel=2 if names.pipeline_parallel else 1)
+    intent = replace(INTENT, nccl_port=1 if names.nccl_port else None, layout=layout)
     flags = engine.flags()
     assert flags.version == engine.version
     for option in engine.options(intent):

@@ -21,6 +21,7 @@ from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.node.engine.watch import LogWatch, rank_of_title
+from orchestrator.protocol.planned import Layout
 
 GATHERED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("gathered_vllm.json").read_text("utf-8"))
 FAMILY = dialect("vllm-0.3x")
@@ -28,9 +29,7 @@ EVERY = pytest.mark.parametrize("version", FAMILY.versions)
 INTENT = Intent(
     model_path="/workspace/M",
     served_name="M",
-    tensor_parallel=8,
-    pipeline_parallel=4,
-    nnodes=4,
+    layout=Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8),
     dist_init="10.0.0.11:5000",
     host="0.0.0.0",
     port=8000,
@@ -55,7 +54,7 @@ def test_an_address_without_brackets_and_one_rank_without_a_rendezvous() -> None
     """Several nodes: tests/golden/plan/vllm-pp4-tp8."""
     six = replace(INTENT, dist_init="[fd00::1]:5000")
     assert "--master-addr fd00::1 --master-port 5000" in argv(six)
-    one = argv(replace(INTENT, nnodes=1, dist_init="", tensor_parallel=1, pipeline_parallel=1))
+    one = argv(replace(INTENT, dist_init="", layout=Layout(tensor_parallel=1, nnodes=1, gpus_per_node=1)))
     assert "--nnodes" not in one and "--distributed-executor-backend mp" in one
 
 
@@ -186,7 +185,7 @@ def test_common_causes_are_told_in_vllms_words() -> None:
 def test_a_part_of_the_whole_gpu(version: str) -> None:
     def divided(**flags: str) -> tuple[float, bool, int, bool]:
         named = {"--" + name.replace("_", "-"): (value,) for name, value in flags.items()}
-        asked = MemoryAsked(flags=named, tensor_parallel=8, pipeline_parallel=4, gpu_mib=46068, mla=True)
+        asked = MemoryAsked(flags=named, layout=INTENT.layout, gpu_mib=46068, mla=True)
         found = engine(version).memory(asked)
         return found.fraction, found.of_total, found.kv_bytes, found.draft
 

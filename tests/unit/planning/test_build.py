@@ -253,8 +253,8 @@ def test_overrides_of_the_inventory_are_shown_as_such() -> None:
         ({}, {"extra_args": ("--config", "x"), "stack": "sglang-0.5.23"}, "command line: after --", "set by the plan"),
         ({"overrides": Overrides(args=("--nope",))}, {}, "inventory: node0: l40s_args", "no flag --nope"),
         ({"overrides": Overrides(env=(("A B", "1"),))}, {}, "inventory: node0: l40s_env", "environment variable"),
-        ({}, {"tensor_parallel": 16}, "gang gang0", "needs 16 GPUs"),
-        ({}, {"pipeline_parallel": 4}, "gang gang0", "no pipeline parallelism"),
+        ({}, {"pins": {"tensor_parallel": 16}}, "gang gang0", "needs 16 GPUs"),
+        ({}, {"pins": {"pipeline_parallel": 4}}, "gang gang0", "no pipeline parallelism"),
     ],
 )
 def test_what_is_refused_before_anything_starts(

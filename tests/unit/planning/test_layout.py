@@ -13,7 +13,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.dimensions import dimensions
-from orchestrator.planning.layout import Abilities, degrees, kept_whole, obstacles, refuse, tensor_ranks, usual, working
+from orchestrator.planning.layout import ABILITIES, degrees, kept_whole, obstacles, refuse, tensor_ranks, usual, working
 from orchestrator.protocol.planned import Layout
 
 STOCK = load_profile("DeepSeek-V3-0324")
@@ -23,13 +23,14 @@ TINY = load_profile("tiny-deepseek-v3")
 WIDE64, WIDE128 = (
     replace(load_profile("tiny-deepseek-v3-tp32"), quantisation="fp8-block", block=(n, n)) for n in (64, 128)
 )
-NEW, OLD = Abilities(), Abilities(pipelines=False, experts=False)
+NEW, OLD = ABILITIES, frozenset(("attention",))
 
 
 def choose(
-    profile: ModelProfile, *, nodes: int = 4, gpus: int = 8, able: Abilities = NEW, where: str = "", **pinned: int
+    profile: ModelProfile, *, nodes: int = 4, gpus: int = 8, able: frozenset[str] = NEW, where: str = "", **pinned: int
 ) -> Layout:
-    layout = usual(profile, nodes, gpus, **pinned)
+    asked: dict[str, Any] = {f"{name}_parallel": degree for name, degree in pinned.items()}
+    layout = usual(replace(profile, **asked), nodes, gpus)
     refuse(profile, layout, able, where=where)
     return layout
 
@@ -101,7 +102,7 @@ def test_a_gang_that_nothing_fits_says_so() -> None:
 
 def test_what_works_on_the_reference_cluster() -> None:
     piped = tuple(on(32 // stages, stages) for stages in (2, 4, 8, 16, 32))
-    assert working(STOCK, nodes=4, gpus_per_node=8, able=Abilities(experts=False)) == piped
+    assert working(STOCK, nodes=4, gpus_per_node=8, able=ABILITIES - {"experts"}) == piped
     assert working(STOCK, nodes=4, gpus_per_node=8, able=NEW) == (on(32, expert=2), *piped)
     assert working(FINE, nodes=4, gpus_per_node=8, able=OLD) == (on(32),)
 
@@ -201,9 +202,9 @@ def test_degrees(config: dict[str, Any], block: tuple[int, int] | None, allowed:
 
 def test_the_reason_is_the_arithmetic() -> None:
     refusals = degrees(dimensions(DEEPSEEK), (128, 128))
-    assert refusals[32] == "moe_intermediate_size 2048 / 32 = 64 is 0.5 blocks of 128"
-    refusals = degrees(dimensions({**DEEPSEEK, "moe_intermediate_size": 4096}), (128, 128))
-    assert refusals[32] == "intermediate_size 18432 / 32 = 576 is 4.5 blocks of 128"
+    assert refusals[32] == "intermediate_size 18432/32 = 576 is not a multiple of the quantisation block 128"
+    refusals = degrees(dimensions({**DEEPSEEK, "intermediate_size": 16384}), (128, 128))
+    assert refusals[32] == "moe_intermediate_size 2048/32 = 64 is not a multiple of the quantisation block 128"
 
 
 def test_a_config_that_says_nothing() -> None:

@@ -178,9 +178,12 @@ def test_a_layout_of_the_profiles_list_comes_before_what_arithmetic_finds() -> N
 
 
 def test_what_is_pinned_is_not_changed() -> None:
-    assert degrees(planned(FINE, ("node0", "node1", "node2"), pipeline_parallel=6, tensor_parallel=4)) == (6, 4)
+    assert degrees(planned(FINE, ("node0", "node1", "node2"), pins={"pipeline_parallel": 6, "tensor_parallel": 4})) == (
+        6,
+        4,
+    )
     with pytest.raises(InputError, match="it needs 32 GPUs"):
-        planned(FINE, ("node0", "node1", "node2"), tensor_parallel=32)
+        planned(FINE, ("node0", "node1", "node2"), pins={"tensor_parallel": 32})
 
 
 def test_the_old_stack_has_no_pipelines_and_says_what_would_work() -> None:

@@ -24,6 +24,7 @@ from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.dimensions import check_checkpoint
 from orchestrator.planning.host import HostFacts, model_path, venv
+from orchestrator.planning.layout import pins
 from orchestrator.planning.named import refusal
 from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes, saved_plan
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
@@ -94,10 +95,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
         if (config := hosts[node.name].config) is not None:
             check_checkpoint(node, profile, config, _built_in())
     options = PlanOptions(
-        tensor_parallel=request.tp,
-        pipeline_parallel=request.pp,
-        expert_parallel=request.ep,
-        attention_data_parallel=request.attn_dp,
+        pins=pins(tp=request.tp, pp=request.pp, ep=request.ep, attn_dp=request.attn_dp),
         layout=request.layout,
         adapt=any(gang.short for gang in gangs),
         extra_args=request.extra_args,

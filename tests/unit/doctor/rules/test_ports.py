@@ -208,7 +208,7 @@ def test_the_verdict_is_the_layouts(breaks: object, layout: Layout | None, sever
 def test_the_plan_says_the_same(breaks: object, model: str, layout: Layout) -> None:
     cluster = everywhere(breaks, layout)
     gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
-    asked = PlanOptions(tensor_parallel=layout.tensor_parallel, pipeline_parallel=layout.pipeline_parallel)
+    asked = PlanOptions(pins={"tensor_parallel": layout.tensor_parallel, "pipeline_parallel": layout.pipeline_parallel})
     plan = build_plan([gang], load_profile(model), cluster.stacks["node0"], cluster.topologies, asked)
     assert plan.gangs[0].layout == layout
     assert of_tcp(plan.findings) == of_tcp(run_rules(cluster))

@@ -77,5 +77,5 @@ def test_minimax_m2_is_planned_on_each_node_in_the_layout_that_its_profile_names
 
 def test_a_replica_takes_the_degrees_that_were_asked_for() -> None:
     (first, *_) = replicas_of(gang())
-    plan = plan_of(first, "MiniMax-M2", tensor_parallel=8, expert_parallel=2)
+    plan = plan_of(first, "MiniMax-M2", pins={"tensor_parallel": 8, "expert_parallel": 2})
     assert (plan.gangs[0].layout.tensor_parallel, plan.gangs[0].layout.expert_parallel) == (8, 2)
