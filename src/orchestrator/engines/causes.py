@@ -307,8 +307,7 @@ COMMON = (
         text="a network card could not use GPU memory that NCCL had registered for GPUDirect RDMA: an IOMMU that"
         " translates, ACS that redirects, or nvidia-peermem",
         fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; NCCL_NET_GDR_LEVEL=LOC as a proof: it works then,"
-        " slowly"
-        " (nccl issues 214, 928, 1999)",
+        " slowly (nccl issues 214, 928, 1999)",
     ),
     CausePattern(
         id="GDR-REFUSED",
@@ -316,8 +315,7 @@ COMMON = (
         text="the other end's card could not use GPU memory that was registered for GPUDirect RDMA: an IOMMU that"
         " translates, ACS that redirects, or nvidia-peermem",
         fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; NCCL_NET_GDR_LEVEL=LOC as a proof: it works then,"
-        " slowly"
-        " (nccl issues 214, 928, 1999)",
+        " slowly (nccl issues 214, 928, 1999)",
         weak=True,
     ),
     CausePattern(
@@ -337,9 +335,8 @@ COMMON = (
         pattern=r"ibv_modify_qp failed with (error )?(?:(?:22|61)\b|Invalid argument|No data available)"
         r"|ibv_modify_qp failed.{0,256}local GID ::(?:[,\s]|$)|Call to ibv_query_gid failed",
         text="the GID index is not a usable RoCE v2 address on this port",
-        fix="compare NCCL_IB_GID_INDEX with the port's GID table (`l40s-deploy discover`); after a link went down"
-        " and up,"
-        " look whether its interface still has its address",
+        fix="compare NCCL_IB_GID_INDEX with the port's GID table (`l40s-deploy discover`); after a link went down and"
+        " up, look whether its interface still has its address",
     ),
     CausePattern(
         id="IB-UNREACHABLE",
@@ -405,8 +402,7 @@ COMMON = (
         pattern=r"Error while attaching to shared memory segment"
         r"|shm(?:utils)?\.(?:cc|h):\d{1,6} NCCL WARN Call to open failed ?: No such file",
         text="another rank's shared memory segment is gone: that rank had ended, or it runs in a container with a"
-        " /dev/shm"
-        " of its own (NCCL 2.22 to 2.25 also lose segments; it is not a lack of space)",
+        " /dev/shm of its own (NCCL 2.22 to 2.25 also lose segments; it is not a lack of space)",
         fix="look for the rank that ended first; give the containers of a node one /dev/shm (--ipc=host); otherwise use"
         " another version of NCCL (nccl issues 1589, 2190)",
         weak=True,
@@ -422,8 +418,7 @@ COMMON = (
         text="kernels are compiled at the start, and a part for it is missing on this node: a C++ compiler,"
         " Python.h, nvcc, ptxas, ninja or a library",
         fix="install build-essential, ninja-build, the headers of the stack's Python (python3-dev) and the CUDA"
-        " toolkit's"
-        " nvcc on every node (sglang issue 30122)",
+        " toolkit's nvcc on every node (sglang issue 30122)",
     ),
     CausePattern(
         id="DISK-FULL",

@@ -87,7 +87,7 @@ class Baseline(Subject):
     @property
     def left_out(self) -> tuple[str, ...]:
         """Prompts that were longer than its context."""
-        return tuple(prompt.id for prompt in PROMPTS if prompt.id not in self.prompts)
+        return tuple(name for name in PROMPTS if name not in self.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +128,9 @@ def compare(prompt: str, accepted: PromptBaseline, answer: Answer) -> AnswerComp
         return AnswerComparison(id=prompt, same=True)
     tolerated = _tolerated(accepted, position)
     return AnswerComparison(
-        id=prompt,
-        same=bool(tolerated),
-        position=position,
-        expected=accepted.text,
-        found=answer.text,
+        id=prompt, same=bool(tolerated), position=position, expected=accepted.text, found=answer.text,
         tolerated=tolerated,
-    )
+    )  # fmt: skip
 
 
 def overall(compared: Sequence[AnswerComparison]) -> GoldenVerdict:
@@ -180,19 +176,18 @@ def answer_of(document: Any) -> Answer:
     """The answer in a response's JSON. Raises ValueError where it holds no token ids."""
     try:
         meta = document["meta_info"]
-        chosen = [(float(entry[0]), int(entry[1])) for entry in meta["output_token_logprobs"]]
-        margins = tuple(_margin(place, meta) for place in range(len(chosen)))
-        text = str(document["text"])
+        chosen = meta["output_token_logprobs"]
+        answer = Answer(
+            tokens=tuple(int(entry[1]) for entry in chosen),
+            logprobs=tuple(float(entry[0]) for entry in chosen),
+            margins=tuple(_margin(place, meta) for place in range(len(chosen))),
+            text=str(document["text"]),
+        )
     except (KeyError, TypeError, IndexError, ValueError) as wrong:
         raise ValueError(f"the engine's answer contains no token ids: {type(wrong).__name__} {wrong}") from None
-    if not chosen:
+    if not answer.tokens:
         raise ValueError("the engine's answer is empty")
-    return Answer(
-        tokens=tuple(token for _, token in chosen),
-        logprobs=tuple(logprob for logprob, _ in chosen),
-        margins=margins,
-        text=text,
-    )
+    return answer
 
 
 def _margin(place: int, meta: Mapping[str, Any]) -> float | None:
@@ -206,33 +201,23 @@ MAX_TOKENS = 32
 """Of each answer. Twelve answers are some 400 decode steps: under half a minute on the slowest layout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """id: as shown and as stored in baselines, so it never changes its meaning."""
-
-    id: str
-    text: str
-
-
 _SENTENCE = (
     "The inventory of shelf {n} lists {n} boxes of screws, {m} boxes of nails and a note that says 'shelf {n}'. "
 )
 
-PROMPTS = (
-    Prompt("english-fact", "The capital of France is"),
-    Prompt("english-story", "It was two in the morning when the lights of the data centre went out, and"),
-    Prompt("english-explain", "An all-reduce over PCIe is slower than one over NVLink because"),
-    Prompt("chinese-fact", "中国的首都是"),
-    Prompt("chinese-explain", "深度学习中,混合专家模型的主要优点是"),
-    Prompt("spanish-fact", "El río más largo de América del Sur es"),
-    Prompt("german-list", "Die sieben Tage der Woche heißen"),
-    Prompt("japanese-fact", "日本で一番高い山は"),
-    Prompt("code-python", 'def fibonacci(n: int) -> int:\n    """The n-th Fibonacci number."""\n'),
-    Prompt("code-sql", "-- the ten customers with the highest total of orders\nSELECT"),
-    Prompt("arithmetic", "12 + 30 = 42\n17 + 25 = 42\n123 + 456 = 579\n608 + 291 ="),
-    Prompt(
-        "long-context",
-        "".join(_SENTENCE.format(n=n, m=3 * n) for n in range(1, 41))
-        + "According to the list above, shelf 17 holds this many boxes of nails:",
-    ),
-)
+PROMPTS = {
+    "english-fact": "The capital of France is",
+    "english-story": "It was two in the morning when the lights of the data centre went out, and",
+    "english-explain": "An all-reduce over PCIe is slower than one over NVLink because",
+    "chinese-fact": "中国的首都是",
+    "chinese-explain": "深度学习中,混合专家模型的主要优点是",
+    "spanish-fact": "El río más largo de América del Sur es",
+    "german-list": "Die sieben Tage der Woche heißen",
+    "japanese-fact": "日本で一番高い山は",
+    "code-python": 'def fibonacci(n: int) -> int:\n    """The n-th Fibonacci number."""\n',
+    "code-sql": "-- the ten customers with the highest total of orders\nSELECT",
+    "arithmetic": "12 + 30 = 42\n17 + 25 = 42\n123 + 456 = 579\n608 + 291 =",
+    "long-context": "".join(_SENTENCE.format(n=n, m=3 * n) for n in range(1, 41))
+    + "According to the list above, shelf 17 holds this many boxes of nails:",
+}
+"""By name, as shown and as stored in baselines, so that none ever changes its meaning."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import Exit
+from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:
     from orchestrator.gang.steps.guard.guard import GuardCheck
-    from orchestrator.golden.steps.golden import GoldenCheck
+    from orchestrator.golden.steps.golden import Golden
 
 DAY_S = 86400.0
 
@@ -41,27 +41,31 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AskedAgain:
-    """What became of it, gang by gang."""
+    """What became of it, by gang; of those that answers were accepted for."""
 
-    found: Sequence[GoldenCheck]
+    found: Mapping[str, Golden | DeployError]
 
     def say(self, screen: Screen) -> int:
         """On stderr; the exit code: 7 where an answer differs."""
-        for one in self.found:
-            if one.error is not None:
-                screen.say(f"golden: {one.gang} could not be asked: {one.error.what}. Fix: {one.error.fix}")
-            elif one.finding is not None:
-                screen.say(f"{one.finding.id}: {one.finding.title}; {one.finding.effect}")
-                for line in one.finding.evidence:
+        code = Exit.DONE
+        for gang, one in self.found.items():
+            if isinstance(one, DeployError):
+                screen.say(f"golden: {gang} could not be asked: {one.what}. Fix: {one.fix}")
+            elif finding := one.finding:
+                screen.say(f"{finding.id}: {finding.title}; {finding.effect}")
+                for line in finding.evidence:
                     screen.say(printable(f"  {line}"))
-                screen.say(f"  fix: {one.finding.fix}")
-            elif one.golden is not None:
-                screen.say(f"golden: {one.gang} gives the {len(one.golden.compared)} accepted answers")
-        return Exit.DIFFERS if any(one.finding is not None for one in self.found) else Exit.DONE
+                screen.say(f"  fix: {finding.fix}")
+                code = Exit.DIFFERS
+            else:
+                screen.say(f"golden: {gang} gives the {len(one.compared)} accepted answers")
+        return code
 
     def as_json(self) -> dict[str, Any]:
         """The key `golden` of a verb's document: a verdict for each gang that was asked; {} where none was."""
-        verdicts = {one.gang: one.golden.verdict.value if one.golden is not None else "not asked" for one in self.found}
+        verdicts = {
+            gang: "not asked" if isinstance(one, DeployError) else one.verdict.value for gang, one in self.found.items()
+        }
         return {"golden": verdicts} if verdicts else {}
 
 
@@ -75,7 +79,8 @@ def after_ready(
     if args.no_golden:
         return None
     with counting(screen, "accepted prompts") as at:
-        return AskedAgain(after_start(inventory, views, at))
+        found = after_start(inventory, views, at)
+    return AskedAgain({gang: one for gang, one in found.items() if one is not None})
 
 
 def guard_event(args: argparse.Namespace) -> GuardCheck | None:

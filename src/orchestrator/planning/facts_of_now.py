@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.topology import RAILS, Area, RdmaPort, Topology
-from orchestrator.planning.choices import RdmaChoice, rdma_choice
+from orchestrator.planning.choices import rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
 from orchestrator.protocol.planned import NodeNetwork
 from orchestrator.protocol.staging import StagingRequest
@@ -42,23 +42,18 @@ def moved(request: StagingRequest, machine: Machine, met: Mapping[str, int] = Ma
     if machine.topology.lacks(*RAILS):
         return Moved(was, "")
     side = _side(was, machine)
-    found = [_Change("interface", side.interface, f"interface {was.interface} -> {side.interface}")]
+    found: list[_Change] = [("interface", side.interface, f"interface {was.interface} -> {side.interface}")]
     if was.sockets == (was.interface,):
-        found.append(_Change("sockets", (side.interface,), ""))
+        found.append(("sockets", (side.interface,), ""))
     if was.hca:
         found += _rdma(was, machine, side, met)
-    changed = [one for one in found if one.now != getattr(was, one.name) and one.name not in kept]
-    network = replace(was, **{one.name: one.now for one in changed})
-    return Moved(network, ", ".join(one.words for one in changed if one.words))
+    changed = [(name, now, words) for name, now, words in found if now != getattr(was, name) and name not in kept]
+    network = replace(was, **{name: now for name, now, _ in changed})
+    return Moved(network, ", ".join(words for _, _, words in changed if words))
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What a field of the network is now."""
-
-    name: str
-    now: Any
-    words: str
+_Change = tuple[str, Any, str]
+"""A field of the network, what it is now, and words."""
 
 
 def off_the_rails(request: StagingRequest, machine: Machine) -> bool:
@@ -90,24 +85,16 @@ def _rdma(was: NodeNetwork, machine: Machine, side: TcpChoice, met: Mapping[str,
         return
     hca = exactly(port.name for port in choice.ports)
     if not machine.spec.overrides.ib_hca:
-        yield _Change("hca", hca, f"RDMA ports {was.hca[1:]} -> {hca[1:]}{_cost(was.hca, hca)}")
+        fewer = hca.count(",") < was.hca.count(",")
+        cost = f" (with fewer ports, {price(Traffic.HALF_THE_PORTS)})" if fewer else ""
+        yield "hca", hca, f"RDMA ports {was.hca[1:]} -> {hca[1:]}{cost}"
     if any(port.link_layer != "InfiniBand" for port in choice.ports):
-        yield from _gids(was, choice)
-
-
-def _cost(was: str, now: str) -> str:
-    fewer = now.count(",") < was.count(",")
-    return f" (with fewer ports, {price(Traffic.HALF_THE_PORTS)})" if fewer else ""
-
-
-def _gids(was: NodeNetwork, choice: RdmaChoice) -> Iterator[_Change]:
-    before, now = was.gid_index, choice.gid.index
-    if now is None:
-        yield _Change("gid_index", now, f"GID index {before} -> chosen by NCCL for each port ({choice.gid.reason})")
-    else:
-        yield _Change("gid_index", now, f"GID index {'chosen by NCCL' if before is None else before} -> {now}")
-    words = f"addresses among which NCCL finds each port's GID {was.gid_range or 'any'} -> {choice.range or 'any'}"
-    yield _Change("gid_range", choice.range, words if now == before else "")
+        before, now = was.gid_index, choice.gid.index
+        by_nccl = f"chosen by NCCL for each port ({choice.gid.reason})"
+        words = f"{'chosen by NCCL' if before is None else before} -> {by_nccl if now is None else now}"
+        yield "gid_index", now, f"GID index {words}"
+        words = f"addresses among which NCCL finds each port's GID {was.gid_range or 'any'} -> {choice.range or 'any'}"
+        yield "gid_range", choice.range, words if now == before else ""
 
 
 def gone(request: StagingRequest, node: Topology) -> Iterator[str]:

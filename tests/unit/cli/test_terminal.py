@@ -253,10 +253,10 @@ def counted(at: Callable[[str, int, int], None], name: str, of: int) -> None:
         time.sleep(0.03)
 
 
-def check_now(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[Any, ...]:
+def check_now(_: object, __: object, ___: object, at: Callable[[str, int, int], None]) -> tuple[Any, ...]:
     counted(at, "gang0", 3)
     verdict = SimpleNamespace(value="same")
-    return (SimpleNamespace(gang="gang0", subject=MODEL, verdict=verdict, compared=(), baseline=None),)
+    return (SimpleNamespace(gang="gang0", subject=MODEL, verdict=verdict, compared=(), wrong=(), baseline=None),)
 
 
 def bench_now(_: object, __: object, at: Callable[[str, int, int], None]) -> BenchedGang:
@@ -352,7 +352,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("rollback", turning("gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("history", HISTORY, ("failed  run r1  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
     ("history --commands", HISTORY, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
-    ("golden check", {"golden.steps.golden.check_now": check_now}, ("gang0: 0 of 0 answers match the accepted ones",)),
+    ("golden check", {"golden.steps.golden.of_gangs": check_now}, ("gang0: 0 of 0 answers match the accepted ones",)),
     ("bench", {"bench.steps.bench.run_now": bench_now}, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
     (
         "nettest",
@@ -411,7 +411,7 @@ def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def type_it(line: str, scene: Scene, columns: int = COLUMNS, **terminal: Any) -> Shown:
-        monkeypatch.setattr("orchestrator.golden.steps.golden.after_start", lambda *_: ())
+        monkeypatch.setattr("orchestrator.golden.steps.golden.after_start", lambda *_: {})
         for place, step in scene.items():
             monkeypatch.setattr(f"orchestrator.{place}", step)
         if "--from {seen}" in line:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -108,33 +109,28 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
             "findings": findings_now(gang, view, looked.values),
             "tuned": tuned_now(fleet, gang, bench.engine.stack, gpu),
         }
-        under_load = _UnderLoad(gang)
-        bench.run(lambda done, of: under_load.at(done, of, progress))
-        began = time.time()
+        warm, loaded = _warm_up(bench, progress)
+        record = bench.record(gpu=gpu, at=time.time(), stand_in=warm.result.stand_in)
+        measure = _measure_of(record, order.load)
 
         def one(number: int) -> _Ran:
             with alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
                 return bench.run(lambda done, of: progress(f"run {number}", done, of))
 
-        record, measure, last = until_decided(one, lambda ran: bench.record(ran, gpu=gpu, at=began), order.load)
+        ran = until_decided(one, measure)
         after = _states(look(fleet, gang.nodes).values)
-        machines = {"before": _states(looked.values), "loaded": under_load.states(), "after": after}
+        machines = {"before": _states(looked.values), "loaded": loaded, "after": after}
         bench.refuse_another_run()
-    raw_file = keep_raw(record["id"], bench_client.without_arguments(last.text))
-    return bench.judged({**record, **about, "machines": machines, "raw_file": raw_file}, measure)
+    raw_file = keep_raw(record["id"], bench_client.without_arguments(ran[-1].text))
+    return bench.judged({**record, **about, "machines": machines, "raw_file": raw_file}, ran, measure)
 
 
-def until_decided(
-    one: Callable[[int], _Ran], record_of: Callable[[Sequence[_Ran]], dict[str, Any]], load: Load
-) -> tuple[dict[str, Any], _Measure, _Ran]:
-    """(record of as many runs as leave one verdict of every figure that decides, what it is held against, last run)"""
+def until_decided(one: Callable[[int], _Ran], measure: _Measure) -> list[_Ran]:
+    """As many runs as leave one verdict of every figure that decides."""
     ran = list[_Ran]()
-    while True:
+    while len(ran) < FEWEST_RUNS or (len(ran) < MOST_RUNS and not measure.decided([one.figures for one in ran])):
         ran.append(one(len(ran) + 1))
-        record = record_of(ran)
-        measure = _measure_of(record, load)
-        if len(ran) >= MOST_RUNS or (len(ran) >= FEWEST_RUNS and measure.decided(record)):
-            return record, measure, ran[-1]
+    return ran
 
 
 def sweep_now(
@@ -158,35 +154,32 @@ def _states(snapshots: Mapping[str, Snapshot]) -> dict[str, State]:
     return {name: state_of(snapshot, build(snapshot)) for name, snapshot in snapshots.items()}
 
 
-@dataclass
-class _UnderLoad:
-    """One reading in the middle of a run, over separate connections; the run does not wait for it."""
+def _warm_up(bench: _Bench, progress: Progress) -> tuple[_Ran, dict[str, State]]:
+    """A first run for nothing, and the nodes' states in the middle of it, over separate connections; {} where it was
+    too short for that."""
+    looks = list[Future[dict[str, State]]]()
 
-    gang: GangSpec
-    _look: Future[dict[str, State]] | None = None
+    def states() -> dict[str, State]:
+        with Fleet(bench.gang.nodes) as fleet:
+            return _states(look(fleet, bench.gang.nodes).values)
 
-    def at(self, done: int, of: int, progress: Progress) -> None:
-        """Called as requests are answered."""
+    def at(done: int, of: int) -> None:
         progress("warm-up", done, of)
-        if self._look is None and 2 * done >= of:
-            self._look = ahead(self._now)
+        if not looks and 2 * done >= of:
+            looks.append(ahead(states))
 
-    def _now(self) -> dict[str, State]:
-        with Fleet(self.gang.nodes) as fleet:
-            return _states(look(fleet, self.gang.nodes).values)
-
-    def states(self) -> dict[str, State]:
-        """{} where the run was too short for it."""
-        try:
-            return self._look.result(LOADED_S) if self._look is not None else {}
-        except (DeployError, NotYet):
-            return {}
+    ran, seen = bench.run(at), dict[str, State]()
+    with suppress(DeployError, NotYet):
+        seen = looks[0].result(LOADED_S) if looks else {}
+    return ran, seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ran:
-    """One run of the client. log: decoding as the leader's log has it; text: of the result file"""
+    """One run of the client. figures: what it measured; log: decoding as the leader's log has it; text: of the result
+    file"""
 
+    figures: Mapping[str, float]
     result: BenchResult
     log: DecodeLog | None
     text: str
@@ -205,19 +198,18 @@ class _Measure:
     expected: ExpectedSpeeds | None
     entries: tuple[ExpectedSpeeds, ...]
 
-    def judge(self, record: Mapping[str, Any]) -> tuple[JudgedFigure, ...]:
-        return judge(record["serving"], self.figures, record["runs"])
+    def judge(self, runs: Sequence[Mapping[str, float]]) -> tuple[JudgedFigure, ...]:
+        return judge(mean_of(runs), self.figures, runs)
 
-    def decided(self, record: Mapping[str, Any]) -> bool:
+    def decided(self, runs: Sequence[Mapping[str, float]]) -> bool:
         """More runs would change nothing."""
-        open_ones = [one for one in self.judge(record) if one.figure.decides and one.verdict is BenchVerdict.UNDECIDED]
-        return bool(self.unfit) or not open_ones
+        verdicts = (one.verdict for one in self.judge(runs) if one.figure.decides)
+        return bool(self.unfit) or BenchVerdict.UNDECIDED not in verdicts
 
 
 def _measure_of(record: Mapping[str, Any], load: Load) -> _Measure:
-    entries = applying(
-        expectations(record["model"]), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
-    )
+    case = {key: record[key] for key in ("stack", "layout", "gpu")}
+    entries = applying(expectations(record["model"]), **case, load=load)
     expected, before = held_against(entries), _fastest(record)
     figures, against = {}, ""
     if expected is not None:
@@ -284,13 +276,18 @@ class _Bench:
             raise disturbed(self.gang, what)
         # the log counts one micro-batch under pipeline parallelism, and says nothing of requests that came one by one
         micro = self.engine.layout is not None and self.engine.layout.pipeline_parallel > 1
-        log = bench_client.decoding(heard.rows, load) if _at_once(load) and not micro else None
-        return _Ran(result=result, log=log, text=heard.text)
+        at_once = min(load.concurrency, load.rate) >= load.prompts
+        log = bench_client.decoding(heard.rows, load) if at_once and not micro else None
+        told = {
+            "decode_tok_s": result.decode_tok_s if at_once else None,
+            "decode_log_tok_s": log.tok_s if log else None,
+        }
+        figures = {**result.figures, **{name: speed for name, speed in told.items() if speed is not None}}
+        return _Ran(figures=figures, result=result, log=log, text=heard.text)
 
-    def record(self, ran: Sequence[_Ran], *, gpu: str, at: float) -> dict[str, Any]:
-        """serving: the mean of all runs; the rest that is one run's is the last one's."""
-        engine, dataset, last = self.engine, self.order.dataset, ran[-1]
-        runs = [_figures(one.result, one.log, self.order.load) for one in ran]
+    def record(self, *, gpu: str, at: float, stand_in: bool) -> dict[str, Any]:
+        """What is known before the first run."""
+        engine, dataset = self.engine, self.order.dataset
         return {
             "id": new_id(self.gang.name, at),
             "at": at,
@@ -305,18 +302,16 @@ class _Bench:
             "gpu": gpu,
             "load": asdict(self.order.load),
             "dataset": dataset.name if dataset else text.NAME,
-            "serving": mean_of(runs),
-            "runs": runs,
-            "decode_log": asdict(last.log) if last.log is not None else None,
-            "stand_in": last.result.stand_in,
+            "stand_in": stand_in,
             "remarks": list(self.view.remarks),
             "transport": [{"id": finding.id, "title": finding.title} for finding in self.view.transport],
-            "raw": dict(last.result.raw),
         }
 
-    def judged(self, record: Mapping[str, Any], measure: _Measure) -> BenchedGang:
-        """The record is kept, with its verdict and why it may be slow."""
-        judged, against = measure.judge(record), measure.against
+    def judged(self, record: Mapping[str, Any], ran: Sequence[_Ran], measure: _Measure) -> BenchedGang:
+        """The record is kept, with the mean of all runs, its verdict and why it may be slow; what is one run's is the
+        last one's."""
+        last, runs = ran[-1], [one.figures for one in ran]
+        judged, against, serving = measure.judge(runs), measure.against, mean_of(runs)
         verdict, why = overall(judged), tuple[str, ...]()
         if measure.unfit:
             verdict, against = BenchVerdict.NONE, f"{against}; {measure.unfit}"
@@ -330,10 +325,19 @@ class _Bench:
                 throttled=throttled(machines["loaded"] or machines["after"]),
                 grown=grown(machines["before"], machines["after"]),
                 network=slow_before(self.gang, record["stack"]),
-                wrong=looks_like_wrong_wiring(record["serving"], measure.entries),
-                duration_s=record["serving"]["duration_s"],
+                wrong=looks_like_wrong_wiring(serving, measure.entries),
+                duration_s=serving["duration_s"],
             )
-        kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
+        kept = {
+            **record,
+            "serving": serving,
+            "runs": runs,
+            "decode_log": asdict(last.log) if last.log is not None else None,
+            "raw": dict(last.result.raw),
+            "verdict": verdict.value,
+            "against": against,
+            "causes": list(why),
+        }
         file = str(write_bench(kept))
         return BenchedGang(record=kept, file=file, judged=judged, verdict=verdict, expected=measure.expected)
 
@@ -375,17 +379,6 @@ def _failed(end: JobLine, place: str, request: StagingRequest, gang: GangSpec) -
     return NodeError(f"the benchmark client ended with status {end.ended}: {end.what}", where=place, fix=fix)
 
 
-def _figures(result: BenchResult, log: DecodeLog | None, load: Load) -> dict[str, float]:
-    """With the speed of decoding alone where all requests were sent at once."""
-    client = result.decode_tok_s if _at_once(load) else None
-    told = {"decode_tok_s": client, "decode_log_tok_s": log.tok_s if log is not None else None}
-    return {**result.figures, **{name: speed for name, speed in told.items() if speed is not None}}
-
-
-def _at_once(load: Load) -> bool:
-    return min(load.concurrency, load.rate) >= load.prompts
-
-
 def expectations(model: str) -> tuple[ExpectedSpeeds, ...]:
     """() if the profile is not on this machine: another operator may have started it."""
     try:
@@ -394,15 +387,13 @@ def expectations(model: str) -> tuple[ExpectedSpeeds, ...]:
         return ()
 
 
+_CASE = ("gang", "model", "stack", "layout", "gpu", "load", "dataset", "stand_in")
+
+
 def _fastest(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """The fastest earlier run of the same case: a slow one must not become the measure of the next."""
-    case = _case(record)
-    same = [one for one in all_benches() if _case(one) == case and one["id"] != record["id"]]
+    same = [one for one in all_benches() if all(one.get(key) == record[key] for key in _CASE)]
     return max(same, key=lambda one: float(one["serving"].get("output_tok_s", 0.0)), default=None)
-
-
-def _case(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(record.get(key) for key in ("gang", "model", "stack", "layout", "gpu", "load", "dataset", "stand_in"))
 
 
 def read_dataset(path: Path, prompts: int) -> Dataset:

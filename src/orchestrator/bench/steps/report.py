@@ -38,29 +38,16 @@ _DRAWN = (
 )
 """Title, figure across ('' for requests at once), figure up."""
 _FIGURE = {one.name: one for one in FIGURES}
+_CASE_KEYS = ("gang", "plan_id", "model", "stack", "layout", "gpu", "dataset")
 _LOAD_KEYS = ("concurrency", "input", "output", "prompts", "rate")
 
 
 def bench_json(done: BenchedGang) -> dict[str, Any]:
     """The document of `bench --json`."""
-    record = done.record
-    about = (
-        "id",
-        "gang",
-        "plan_id",
-        "model",
-        "stack",
-        "layout",
-        "gpu",
-        "dataset",
-        "load",
-        "stand_in",
-        "serving",
-        "runs",
-    )
-    entry = done.expected
+    record, entry = done.record, done.expected
+    about = ("id", *_CASE_KEYS, "load", "stand_in", "serving", "runs")
     return {
-        **{key: record[key] for key in (*about, "stand_in", "serving", "runs")},
+        **{key: record[key] for key in about},
         "decode": list(_decode(record)),
         "expected": {"name": entry.name, "source": entry.source, "serving": dict(entry.figures)} if entry else None,
         "figures": figures_json(done.judged),
@@ -93,8 +80,7 @@ def sweep_json(done: Sequence[BenchedGang]) -> dict[str, Any]:
     runs = [bench_json(one) for one in done]
     most = max(runs, key=lambda run: int(run["load"]["concurrency"]))
     return {
-        **{key: most[key] for key in ("gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "stand_in")},
-        **{key: most[key] for key in ("serving", "expected")},
+        **{key: most[key] for key in (*_CASE_KEYS, "stand_in", "serving", "expected")},
         "decode": [row for run in runs for row in run["decode"]],
         "verdict": gravest([one.verdict for one in done]).value,
         "causes": list(dict.fromkeys(cause for run in runs for cause in run["causes"])),

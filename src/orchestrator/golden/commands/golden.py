@@ -36,12 +36,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.golden.steps import golden
 
     inventory = open_cluster(args, screen)
-    gangs = tuple(args.gang)
-    if args.golden_verb == "show":
-        return _show(golden.show(inventory, gangs), screen)
-    work = golden.accept_now if args.golden_verb == "accept" else golden.check_now
+    work = {"accept": golden.accept_gang, "check": golden.check_gang, "show": golden.kept}[args.golden_verb]
     with counting(screen, "prompts") as at:
-        found = work(inventory, gangs, at)
+        found = golden.of_gangs(work, inventory, args.gang, at)
+    if args.golden_verb == "show":
+        return _show(found, screen)
     if args.json:
         screen.json(golden.golden_json(found))
     else:
@@ -64,14 +63,13 @@ def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
         say(f"{one.gang}: nothing was accepted for {one.subject}")
         say("  fix: check a few answers yourself, then run l40s-deploy golden accept")
     else:
-        wrong = [each for each in one.compared if not each.same]
-        right = len(one.compared) - len(wrong)
+        right = len(one.compared) - len(one.wrong)
         say(f"{one.gang}: {right} of {len(one.compared)} answers match the accepted ones ({one.subject})")
-        for each in wrong:
+        for each in one.wrong:
             say(f"  {each.id}: differs from token {(each.position or 0) + 1} on")
             say(f"    accepted: {each.expected!r}")
             say(f"    found:    {each.found!r}")
-        if wrong:
+        if one.wrong:
             say("  fix: verify checkpoint and kernels on every node: l40s-deploy checkpoint verify; l40s-deploy doctor")
     for prompt in one.baseline.varies if one.baseline else ():
         say(f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared")

@@ -13,7 +13,6 @@ from tests.support.reference_cluster import gang
 
 from orchestrator.bench import text
 from orchestrator.bench.steps import bench
-from orchestrator.bench.verdict import mean_of
 from orchestrator.doctor.rules.support.cluster import gangs_of
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.jobs.messages import JobLine
@@ -61,15 +60,11 @@ def test_a_load_is_repeated_until_its_noise_leaves_one_verdict(
         figures=(("output_tok_s", expected or 0.0),),
     )  # fmt: skip
     monkeypatch.setattr(bench, "expectations", lambda _: (entry,) if expected else ())
-    case = {"gang": "g", "model": "m", "stack": "k", "layout": "TP2", "gpu": "g", "dataset": dataset, "id": "i"}
-
-    def record(ran: Any) -> dict[str, Any]:
-        served = [{"output_tok_s": one} for one in ran]
-        return {**case, "serving": mean_of(served), "runs": served}
-
-    one: Any = lambda number: speeds[number - 1]  # noqa: E731
-    kept, _, last = bench.until_decided(one, record, Load())
-    assert len(kept["runs"]) == runs and str(last) == str(speeds[runs - 1])
+    case = {"gang": "g", "model": "m", "stack": "k", "layout": "TP2", "gpu": "g", "dataset": dataset, "load": {},
+            "stand_in": False}  # fmt: skip
+    one: Any = lambda number: SimpleNamespace(figures={"output_tok_s": speeds[number - 1]})  # noqa: E731
+    ran = bench.until_decided(one, bench._measure_of(case, Load()))
+    assert [one.figures["output_tok_s"] for one in ran] == list(speeds[:runs])
 
 
 PROBED = "requests.exceptions.HTTPError: 400 Client Error: Bad Request for url: http://10.0.0.1:8000/flush_cache"

@@ -15,7 +15,7 @@ from orchestrator.golden.answers import PROMPTS, AnswerComparison, Baseline, Gol
 from orchestrator.golden.commands.golden import _print
 from orchestrator.golden.steps import golden
 from orchestrator.golden.steps.golden import Golden
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
@@ -25,7 +25,7 @@ RIGHT = AnswerComparison(id="english-fact", same=True)
 WRONG = AnswerComparison(id="code", same=False, position=2, expected="return x", found="return y")
 
 
-def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> golden.GoldenCheck | None:
+def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> Golden | DeployError | None:
     def check(*_: Any) -> Golden:
         if isinstance(answer, NodeError):
             raise answer
@@ -38,14 +38,14 @@ def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> golden.Golde
 def checked(verdict: GoldenVerdict, *compared: AnswerComparison, left_out: Sequence[str] = ()) -> Golden:
     subject = Subject(model="m", stack="s", layout="TP32")
     accepted = PromptBaseline(tokens=(1,), varies_from=None, noise=0.0)
-    prompts = {prompt.id: accepted for prompt in PROMPTS if prompt.id not in left_out}
+    prompts = {name: accepted for name in PROMPTS if name not in left_out}
     baseline = Baseline(**subject.as_json(), made_at=1.0, prompts=prompts)
-    return Golden(gang="gang0", subject=subject, baseline=baseline, verdict=verdict, compared=compared)
+    return Golden(gang="gang0", leader="node0", subject=subject, baseline=baseline, verdict=verdict, compared=compared)
 
 
 def test_a_difference_is_a_finding_with_prompt_and_both_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     check = asked(monkeypatch, checked(GoldenVerdict.DIFFERS, RIGHT, WRONG))
-    assert check is not None and check.finding is not None
+    assert isinstance(check, Golden) and check.finding is not None
     finding = check.finding
     assert (finding.id, finding.severity, finding.node) == ("GOLDEN-DIFFERS", Severity.STOP, "node0")
     assert "1 of 2" in finding.title
@@ -54,7 +54,7 @@ def test_a_difference_is_a_finding_with_prompt_and_both_texts(monkeypatch: pytes
 
 def test_the_accepted_answers_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     one = asked(monkeypatch, checked(GoldenVerdict.SAME, RIGHT))
-    assert one is not None and (one.finding, one.error) == (None, None) and one.golden is not None
+    assert isinstance(one, Golden) and one.finding is None
 
 
 def test_without_accepted_answers_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_what_was_left_out_is_said_with_the_reason(capsys: pytest.CaptureFixture
 
 def test_an_engine_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     error = NodeError("no answer", where="node0", fix="look")
-    assert asked(monkeypatch, error) == golden.GoldenCheck(gang="gang0", error=error)
+    assert asked(monkeypatch, error) is error
 
 
 def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.M
     views = [GangView(name="gang0", state=GangState.READY, service_healthy=True)]
     inventory = Inventory(path="hosts.yml", gangs=(gang(),))
 
-    assert golden.after_start(inventory, views, lambda *_: None) == ()
+    assert golden.after_start(inventory, views, lambda *_: None) == {}
     assert called == []
     (tmp_path / "l40s-deploy" / "golden").mkdir(parents=True)
     (tmp_path / "l40s-deploy" / "golden" / "m.json").write_text("{}")
