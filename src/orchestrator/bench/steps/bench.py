@@ -274,15 +274,19 @@ class _Bench:
         if most := bench_client.more_at_once(heard.rows, load):
             what = f"{most} were in the engine at once, and {load.concurrency} of ours at most"
             raise disturbed(self.gang, what)
-        # the log counts one micro-batch under pipeline parallelism, and says nothing of requests that came one by one
-        micro = self.engine.layout is not None and self.engine.layout.pipeline_parallel > 1
+        return self._ran(result, heard)
+
+    def _ran(self, result: BenchResult, heard: _ClientAnswers) -> _Ran:
+        """With the speed of decoding alone where all requests were sent at once. The log counts one micro-batch under
+        pipeline parallelism, and says nothing of requests that came one by one."""
+        load, figures = self.order.load, dict(result.figures)
         at_once = min(load.concurrency, load.rate) >= load.prompts
+        micro = self.engine.layout is not None and self.engine.layout.pipeline_parallel > 1
         log = bench_client.decoding(heard.rows, load) if at_once and not micro else None
-        told = {
-            "decode_tok_s": result.decode_tok_s if at_once else None,
-            "decode_log_tok_s": log.tok_s if log else None,
-        }
-        figures = {**result.figures, **{name: speed for name, speed in told.items() if speed is not None}}
+        if at_once and result.decode_tok_s is not None:
+            figures["decode_tok_s"] = result.decode_tok_s
+        if log is not None:
+            figures["decode_log_tok_s"] = log.tok_s
         return _Ran(figures=figures, result=result, log=log, text=heard.text)
 
     def record(self, *, gpu: str, at: float, stand_in: bool) -> dict[str, Any]:
