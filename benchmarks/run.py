@@ -6,9 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-for script in (
-    *("status.py", "up.py", "death.py", "doctor.py", "checkpoint.py", "push.py", "prepare.py", "latency.py"),
-    "read_ahead.py",
-):
+for script in ("status.py", "up.py", "death.py", "doctor.py", "checkpoint.py", "push.py", "prepare.py", "latency.py"):
     print(f"== {script}", flush=True)
     subprocess.run([sys.executable, str(Path(__file__).with_name(script))], check=True)

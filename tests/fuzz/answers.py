@@ -11,7 +11,6 @@ import functools
 import json
 import random
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +28,6 @@ from orchestrator.doctor.steps.doctor import diagnose
 from orchestrator.doctor.steps.look import labels_of, look
 from orchestrator.engines import bench_client, serving
 from orchestrator.gang.overview import status_json
-from orchestrator.gang.steps import restart_sequence
 from orchestrator.gang.steps.replay import staged_request
 from orchestrator.gang.steps.standing import runs_in
 from orchestrator.gang.steps.status import history, live, reports
@@ -52,10 +50,10 @@ from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
 from orchestrator.planning.judgement import draft
 from orchestrator.planning.steps import plan
-from orchestrator.protocol import jobs, staging, verbs
+from orchestrator.protocol import jobs, verbs
 from orchestrator.protocol.looks import Listening, Outcome, Trial
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.report import AgentState, PageCache, Refusal
+from orchestrator.protocol.report import AgentState, Refusal
 from orchestrator.remote import node_app
 from orchestrator.remote.commands import lines
 from orchestrator.remote.fleet import Fleet
@@ -369,8 +367,6 @@ def every_verb() -> Mapping[str, Verb]:
                         every(_digests)),
         "reblock": Verb(said(jobs.ReblockLine(doing="proving", progress=progress), jobs.ReblockLine(outcome=block)),
                         every(lambda session: checkpoint.followed(session, ASKED, nothing))),
-        "weights-ahead": Verb(said(*[staging.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
-                              every(lambda session: restart_sequence._follow(session, ASKED, threading.Event()))),
         "inspect": Verb(value(found), every(_inspect)),
         "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),
                          every(lambda session: checkpoint.downloaded(session, HUB, nothing))),

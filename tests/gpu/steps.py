@@ -33,7 +33,6 @@ from tests.gpu.stage import (
     find_node_in,
     with_what_was_seen,
 )
-from tests.support.page_cache import cached, forget, whole
 
 from l40s_lab.processes import wait_until
 
@@ -48,7 +47,6 @@ HUNG_S = 110.0
 LEASE_S = 45.0
 LONG_ANSWER = 1500
 """Tokens: some seconds."""
-WEIGHTS = "*.safetensors"
 
 
 @dataclass(frozen=True)
@@ -365,45 +363,24 @@ def foreign(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
 
 
 def restart(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
-    """A gang as a whole: an answer that is under way is finished, and the next start's weights are read meanwhile."""
+    """A gang as a whole: an answer that is under way is finished."""
     stage.ready()
     old, answer = stage.engine(), dict[str, Any]()
     asking = threading.Thread(target=_long_answer, args=(stage.service(), answer), daemon=True)
     asking.start()
-    forget(MODELS / REBLOCKED)
-    figures: dict[str, Any] = {"cached_before": cached(MODELS / REBLOCKED, WEIGHTS)}
     began = time.monotonic()
-    reading = threading.Thread(target=_read_ahead, args=(old, figures), daemon=True)
-    reading.start()
     done = stage.run("restart", timeout=stage.left_s - 10)
-    figures["restart_s"] = took = round(time.monotonic() - began, 1)
+    took = round(time.monotonic() - began, 1)
     asking.join(60)
-    reading.join(10)
     gang, left = stage.gang(), [one.pid for one in old if one.alive]
-    figures |= {**answer, "start": gang["start"]}
+    figures: dict[str, Any] = {"restart_s": took, **answer, "start": gang["start"]}
     if done.returncode or left or gang["state"] != "ready":
         raise Otherwise(f"restart ended with {done.returncode}; {len(left)} old processes left", **figures)
     if not stage.lab.real:
         return f"ready again after {took} s, with new processes only", figures
     if answer.get("tokens") != LONG_ANSWER:
         raise Otherwise(f"the answer that was under way is cut off: {answer}", **figures)
-    if "read_ahead_s" not in figures:
-        raise Otherwise("the weights were not in the page cache when the engine before had ended", **figures)
-    said = f"the answer under way finished first, the weights in the page cache after {figures['read_ahead_s']} s"
-    return f"{said}, the engine before dead after {figures['old_dead_s']} s; ready again after {took} s", figures
-
-
-def _read_ahead(old: list[Any], figures: dict[str, Any]) -> None:
-    """Seconds until all weights are cached while a process of before lives, and until none does."""
-    began, every = time.monotonic(), whole(MODELS / REBLOCKED, WEIGHTS)
-    while any(one.alive for one in old):
-        held = cached(MODELS / REBLOCKED, WEIGHTS)
-        passed = round(time.monotonic() - began, 2)
-        figures["cached_at_the_end"] = held
-        if held == every:
-            figures.setdefault("read_ahead_s", passed)
-        time.sleep(0.02)
-    figures["old_dead_s"] = round(time.monotonic() - began, 2)
+    return f"the answer under way finished first; ready again after {took} s", figures
 
 
 def down(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:

@@ -41,7 +41,6 @@ REQUESTS: Mapping[str, type[Message]] = {
     "same-root": jobs.SameRootRequest,
     "inspect": jobs.InspectRequest,
     "digests": jobs.DigestsRequest,
-    "weights-ahead": staging.WeightsAheadRequest,
     "reblock": jobs.ReblockRequest,
     "download": jobs.HubRequest,
     "push-offer": jobs.OfferRequest,
@@ -65,7 +64,6 @@ LINES: Mapping[str, type[Message]] = {
     "rails": messages.RailsLine,
     "listen": looks.Listening,
     "digests": jobs.DigestsLine,
-    "weights-ahead": staging.WeightsAheadLine,
     "reblock": jobs.ReblockLine,
     "download": jobs.HubLine,
 }

@@ -217,7 +217,6 @@ def _node(node: NodeView) -> dict[str, Any]:
         "phase": node.phase.name,
         "phase_step": node.phase.step,
         "phase_of": node.phase.of,
-        "cache": node.cache and node.cache.as_json(),
         "error": node.error and node.error.as_json(),
         "left_behind": list(node.left_behind),
         "ranks": [_keys(rank, _OF_A_RANK) for rank in node.ranks],

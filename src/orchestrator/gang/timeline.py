@@ -65,7 +65,6 @@ _SENTENCES = {
     "engine started": "the engine was started (pid {pid})",
     "engine ended": "the engine ended: {how}",
     "process ended": "TP{tp_rank} (pid {pid}) ended: {how}",
-    "read ahead": "reading the weights ahead: {state}",
     "rails": "RDMA ports that are down: {gone}",
     "service": "the service is {word}: {detail}",
     "joined": "{node} is connected",

@@ -12,7 +12,7 @@ from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.per_node import collected
-from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, RailChange, RankReport, RankState, Report
+from orchestrator.protocol.report import AgentState, Cause, Phase, RailChange, RankReport, RankState, Report
 
 STALE_PROBE_S = 60.0
 """Seconds after which a leader's last HTTP probe no longer counts: twice the engine's own 20 s plus our pause."""
@@ -53,8 +53,6 @@ class NodeView:
     """Seconds since its phase began."""
     rails: tuple[RailChange, ...] = ()
     """RDMA ports that NCCL has stopped using in this run."""
-    cache: PageCache | None = None
-    """Weight files read ahead of the engine; None if nothing was."""
     spare: bool = False
     began: Mapping[str, float] = field(default_factory=dict)
     """When each phase of the engine's start began, in seconds since this run was staged."""
@@ -291,7 +289,6 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
         left_behind=answer.left_behind,
         started_s=max(0.0, answer.now - answer.started_at),
         phase_s=max(0.0, answer.now - answer.phase.since),
-        cache=answer.cache,
         began=answer.began,
         rails=answer.rails if answer.alive else (),
     )

@@ -47,7 +47,6 @@ VERBS = {
     "push-receive": "orchestrator.checkpoint.on_node.push.receive:stream",
     "same-root": "orchestrator.node.verbs.same_root:answer",
     "digests": "orchestrator.checkpoint.on_node.digests:stream",
-    "weights-ahead": "orchestrator.node.engine.read_ahead:stream",
     "reblock": "orchestrator.checkpoint.on_node.prove:stream",
     "inspect": "orchestrator.checkpoint.on_node.directory:answer",
     "download": "orchestrator.checkpoint.on_node.download:stream",
@@ -59,7 +58,6 @@ PROCESSES = {
     "gpus": "orchestrator.node.engine.gpus:run",
     "gpu-gauges": "orchestrator.node.look.gauges:run",
     "hub-client": "orchestrator.checkpoint.on_node.hub_client:run",
-    "read-ahead": "orchestrator.node.engine.read_ahead:run",
     "stay": "orchestrator.node.dispatch:stay",
 }
 """Roles that live on: functions from arguments to an exit status; no request, no answer."""

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.topology import Topology
-from orchestrator.protocol import staging
 from orchestrator.protocol.planned import Layout
 
 ID = "PAGE-CACHE-SMALL"
 GIB = 1 << 30
+SYSTEM_BYTES, A_RANK_BYTES = 8 * GIB, 4 * GIB
+"""Host memory that is kept for the system, and for one rank's process with its libraries and pinned buffers: an
+allowance, not measured on L40S. At most a quarter of the memory is kept, so that small nodes have room too."""
+KEPT = f"{SYSTEM_BYTES // GIB} GiB and {A_RANK_BYTES // GIB} GiB per rank"
+"""In words."""
 FAST_DISK, SLOW_DISK = 5e9, 1e9
 """Bytes a second of one good NVMe disk, and of one over a 10 Gb/s network: what the price is counted at."""
 
@@ -21,7 +25,8 @@ def rooms(gang: GangSpec, layout: Layout, topologies: Mapping[str, Topology]) ->
     """Bytes that the page cache of each node may hold beside the engine, of nodes whose memory was read."""
     ranks = layout.tensor_parallel * layout.pipeline_parallel // layout.nnodes
     seen = {node.name: _memory(topologies[node.name]) for node in gang.nodes if node.name in topologies}
-    return {name: staging.room(total, total, ranks) for name, total in seen.items() if total}
+    kept = SYSTEM_BYTES + A_RANK_BYTES * ranks
+    return {name: total - min(kept, total // 4) for name, total in seen.items() if total}
 
 
 def to_read(model_bytes: int, layout: Layout) -> int:
@@ -73,7 +78,7 @@ def findings(nodes: Fits) -> Iterator[Finding]:
             node=name,
             title=f"{_gib(one.needed)} GiB of weight files do not fit into the page cache: room for {_gib(one.room)}"
             " GiB beside the engine",
-            evidence=(f"MemTotal less {staging.KEPT}, an allowance",),
+            evidence=(f"MemTotal less {KEPT}, an allowance",),
             effect=_price(one.needed - one.room),
             fix="add memory, or use a layout with pipeline stages, whose nodes read their own layers only",
         )

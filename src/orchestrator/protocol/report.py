@@ -112,25 +112,6 @@ class TransportLines(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageCache(Message):
-    """Weight files read ahead of the engine, in bytes.
-
-    state:   reading, done or stopped; '' where nothing was asked for
-    done:    read so far, of: to be read
-    disk:    of those read, what came from a disk; the rest was in the page cache already
-    skipped: of the files for which the node's memory has no room
-    why:     why it stopped early
-    """
-
-    state: str = ""
-    done: int = 0
-    of: int = 0
-    disk: int = 0
-    skipped: int = 0
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RailChange(Message):
     """An RDMA port that NCCL has left for the other one of its card. up: the port works again, and NCCL does not use
     it before the next start; at: node's epoch seconds when it was seen down."""
@@ -206,8 +187,6 @@ class Report(Message):
     """Nodes of the gang that this agent has not heard from for longer than it should."""
     links: Mapping[str, str] = field(default_factory=dict)
     """For each agent that this one should hear: heard, silent, lost, or ended."""
-    cache: PageCache | None = None
-    """What was read ahead of the engine; None where nothing was."""
     rails: tuple[RailChange, ...] = ()
     """RDMA ports that NCCL has left behind in this run."""
     moved: int = 0

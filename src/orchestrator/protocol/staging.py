@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.planned import Layout, NodeNetwork
-from orchestrator.protocol.report import PageCache
 
 LOG_LIMIT = 64 * 1024 * 1024
 ARMED_FOR_S = 120.0
@@ -166,21 +165,6 @@ class ContainerOrder(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheOrder(Message):
-    """Weight files to read into the page cache from *armed* on.
-
-    first, last: pipeline stages of this node's ranks, of `stages`
-    from_go: only from *go* on: until then something is measured that reading would slow down
-    """
-
-    folder: str
-    first: int = 0
-    last: int = 0
-    stages: int = 1
-    from_go: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretFile(Message):
     """A file for the engine's user."""
 
@@ -261,8 +245,6 @@ class StagingRequest(Message):
     tp_ranks: tuple[int, ...] = ()
     working_dir: str = "/"
     model_path: str = ""
-    cache: CacheOrder | None = None
-    """None: nothing is read ahead."""
     venv_python: str = ""
     python_fix: str = ""
     """What to do where that is missing; '' for a stack's."""
@@ -306,8 +288,7 @@ class StagingRequest(Message):
 
     def tested_for(self, seconds: float) -> StagingRequest:
         """The same, where between *armed* and *go* something is measured for up to so many seconds; 0: nothing is."""
-        cache = self.cache and replace(self.cache, from_go=seconds > 0)
-        return replace(self, armed_for_s=ARMED_FOR_S + seconds, cache=cache)
+        return replace(self, armed_for_s=ARMED_FOR_S + seconds)
 
     def kept(self) -> dict[str, object]:
         """run.json: all but what other files hold."""
@@ -327,37 +308,3 @@ def launch_digest(script: str) -> str:
 def repair(folder: object, node: str = "NODE", good: str = "GOOD_NODE") -> str:
     """The command that copies files that differ or are missing, and only those, from a node whose copy is good."""
     return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --node {shlex.quote(node)} --repair"
-
-
-GIB = 1 << 30
-SYSTEM_BYTES = 8 * GIB
-A_RANK_BYTES = 4 * GIB
-"""Host memory of one rank's process with its libraries and pinned buffers: an allowance, not measured on L40S."""
-KEPT = f"{SYSTEM_BYTES // GIB} GiB and {A_RANK_BYTES // GIB} GiB per rank"
-"""In words."""
-
-
-def room(total: int, available: int, ranks: int) -> int:
-    """Bytes that may be filled with weight files: what is available, less what the system and the ranks need.
-
-    total, available: MemTotal and MemAvailable in bytes (proc_meminfo(5); the latter counts what is cached already)
-    ranks: engine processes of the node. At most a quarter of the memory is kept for them, so that small nodes have
-    room too.
-    """
-    kept = min(SYSTEM_BYTES + A_RANK_BYTES * ranks, total // 4)
-    return max(0, available - kept)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsAheadRequest(Message):
-    """Weight files to read into the page cache beside a running engine. ranks: of the next one on this node."""
-
-    order: CacheOrder
-    ranks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsAheadLine(Message):
-    """How far that is."""
-
-    cache: PageCache

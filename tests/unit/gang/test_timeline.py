@@ -43,7 +43,6 @@ SAID: dict[str, tuple[dict[str, object], str]] = {
     "engine started": ({"pid": 7}, "the engine was started (pid 7)"),
     "engine ended": ({"how": "exit code 1"}, "the engine ended: exit code 1"),
     "process ended": ({"tp_rank": 3, "pid": 9, "how": "SIGKILL"}, "TP3 (pid 9) ended: SIGKILL"),
-    "read ahead": ({"state": "done", "done": 8, "of": 8}, "reading the weights ahead: done"),
     "rails": ({"gone": ["mlx5_0:1"]}, "RDMA ports that are down: mlx5_0:1"),
     "service": ({"word": "slow", "detail": "no answer"}, "the service is slow: no answer"),
     "joined": ({"node": "b"}, "b is connected"),

@@ -102,12 +102,11 @@ def caches_of(cluster: Cluster, views: Iterable[GangView]) -> dict[str, page_cac
 
 
 def _to_read(view: GangView, layout: Layout) -> dict[str, int]:
-    """Bytes by node: what its agent found there to read ahead, or what the profile says of the checkpoint."""
-    counted = {node.name: node.cache.of + node.cache.skipped for node in view.nodes if node.cache is not None}
-    with suppress(InputError):  # a profile that is gone since
-        plain = page_cache.to_read(checkpoint_bytes(Library.profile(view.model)), layout)
-        return {node.name: counted.get(node.name) or plain for node in view.nodes}
-    return counted
+    """Bytes by node, as the profile says of the checkpoint; none where that profile is gone since."""
+    with suppress(InputError):
+        each = page_cache.to_read(checkpoint_bytes(Library.profile(view.model)), layout)
+        return {node.name: each for node in view.nodes}
+    return {}
 
 
 def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:

@@ -191,12 +191,8 @@ def node_words(node: NodeView) -> str:
 
 
 def phase_words(node: NodeView) -> str:
-    """'weights 41/163', and how much the node has read into its page cache."""
-    steps = f" {node.phase.step}/{node.phase.of}" if node.phase.of else ""
-    words = node.phase.name + steps
-    if node.cache is not None and node.cache.state == "reading" and node.cache.of:
-        words += f"{', ' if words else ''}page cache {100 * node.cache.done // node.cache.of} %"
-    return printable(words)
+    """'weights 41/163'."""
+    return printable(node.phase.name + (f" {node.phase.step}/{node.phase.of}" if node.phase.of else ""))
 
 
 def bar(node: NodeView) -> Text:

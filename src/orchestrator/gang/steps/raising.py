@@ -21,7 +21,7 @@ from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, actions, on_its_way
 from orchestrator.gang.contact import Contact
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
-from orchestrator.gang.steps.staging import cache_order, other_checkpoint, staging_requests
+from orchestrator.gang.steps.staging import other_checkpoint, staging_requests
 from orchestrator.gang.steps.status.reports import because, see, where
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, with_spares
@@ -37,16 +37,13 @@ from orchestrator.planning.steps.examined import examined
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
-from orchestrator.protocol.staging import Asked, StagingRequest, WeightsAheadRequest
+from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
 from orchestrator.records.audit import RunRecord
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-
-Reads = Mapping[str, WeightsAheadRequest]
-"""What is read ahead, by node name."""
 
 
 class Watcher(Protocol):
@@ -136,14 +133,12 @@ class Rising:
 
     document: the plan as the record on this machine keeps it
     requests: staging requests by node name, for a run id and a key
-    reads: the weight files that its nodes read ahead, known before there are requests
     """
 
     gang: GangSpec
     plan_id: str
     document: Mapping[str, Any]
     requests: Callable[[str, str], Mapping[str, StagingRequest]]
-    reads: Reads = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,10 +248,6 @@ def risings(
             plan_id=running.get(one.name, plan.plan_id),
             document=document,
             requests=partial(requests, by_name[one.name], one),
-            reads={
-                node.name: WeightsAheadRequest(order=cache_order(node, one), ranks=len(node.tp_ranks))
-                for node in one.nodes
-            },
         )
         for one in plan.gangs
         if one.name in by_name

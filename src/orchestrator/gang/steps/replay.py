@@ -21,7 +21,7 @@ from orchestrator.model.topology import NETWORKS, Topology
 from orchestrator.planning.environment import moved_variables
 from orchestrator.planning.facts_of_now import moved
 from orchestrator.protocol.message import Unreadable, unknown_keys
-from orchestrator.protocol.staging import Secrets, StagingRequest, WeightsAheadRequest, launch_digest
+from orchestrator.protocol.staging import Secrets, StagingRequest, launch_digest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask_staged
@@ -98,12 +98,7 @@ class Staged:
 
         nodes = [_shown(self.requests[node.name], node) for node in self.gang.nodes if node.name in self.requests]
         document = {"plan_id": self.plan_id, "again": True, "nodes": nodes}
-        reads = {
-            name: WeightsAheadRequest(order=one.cache, ranks=len(one.tp_ranks))
-            for name, one in self.requests.items()
-            if one.cache is not None
-        }
-        return Rising(gang=self.gang, plan_id=self.plan_id, document=document, requests=requests, reads=reads)
+        return Rising(gang=self.gang, plan_id=self.plan_id, document=document, requests=requests)
 
 
 def _shown(request: StagingRequest, node: NodeSpec) -> dict[str, Any]:

@@ -6,9 +6,8 @@ A verb says what its gangs are to run and in which order: `restart.VERBS`, and `
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -23,11 +22,7 @@ from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached, Undone
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.protocol.staging import WeightsAheadLine, WeightsAheadRequest
-from orchestrator.remote import node_app
-from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
-from orchestrator.remote.session import Session
 
 
 class RestartStep(Enum):
@@ -131,10 +126,9 @@ class RestartSequence:
         self._tell(gangs)
         self.operation.turn(names)
         try:
-            with weights_ahead(self.fleet, [] if self.now else [one.start.reads for one in gangs]):
-                self._aside(gangs)
-                step = RestartStep.STOP
-                stop(self.fleet, [one.gang for one in gangs], self.watcher, now=self.now)
+            self._aside(gangs)
+            step = RestartStep.STOP
+            stop(self.fleet, [one.gang for one in gangs], self.watcher, now=self.now)
             step = RestartStep.WORK
             self._work_on(gangs)
             step = RestartStep.START
@@ -296,29 +290,3 @@ def put_back(router: Router | None, urls: dict[str, str], watcher: Watcher) -> N
     for name, url in urls.items():
         watcher.step(name, "adding it to the router")
         router.take_in(url)
-
-
-@contextmanager
-def weights_ahead(fleet: Fleet, reads: Iterable[raising.Reads]) -> Iterator[None]:
-    """Have the nodes read the next start's weight files into their page caches for as long as the block lasts; at most
-    a line's time longer.
-
-    It costs the running engine nothing: they read what their free memory holds, at the lowest priority (docs/agent.md,
-    "States"). Whatever goes wrong with it, the start reads for itself.
-    """
-    wanted = {name: request for one in reads for name, request in one.items()}
-    over = threading.Event()
-
-    if wanted:
-        ahead(lambda: fleet.on_every(lambda session: _follow(session, wanted[session.spec.name], over), only=wanted))
-    try:
-        yield
-    finally:
-        over.set()
-
-
-def _follow(session: Session, request: WeightsAheadRequest, over: threading.Event) -> None:
-    with closing(node_app.messages(session, "weights-ahead", request, WeightsAheadLine)) as told:
-        for _ in told:
-            if over.is_set():
-                return

@@ -18,7 +18,6 @@ from orchestrator.model.secret_text import fingerprint, is_secret, shown_flags
 from orchestrator.planning.steps.plan import api_key
 from orchestrator.protocol.staging import (
     Asked,
-    CacheOrder,
     CanaryOrder,
     ContainerOrder,
     Endpoint,
@@ -78,7 +77,6 @@ def staging_requests(
             tp_ranks=node.tp_ranks,
             working_dir=node.working_dir,
             model_path=node.model_path,
-            cache=cache_order(node, plan),
             venv_python="" if node.container else node.command[0],
             packages={} if node.container else packages,  # an image is known by its digest
             container=_container(node),
@@ -125,19 +123,6 @@ def _addresses(gang: GangSpec, plan: GangPlan) -> dict[str, str]:
     """Node names by address: the engine's errors name a peer by its address."""
     reached = {node.reach.host: node.name for node in gang.nodes}
     return {**reached, **{node.address: node.name for node in plan.nodes}}
-
-
-def cache_order(node: NodePlan, plan: GangPlan) -> CacheOrder:
-    """What a node reads ahead: world ranks run through the nodes in order, stage by stage."""
-    tensor = plan.layout.tensor_parallel
-    each = tensor * plan.layout.pipeline_parallel // plan.layout.nnodes
-    first = node.node_rank * each
-    return CacheOrder(
-        folder=node.model_path,
-        first=first // tensor,
-        last=(first + each - 1) // tensor,
-        stages=plan.layout.pipeline_parallel,
-    )
 
 
 def _container(node: NodePlan) -> ContainerOrder | None:

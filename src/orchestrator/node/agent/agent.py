@@ -33,7 +33,6 @@ from orchestrator.node.engine.guardian import Guardian
 from orchestrator.node.engine.kernel_words import DeadProcess
 from orchestrator.node.engine.logfile import LogFile, Redactor
 from orchestrator.node.engine.ras import Inquiry
-from orchestrator.node.engine.read_ahead import ReadAhead
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, ProcessDeath, ProcessTree
 from orchestrator.node.engine.vitality import HUNG, ProbeTimes, Vitality
 from orchestrator.node.engine.watch import LogWatch
@@ -69,7 +68,6 @@ TOLD_S = 0.5
 """The guardian reaps a process and reports its exit at once."""
 
 RAILS_EVERY_S = 2.0
-AFTER_WEIGHTS = ("kv-cache", "graphs", "warm-up", "ready")
 """Phases (gang/pace.py) of an engine that has read its weights."""
 _WRONG_TEXT = (
     "wrong weights or kernels generate such text: check the checkpoint"
@@ -109,9 +107,8 @@ def _begin(run: Run) -> Agent:
         parent.log, LogFile(run.path(ENGINE_LOG), run.log_limit), LogWatch.of(run.watch), record,
         redactor=Redactor(run.hidden_words()), disk=disk, vitality=vitality, rails=Rails(run.network),
     )  # fmt: skip
-    ahead = ReadAhead(run.cache, len(run.tp_ranks))
-    tree = ProcessTree(run, parent.pid, memory, disk, ahead)
-    return Agent(run, parent, memory, record, tree, log, disk=disk, vitality=vitality, ahead=ahead)
+    tree = ProcessTree(run, parent.pid, memory, disk)
+    return Agent(run, parent, memory, record, tree, log, disk=disk, vitality=vitality)
 
 
 @dataclass
@@ -127,8 +124,6 @@ class Agent:
     disk: Now = field(default_factory=Now)
     vitality: Vitality = field(default_factory=Vitality)
     """Of the engine's HTTP service (leader)."""
-    ahead: ReadAhead = field(default_factory=lambda: ReadAhead(None, 0))
-    """Weight files that are being read ahead into the page cache."""
     ras: Inquiry = field(init=False)
     course: Lifecycle = field(init=False)
     sockets: Sockets = field(default_factory=Sockets)
@@ -234,7 +229,6 @@ class Agent:
         self._follow_ranks(ready)
         self._follow_compilers(now)
         self._follow_memory(now)
-        self._follow_reading()
         self._follow_rails(now)
         self.follow_link(now)
         self.happened(PlainEvent.TICK)
@@ -284,7 +278,6 @@ class Agent:
             proved=tuple(self.log.watch.proved),
             cause=self.course.cause,
             verdict=self.course.verdict,
-            cache=self.ahead.cache,
             silent=members.silent(now),
             links=members.links(now),
         )
@@ -292,8 +285,6 @@ class Agent:
 
     def enter(self, state: AgentState) -> None:
         """Change the state, and tell the other agents and the report at once."""
-        if state is self.ahead.begins:
-            self.ahead.start()
         if state is AgentState.READY:
             self.log.watch.finish(clock.now())  # a worker's log does not say that the engine is ready
             self.disk.put(partial(rails.note, self.run))
@@ -326,8 +317,7 @@ class Agent:
 
     def _descriptors(self) -> Iterator[tuple[int, int]]:
         service = self.service.wake if self.service is not None else -1
-        children = (self.memory.fileno(), self.ahead.fileno())
-        for descriptor in (self._wake, self.guardian.channel.fileno(), self.log.pipe, service, *children):
+        for descriptor in (self._wake, self.guardian.channel.fileno(), self.log.pipe, service, self.memory.fileno()):
             if descriptor >= 0:
                 yield descriptor, select.POLLIN
         yield from self.tree.descriptors()
@@ -487,16 +477,6 @@ class Agent:
         every = MEMORY_WARMING_S if self.state is AgentState.WARMING else MEMORY_EVERY_S
         if self.engine[0] and now - self.memory.answered_at >= every:
             self.memory.ask(now)
-
-    def _follow_reading(self) -> None:
-        """Drop the weight files from the page cache once the engine has read them."""
-        if self.ahead.fileno() < 0 or self.ahead.cache is None:
-            return
-        self.ahead.take()
-        if self.log.watch.phase.name in AFTER_WEIGHTS:
-            self.ahead.stop("the engine had loaded its weights before")
-        if self.ahead.cache.state != "reading":
-            self.record.event("read ahead", **self.ahead.cache.as_json())
 
     def _follow_rails(self, now: float) -> None:
         """If a port fails, NCCL continues on the other port of the card; only its log shows that."""

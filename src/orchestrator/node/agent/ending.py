@@ -27,7 +27,6 @@ def end(agent: Agent) -> Iterator[None]:
     if agent.service is not None:
         agent.service.stop()
         agent.service = None
-    agent.ahead.stop("the run ended")
     agent.tree.let_go()
     agent.flush()
     _remove_container(agent)  # we may not be allowed to signal its processes

@@ -18,7 +18,6 @@ from orchestrator.node.agent.record import Now
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine.engine_container import EngineContainer
 from orchestrator.node.engine.gpus import GpuMemory
-from orchestrator.node.engine.read_ahead import ReadAhead
 from orchestrator.node.engine.watch import rank_of_title
 from orchestrator.node.files import PROCESSES_FILE
 from orchestrator.node.supervision import Death
@@ -142,13 +141,12 @@ class ProcessDeath:
 @dataclass
 class ProcessTree:
     """All processes below the guardian and below us, and all in the run's container. Not included: the guardian, and
-    our helpers that query NVML or a container's daemon or read files ahead."""
+    our helpers that query NVML or a container's daemon."""
 
     run: Run
     guardian_pid: int
     memory: GpuMemory
     disk: Now = field(default_factory=Now)
-    ahead: ReadAhead | None = None
     ranks: list[Rank] = field(default_factory=list)
     others: list[EngineProcess] = field(default_factory=list)
     """Processes that the engine needs beside its ranks."""
@@ -227,7 +225,7 @@ class ProcessTree:
         """The engine's processes that still run, freshly read from /proc."""
         everything = supervision.everything()
         found = supervision.descendants([os.getpid(), self.guardian_pid], everything)
-        helpers = {self.guardian_pid, *self.memory.helpers, *(self.ahead.helpers if self.ahead else ())}
+        helpers = {self.guardian_pid, *self.memory.helpers}
         if self.container is not None:
             helpers |= self.container.helpers
             found += [process for process in self.container.processes(everything) if process not in found]

@@ -15,7 +15,6 @@ import pytest
 
 from orchestrator.checkpoint.on_node.directory import JOURNAL, files_below, listed, look
 from orchestrator.node.agent import weights
-from orchestrator.node.engine import read_ahead
 from orchestrator.node.failure import Failure
 
 from .conftest import CONFIG, write
@@ -66,8 +65,6 @@ def test_what_is_no_regular_file_is_told_and_never_waited_for(
 
     def ask() -> None:
         found.extend((faults(source), [*weights.check(source)], weights.told_apart(str(source))))
-        read_ahead.of_checkpoint(str(source), last=1, stages=2)
-        read_ahead.ReadCounter(ranks=1).read(str(source / name))
 
     with socket.socket(socket.AF_UNIX) as held:
         if kind == "pipe":

@@ -29,7 +29,7 @@ from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.steps.examined import examined
 from orchestrator.planning.steps.plan import PlanResult
 from orchestrator.protocol.planned import Layout
-from orchestrator.protocol.report import PageCache, RankReport
+from orchestrator.protocol.report import RankReport
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON, tcp_severity
 
@@ -309,11 +309,10 @@ def _with_memory(topology: Topology, total: int) -> Topology:
     return replace(topology, numa=(replace(first, memory_bytes=total), *(replace(one, memory_bytes=0) for one in rest)))
 
 
-def _running(names: Sequence[str], gang: str, *caches: PageCache | None) -> GangView:
+def _running(names: Sequence[str], gang: str) -> GangView:
     def node(name: str, rank: int) -> NodeView:
         ranks = tuple(RankReport(tp_rank=8 * rank + gpu, gpu=gpu) for gpu in range(8))
-        cache = caches[rank] if rank < len(caches) else None
-        return NodeView(name=name, node_rank=rank, state=NodeState("ready"), alive=True, ranks=ranks, cache=cache)
+        return NodeView(name=name, node_rank=rank, state=NodeState("ready"), alive=True, ranks=ranks)
 
     return GangView(
         name=gang,
@@ -339,21 +338,6 @@ def test_a_node_whose_page_cache_is_too_small_for_the_model_that_runs_is_named_w
         assert one.id == "PAGE-CACHE-SMALL" and "GiB from the disk again" in one.effect
     assert caches_of(cluster, [replace(seen, model="gone-profile")]) == {}
     check_accept(["PAGE-CACHE-SMALL"], [], (page_cache.ID,))
-
-
-def test_what_an_agent_found_to_read_counts_before_the_checkpoints_size() -> None:
-    """Per-rank files are a quarter of the checkpoint."""
-    gib, cluster = 1 << 30, cluster_of(healthy_nodes())
-    names = list(cluster.topologies)
-    (gang,) = {spec.gang for spec in cluster.specs.values()}
-    own = PageCache(state="done", done=160 * gib, of=160 * gib, skipped=6 * gib)
-    seen = _running(names, gang, own, own, own, PageCache(state="reading"))
-    sized = {name: _with_memory(one, 512 * gib) for name, one in cluster.topologies.items()}
-    cluster = replace(cluster, layouts=layouts_of([seen]), topologies=sized)
-    fits = caches_of(cluster, [seen])[gang]
-    assert [fits[name].needed for name in names[:3]] == [166 * gib] * 3
-    assert [one.node for one in page_cache.findings(fits)] == names[3:], "who has not said it yet reads the checkpoint"
-    assert caches_of(cluster, [replace(seen, model="gone-profile")])[gang].keys() == set(names[:3])
 
 
 def test_a_watch_of_one_node_leaves_the_findings_of_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

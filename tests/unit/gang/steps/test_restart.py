@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.local_gang import Local, LocalGang, Notes
-from tests.support.waiting import until
 
 from orchestrator.gang.steps import down as down_module
 from orchestrator.gang.steps import restart_sequence
@@ -18,7 +15,6 @@ from orchestrator.gang.steps.status.history import why
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.node import supervision
 from orchestrator.protocol.verbs import StopAnswer
 
 pytestmark = pytest.mark.processes
@@ -36,46 +32,8 @@ def test_the_same_plan_runs_again_under_a_new_run_and_key(serving: LocalGang) ->
     assert why(serving.inventory)[0].verdict is None
 
 
-@pytest.fixture
-def slow_weights(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> LocalGang:
-    """A serving gang with a weight file that takes a while to read; it drains when each node has begun to."""
-    with (serving.model / "model.safetensors").open("wb") as weights:
-        weights.truncate(1 << 30)
-    drain, seen = down_module.stop, set[int]()
-
-    def all_began() -> bool:
-        seen.update(_readers(serving))
-        return len(seen) == serving.nodes
-
-    def stop(*arguments: Any, **more: Any) -> None:
-        until(all_began, 20)
-        assert serving.view().state is GangState.READY, "the engine before it still serves"
-        drain(*arguments, **more)
-
-    monkeypatch.setattr(restart_sequence, "stop", stop)
-    return serving
-
-
-def _readers(gang: LocalGang) -> list[int]:
-    """Processes that read the gang's weight files ahead."""
-    found = (process.pid for process in supervision.everything())
-    return [pid for pid in found if str(gang.model) in (line := _command_line(pid)) and "read-ahead" in line]
-
-
-def _command_line(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    return ""
-
-
-def test_weight_files_are_read_ahead_while_the_engine_before_drains(slow_weights: LocalGang) -> None:
-    done = restart(slow_weights.inventory, RestartRequest(), Notes())
-    assert done.views[0].state is GangState.READY
-    until(lambda: not _readers(slow_weights), 20)
-
-
-def test_reading_ahead_ends_with_a_restart_that_is_given_up(
-    slow_weights: LocalGang, monkeypatch: pytest.MonkeyPatch
+def test_a_restart_that_is_given_up_before_anything_was_told_to_stop(
+    serving: LocalGang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def given_up(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -83,10 +41,9 @@ def test_reading_ahead_ends_with_a_restart_that_is_given_up(
     monkeypatch.setattr(down_module, "stop_gangs", given_up)
     told = Notes()
     with pytest.raises(KeyboardInterrupt):
-        restart(slow_weights.inventory, RestartRequest(), told)
+        restart(serving.inventory, RestartRequest(), told)
     assert told.steps[-1].endswith("gang0 still serves; continue: l40s-deploy up gang0")
-    until(lambda: not _readers(slow_weights), 20)
-    assert slow_weights.view().state is GangState.READY
+    assert serving.view().state is GangState.READY
 
 
 def test_an_interrupted_restart_says_that_the_gang_is_stopped_and_how_to_continue(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,34 +9,20 @@ import pytest
 
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising, restart_sequence, resume
-from orchestrator.gang.steps.raising import Reads, Rising, StartedGangs
+from orchestrator.gang.steps.raising import Rising, StartedGangs
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.restart import ROLLING, RestartRequest
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
-from orchestrator.protocol.staging import CacheOrder, WeightsAheadRequest
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))
-READS = {"node0": WeightsAheadRequest(order=CacheOrder(folder="/model"), ranks=8)}
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
-    monkeypatch: pytest.MonkeyPatch, now: bool
-) -> None:
-    """Not during work on the nodes, which may reboot them, and not if nothing drains."""
+def test_a_gang_is_drained_stopped_worked_on_and_started(monkeypatch: pytest.MonkeyPatch, now: bool) -> None:
     order: list[str] = []
-
-    @contextmanager
-    def weights_ahead(_: object, reads: Iterable[Reads]) -> Iterator[None]:
-        read = [name for one in reads for name in one]
-        order.extend(f"read on {name}" for name in read)
-        try:
-            yield
-        finally:
-            order.extend(f"no more on {name}" for name in read)
 
     def noted(word: str) -> Any:
         return lambda *_, **__: order.append(word)
@@ -47,12 +31,11 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
         order.append("start")
         return StartedGangs(views=(), ready_before=frozenset())
 
-    monkeypatch.setattr(restart_sequence, "weights_ahead", weights_ahead)
     for name in ("set_aside", "take_out", "stop"):
         monkeypatch.setattr(restart_sequence, name, noted(name))
     monkeypatch.setattr(raising, "raise_all", raised)
     operation = SimpleNamespace(turn=noted("turn"), finished=noted("finished"))
-    start = Rising(gang=GANG, plan_id="p", document={}, requests=lambda run, key: {}, reads=READS)
+    start = Rising(gang=GANG, plan_id="p", document={}, requests=lambda run, key: {})
     check, view = Staged(gang=GANG, requests={}), GangView(name="g", state=GangState.READY, service_url="u")
     one = GangRestart(gang=GANG, view=view, before=None, check=check, start=start)
     steps = RestartSequence(
@@ -68,8 +51,7 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
     )
     monkeypatch.setattr(steps, "_back", noted("put_back"))
     assert steps.run([one]) == ()
-    drained = ["take_out", "stop"] if now else ["read on node0", "set_aside", "stop", "no more on node0"]
-    assert order == ["turn", *drained, "work", "start", "put_back", "finished"]
+    assert order == ["turn", "take_out" if now else "set_aside", "stop", "work", "start", "put_back", "finished"]
 
 
 KEPT = {"timeout_s": 7.0, "of a later release": 1, "command": "no", "verb": "no"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.ports import free_port
-from tests.support.waiting import slack, until
+from tests.support.waiting import slack
 
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import down as module
@@ -279,7 +278,7 @@ def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
     gang.nothing_left()
 
 
-def test_where_the_network_is_tested_first_agents_wait_for_it_and_read_ahead_later(local: Local) -> None:
+def test_where_the_network_is_tested_first_agents_wait_for_it(local: Local) -> None:
     gang = local()
     request = UpRequest(plan=PlanRequest(model="Fake"))
     requests = (request, replace(request, before_go=(CHECK,)))
@@ -287,34 +286,9 @@ def test_where_the_network_is_tested_first_agents_wait_for_it_and_read_ahead_lat
     for rising, armed_for_s in ((usual, ARMED_FOR_S), (tested, ARMED_FOR_S + TEST_BEFORE_GO_S)):
         for node in rising.requests("r", "00").values():
             assert node.armed_for_s == armed_for_s
-            assert node.cache is not None and node.cache.from_go is (rising is tested)
     again = Staged(gang=gang.gang, requests=tested.requests("r", "00")).rising().requests("r2", "01")
     for node in again.values():  # a restart runs no tests
-        assert node.armed_for_s == ARMED_FOR_S and node.cache is not None and not node.cache.from_go
-
-
-@pytest.mark.parametrize("checks", [(), (CHECK,)])
-def test_weights_are_not_read_beside_the_test(local: Local, checks: tuple[BeforeGoCheck, ...]) -> None:
-    """From a network file system, they would come through the interfaces under test."""
-
-    gang = local()
-    reading: list[bool] = []
-
-    def read_ahead() -> list[bool]:
-        reports = [json.loads(file.read_text()) for rank in range(2)
-                   for file in Path(gang.state_dir(rank)).glob("gangs/gang0/runs/*/report.json")]  # fmt: skip
-        return [report["cache"] is not None for report in reports]
-
-    def before_go(*_: object) -> None:
-        if not checks:
-            until(lambda: all(read_ahead()), 20, "the armed agents read ahead")
-        reading.extend(read_ahead())
-
-    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, before_go=checks)
-    with Fleet(gang.gang.nodes) as fleet:
-        gang.raise_on(fleet, request, before_go=before_go)
-    assert reading == [not checks] * 2
-    assert read_ahead() == [True] * 2
+        assert node.armed_for_s == ARMED_FOR_S
 
 
 def test_the_time_for_a_test_holds_all_its_parts() -> None:

@@ -369,25 +369,3 @@ def test_temporary_files_go_with_their_run(gang: Gang) -> None:
     (place / "tmpab").mkdir()
     cluster.stop_all(now=True)
     assert not place.exists()
-
-
-def test_weight_files_are_read_ahead_while_armed(gang: Gang) -> None:
-    cluster = gang(nodes=2, changes={})
-    (cluster.model / "model.safetensors").write_bytes(b"x" * 100_000)
-    for node in range(2):
-        cluster.changes[node] = {"cache": {"folder": str(cluster.model)}}
-    cluster.armed()
-    until(lambda: [cluster.report(node)["cache"]["state"] for node in range(2)] == ["done", "done"])
-    assert [cluster.report(node)["cache"]["done"] for node in range(2)] == [100_000, 100_000]
-    cluster.go()
-    until(lambda: cluster.states() == ["ready", "ready"])
-    cluster.stop_all()
-
-
-def test_a_pipe_among_the_weights_delays_neither_start_nor_end(gang: Gang) -> None:
-    cluster = gang(nodes=2)
-    os.mkfifo(cluster.model / "model.safetensors")  # opening it would block for ever
-    cluster.changes[1] = {"cache": {"folder": str(cluster.model)}}
-    cluster.ready()
-    until(lambda: cluster.report(1)["cache"]["state"] in ("done", "stopped"), what=lambda: cluster.report(1)["cache"])
-    cluster.stop_all()

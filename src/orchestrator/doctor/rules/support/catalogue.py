@@ -13,7 +13,8 @@ from typing import Literal
 
 from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.engines import causes, router
-from orchestrator.protocol.staging import KEPT, CausePattern
+from orchestrator.planning.page_cache import KEPT
+from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
 
 UNKNOWN_CAUSE = "unknown"
