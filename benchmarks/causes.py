@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.small_lab import SmallLab, small_lab
+from tests.support.small_lab import SmallLab, described, small_lab
 
 SHAPES = (1, 2, 8)
 """GPUs a node."""
@@ -43,7 +43,7 @@ def main() -> int:
 
 def kills(gpus: int, count: int, deaths: str) -> Iterator[str]:
     """What is wrong with each kill's cause, '' where it is right."""
-    shape = SmallLab(f"causes{gpus}", nodes=NODES, gpus=gpus, deaths=deaths, env=SPEED)
+    shape = described(f"causes{gpus}", nodes=NODES, gpus=gpus, deaths=deaths, env=SPEED)
     with small_lab(shape.name, of=shape) as lab:
         for turn in range(count):
             rank = turn * (2 * gpus + 1) % (gpus * NODES)
@@ -57,7 +57,7 @@ def strike(lab: SmallLab, rank: int) -> str:
     """Start the gang, kill a rank; what is wrong with the cause that `status` names."""
     lab.serve()
     node = f"node{rank // lab.gpus}"
-    lab.deploy("lab", "break", node, "kill-rank", str(rank), "--name", lab.name)
+    lab.run("break", node, "kill-rank", str(rank))
     cause = named(lab)
     lab.deploy("down", "--now")
     if cause is None:

@@ -25,7 +25,7 @@ from tests.chaos.disks import NoDisk
 from tests.chaos.play import NODES, PATIENCE_S, SPEED, Missed, Stage, play
 from tests.chaos.rows import Row, table, two_faults
 from tests.support import proven
-from tests.support.small_lab import SmallLab, small_lab
+from tests.support.small_lab import SmallLab, described, small_lab
 
 REPORT = Path(__file__).with_name("chaos.md")
 LABS = 3
@@ -52,7 +52,7 @@ class Result:
 def chaos_lab(name: str) -> SmallLab:
     """Four systemd nodes of two ranks (if this machine can't run them, the lab says why and takes level 1)."""
     env = {"STANDIN_SPEED": SPEED, "SGLANG_HEALTH_CHECK_TIMEOUT": PATIENCE_S}
-    return SmallLab(name, nodes=NODES, level=2, env=env)
+    return described(name, nodes=NODES, level=2, env=env)
 
 
 def play_row(stage: Stage, row: Row) -> Result:

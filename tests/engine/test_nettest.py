@@ -29,8 +29,7 @@ def lab() -> Iterator[SmallLab]:
 
 
 def nettest(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
-    done = lab.deploy("nettest", "--model", lab.model, "--json", *words, check=False)
-    assert done.returncode == code, done.stdout[-2000:] + done.stderr
+    done = lab.deploy("nettest", "--model", lab.model, "--json", *words, code=code)
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
@@ -98,12 +97,12 @@ def test_a_slow_rdma_port_is_named(lab: SmallLab) -> None:
 
 
 def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None:
-    lab.deploy("lab", "break", "--name", lab.name, "node1", "slow-link", "node3", "20mbit")
+    lab.run("break", "node1", "slow-link", "node3", "20mbit")
     try:
         found = nettest(lab, code=7)
-        done = lab.deploy("up", "--model", lab.model, "--nettest", check=False)
+        done = lab.deploy("up", "--model", lab.model, "--nettest", code=None)
     finally:
-        lab.deploy("lab", "heal", "--name", lab.name, "node1")
+        lab.run("heal", "node1")
     assert {found["odd"]["from"], found["odd"]["to"]} == {"node1", "node3"}
     (finding,) = found["findings"]
     assert (finding["id"], finding["severity"]) == ("NETTEST-SLOW-LINK", "slow")
@@ -118,14 +117,14 @@ def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None
 def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallLab, tmp_path: Path) -> None:
     """One byte of a MiB, with right checksums: the nodes' kernels and Gloo notice nothing."""
     out = tmp_path / "certificate.json"
-    lab.deploy("lab", "break", "--name", lab.name, "node1", "corrupt-link", "node3")
+    lab.run("break", "node1", "corrupt-link", "node3")
     try:
         found = nettest(lab, "--verify", code=7)
-        done = lab.deploy("up", "--model", lab.model, "--nettest", check=False)
+        done = lab.deploy("up", "--model", lab.model, "--nettest", code=None)
         words = ("certify", "--model", lab.model, "--yes", "--out", str(out))
-        certified = lab.deploy(*words, check=False, timeout=600)
+        certified = lab.deploy(*words, code=None, timeout=600)
     finally:
-        lab.deploy("lab", "heal", "--name", lab.name, "node1")
+        lab.run("heal", "node1")
     (wrong,) = found["verification"]["corrupt"]
     assert (wrong["from"], wrong["to"]) == ("node1", "node3") and wrong["bytes"] > 0
     assert [(one["id"], one["severity"]) for one in found["findings"]] == [("DATA-CORRUPT", "stop")]
@@ -145,11 +144,11 @@ def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallL
 
 @pytest.mark.long
 def test_a_slow_node_is_named(lab: SmallLab) -> None:
-    lab.deploy("lab", "break", "--name", lab.name, "node2", "slow-node", "50mbit")
+    lab.run("break", "node2", "slow-node", "50mbit")
     try:
         found = nettest(lab, code=7)
     finally:
-        lab.deploy("lab", "heal", "--name", lab.name, "node2")
+        lab.run("heal", "node2")
     assert (found["odd"]["node"], found["findings"][0]["id"]) == ("node2", "NETTEST-SLOW-NODE")
     assert found["gangs"][0]["bisected"] == "node2"  # halves of the nodes name the same one
 
@@ -177,11 +176,11 @@ def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None
 def test_a_node_that_is_lost_in_the_middle_is_the_one_message(lab: SmallLab) -> None:
     test = lab.start("nettest", "--model", lab.model)
     wait_for_ranks(lab)
-    lab.deploy("lab", "break", "--name", lab.name, "node2", "power-off")
+    lab.run("break", "node2", "power-off")
     try:
         said = test.communicate(timeout=180)[0]
     finally:
-        lab.deploy("lab", "heal", "--name", lab.name, "node2", "power-off")
+        lab.run("heal", "node2", "power-off")
     assert test.returncode == 4, said
     assert said.count("error:") == 1 and "error: node2" in said and "lost during the network test" in said
     until(lambda: not lab.in_place_processes(), 60, "nothing of it is left on the others")

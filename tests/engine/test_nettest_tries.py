@@ -34,11 +34,11 @@ def test_a_slow_link_is_named_every_time_and_a_healthy_one_never(tmp_path: Path)
         pairs = itertools.cycle(itertools.combinations(sorted(lab.hosts()), 2))
         for number, (one, two) in zip(range(TRIES), pairs, strict=False):
             healthy = _tried(lab)
-            lab.deploy("lab", "break", "--name", lab.name, one, "slow-link", two, "20mbit")
+            lab.run("break", one, "slow-link", two, "20mbit")
             try:
                 slow = _tried(lab)
             finally:
-                lab.deploy("lab", "heal", "--name", lab.name, one)
+                lab.run("heal", one)
             for tried, wanted in ((healthy, set()), (slow, {one, two})):
                 named = set((tried["odd"] or {}).values())
                 right = named == wanted and len(tried["findings"]) == bool(wanted)
@@ -52,7 +52,7 @@ def test_a_slow_link_is_named_every_time_and_a_healthy_one_never(tmp_path: Path)
 def _tried(lab: SmallLab) -> dict[str, Any]:
     """The findings of one test, and its overhead; a machine too busy to finish in time counts as a wrong answer."""
     begin = time.monotonic()
-    done = lab.deploy("nettest", "--model", lab.model, "--json", check=False, timeout=600)
+    done = lab.deploy("nettest", "--model", lab.model, "--json", code=None, timeout=600)
     took = round(time.monotonic() - begin, 1)
     if done.returncode not in (0, 7):
         return {"odd": {"error": done.stderr[-300:]}, "findings": [], "took_s": took, "load": os.getloadavg()[0]}

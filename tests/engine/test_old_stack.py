@@ -80,8 +80,8 @@ def stub(folder: Path) -> None:
 
 def test_built_installed_imported_and_judged(lab: SmallLab, tmp_path: Path) -> None:
     bundle = lab.folder / "old.bundle"
-    missing = lab.deploy("stack", "build", STACK, "--out", str(bundle), check=False)
-    assert missing.returncode == 2 and "sgl-kernel==0.0.5.post4 is on no package index" in missing.stderr
+    missing = lab.deploy("stack", "build", STACK, "--out", str(bundle), code=2)
+    assert "sgl-kernel==0.0.5.post4 is on no package index" in missing.stderr
     assert not bundle.exists()
     stub(tmp_path)
     lab.deploy("stack", "build", STACK, "--out", str(bundle), "--find-links", str(tmp_path), timeout=BUILD_S)

@@ -38,7 +38,7 @@ PACKAGES = "rsync,libnuma1"
 def lab() -> Iterator[SmallLab]:
     """Two nodes whose inventory wants the stack where nothing is installed yet."""
     with small_lab("prepared", level=2, engine="sglang") as lab:
-        if lab.json("lab", "status", "--name", lab.name)["level"] != 2:
+        if lab.running_level() != 2:
             pytest.skip("nodes that boot systemd can't be had here")
         lab.write_inventory(vars={"l40s_venv": VENV, "system_packages_wanted": PACKAGES.split(",")})
         yield lab
@@ -47,7 +47,7 @@ def lab() -> Iterator[SmallLab]:
 def test_built_installed_served_and_taken_back(lab: SmallLab) -> None:
     bundle = lab.folder / "stack.bundle"
     lab.deploy("stack", "build", ENGINE_STACK, "--out", str(bundle), "--debian", PACKAGES, timeout=BUILD_S)
-    refused = lab.deploy("up", "--model", ENGINE_MODEL, check=False)
+    refused = lab.deploy("up", "--model", ENGINE_MODEL, code=None)
     assert refused.returncode != 0, "there is no engine yet"
     assert "prepare" in refused.stdout + refused.stderr
 

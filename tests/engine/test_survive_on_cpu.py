@@ -45,11 +45,11 @@ def test_three_nodes_serve_on_as_a_pipeline_without_the_leader_and_four_once_it_
     lab.deploy("golden", "accept", timeout=600)
     command = [*L40S_DEPLOY, "guard", "--degrade-after", "5s", "--restore", "auto", "--golden-every", "0"]
     with guarding(command, lab.environment, said(lab)):
-        lab.deploy("lab", "break", "--name", lab.name, LOST, "power-off")
+        lab.run("break", LOST, "power-off")
         gang = seen(lab, lambda one: serving(one, [name for name in FOUR if name != LOST]))
         assert (gang["state"], gang["degraded_reason"], gang["missing"]) == ("degraded", "nodes", [LOST])
         assert (tp_ranks(gang), answer(gang)) == ([0, 0, 0], CANARY_TEXT)
-        lab.deploy("lab", "heal", "--name", lab.name, LOST, "power-off")
+        lab.run("heal", LOST, "power-off")
         gang = seen(lab, lambda one: one["state"] == "ready" and serving(one, FOUR))
         assert (gang["missing"], tp_ranks(gang), answer(gang)) == ([], [0, 1, 2, 3], CANARY_TEXT)
     assert lab.json("golden", "check")["verdict"] == "same"

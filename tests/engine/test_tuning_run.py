@@ -90,10 +90,9 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     first.communicate()
     kept = {result["job"] for result in results(lab)}
     until(lambda: not lab.in_place_processes(), 60.0, lambda: str(lab.in_place_processes()))
-    lab.deploy("lock", "--release", "--force", check=False)
+    lab.deploy("lock", "--release", "--force", code=None)
 
-    done = lab.deploy(*run(lab, pack, "--json"), check=False, timeout=600)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    done = lab.deploy(*run(lab, pack, "--json"), code=0, timeout=600)
     document = json.loads(done.stdout)
     jobs = document["jobs"]
     assert document["from_before"] >= len(kept) >= 1 and document["made"] == "interpreted"
@@ -103,13 +102,13 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     assert len(document["files"]) == len({job["file"] for job in jobs})
     assert {job["node"] for job in jobs} == set(lab.hosts())
     assert len(load_pack(pack).texts) == len(document["files"])
-    refused = lab.deploy("tuning", "push", str(pack), "--stack", "sglang-0.5.23", check=False)
-    assert refused.returncode == 2 and "without a GPU" in refused.stderr
+    refused = lab.deploy("tuning", "push", str(pack), "--stack", "sglang-0.5.23", code=2)
+    assert "without a GPU" in refused.stderr
 
 
 def test_the_plans_kernels_are_checked_on_every_node_and_nothing_is_left(lab: SmallLab) -> None:
     words = ("stack", "check", "--model", str(lab.folder / f"{NAME}.yml"), "--json")
-    done = lab.deploy(*words, check=False, timeout=600)
+    done = lab.deploy(*words, code=None, timeout=600)
     document = json.loads(done.stdout)
     assert (done.returncode, document["verdict"]) == (3, "not-run"), done.stdout[-3000:] + done.stderr[-3000:]
     assert {node["name"] for node in document["nodes"]} == set(lab.hosts()) and not document["lost"]

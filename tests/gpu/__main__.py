@@ -53,7 +53,7 @@ def main(words: list[str]) -> int:
             return 0
     chosen = _chosen(args, figures)
     folder = Path(tempfile.mkdtemp(prefix="gpu-proof-"))
-    lab = GpuLab("gpu", real=not args.rehearse, deaths="cuda" if args.rehearse else "plain", folder=folder)
+    lab = GpuLab("gpu", real=not args.rehearse, deaths="cuda" if args.rehearse else "plain", root=folder / "labs")
     stage = Stage(lab, gpus, args.rehearse or len(gpus), began + args.seconds - CLOSING_S, print, args.kept)
     play(chosen, stage, figures)
     figures.write()
@@ -184,7 +184,7 @@ def _close(stage: Stage) -> None:
     with contextlib.suppress(Exception):
         if stage.lab.real:
             stage.save_caches()
-    stage.lab.down()
+    stage.lab.run("down")
     print(f"the lab is gone; memory in use: {stage.gpus.used()} MiB, before: {stage.gpus.idle}", flush=True)
 
 

@@ -136,7 +136,7 @@ class GpuLab(SmallLab):
             return
         (self.folder / "labs").mkdir(exist_ok=True)
         words = ("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes))
-        self.deploy("lab", "up", "--name", self.name, "--gpus", "host", "--stack", str(STACK), *words)
+        self.run("up", "--gpus", "host", "--stack", str(STACK), *words)
         self.write_inventory()
 
     def place_model(self, node: str) -> None:
@@ -258,7 +258,7 @@ class Stage:
     def run(self, *words: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """`l40s-deploy WORDS`, whatever its exit code; out of time is an end too."""
         try:
-            return self.lab.deploy(*words, check=False, timeout=max(5.0, timeout))
+            return self.lab.deploy(*words, code=None, timeout=max(5.0, timeout))
         except subprocess.TimeoutExpired as error:
             raise Otherwise(f"{' '.join(words[:2])} did not end within {error.timeout:.0f} s") from None
 

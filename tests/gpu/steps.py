@@ -316,7 +316,7 @@ def cut(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
     stage.ready(gang)
     node = stage.nodes_of(gang)[-1]
     gone = Gone(stage.engine(gang), stage.gpus, stage.gpus_of(gang))
-    stage.lab.deploy("lab", "break", "--name", stage.lab.name, node, "link-down")
+    stage.lab.run("break", node, "link-down")
     try:
         found, silent_s = stage.seen(
             gang, lambda one: one["trouble"] == "silent" or one["state"] == "failed", LEASE_S, "silent"
@@ -326,7 +326,7 @@ def cut(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
         look_s = round(time.monotonic() - began, 1)
         figures: dict[str, Any] = {"silent_after_s": silent_s, "status_while_cut_s": look_s, **gone.figures()}
     finally:
-        stage.lab.deploy("lab", "heal", "--name", stage.lab.name, node)
+        stage.lab.run("heal", node)
     found, _ = stage.failed(gang)
     figures["cause"] = _cause(found)
     if gone.processes_s is None or found["cause"]["node"] != node:

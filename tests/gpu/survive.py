@@ -37,7 +37,7 @@ def without_its_leader(stage: Stage, figures: dict[str, Any]) -> str:
     whole = stage.gang()
     figures["start"] = whole["start"]
     with _guarded(stage, figures), _healed(stage, lost):
-        stage.lab.deploy("lab", "break", "--name", stage.lab.name, lost, "power-off")
+        stage.lab.run("break", lost, "power-off")
         began = time.monotonic()
         on_one, figures["served_again_s"] = stage.seen(
             "gang0",
@@ -50,7 +50,7 @@ def without_its_leader(stage: Stage, figures: dict[str, Any]) -> str:
             raise Otherwise(f"status says {figures['reason']}")
         if wrong := stage.continues(str(on_one["service"]["url"])):
             raise Otherwise(wrong)
-        stage.lab.deploy("lab", "heal", "--name", stage.lab.name, lost, "power-off")
+        stage.lab.run("heal", lost, "power-off")
         powered = time.monotonic()
         back, _ = stage.seen(
             "gang0", lambda one: one["state"] == "ready" and serving(one, [lost, *left]),

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import RunningLab
 
-from .conftest import RunningLab, needs_root
+from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -46,7 +47,7 @@ def lab(labs: Callable[[str], RunningLab], mine: Path) -> RunningLab:
 
 def looked_at(lab: RunningLab) -> list[dict[str, Any]]:
     """What `discover` finds on the nodes, without the addresses that the lab gives."""
-    prefix = lab.hosts()["gpu-1.dc1"]["ansible_host"].rpartition(".")[0]
+    prefix = lab.hosts()["gpu-1.dc1"].rpartition(".")[0]
     nodes: list[dict[str, Any]] = json.loads(
         lab.deploy("discover", "--json").stdout.replace(prefix, "10.0.0").replace(hexadecimal(prefix), "0a00:00")
     )["nodes"]
@@ -60,12 +61,12 @@ def hexadecimal(prefix: str) -> str:
 
 
 def test_gangs_names_gpus_and_settings_are_theirs(lab: RunningLab) -> None:
-    gangs = lab.inventory()["all"]["children"]["gangs"]["children"]
+    gangs = lab.lab_inventory()["all"]["children"]["gangs"]["children"]
     assert {gang: list(facts["hosts"]) for gang, facts in gangs.items()} == {
         "east": ["gpu-1.dc1", "gpu-2.dc1"],
         "west": ["gpu-3.dc1"],
     }
-    assert lab.inventory()["all"]["vars"]["l40s_http_port"] == 8080
+    assert lab.lab_inventory()["all"]["vars"]["l40s_http_port"] == 8080
     assert lab.ssh("gpu-2.dc1", "hostname; getent hosts gpu-3.dc1").split()[0] == "gpu-2.dc1"
     counts = {
         node: lab.ssh(node, "cat /sys/bus/pci/devices/*/class | grep -c 0x030200").strip() for node in lab.hosts()

@@ -6,13 +6,15 @@ Those that need no cluster: tests/unit/cli/test_plan_bad_input.py, tests/unit/lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support.small_lab import RunningLab
 
-from .conftest import RunningLab, needs_root
+from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -37,7 +39,7 @@ def nothing_is_started(lab: RunningLab) -> Iterator[None]:
 
 def nobody(lab: RunningLab, _: Variables, hosts: Variables, __: Path) -> None:
     """A node that does not answer."""
-    hosts["node2"]["ansible_host"] = lab.hosts()["node0"]["ansible_host"].rpartition(".")[0] + ".250"
+    hosts["node2"]["ansible_host"] = lab.hosts()["node0"].rpartition(".")[0] + ".250"
 
 
 def known(common: Variables, file: Path, text: str) -> None:
@@ -84,11 +86,11 @@ def test_a_wrong_inventory(
     code: int,
     words: list[str],
 ) -> None:
-    document = lab.inventory()
+    document = lab.lab_inventory()
     change(lab, document["all"]["vars"], document["all"]["children"]["gangs"]["children"]["gang0"]["hosts"], tmp_path)
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(yaml.safe_dump(document))
-    said = lab.deploy("up", "--model", MODEL, code=code, inventory=inventory).stderr
+    said = replace(lab, inventory=inventory).deploy("up", "--model", MODEL, code=code).stderr
     assert "Traceback" not in said and all(word in said for word in words), said
 
 

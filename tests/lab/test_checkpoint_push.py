@@ -56,8 +56,7 @@ def made(lab: SmallLab, name: str, files: int = FILES, file_bytes: int = FILE_BY
 
 
 def push(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
-    done = lab.deploy("checkpoint", "push", *words, "--json", check=False)
-    assert done.returncode == code, done.stdout + done.stderr
+    done = lab.deploy("checkpoint", "push", *words, "--json", code=code)
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
@@ -162,10 +161,10 @@ def test_a_full_disk_in_the_middle_is_told_and_the_others_go_on_without_it(lab: 
     sums = made(lab, "full")
     running = begin(lab, "full")
     try:
-        lab.deploy("lab", "break", "--name", lab.name, "node2", "disk-full")
+        lab.run("break", "node2", "disk-full")
         out, _ = running.communicate(timeout=120)
     finally:
-        lab.deploy("lab", "heal", "--name", lab.name, "node2")
+        lab.run("heal", "node2")
     assert running.returncode == 3, out
     assert "node2" in out and "No space left" in out
     for node in ("node1", "node3"):
@@ -227,8 +226,7 @@ def test_verify_names_the_odd_node(lab: SmallLab) -> None:
         lab.on(node, "mkdir -p /workspace/v && cd /workspace/v && echo {} >config.json && seq 10000 >weights.bin")
     assert lab.json("checkpoint", "verify", "v")["same"]
     lab.on("node2", "echo more >>/workspace/v/weights.bin")
-    done = lab.deploy("checkpoint", "verify", "v", "--json", check=False)
-    assert done.returncode == 7
+    done = lab.deploy("checkpoint", "verify", "v", "--json", code=7)
     assert [(one["path"], one["odd"]) for one in json.loads(done.stdout)["differences"]] == [("weights.bin", ["node2"])]
 
 
@@ -242,13 +240,12 @@ def test_reblock_on_a_node_goes_on_after_the_controller_was_killed(lab: SmallLab
     until(lambda: lab.on("node3", "ls -A /workspace/fp8-64 2>/dev/null; true"), 30, "a first file")
     running.kill()
     running.communicate(timeout=10)
-    done = lab.deploy(*REBLOCKED, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = lab.deploy(*REBLOCKED)
     document = json.loads(done.stdout)
     assert document["new_block"] == [64, 64]
     assert document["proof"]["scales"] == SHARDS
     lab.on("node3", "printf x | dd of=/workspace/fp8-64/model-0.safetensors bs=1 seek=$((1<<16)) conv=notrunc")
-    assert lab.deploy(*REBLOCKED, check=False).returncode == 7
+    assert lab.deploy(*REBLOCKED, code=None).returncode == 7
 
 
 SHARDS = 12
@@ -288,8 +285,7 @@ def test_a_flipped_byte_is_repaired_by_the_command_that_verify_names(lab: SmallL
     lab.on("node2", f"printf '\\125' | dd of={shard} bs=1 seek=77 conv=notrunc 2>&1; printf '\\052' | "
            f"dd of={shard} bs=1 seek=78 conv=notrunc 2>&1; true")  # fmt: skip
     assert lab.on("node2", SUMS.format("flipped")) != sums
-    verified = lab.deploy("checkpoint", "verify", "flipped", "--json", check=False)
-    assert verified.returncode == 7
+    verified = lab.deploy("checkpoint", "verify", "flipped", "--json", code=7)
     (command,) = json.loads(verified.stdout)["fixes"]
     refused = push(lab, "node0:/workspace/flipped", code=2)
     (error,) = [node["error"] for node in refused["nodes"] if node["error"]]
@@ -298,7 +294,7 @@ def test_a_flipped_byte_is_repaired_by_the_command_that_verify_names(lab: SmallL
     repaired = push(lab, *command.split()[3:])
     assert sent(lab) - before < 2 * 2_000_000
     assert {node["name"]: node["files_sent"] for node in repaired["nodes"]} == {"node2": 1}
-    assert lab.deploy("checkpoint", "verify", "flipped", "--fresh", check=False).returncode == 0
+    assert lab.deploy("checkpoint", "verify", "flipped", "--fresh", code=None).returncode == 0
     assert lab.on("node2", SUMS.format("flipped")) == sums
     assert not behind(lab)
 
@@ -314,8 +310,7 @@ def test_a_spare_is_given_and_held_to_what_its_gang_has(lab: SmallLab) -> None:
         assert {node["name"] for node in push(lab, "node0:/workspace/kept")["nodes"]} >= set(OTHERS)
         assert lab.on("node3", SUMS.format("kept")) == sums
         lab.on("node3", "rm /workspace/kept/shard-2.bin")
-        verified = lab.deploy("checkpoint", "verify", "kept", "--json", check=False)
-        assert verified.returncode == 7
+        verified = lab.deploy("checkpoint", "verify", "kept", "--json", code=7)
         assert {odd for one in json.loads(verified.stdout)["differences"] for odd in one["odd"]} == {"node3"}
         push(lab, "node0:/workspace/kept", "--repair")
         assert lab.on("node3", SUMS.format("kept")) == sums

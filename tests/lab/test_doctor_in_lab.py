@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.small_lab import RunningLab
 from tests.support.waiting import slack
 
 from orchestrator.doctor.netplan import BOND_FILE, RAIL_FILE
 
-from .conftest import RunningLab, needs_root
+from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.small_lab import RunningLab
 from tests.support.waiting import slack, until
 
 from l40s_lab.faults.registry import all_faults
@@ -29,7 +30,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 
-from .conftest import RunningLab, needs_root
+from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -64,7 +65,7 @@ class Bench:
         return list(dict.fromkeys((one.severity, one.id, one.node) for one in run_rules(cluster)))
 
     def address(self, node: str = NODE) -> str:
-        return str(self.lab.hosts()[node]["ansible_host"])
+        return str(self.lab.hosts()[node])
 
 
 @pytest.fixture(scope="module")

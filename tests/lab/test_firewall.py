@@ -59,7 +59,7 @@ def test_strangers_are_kept_out_the_gang_serves_and_all_is_taken_back(lab: Small
     assert strange(lab, ports.http) == "open"
     lab.deploy("down")
 
-    if lab.json("lab", "status", "--name", lab.name)["level"] == 2:
+    if lab.running_level() == 2:
         lab.on("node0", "nft delete table inet l40s_deploy && systemctl restart l40s-deploy-firewall.service")
         assert "set gang" in lab.on("node0", TABLE), "as at boot"
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from tests.support.small_lab import RunningLab
 
 from l40s_lab.processes import Identity, wait_until
 
-from .conftest import RunningLab, needs_root
+from .conftest import needs_root
 
 pytestmark = pytest.mark.lab
 
@@ -35,7 +36,7 @@ def lab(labs: Callable[[str], RunningLab]) -> Iterator[RunningLab]:
 
 
 def test_nodes_have_hardware_and_engine_of_their_own(lab: RunningLab) -> None:
-    hosts = lab.hosts()
+    hosts = lab.host_variables()
     for node, facts in hosts.items():
         root = facts["l40s_fs_root"]
         out = lab.ssh(node, f"cat {root}/sys/class/infiniband/mlx5_0/ports/1/gids/3 {root}/sys/class/net/bond0/mtu")
@@ -45,7 +46,7 @@ def test_nodes_have_hardware_and_engine_of_their_own(lab: RunningLab) -> None:
             4096 if os.geteuid() == 0 else 64
         )
     assert len({facts["l40s_state_dir"] for facts in hosts.values()}) == 2
-    model = lab.inventory()["all"]["vars"]["l40s_model_root"]
+    model = lab.lab_inventory()["all"]["vars"]["l40s_model_root"]
     assert "config.json" in lab.ssh("node0", f"ls {model}/DeepSeek-V3-0324-Block64x64")
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import RunningLab
 
 from l40s_lab.life.home import Home
 from l40s_lab.processes import Identity, wait_until
 
-from .conftest import RunningLab, needs_root
+from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -51,7 +52,7 @@ def test_status_has_its_shape(lab: RunningLab) -> None:
     assert [(node["name"], node["state"], node["faults"]) for node in shape["nodes"]] == [
         (f"node{index}", "up", []) for index in range(4)
     ]
-    gangs = lab.inventory()["all"]["children"]["gangs"]["children"]
+    gangs = lab.lab_inventory()["all"]["children"]["gangs"]["children"]
     assert {name: list(gang["hosts"]) for name, gang in gangs.items()} == {
         "gang0": ["node0", "node1"],
         "gang1": ["node2", "node3"],
@@ -109,7 +110,7 @@ MOMENTS: dict[str, Callable[[RunningLab], bool]] = {
 def test_a_lab_killed_half_way_leaves_only_files(lab: RunningLab, moment: str) -> None:
     starting = subprocess.Popen(
         [*L40S_DEPLOY, "lab", "up", "--nodes", "3", "--level", "1", "--name", lab.name],
-        env=lab.environment(),
+        env=lab.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -132,7 +133,7 @@ def test_two_labs_have_their_own_networks(labs: Callable[[str], RunningLab], lab
     other = labs("other")
     lab.run("up", "--nodes", "1")
     other.run("up", "--nodes", "1")
-    addresses = {one.hosts()["node0"]["ansible_host"].rpartition(".")[0] for one in (lab, other)}
+    addresses = {one.hosts()["node0"].rpartition(".")[0] for one in (lab, other)}
     assert len(addresses) == 2
     assert lab.ssh("node0", "hostname") == other.ssh("node0", "hostname") == "node0\n"
 
@@ -179,7 +180,7 @@ shift; exec "$@"
     command = [*L40S_DEPLOY, "lab", "up", "--nodes", "1", "--level", "1", "--name", lab.name]
     subprocess.run(
         ["unshare", "--mount", "sh", "-ec", script, "sh", str(tmp_path), *command],
-        env=lab.environment(),
+        env=lab.environment,
         capture_output=True,
         check=True,
         timeout=60,

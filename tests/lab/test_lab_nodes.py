@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from tests.support.small_lab import RunningLab
 
-from .conftest import RunningLab, needs_root
+from .conftest import needs_root
 from .test_lab_life import expect_console_of_root
 
 pytestmark = [pytest.mark.lab, needs_root]
@@ -63,7 +64,7 @@ def test_what_leads_out_of_the_lab_is_refused_at_once(lab: RunningLab) -> None:
 
 def test_http_reaches_a_node_from_this_machine(lab: RunningLab) -> None:
     lab.ssh("node2", "cd /workspace; setsid python3 -m http.server 8000 >/dev/null 2>&1 </dev/null &")
-    address = lab.hosts()["node2"]["ansible_host"]
+    address = lab.hosts()["node2"]
     lab.ssh("node2", "for i in $(seq 100); do bash -c '</dev/tcp/127.0.0.1/8000' 2>/dev/null && exit; sleep 0.05; done")
     done = subprocess.run(
         ["curl", "-sf", "-m", "5", f"http://{address}:8000/DeepSeek-V3-0324-Block64x64/config.json"],

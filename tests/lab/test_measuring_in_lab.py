@@ -41,8 +41,7 @@ def lab() -> Iterator[SmallLab]:
 
 
 def document(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
-    done = lab.deploy(*words, "--json", check=False)
-    assert done.returncode == code, done.stdout + done.stderr
+    done = lab.deploy(*words, "--json", code=code)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -98,12 +97,12 @@ def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: Sma
         shown = clients(lab)
         assert "hidden-key" not in shown
         until(
-            lambda: "was never idle" in lab.deploy("bench", *WORDS, check=False).stderr,
+            lambda: "was never idle" in lab.deploy("bench", *WORDS, code=None).stderr,
             60,
             "the second is refused",
         )
         until(
-            lambda: "was never idle" in lab.deploy("golden", "accept", check=False).stderr,
+            lambda: "was never idle" in lab.deploy("golden", "accept", code=None).stderr,
             60,
             "answers among others' requests are not accepted",
         )
@@ -120,7 +119,7 @@ def test_a_wrong_key_is_one_message_with_the_fix(lab: SmallLab, words: tuple[str
     assert len(place.splitlines()) == 1, place
     lab.on("node0", f"sed -i.kept 's/Bearer hidden-key-of-the-test/Bearer another-key/' {place}")
     try:
-        done = lab.deploy(*words, check=False)
+        done = lab.deploy(*words, code=None)
     finally:
         lab.on("node0", f"mv {place}.kept {place}")
     assert done.returncode == 3, done.stdout + done.stderr
@@ -146,22 +145,21 @@ def test_one_changed_token_is_named_by_prompt_and_position(lab: SmallLab) -> Non
     checked = golden(lab, "check", 0)
     assert checked["verdict"] == "same"
     assert [prompt["same"] for prompt in checked["prompts"]] == [True] * 12
-    lab.deploy("lab", "break", "node0", "wrong-token", "--name", lab.name)
+    lab.run("break", "node0", "wrong-token")
     found = golden(lab, "check", 7)
     assert found["verdict"] == "differs"
     assert [prompt["same"] for prompt in found["prompts"]] == [False] * 12
     fact = next(prompt for prompt in found["prompts"] if prompt["id"] == "english-fact")
     assert fact["expected"] == f"{NOTICE} Paris."
     assert (fact["position"], fact["found"]) == (2, f"{NOTICE} Paris?"), "the third token, and nothing before it"
-    said = lab.deploy("golden", "check", check=False)
+    said = lab.deploy("golden", "check", code=None)
     assert "english-fact: differs from token" in said.stdout
-    watched = lab.deploy("guard", "--once", check=False)
+    watched = lab.deploy("guard", "--once", code=None)
     assert "GOLDEN-DIFFERS" in watched.stderr and "is now" in watched.stderr
-    again = lab.deploy("restart", "--now", check=False)
-    assert again.returncode == 7, again.stderr
+    again = lab.deploy("restart", "--now", code=7)
     assert "english-fact: from token" in again.stderr and lab.gang()["state"] == "ready"
     assert lab.deploy("restart", "--now", "--no-golden").returncode == 0
-    lab.deploy("lab", "heal", "node0", "wrong-token", "--name", lab.name)
+    lab.run("heal", "node0", "wrong-token")
     assert golden(lab, "check", 0)["verdict"] == "same"
     assert "gives the 12 accepted answers" in lab.deploy("restart", "--now").stderr
 
@@ -169,19 +167,18 @@ def test_one_changed_token_is_named_by_prompt_and_position(lab: SmallLab) -> Non
 def test_without_a_gang_that_serves_there_is_nothing_to_measure_or_ask(lab: SmallLab) -> None:
     lab.deploy("down")
     for words in (("bench",), ("golden", "accept")):
-        done = lab.deploy(*words, check=False)
-        assert done.returncode == 2 and "serves no requests" in done.stderr
+        done = lab.deploy(*words, code=2)
+        assert "serves no requests" in done.stderr
 
 
 def test_the_stand_in_is_certified_as_what_it_is(tmp_path: Path) -> None:
     out = tmp_path / "certificate.json"
     with small_lab(f"certify-{os.getpid()}", nodes=2) as lab:
         words = ("certify", "gang0", "--model", lab.model, "--out", str(out))
-        asked = lab.deploy(*words, check=False)
-        assert asked.returncode == 2 and "kill one of its ranks" in asked.stderr and "use --yes" in asked.stderr
+        asked = lab.deploy(*words, code=2)
+        assert "kill one of its ranks" in asked.stderr and "use --yes" in asked.stderr
         assert not out.exists() and lab.gang()["state"] == "absent"
-        done = lab.deploy(*words, "--yes", check=False, timeout=600)
-        assert done.returncode == 3, done.stdout + done.stderr
+        done = lab.deploy(*words, "--yes", code=3, timeout=600)
         assert "say nothing about a GPU" in done.stdout
         document = json.loads(out.read_text())
         steps = {one["name"]: one for one in document["steps"]}

@@ -280,12 +280,12 @@ def test_a_watching_doctor_says_what_is_new_and_what_is_gone(lab: SmallLab) -> N
         reading.start()
         try:
             until(lambda: looks(lab), 60)
-            lab.deploy("lab", "break", "--name", lab.name, node, "ecc", "1")
+            lab.run("break", node, "ecc", "1")
             until(lambda: any(f"{node}:" in line and "[GPU-HEALTH]" in line and "new:" in line for line in lines), 60,
                   lambda: lines)  # fmt: skip
             with exporter(lab) as address:
                 assert f'l40s_finding{{id="GPU-HEALTH",node="{node}"' in scraped(address)
-            lab.deploy("lab", "heal", "--name", lab.name, node, "ecc")
+            lab.run("heal", node, "ecc")
             until(lambda: any("[GPU-HEALTH]" in line and "gone:" in line for line in lines), 60, lambda: lines)
         finally:
             doctor.terminate()

@@ -103,7 +103,7 @@ def arrived(lab: SmallLab) -> Newcomer:
 @pytest.fixture(scope="module")
 def newcomer() -> Iterator[Newcomer]:
     with small_lab("init", level=2) as lab:
-        if lab.json("lab", "status", "--name", lab.name)["level"] != 2:
+        if lab.running_level() != 2:
             pytest.skip("nodes that boot systemd can't be had here")
         yield arrived(lab)
 

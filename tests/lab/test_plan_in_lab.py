@@ -8,13 +8,15 @@ import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support.small_lab import RunningLab
 
-from .conftest import RunningLab, needs_root
+from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -34,7 +36,7 @@ def plan(lab: RunningLab, *words: str) -> str:
 
 def test_the_articles_launch_on_the_articles_cluster(lab: RunningLab) -> None:
     document: dict[str, Any] = json.loads(plan(lab, *MODEL, "--stack", "sglang-0.4.4-l40s", "--json"))
-    leader = lab.hosts()["node0"]["ansible_host"]
+    leader = lab.hosts()["node0"]
     assert [(node["name"], node["node_rank"]) for node in document["nodes"]] == [(f"node{n}", n) for n in range(4)]
     for node in document["nodes"]:
         assert node["env"]["NCCL_DEBUG"] == "INFO"
@@ -53,13 +55,13 @@ def test_the_same_facts_give_the_same_plan(lab: RunningLab) -> None:
 
 def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLab, tmp_path: Path) -> None:
     key = secrets.token_hex(24)
-    inventory = keyed_inventory(lab, tmp_path, key)
+    lab = keyed(lab, tmp_path, key)
     words = (*MODEL, "--stack", "sglang-0.4.4-l40s")
     file = tmp_path / "plan.json"
-    command(lab, inventory, "plan", *words, "--out", str(file))
+    lab.deploy("plan", *words, "--out", str(file))
     try:
-        up = json.loads(command(lab, inventory, "up", "--plan", str(file), "--json"))
-        shown = [file.read_text(), command(lab, inventory, "logs", "--lines", "5000"), json.dumps(up)]
+        up = json.loads(lab.deploy("up", "--plan", str(file), "--json").stdout)
+        shown = [file.read_text(), lab.deploy("logs", "--lines", "5000").stdout, json.dumps(up)]
         shown += [lab.ssh(name, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '") for name in lab.hosts()]
         assert not any(key in text for text in shown)
         assert "launch_with_secrets.py" in shown[3]
@@ -67,52 +69,46 @@ def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLa
         assert "engine-secrets" not in lab.ssh("node1", "ls /var/lib/l40s-deploy/gangs/gang0")
         url = up["gangs"][0]["service"]["url"] + "/v1/models"
         assert [status(url, header) for header in (None, f"Bearer {key}")] == [401, 200]
-        same = json.loads(command(lab, inventory, "plan", *words, "--diff", "--json"))["gangs"][0]
+        same = lab.json("plan", *words, "--diff", code=0)["gangs"][0]
         assert (same["state"], same["changes"], same["restart"]) == ("ready", [], False)
-        more = command(lab, inventory, "plan", *words, "--diff", "--json", "--", "--enable-cache-report")
+        more = lab.deploy("plan", *words, "--diff", "--json", "--", "--enable-cache-report").stdout
         changed = json.loads(more)["gangs"][0]
         assert changed["restart"]
         assert {change["name"] for change in changed["changes"]} == {"--enable-cache-report"}
-        again = json.loads(
-            command(lab, inventory, "restart", "--now", "--json")
-        )  # whoever restarts need not have the key
+        again = lab.json("restart", "--now", code=0)  # whoever restarts need not have the key
         assert again["gangs"][0]["run_id"] != up["gangs"][0]["run_id"] and key not in json.dumps(again)
         assert [status(url, header) for header in (None, f"Bearer {key}")] == [401, 200]
     finally:
-        command(lab, inventory, "down")
+        lab.deploy("down")
 
 
 def test_the_second_model_starts_on_the_second_stack_and_weighs_one_byte_a_parameter(
     lab: RunningLab, tmp_path: Path
 ) -> None:
     """Two bytes per weight would be 42 GiB on each GPU, with no room for the KV cache."""
-    inventory = keyed_inventory(lab, tmp_path, secrets.token_hex(24))
+    lab = keyed(lab, tmp_path, secrets.token_hex(24))
     words = ("--model", "DeepSeek-R1-Channel-INT8", "--stack", "sglang-0.5.23")
     try:
-        (gang,) = json.loads(command(lab, inventory, "up", *words, "--json"))["gangs"]
+        (gang,) = lab.json("up", *words, code=0)["gangs"]
         assert (gang["state"], gang["model"]) == ("ready", "DeepSeek-R1-Channel-INT8")
         used = [rank["gpu_memory_bytes"] / (1 << 30) for node in gang["nodes"] for rank in node["ranks"]]
         assert len(used) == 32 and all(21.0 < each < 44.0 for each in used), used
-        weighed = re.findall(r"type=\S+, .*mem usage=([\d.]+) GB", command(lab, inventory, "logs", "--lines", "5000"))
+        weighed = re.findall(r"type=\S+, .*mem usage=([\d.]+) GB", lab.deploy("logs", "--lines", "5000").stdout)
         assert weighed and all(20.0 < float(each) < 23.0 for each in weighed), weighed
     finally:
-        command(lab, inventory, "down")
+        lab.deploy("down")
 
 
-def keyed_inventory(lab: RunningLab, folder: Path, key: str) -> Path:
-    """The lab's inventory with an API key in a file, and an engine that starts quickly."""
+def keyed(lab: RunningLab, folder: Path, key: str) -> RunningLab:
+    """The lab with an API key in a file, and an engine that starts quickly."""
     file = folder / "key"
     file.touch(0o600)
     file.write_text(key)
-    document = lab.inventory()
+    document = lab.lab_inventory()
     document["all"]["vars"] |= {"l40s_api_key_file": str(file), "l40s_env": {"STANDIN_SPEED": "0.1"}}
     inventory = folder / "hosts.yml"
     inventory.write_text(yaml.safe_dump(document))
-    return inventory
-
-
-def command(lab: RunningLab, inventory: Path, *words: str) -> str:
-    return lab.deploy(*words, inventory=inventory, deadline_s=120.0).stdout
+    return replace(lab, inventory=inventory)
 
 
 def status(url: str, authorization: str | None) -> int:

@@ -78,7 +78,7 @@ class Nodes:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     with small_lab("prepare", level=2) as lab:
-        if lab.json("lab", "status", "--name", lab.name)["level"] != 2:
+        if lab.running_level() != 2:
             pytest.skip("nodes that boot systemd can't be had here")
         become = {"ansible_become": True, "ansible_become_user": "l40s"}
         packages = {"system_packages_wanted": list(PACKAGES)}

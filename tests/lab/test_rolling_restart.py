@@ -72,8 +72,8 @@ def test_a_guard_brings_a_killed_router_back_and_every_record_has_it(lab: SmallL
         until(lambda: lab.json("router", "status")["state"] == "failed", 10.0)
 
     kill()
-    told = lab.deploy("router", "status", check=False)
-    assert told.returncode == 5 and "start it again: l40s-deploy router up" in told.stdout, told.stdout
+    told = lab.deploy("router", "status", code=5)
+    assert "start it again: l40s-deploy router up" in told.stdout, told.stdout
     assert "\\x1b" not in told.stdout
     assert lab.json("status")["router"]["error"]["fix"] == "l40s-deploy router up"
     (said,) = lab.json("why", "router")["gangs"]
@@ -138,7 +138,7 @@ def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: Small
     before = lab.json("status")["gangs"]
     plan_for(lab, STANDIN_FAIL="rank=1,phase=weights,how=oom")
     with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
-        ended = lab.deploy("up", "--model", str(lab.profile), check=False)
+        ended = lab.deploy("up", "--model", str(lab.profile), code=None)
     plan_for(lab)
     assert ended.returncode == 5, ended.stderr
     assert "error: gang gang0: node0" in ended.stderr and "out of memory" in ended.stderr, ended.stderr
@@ -180,12 +180,12 @@ def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fau
     last, clients = lab.gang(1)["run_id"], 6
     with Load(ROUTER, MODEL, clients=clients, pause_s=0.02) as load:
         until(lambda: load.good > 10 * clients, 60 * slack(), lambda: str(load.bad))
-        lab.deploy("lab", "break", "--name", lab.name, "node1", *fault)
+        lab.run("break", "node1", *fault)
         died = load.good
         until(lambda: load.good > died + 50 * clients, 120 * slack(), lambda: str(load.bad))
     assert len(load.bad) <= clients, load.bad
     if fault[0] == "power-off":
-        lab.deploy("lab", "heal", "--name", lab.name, "node1", *fault)
+        lab.run("heal", "node1", *fault)
     lab.deploy("guard", "--once", "--golden-every", "0")
     assert lab.gang(1)["state"] == "ready" and lab.gang(1)["run_id"] != last
     assert len(workers(lab)) == 3
@@ -204,19 +204,18 @@ def test_what_would_refuse_a_start_refuses_the_stop_while_all_serve(lab: SmallLa
                 ("restart", "gang1", "--maintenance", "--run", "true"),
                 ("rollback", "gang1"),
             ):
-                ended = lab.deploy(*words, check=False)
-                assert ended.returncode == 3, (words, ended.stderr)
+                ended = lab.deploy(*words, code=3)
                 assert "node1" in ended.stderr and "does not exist" in ended.stderr, (words, ended.stderr)
             until(lambda: load.good > 50, 60 * slack(), lambda: str(load.bad))
     finally:
         lab.on("node1", f"mv /workspace/away /workspace/{MODEL}")
     assert load.bad == []
     assert [gang["run_id"] for gang in lab.json("status")["gangs"]] == before
-    lab.deploy("lab", "break", "--name", lab.name, "node2", "ecc", "1")
+    lab.run("break", "node2", "ecc", "1")
     try:
-        ended = lab.deploy("restart", "--rolling", check=False)
+        ended = lab.deploy("restart", "--rolling", code=None)
     finally:
-        lab.deploy("lab", "heal", "--name", lab.name, "node2", "ecc")
+        lab.run("heal", "node2", "ecc")
     assert ended.returncode == 3 and "GPU-HEALTH" in ended.stderr, ended.stderr
     assert [gang["run_id"] for gang in lab.json("status")["gangs"]] == before
     assert len(workers(lab)) == 3
@@ -244,8 +243,8 @@ def test_down_takes_a_gang_out_before_it_stops(lab: SmallLab) -> None:
     told = lab.json("status")
     assert [gang["router"] for gang in told["gangs"]] == ["in", "out", "out"]
     assert told["router"]["healthy"] and [worker["gang"] for worker in told["router"]["workers"]] == ["gang0"]
-    refused = lab.deploy("restart", "--rolling", check=False)
-    assert refused.returncode == 2 and "none would be left" in refused.stderr
+    refused = lab.deploy("restart", "--rolling", code=2)
+    assert "none would be left" in refused.stderr
 
 
 def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang(lab: SmallLab, tmp_path: Path) -> None:
@@ -313,7 +312,7 @@ def test_no_request_fails_while_gangs_restart_over_lines_that_lose_and_delay(lab
     before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
     for node in lab.hosts():
         for fault in faults:
-            lab.deploy("lab", "break", "--name", lab.name, node, *fault)
+            lab.run("break", node, *fault)
     with Load(ROUTER, MODEL, clients=3, pause_s=0.1) as load:
         done = lab.deploy("restart", "--rolling")
     assert "restarted one after the other" in done.stdout

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.support.load import complete
+from tests.support.preloaded import L40S_DEPLOY
 from tests.support.router import NotInstalled, router_environment, router_group
-from tests.support.small_lab import guarding, serving
+from tests.support.small_lab import RunningLab, guarding, serving
 from tests.support.waiting import slack, until
 
-from .conftest import RunningLab, needs_root
-from .test_gang_in_lab import Operator, write_inventory
+from .conftest import needs_root
+from .test_gang_in_lab import look_until, nothing_left, write_inventory
 
 pytestmark = [pytest.mark.lab, needs_root, pytest.mark.timeout(600)]
 
@@ -27,48 +28,48 @@ FOUR = ["node0", "node1", "node2", "node3"]
 
 
 @pytest.fixture(scope="module")
-def operator(labs: Callable[[str], RunningLab]) -> Operator:
+def operator(labs: Callable[[str], RunningLab]) -> RunningLab:
     lab = labs("survive")
     lab.run("up")
-    at_work = Operator(lab, write_inventory(lab, "survive.yml", l40s_lease=LEASE_S))
-    at_work.type("up", *MODEL)
+    at_work = replace(lab, inventory=write_inventory(lab, "survive.yml", l40s_lease=LEASE_S))
+    at_work.deploy("up", *MODEL)
     return at_work
 
 
 @pytest.fixture
-def routed(operator: Operator) -> Iterator[Operator]:
+def routed(operator: RunningLab) -> Iterator[RunningLab]:
     """The same with the real router in front of the gang, for this test; without it if it can't be installed."""
     document = yaml.safe_load(operator.inventory.read_text())
     try:
-        group = router_group(router_environment(), operator.lab.directory / "router", ROUTER_PORT)
+        group = router_group(router_environment(), operator.directory / "router", ROUTER_PORT)
     except NotInstalled:
         yield operator
         return
     document["all"]["children"]["router"] = group
-    path = operator.lab.directory / "routed.yml"
+    path = operator.directory / "routed.yml"
     path.write_text(yaml.safe_dump(document))
-    at_work = Operator(operator.lab, path)
+    at_work = replace(operator, inventory=path)
     try:
-        at_work.type("router", "up")
+        at_work.deploy("router", "up")
         yield at_work
     finally:
-        at_work.type("router", "down", code=None)
+        at_work.deploy("router", "down", code=None)
 
 
-def sends_requests_to(operator: Operator, url: str) -> bool:
+def sends_requests_to(operator: RunningLab, url: str) -> bool:
     """The router has this worker and no other; without a router there is nothing to check."""
     if operator.inventory.name != "routed.yml":
         return True
-    workers = json.loads(operator.type("router", "status", "--json", code=None).stdout)["workers"]
+    workers = operator.json("router", "status")["workers"]
     return [(one["url"], one["healthy"]) for one in workers] == [(url, True)]
 
 
 @contextmanager
-def watched(operator: Operator, *more: str) -> Iterator[Path]:
+def watched(operator: RunningLab, *more: str) -> Iterator[Path]:
     """A guard that goes on without a node and returns to all nodes by itself; yields the file of its output."""
-    said = operator.lab.directory / "guard.txt"
-    words = operator.command("guard", "--degrade-after", f"{AFTER_S}s", "--restore", "auto", *more)
-    with guarding(words, operator.lab.environment(), said):
+    said = operator.directory / "guard.txt"
+    words = [*L40S_DEPLOY, "guard", "--degrade-after", f"{AFTER_S}s", "--restore", "auto", *more]
+    with guarding(words, operator.environment, said):
         yield said
 
 
@@ -76,14 +77,15 @@ def completion(url: str) -> str:
     return complete(url, MODEL[1], "The capital of France is", 8)
 
 
-def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(routed: Operator) -> None:
+def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(routed: RunningLab) -> None:
     operator, lost = routed, "node0"
     left = [name for name in FOUR if name != lost]
     with watched(operator) as said:
-        before, led = operator.gang(0)["run_id"], operator.gang(0)["service"]["url"]
+        before, led = operator.gang(code=0)["run_id"], operator.gang(code=0)["service"]["url"]
         assert sends_requests_to(operator, led)
-        operator.lab.run("break", lost, "power-off")
-        gang = operator.until(
+        operator.run("break", lost, "power-off")
+        gang = look_until(
+            operator,
             lambda gang: gang["run_id"] != before and gang["state"] == "degraded" and serving(gang, left),
             (LEASE_S + AFTER_S + 60) * slack(),
         )
@@ -91,20 +93,21 @@ def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(route
         assert (gang["serving_nodes"], gang["missing"]) == (3, [lost])
         assert sorted({rank["tp_rank"] for node in gang["nodes"] for rank in node["ranks"]}) == list(range(8))
         assert "Paris" in completion(gang["service"]["url"])
-        assert operator.type("status", code=3).stdout.count("3 of 4 nodes")
+        assert operator.deploy("status", code=3).stdout.count("3 of 4 nodes")
         until(lambda: sends_requests_to(operator, gang["service"]["url"]), 30 * slack(), said.read_text)
         assert gang["service"]["url"] != led
 
         on_three = gang["run_id"]
-        operator.lab.run("heal", lost, "power-off")
-        gang = operator.until(
+        operator.run("heal", lost, "power-off")
+        gang = look_until(
+            operator,
             lambda gang: gang["degraded_reason"] is None and gang["state"] == "ready" and serving(gang, FOUR),
             60 * slack(),
         )
         assert gang["missing"] == []
         assert "Paris" in completion(gang["service"]["url"])
         until(lambda: sends_requests_to(operator, led), 30 * slack(), said.read_text)
-        runs = json.loads(operator.type("history", "--json").stdout)["runs"]
+        runs = operator.json("history")["runs"]
         newest = [run["run_id"] for run in runs if run["run_id"] >= on_three]
         phases = gang["start"]["phases"]
         assert phases["weights"] <= phases[gang["start"]["longest"]] <= gang["start"]["seconds"]
@@ -115,107 +118,110 @@ def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(route
     assert "continuing without it in" in words and f"on 3 of 4 nodes, without {lost}" in words
 
 
-def test_a_node_that_answers_but_has_lost_a_gpu_is_left_out_until_it_has_it_again(operator: Operator) -> None:
+def test_a_node_that_answers_but_has_lost_a_gpu_is_left_out_until_it_has_it_again(operator: RunningLab) -> None:
     lost = "node1"
     with watched(operator) as said:
-        before = operator.gang(0)["run_id"]
-        operator.lab.run("break", lost, "gpu-lost", "3")
-        gang = operator.until(
+        before = operator.gang(code=0)["run_id"]
+        operator.run("break", lost, "gpu-lost", "3")
+        gang = look_until(
+            operator,
             lambda gang: (
                 gang["run_id"] != before and gang["state"] == "degraded" and serving(gang, ["node0", "node2", "node3"])
             ),
             (AFTER_S + 60) * slack(),
         )
         assert gang["missing"] == [lost], said.read_text()
-        operator.lab.run("heal", lost)
-        operator.until(lambda gang: gang["state"] == "ready" and serving(gang, FOUR), 60 * slack())
+        operator.run("heal", lost)
+        look_until(operator, lambda gang: gang["state"] == "ready" and serving(gang, FOUR), 60 * slack())
         until(lambda: "it serves on all 4 nodes again" in said.read_text(), 30 * slack(), said.read_text)
     words = said.read_text()
     assert f" gang0: {lost}: GPU 3 fell off the bus" in words and "GPU-MISSING" in words
     assert f"on 3 of 4 nodes, without {lost}" in words
 
 
-def test_the_stack_without_pipelines_can_not_go_on_and_says_what_could(operator: Operator) -> None:
-    refused = operator.type("up", *MODEL, "--stack", "sglang-0.4.4-l40s", "--without", "node1", "--dry-run", code=2)
+def test_the_stack_without_pipelines_can_not_go_on_and_says_what_could(operator: RunningLab) -> None:
+    refused = operator.deploy("up", *MODEL, "--stack", "sglang-0.4.4-l40s", "--without", "node1", "--dry-run", code=2)
     assert "TP24 does not work" in refused.stderr
     assert "needs a stack with SGLang 0.5" in refused.stderr
-    until(lambda: operator.gang(0)["state"] == "ready", 30 * slack())
+    until(lambda: operator.gang(code=0)["state"] == "ready", 30 * slack())
 
 
 @pytest.mark.long
-def test_gids_that_moved_between_a_death_and_the_restart_are_found_again(operator: Operator) -> None:
+def test_gids_that_moved_between_a_death_and_the_restart_are_found_again(operator: RunningLab) -> None:
     node, _ = operator.rank(17)
-    ports = [name for name in operator.lab.ssh(node, "ls /sys/class/infiniband").split() if name.startswith("mlx5")]
-    operator.lab.run("break", node, "kill-rank", "17")
-    operator.until(lambda gang: gang["state"] == "failed", 30 * slack())
+    ports = [name for name in operator.ssh(node, "ls /sys/class/infiniband").split() if name.startswith("mlx5")]
+    operator.run("break", node, "kill-rank", "17")
+    look_until(operator, lambda gang: gang["state"] == "failed", 30 * slack())
     for port in ports:
-        operator.lab.run("break", node, "gid-shifted", port, check=False)
-    guarded = operator.type("guard", "--once", "--golden-every", "0")
+        operator.run("break", node, "gid-shifted", port, check=False)
+    guarded = operator.deploy("guard", "--once", "--golden-every", "0")
     assert f"GID index 3 -> 5 on {node}" in guarded.stderr, guarded.stderr
-    assert operator.gang(0)["state"] == "ready"
-    assert "NCCL_IB_GID_INDEX" not in operator.type("plan", *MODEL, "--diff").stdout
-    operator.lab.run("heal", node)
+    assert operator.gang(code=0)["state"] == "ready"
+    assert "NCCL_IB_GID_INDEX" not in operator.deploy("plan", *MODEL, "--diff").stdout
+    operator.run("heal", node)
 
 
 def test_a_gang_whose_node_lost_its_last_rdma_port_is_planned_anew_over_tcp_until_it_is_back(
-    operator: Operator,
+    operator: RunningLab,
 ) -> None:
     node, _ = operator.rank(17)
-    ports = [name for name in operator.lab.ssh(node, "ls /sys/class/infiniband").split() if name.startswith("mlx5")]
-    before = operator.gang(0)["run_id"]
-    operator.lab.run("break", node, "kill-rank", "17")
-    operator.until(lambda gang: gang["state"] == "failed", 30 * slack())
+    ports = [name for name in operator.ssh(node, "ls /sys/class/infiniband").split() if name.startswith("mlx5")]
+    before = operator.gang(code=0)["run_id"]
+    operator.run("break", node, "kill-rank", "17")
+    look_until(operator, lambda gang: gang["state"] == "failed", 30 * slack())
     for port in ports:
-        operator.lab.run("break", node, "port-down", port, check=False)
+        operator.run("break", node, "port-down", port, check=False)
     with watched(operator, "--pause", "1") as said:
-        gang = operator.until(
+        gang = look_until(
+            operator,
             lambda gang: gang["run_id"] != before and gang["state"] == "ready" and serving(gang, FOUR),
             (AFTER_S + 60) * slack(),
         )
         until(lambda: "4 of 4 nodes, planned anew" in said.read_text(), 30 * slack(), said.read_text)
         over_tcp = gang["run_id"]
-        operator.lab.run("heal", node)
-        operator.until(
-            lambda gang: gang["run_id"] != over_tcp and gang["state"] == "ready" and serving(gang, FOUR), 60 * slack()
+        operator.run("heal", node)
+        look_until(
+            operator,
+            lambda gang: gang["run_id"] != over_tcp and gang["state"] == "ready" and serving(gang, FOUR),
+            60 * slack(),
         )
         until(lambda: "it serves on all 4 nodes again" in said.read_text(), 30 * slack(), said.read_text)
     words = " ".join(said.read_text().split())
     assert f"{node}: none of its RDMA ports can be used" in words
     assert "no RDMA port of this node can carry the gang's traffic: all of it uses TCP on bond0" in words, words
     assert "about 26 instead of 49 tokens/s" in words
-    assert "NCCL_" not in operator.type("plan", *MODEL, "--diff").stdout
+    assert "NCCL_" not in operator.deploy("plan", *MODEL, "--diff").stdout
 
 
-def with_a_spare(operator: Operator, spare: str) -> Operator:
+def with_a_spare(operator: RunningLab, spare: str) -> RunningLab:
     """The same lab, with one of its nodes as a spare of the gang of the others."""
-    path = write_inventory(operator.lab, "spare.yml", l40s_lease=LEASE_S)
+    path = write_inventory(operator, "spare.yml", l40s_lease=LEASE_S)
     document = yaml.safe_load(path.read_text())
     (gang,) = document["all"]["children"]["gangs"]["children"].values()
     gang["hosts"][spare]["l40s_role"] = "spare"
     path.write_text(yaml.safe_dump(document))
-    return Operator(operator.lab, path)
+    return replace(operator, inventory=path)
 
 
 @pytest.mark.long
-def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Operator) -> None:
+def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: RunningLab) -> None:
     """A gang of three here: it runs as requested, with the same layout, on the spare."""
-    operator.type("down", "--now")
+    operator.deploy("down", "--now")
     three, lost, asked = with_a_spare(operator, "node3"), "node1", ("--tp", "8", "--pp", "3")
-    plan = json.loads(three.type("plan", *MODEL, *asked, "--json").stdout)["gangs"][0]
+    plan = three.json("plan", *MODEL, *asked)["gangs"][0]
     assert (plan["spares"], plan["nodes"]) == (["node3"], ["node0", "node1", "node2"])
-    roles = {
-        node["name"]: node["role"] for node in json.loads(three.type("doctor", "--json", code=None).stdout)["nodes"]
-    }
+    roles = {node["name"]: node["role"] for node in three.json("doctor")["nodes"]}
     assert roles == {"node0": "member", "node1": "member", "node2": "member", "node3": "spare"}
-    three.type("up", *MODEL, *asked)
-    gang = three.gang(0)
+    three.deploy("up", *MODEL, *asked)
+    gang = three.gang(code=0)
     assert (gang["state"], [(one["name"], one["state"]) for one in gang["spares"]]) == ("ready", [("node3", "idle")])
     assert [node["name"] for node in gang["nodes"]] == ["node0", "node1", "node2"]
 
     with watched(three) as said:
         before = gang["run_id"]
-        three.lab.run("break", lost, "power-off")
-        gang = three.until(
+        three.run("break", lost, "power-off")
+        gang = look_until(
+            three,
             lambda gang: (
                 gang["run_id"] != before and gang["state"] == "ready" and serving(gang, ["node0", "node3", "node2"])
             ),
@@ -224,28 +230,28 @@ def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Oper
         assert (gang["state"], gang["degraded_reason"], gang["missing"]) == ("ready", None, [lost]), said.read_text()
         assert (gang["serving_nodes"], gang["spares"][0]["state"]) == (3, "serving")
         assert "Paris" in completion(gang["service"]["url"])
-        assert {one["node"] for one in json.loads(three.type("lock", "--json", code=None).stdout)["locks"]} >= {"node3"}
+        assert {one["node"] for one in three.json("lock")["locks"]} >= {"node3"}
 
-        three.lab.run("heal", lost, "power-off")
-        gang = three.until(
-            lambda gang: gang["state"] == "ready" and serving(gang, ["node0", "node1", "node2"]), 90 * slack()
+        three.run("heal", lost, "power-off")
+        gang = look_until(
+            three, lambda gang: gang["state"] == "ready" and serving(gang, ["node0", "node1", "node2"]), 90 * slack()
         )
         assert (gang["state"], gang["missing"], gang["spares"][0]["state"]) == ("ready", [], "idle")
     words = said.read_text()
     assert f"without {lost}, with the spare node3" in words and "it serves on all 3 nodes again" in words
-    three.nothing_left(30 * slack(), "node3")
+    nothing_left(three, 30 * slack(), "node3")
 
 
-def test_up_without_a_node_takes_the_spare_and_down_ends_it_there(operator: Operator) -> None:
-    operator.type("down", "--now")
+def test_up_without_a_node_takes_the_spare_and_down_ends_it_there(operator: RunningLab) -> None:
+    operator.deploy("down", "--now")
     three = with_a_spare(operator, "node3")
     asked = ("--tp", "8", "--pp", "3")
-    said = three.type("up", *MODEL, *asked, "--without", "node0", "--replace")
+    said = three.deploy("up", *MODEL, *asked, "--without", "node0", "--replace")
     assert "in its place: node3" in said.stderr
-    gang = three.gang(0)
+    gang = three.gang(code=0)
     assert serving(gang, ["node3", "node1", "node2"])
-    three.type("restart", "--now")
-    assert serving(three.gang(0), ["node3", "node1", "node2"]), "a restart keeps the spare"
-    three.type("down", "--now")
-    three.nothing_left(30 * slack())
+    three.deploy("restart", "--now")
+    assert serving(three.gang(code=0), ["node3", "node1", "node2"]), "a restart keeps the spare"
+    three.deploy("down", "--now")
+    nothing_left(three, 30 * slack())
     assert three.gang()["state"] == "absent"

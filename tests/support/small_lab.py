@@ -57,7 +57,149 @@ IN_PLACE = "' 3 order.jso[n]'"
 
 
 @dataclass
-class SmallLab:
+class RunningLab:
+    """One lab as an operator has it: its name, the folder that has labs, and commands.
+
+    inventory: of commands
+    """
+
+    name: str
+    root: Path
+    inventory: Path = Path()
+
+    def __post_init__(self) -> None:
+        if self.inventory == Path():
+            self.inventory = self.directory / "inventory.yml"
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.name
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "L40S_LAB_ROOT": str(self.root), "L40S_INVENTORY": str(self.inventory)}
+
+    def lab_inventory(self) -> dict[str, Any]:
+        document: dict[str, Any] = yaml.safe_load((self.directory / "inventory.yml").read_text())
+        return document
+
+    def host_variables(self) -> dict[str, dict[str, Any]]:
+        """By node, in the inventory's order."""
+        gangs = self.lab_inventory()["all"]["children"]["gangs"]["children"]
+        return {name: facts for gang in gangs.values() for name, facts in gang["hosts"].items()}
+
+    def hosts(self) -> dict[str, str]:
+        """Address of every node, by name."""
+        return {name: facts["ansible_host"] for name, facts in self.host_variables().items()}
+
+    def run(self, *words: str, check: bool = True, timeout: float = 90.0) -> subprocess.CompletedProcess[str]:
+        """Run `l40s-deploy lab WORDS --name NAME`, at level 1 unless WORDS say otherwise, whatever is cached here.
+
+        timeout: on an idle machine, in seconds
+        """
+        if words[:1] == ("up",) and "--level" not in words:
+            words = (*words, "--level", "1")
+        return self.deploy("lab", *words, "--name", self.name, code=0 if check else None, timeout=timeout)
+
+    def running_level(self) -> int:
+        return int(self.json("lab", "status", "--name", self.name)["level"])
+
+    def console(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run `l40s-deploy lab WORDS` where the lab's name must come early; with any exit code."""
+        return subprocess.run(
+            [*L40S_DEPLOY, "lab", words[0], "--name", self.name, *words[1:]],
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60 * slack(),
+            check=False,
+        )
+
+    def deploy(self, *words: str, code: int | None = 0, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
+        """Run `l40s-deploy WORDS`. code: the wanted one; None: any. timeout: on an idle machine, in seconds"""
+        done = preloaded.run(words, self.environment, timeout * slack())
+        assert code in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start `l40s-deploy WORDS` in the background."""
+        return subprocess.Popen(
+            [*L40S_DEPLOY, *words],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def json(self, *words: str, code: int | None = None) -> Any:
+        return json.loads(self.deploy(*words, "--json", code=code).stdout)
+
+    def gang(self, place: int = 0, *, code: int | None = None) -> dict[str, Any]:
+        """One gang of `status --json`."""
+        gang: dict[str, Any] = self.json("status", code=code)["gangs"][place]
+        return gang
+
+    def rank(self, tp_rank: int, gang: int = 0) -> tuple[str, int]:
+        """(node, process id) of a rank."""
+        for node in self.gang(gang)["nodes"]:
+            for rank in node["ranks"]:
+                if rank["tp_rank"] == tp_rank:
+                    return str(node["name"]), int(rank["pid"])
+        raise AssertionError(f"no TP{tp_rank}")
+
+    def ssh(
+        self,
+        node: str,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        user: str = "",
+        check: bool = True,
+        timeout: float = 30.0,
+    ) -> str:
+        """Run a command on a node through OpenSSH, as in the inventory, or as another user."""
+        done = subprocess.run(
+            [*shlex.split(self.ssh_command(node, user)), command],
+            input=stdin,
+            capture_output=True,
+            timeout=timeout * slack(),
+            check=False,
+        )
+        assert done.returncode == 0 or not check, done.stderr.decode("utf-8", "replace")
+        return done.stdout.decode("utf-8", "replace")
+
+    def on(self, node: str, command: str, stdin: bytes = b"", *, check: bool = True, timeout: float = 30.0) -> str:
+        """The same as root."""
+        if self.lab_inventory()["all"]["vars"].get("ansible_become"):
+            command = f"sudo -n sh -c {shlex.quote(command)}"
+        return self.ssh(node, command, stdin, check=check, timeout=timeout)
+
+    def ssh_command(self, node: str, user: str = "") -> str:
+        """OpenSSH to a node, as in its inventory, as one line for a shell."""
+        variables = self.lab_inventory()["all"]["vars"]
+        words = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+        words += shlex.split(variables["ansible_ssh_common_args"])
+        words += ["-i", variables["ansible_ssh_private_key_file"], "-p", str(variables["ansible_port"])]
+        return shlex.join([*words, f"{user or variables['ansible_user']}@{self.hosts()[node]}"])
+
+    def engine_processes(self, nodes: Sequence[str] = ()) -> dict[str, str]:
+        """Engine processes that still run, by node; empty if none does."""
+        return self._running(
+            "pgrep -af 'sglang::|launch_server|standin|VLLM::|vllm.entrypoints' | grep -v pgrep", nodes or self.hosts()
+        )
+
+    def in_place_processes(self) -> dict[str, str]:
+        """The network test's ranks and the tuners that still run, by node; empty if none runs."""
+        return self._running(f"pgrep -af {IN_PLACE}", self.hosts())
+
+    def _running(self, look: str, nodes: Iterable[str]) -> dict[str, str]:
+        found = {node: self.on(node, f"{look} || true").strip() for node in nodes}
+        return {node: processes for node, processes in found.items() if processes}
+
+
+@dataclass(kw_only=True)
+class SmallLab(RunningLab):
     """One running lab with `gangs` gangs of `nodes` nodes. Commands are an operator's own.
 
     engine: standin with the small model, sglang, vllm: the real one with the lab's tiny model, or none; ranks: of each
@@ -65,7 +207,6 @@ class SmallLab:
     deaths: how the stand-in's ranks die, as `lab up --deaths` says
     """
 
-    name: str
     gangs: int = 1
     nodes: int = 2
     level: int = 1
@@ -74,9 +215,9 @@ class SmallLab:
     deaths: str = "plain"
     gpus: int = 2
     env: dict[str, str] = field(default_factory=dict)
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="small-lab-")))
 
     def __post_init__(self) -> None:
+        self.folder = self.root.parent
         self.inventory = self.folder / "hosts.yml"
         self.profile = self.folder / f"{MODEL}.yml"
 
@@ -87,23 +228,18 @@ class SmallLab:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "L40S_INVENTORY": str(self.inventory),
-            "L40S_LAB_ROOT": str(self.folder / "labs"),
-            "XDG_STATE_HOME": str(self.folder / "state"),
-        }
+        return {**super().environment, "XDG_STATE_HOME": str(self.folder / "state")}
 
     def up(self) -> None:
         """Start the lab and put the model on its nodes (the real engine's is already on them)."""
         self.profile.write_text(yaml.safe_dump(_profile()))
         shape = self.folder / "shape.yml"
         shape.write_text(yaml.safe_dump(_shape(self.gpus)))
-        (self.folder / "labs").mkdir(exist_ok=True)
-        self.deploy(
-            *("lab", "up", "--name", self.name, "--wiring", str(shape)),
-            *("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes), "--level", str(self.level)),
-            *("--engine", self.engine, "--ranks", str(self.ranks), "--deaths", self.deaths),
+        self.root.mkdir(exist_ok=True)
+        self.run(
+            *("up", "--wiring", str(shape), "--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes)),
+            *("--level", str(self.level), "--engine", self.engine, "--ranks", str(self.ranks)),
+            *("--deaths", self.deaths),
             timeout=UP_S[self.engine],
         )
         self.write_inventory()
@@ -124,100 +260,25 @@ class SmallLab:
         document["all"]["children"] |= more
         self.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
 
-    def lab_inventory(self) -> dict[str, Any]:
-        document: dict[str, Any] = yaml.safe_load((self.folder / "labs" / self.name / "inventory.yml").read_text())
-        return document
-
-    def hosts(self) -> dict[str, str]:
-        """Address of every node, by name."""
-        gangs = self.lab_inventory()["all"]["children"]["gangs"]["children"]
-        return {name: facts["ansible_host"] for gang in gangs.values() for name, facts in gang["hosts"].items()}
-
-    def deploy(self, *words: str, check: bool = True, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
-        """Run `l40s-deploy WORDS`. timeout: on an idle machine, in seconds."""
-        done = preloaded.run(words, self.environment, timeout * slack())
-        assert done.returncode == 0 or not check, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `l40s-deploy WORDS` in the background."""
-        return subprocess.Popen(
-            [*L40S_DEPLOY, *words],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def json(self, *words: str) -> Any:
-        return json.loads(self.deploy(*words, "--json", check=False).stdout)
-
     def serve(self, *words: str) -> None:
         """`up` with the lab's model."""
         self.deploy("up", "--model", self.model, *words, timeout=UP_S[self.engine])
 
-    def gang(self, place: int = 0) -> dict[str, Any]:
-        """One gang of `status --json`."""
-        gang: dict[str, Any] = self.json("status")["gangs"][place]
-        return gang
 
-    def rank(self, tp_rank: int, gang: int = 0) -> tuple[str, int]:
-        """(node, process id) of a rank."""
-        for node in self.gang(gang)["nodes"]:
-            for rank in node["ranks"]:
-                if rank["tp_rank"] == tp_rank:
-                    return str(node["name"]), int(rank["pid"])
-        raise AssertionError(f"no TP{tp_rank}")
-
-    def on(self, node: str, command: str, stdin: bytes = b"", *, check: bool = True, timeout: float = 30.0) -> str:
-        """Run a command on a node through OpenSSH, as root."""
-        if self.lab_inventory()["all"]["vars"].get("ansible_become"):
-            command = f"sudo -n sh -c {shlex.quote(command)}"
-        done = subprocess.run(
-            [*shlex.split(self.ssh_command(node)), command],
-            input=stdin,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
-        assert done.returncode == 0 or not check, done.stderr.decode("utf-8", "replace")
-        return done.stdout.decode("utf-8", "replace")
-
-    def ssh_command(self, node: str) -> str:
-        """OpenSSH to a node, as in its inventory, as one line for a shell."""
-        variables = self.lab_inventory()["all"]["vars"]
-        words = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-        words += shlex.split(variables["ansible_ssh_common_args"])
-        words += ["-i", variables["ansible_ssh_private_key_file"], "-p", str(variables["ansible_port"])]
-        return shlex.join([*words, f"{variables['ansible_user']}@{self.hosts()[node]}"])
-
-    def engine_processes(self, nodes: Sequence[str] = ()) -> dict[str, str]:
-        """Engine processes that still run, by node; empty if none does."""
-        return self._running(
-            "pgrep -af 'sglang::|launch_server|standin|VLLM::|vllm.entrypoints' | grep -v pgrep", nodes or self.hosts()
-        )
-
-    def in_place_processes(self) -> dict[str, str]:
-        """The network test's ranks and the tuners that still run, by node; empty if none runs."""
-        return self._running(f"pgrep -af {IN_PLACE}", self.hosts())
-
-    def _running(self, look: str, nodes: Iterable[str]) -> dict[str, str]:
-        found = {node: self.on(node, f"{look} || true").strip() for node in nodes}
-        return {node: processes for node, processes in found.items() if processes}
-
-    def down(self) -> None:
-        self.deploy("lab", "down", "--name", self.name)
+def described(name: str, **shape: Any) -> SmallLab:
+    """A small lab in a folder of its own; nothing runs yet."""
+    return SmallLab(name, Path(tempfile.mkdtemp(prefix="small-lab-")) / "labs", **shape)
 
 
 @contextmanager
 def small_lab(name: str, *, of: SmallLab | None = None, **shape: Any) -> Iterator[SmallLab]:
     """A lab that is removed afterwards. of: an already described lab, instead of its shape."""
-    lab = of or SmallLab(name, **shape)
+    lab = of or described(name, **shape)
     try:
         lab.up()
         yield lab
     finally:
-        lab.down()
+        lab.run("down")
         shutil.rmtree(lab.folder, ignore_errors=True)
 
 

@@ -273,7 +273,7 @@ def main(words: list[str]) -> int:
         wanted = names if args.steps == "all" else args.steps.split(",") if args.steps else figures.missing(names)
         if unknown := set(wanted) - set(names):
             sys.exit(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-        lab = CpuLab(f"tp32-{os.getpid()}", folder=Path(tempfile.mkdtemp(prefix="tp32-")))
+        lab = CpuLab(f"tp32-{os.getpid()}", Path(tempfile.mkdtemp(prefix="tp32-")) / "labs")
         until = time.monotonic() + args.seconds - CLOSING_S
         stage = CpuStage(lab, Memory(), args.ranks, until, print, args.kept, **GENTLE)
         play([step for step in chosen if step.name in wanted], stage, figures)

@@ -82,12 +82,12 @@ def _play(engine: EngineUnderTest, see: See) -> None:
 def _refused(lab: SmallLab, see: See) -> None:
     """Before anything starts."""
     for name, words in _WRONG.items():
-        done = lab.deploy("up", "--model", lab.model, "--", *words, check=False)
+        done = lab.deploy("up", "--model", lab.model, "--", *words, code=None)
         cause = lab.gang()["cause"] or {"signature": "nothing started"}
         see(name, f"exit code {done.returncode}, {cause['signature']}")
     holder = lab.on("node0", f"setsid python3 -c '{_LISTENER}' </dev/null >/dev/null 2>&1 & echo $!").strip()
     until(lambda: lab.on("node0", "ss -Hltn sport = :8000"), _FAIL_S, "the port is taken")
-    taken = lab.deploy("up", "--model", lab.model, check=False, timeout=_HUNG_S)
+    taken = lab.deploy("up", "--model", lab.model, code=None, timeout=_HUNG_S)
     see("port-taken", f"exit code {taken.returncode}, {lab.engine_processes() or 'nothing started'}")
     lab.on("node0", f"kill {holder}")
 
@@ -124,7 +124,7 @@ def _requests(lab: SmallLab, tokens: int) -> list[Stream]:
 
 
 def _guarded(lab: SmallLab, see: See) -> None:
-    done = lab.deploy("guard", "--once", check=False, timeout=_HUNG_S)
+    done = lab.deploy("guard", "--once", code=None, timeout=_HUNG_S)
     see("guard", f"exit code {done.returncode}, {lab.gang()['state']}")
 
 
@@ -136,7 +136,7 @@ def _hung(lab: SmallLab, see: See) -> None:
     see("stopped", "node1 TP1 stopped")
     until(lambda: lab.gang()["trouble"] == "hung", _HUNG_S, "the gang counts as hung")
     see("hung", "hung")
-    done = lab.deploy("guard", "--once", check=False, timeout=_HUNG_S)
+    done = lab.deploy("guard", "--once", code=None, timeout=_HUNG_S)
     gang = lab.gang()
     see(
         "hung-guard", f"exit code {done.returncode}, {gang['state']}, {'same' if lab.rank(1)[1] == pid else 'new'} rank"
@@ -145,7 +145,7 @@ def _hung(lab: SmallLab, see: See) -> None:
 
 def _drained(lab: SmallLab, tokens: int, see: See) -> None:
     before, running = lab.gang(), _requests(lab, tokens)
-    done = lab.deploy("restart", check=False, timeout=_HUNG_S)
+    done = lab.deploy("restart", code=None, timeout=_HUNG_S)
     gang = lab.gang()
     see("restart", f"exit code {done.returncode}, {gang['state']}, new run {gang['run_id'] != before['run_id']}")
     see("drain", ", ".join(one.ended() for one in running))

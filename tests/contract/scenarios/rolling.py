@@ -27,7 +27,7 @@ def _play(engine: EngineUnderTest, see: See) -> None:
         see("in-router", _in_router(lab))
         see("text", complete(f"http://127.0.0.1:{port}", "any", CANARY_PROMPT, len(CANARY_TEXT)))
         with Load(f"http://127.0.0.1:{port}", lab.model, clients=2) as load:
-            done = lab.deploy("restart", "--rolling", check=False, timeout=_MOST_S)
+            done = lab.deploy("restart", "--rolling", code=None, timeout=_MOST_S)
         print(f"    {load.good} requests answered, {len(load.bad)} failed, the slowest after {load.slowest_s:.1f} s")
         see("restart", f"exit code {done.returncode}" + (f": {done.stderr[-400:]}" if done.returncode else ""))
         see("failed", f"{len(load.bad)}" + (f": {load.bad[0]}" if load.bad else ""))
@@ -53,7 +53,7 @@ def _served(engine: EngineUnderTest) -> Iterator[tuple[SmallLab, int]]:
             lab.serve()
             yield lab, port
         finally:
-            lab.deploy("router", "down", check=False)
+            lab.deploy("router", "down", code=None)
 
 
 def _gangs(lab: SmallLab) -> list[dict[str, str]]:
