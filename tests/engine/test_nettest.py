@@ -41,15 +41,6 @@ def wait_for_ranks(lab: SmallLab) -> None:
         list(nodes.map(lambda node: lab.on(node, look, timeout=RANKS_S * slack()), lab.hosts()))
 
 
-def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
-    test = lab.start("nettest", "--model", lab.model)
-    wait_for_ranks(lab)
-    test.send_signal(signal.SIGINT)
-    said = test.communicate(timeout=60)[0]
-    assert test.returncode == 130 and "interrupted" in said
-    until(lambda: not lab.in_place_processes(), 30, "nothing of it is left")
-
-
 def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     found = nettest(lab)
     (gang,) = found["gangs"]
@@ -114,15 +105,12 @@ def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
 
 
-def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallLab, tmp_path: Path) -> None:
+def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallLab) -> None:
     """One byte of a MiB, with right checksums: the nodes' kernels and Gloo notice nothing."""
-    out = tmp_path / "certificate.json"
     lab.run("break", "node1", "corrupt-link", "node3")
     try:
         found = nettest(lab, "--verify", code=7)
         done = lab.deploy("up", "--model", lab.model, "--nettest", code=None)
-        words = ("certify", "--model", lab.model, "--yes", "--out", str(out))
-        certified = lab.deploy(*words, code=None, timeout=600)
     finally:
         lab.run("heal", "node1")
     (wrong,) = found["verification"]["corrupt"]
@@ -132,14 +120,6 @@ def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallL
     assert done.returncode == 3, done.stderr
     assert "no rank was started: DATA-CORRUPT" in done.stderr and "node1 to node3" in done.stderr
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
-    document = json.loads(out.read_text())
-    assert (certified.returncode, document["verdict"]) == (7, "wrong"), certified.stdout + certified.stderr
-    assert (document["stand_in"], document["complete"]) == (True, False)
-    assert [one["name"] for one in document["steps"]] == ["discover", "stack check", "nettest"]
-    (wrong,) = document["steps"][-1]["result"]["verification"]["corrupt"]
-    assert (wrong["from"], wrong["to"]) == ("machine2", "machine4") and "wrong" in certified.stdout
-    healed = nettest(lab, "--verify")
-    assert (healed["verification"]["verdict"], healed["tests"], healed["links"]) == ("ok", [], [])
 
 
 @pytest.mark.long
