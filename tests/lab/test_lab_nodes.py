@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pynvml
 import pytest
 from tests.support.small_lab import RunningLab
 
@@ -74,20 +72,6 @@ def test_http_reaches_a_node_from_this_machine(lab: RunningLab) -> None:
     assert json.loads(done.stdout)["hidden_size"] == 7168
 
 
-def test_gpus_hang_below_switches_and_cards_beside_them(lab: RunningLab) -> None:
-    out = lab.ssh(
-        "node0",
-        "for d in /sys/bus/pci/devices/*; do [ $(cat $d/class) = 0x030200 ] && readlink -f $d; done;"
-        f" readlink -f {IB}/mlx5_0/device {IB}/mlx5_2/device {IB}/mlx5_bond_0/device",
-    ).splitlines()
-    gpus, cards = out[:8], out[8:]
-    switch_of = {path: "/".join(path.split("/")[:6]) for path in out}
-    assert len({switch_of[gpu] for gpu in gpus}) == 2
-    assert switch_of[cards[0]] == switch_of[gpus[0]]
-    assert switch_of[cards[1]] == switch_of[gpus[7]]
-    assert cards[2] == "/sys/devices/pci0000:37/0000:37:01.0/0000:38:00.0"
-
-
 def test_the_hosts_own_devices_are_not_seen(lab: RunningLab) -> None:
     ours = {link.name for link in Path("/sys/bus/pci/devices").glob("*")}
     seen = set(lab.ssh("node0", "ls /sys/bus/pci/devices").split())
@@ -98,20 +82,6 @@ def test_the_hosts_own_devices_are_not_seen(lab: RunningLab) -> None:
         name for name in ours & seen if "virtio" in (Path("/sys/bus/pci/devices") / name / "uevent").read_text()
     }
     assert lab.ssh("node0", "find /sys/class /sys/bus -maxdepth 3 -xtype l") == ""
-
-
-def test_gid_tables_are_as_mlx5_fills_them(lab: RunningLab) -> None:
-    port = f"{IB}/mlx5_0/ports/1"
-    out = lab.ssh("node1", f"cat {port}/gids/{{0,1,2,3,4}} {port}/gid_attrs/types/{{0,1,2,3}} {port}/gid_attrs/ndevs/3")
-    gids, types, netdev = out.splitlines()[:5], out.splitlines()[5:9], out.splitlines()[9]
-    assert types == ["IB/RoCE v1", "RoCE v2"] * 2
-    assert gids[3] == "0000:0000:0000:0000:0000:ffff:c0a8:650b", "192.168.101.11"
-    assert gids[4] == "0000:0000:0000:0000:0000:0000:0000:0000"
-    assert netdev == "ens5f0np0"
-    mac = lab.ssh("node1", f"cat /sys/class/net/{netdev}/address").strip()
-    assert gids[0].replace(":", "").endswith(mac.replace(":", "")[6:])
-    refused = lab.ssh("node1", f"cat {port}/gid_attrs/types/4 2>&1 || true")
-    assert "Invalid argument" in refused
 
 
 def test_sysfs_and_netlink_say_the_same_of_an_interface(lab: RunningLab) -> None:
@@ -144,33 +114,6 @@ def test_proc_tells_of_the_machine(lab: RunningLab) -> None:
     assert "Open Kernel Module for x86_64  580.65.06" in out
     assert "Xeon(R) Platinum 8462Y+" in out
     assert "local_address" in out, "the rest of /proc/net is the node's own"
-
-
-def test_nvml_answers_nvidia_ml_py_under_its_ordinary_name(lab: RunningLab) -> None:
-    lab.ssh("node2", "cat >/tmp/pynvml.py", Path(inspect.getfile(pynvml)).read_bytes())
-    script = """
-import json, os, time, pynvml as n
-n.nvmlInit()
-gpu = n.nvmlDeviceGetHandleByIndex(3)
-start = open(f"/proc/{os.getpid()}/stat").read().rsplit(")", 1)[1].split()[19]
-claim = f"/run/l40s-lab/gpu-claims/3.{os.getpid()}"
-open(claim, "w").write(f"{10 << 30} {start}")
-pids = [process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(gpu)]
-mine = n.nvmlDeviceGetMemoryInfo(gpu, n.nvmlMemory_v2).used, pids
-if (pid := os.fork()) == 0:
-    start = open(f"/proc/{os.getpid()}/stat").read().rsplit(")", 1)[1].split()[19]
-    open(f"/run/l40s-lab/gpu-claims/4.{os.getpid()}", "w").write(f"{1 << 30} {start}")
-    os._exit(0)
-os.waitpid(pid, 0)
-other = n.nvmlDeviceGetHandleByIndex(4)
-print(json.dumps([n.nvmlDeviceGetCount(), n.nvmlDeviceGetName(gpu), n.nvmlDeviceGetPciInfo(gpu).busId, mine,
-  os.getpid(), n.nvmlDeviceGetMemoryInfo(other, n.nvmlMemory_v2).used]))
-"""
-    out = json.loads(lab.ssh("node2", "cd /tmp && python3 -", script.encode()))
-    count, name, address, (used, pids), pid, dead = out
-    assert (count, name, address) == (8, "NVIDIA L40S", "00000000:1B:00.0")
-    assert (used, pids) == (10 << 30, [pid])
-    assert dead == 0, "a dead process holds no memory"
 
 
 def test_wrong_wiring_replaces_the_right_one(labs: Callable[[str], RunningLab]) -> None:
