@@ -11,10 +11,10 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 
+from orchestrator import __version__
 from orchestrator.doctor.rules.support.catalogue import UNKNOWN_CAUSE
-from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import PastRun
-from orchestrator.gang.overview import degraded_reason
+from orchestrator.gang.overview import RouterGlance, degraded_reason
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.rates import CONGESTION, DISCARDS, ERRORS, WORD
 from orchestrator.gang.view import GangView, NodeView
@@ -23,7 +23,7 @@ from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.monitoring.catalogue import CATALOGUE, Metric
 from orchestrator.protocol.gauges import FiguresAnswer, GpuGauges, PortGauges
-from orchestrator.protocol.report import Cause, RankState
+from orchestrator.protocol.report import Cause, RankState, Report
 from orchestrator.protocol.verbs import LockHolder
 
 MILLI, MICRO, MHZ, GIGABIT = 1e-3, 1e-6, 1e6, 1e9 / 8
@@ -60,35 +60,28 @@ _PORT_COUNTERS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GangFailure:
-    """The newest failure of a gang. at: our epoch seconds."""
-
-    cause: Cause
-    at: float
+NodeAnswer = FiguresAnswer | DeployError | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What is known of a gang's earlier runs. restarts: by why the run before ended; phases: seconds of each phase of
-    the last start."""
+    """What is known of a gang's earlier runs.
 
+    runs: ids of those that are counted; newest: which of them was the newest when they were asked for, and its cause
+    restarts: by why the run before ended; failure: the newest one's cause, and when by our clock (epoch seconds);
+    phases: seconds of each phase of the last start
+    """
+
+    newest: str | None = None
+    runs: frozenset[str] = frozenset()
     restarts: Mapping[str, int] = field(default_factory=dict)
-    failure: GangFailure | None = None
+    failure: tuple[Cause, float] | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouterSeen:
-    """workers: None where the router did not list them."""
-
-    node: str
-    workers: tuple[Worker, ...] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Everything that one scrape saw. views: the gangs in the order of `gangs`; version: ours
+    """Everything that one scrape saw. views: the gangs in the order of `gangs`
 
     nodes:     what each node of the gangs answered, or why it did not
     past:      by gang
@@ -98,12 +91,11 @@ class Scene:
     seconds:   how long the asking took
     """
 
-    version: str
     gangs: tuple[GangSpec, ...]
     views: tuple[GangView, ...]
     nodes: Mapping[str, FiguresAnswer | DeployError]
     past: Mapping[str, Past] = field(default_factory=dict)
-    router: RouterSeen | None = None
+    router: RouterGlance | None = None
     looked: tuple[float, Sequence[Mapping[str, Any]]] | None = None
     benches: Sequence[Mapping[str, Any]] = ()
     nettests: Sequence[Mapping[str, Any]] = ()
@@ -118,17 +110,19 @@ class Families:
     def __init__(self) -> None:
         self._samples: dict[Metric, dict[tuple[str, ...], float]] = {}
 
-    def add(self, name: str, value: float | None, /, **labels: object) -> None:
-        """A second sample with the same labels takes the place of the first."""
-        metric = CATALOGUE[name]
-        samples = self._samples.setdefault(metric, {})
-        if value is not None:
-            samples[tuple(str(labels[label]) for label in metric.labels)] = float(value)
+    def add(self, labels: Mapping[str, object], /, **values: float | None) -> None:
+        """Values by metric. labels: more than some of these have. A second sample with the same labels takes the place
+        of the first."""
+        for name, value in values.items():
+            metric = CATALOGUE[name]
+            samples = self._samples.setdefault(metric, {})
+            if value is not None:
+                samples[tuple(str(labels[label]) for label in metric.labels)] = float(value)
 
-    def states(self, name: str, now: str, of: Iterable[str], /, **labels: object) -> None:
+    def states(self, name: str, now: str, of: Iterable[str], labels: Mapping[str, object]) -> None:
         """A sample for each state, 1 for the one that is: the metric's last label."""
         for state in dict.fromkeys((*of, now)):
-            self.add(name, state == now, **labels, **{CATALOGUE[name].labels[-1]: state})
+            self.add({**labels, CATALOGUE[name].labels[-1]: state}, **{name: state == now})
 
     def done(self) -> tuple[Family, ...]:
         """As the client library has them, in the order in which they came."""
@@ -145,32 +139,21 @@ def metrics(scene: Scene) -> tuple[Family, ...]:
     """Every family that has a sample or could have one. A node that did not answer has l40s_node_up 0, and no figure
     of its hardware: an old one would pass for a new one."""
     families = Families()
-    families.add("l40s_exporter_info", 1, version=scene.version)
-    families.add("l40s_scrape_duration_seconds", scene.seconds)
-    _gangs(families, scene)
-    for gang in scene.gangs:
-        for node in gang.nodes:
-            answer = scene.nodes.get(node.name)
-            if isinstance(answer, FiguresAnswer) and answer.gauges is not None:
-                _hardware(families, {"gang": gang.name, "node": node.name}, answer)
-    _measured(families, scene)
-    return families.done()
-
-
-def _gangs(families: Families, scene: Scene) -> None:
-    """Every gang with its nodes and ranks, and the router before them."""
+    families.add({"version": __version__}, l40s_exporter_info=1, l40s_scrape_duration_seconds=scene.seconds)
     for gang, view in zip(scene.gangs, scene.views, strict=True):
         _gang(families, gang, view, scene)
-        _past(families, gang, view, scene.past.get(gang.name, Past()))
+        _past(families, gang.name, scene.past.get(gang.name, Past()))
         for node in view.nodes:
-            _node_state(families, gang.name, node)
-            links = _raw_report(scene.nodes.get(node.name), gang.name).get("links")
-            for peer, word in links.items() if isinstance(links, Mapping) else ():
-                families.add("l40s_node_peer_heard", word == "heard", gang=gang.name, node=node.name, peer=peer)
+            _node(families, {"gang": gang.name, "node": node.name}, node, scene.nodes.get(node.name))
     for receiver, heard in scene.receivers.items():
-        families.add("l40s_notifier_up", heard, receiver=receiver)
+        families.add({"receiver": receiver}, l40s_notifier_up=heard)
     if scene.router is not None:
         _router(families, scene.router, scene.views)
+    for gang in scene.gangs:
+        for one in gang.nodes:
+            _hardware(families, {"gang": gang.name, "node": one.name}, scene.nodes.get(one.name))
+    _measured(families, scene)
+    return families.done()
 
 
 def cause_labels(cause: Cause) -> dict[str, object]:
@@ -180,131 +163,126 @@ def cause_labels(cause: Cause) -> dict[str, object]:
 
 
 def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> None:
-    name = gang.name
-    place = _place(scene.router, view) if scene.router is not None else None
-    reason = degraded_reason(view, place)
-    families.add(
-        "l40s_gang_info", 1, gang=name, model=view.model, stack=view.stack, plan_id=view.plan_id, run_id=view.run_id
-    )
-    families.states("l40s_gang_state", view.state.value, (state.value for state in GangState), gang=name)
-    families.add("l40s_gang_serving", view.serves, gang=name)
-    families.add("l40s_gang_degraded", 1 if reason else None, gang=name, reason=reason)
-    families.add("l40s_gang_start_late", view.late is not None, gang=name)
+    listed = scene.router if scene.router is not None and scene.router.workers is not None else None
+    reason = degraded_reason(view, listed.place(view.service_url) if listed is not None else None)
     failed = view.cause if view.state is GangState.FAILED else None
-    families.add("l40s_gang_failed", 1 if failed else None, gang=name, **(cause_labels(failed) if failed else {}))
-    families.add("l40s_gang_lease_seconds", gang.leader.lease_s, gang=name)
-    _locks(families, name, scene.nodes)
+    held, guard = _holder(scene.nodes, gang.name), _holder(scene.nodes, GUARD + gang.name)
     ready = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready" and node.alive]
-    families.add("l40s_gang_start_duration_seconds", max(ready, default=None), gang=name)
-    taken = _raw_report(scene.nodes.get(gang.leader.name), name).get("service_latency_s")
-    probed = view.running and isinstance(taken, (int, float)) and taken > 0
-    families.add("l40s_gang_canary_duration_seconds", taken if probed else None, gang=name)
-
-
-def _raw_report(answer: FiguresAnswer | DeployError | None, gang: str) -> Mapping[str, Any]:
-    reports = answer.reports if isinstance(answer, FiguresAnswer) else ()
-    return next((one for one in reports if isinstance(one, Mapping) and one.get("gang") == gang), {})
-
-
-def _locks(families: Families, gang: str, nodes: Mapping[str, FiguresAnswer | DeployError]) -> None:
-    """Of the first node that has one: a command holds the lock on all of them."""
-    answers = [answer for answer in nodes.values() if isinstance(answer, FiguresAnswer)]
-
-    def holder(name: str) -> LockHolder | None:
-        return next((answer.locks[name] for answer in answers if name in answer.locks), None)
-
-    held, guard = holder(gang), holder(GUARD + gang)
+    told = _report(scene.nodes.get(gang.leader.name), gang.name)
+    probed = told.service_latency_s if told is not None and view.running else 0
+    about = {name: getattr(view, name) for name in ("model", "stack", "plan_id", "run_id")}
+    about |= {"gang": gang.name, "reason": reason, **(cause_labels(failed) if failed else {})}
+    about |= {"holder": held.name, "command": (held.command or "").split(" --")[0]} if held else {}
+    families.states("l40s_gang_state", view.state.value, (state.value for state in GangState), about)
     families.add(
-        "l40s_lock_held",
-        1 if held else None,
-        gang=gang,
-        holder=held.name if held else "",
-        command=(held.command or "").split(" --")[0] if held else "",
+        about,
+        l40s_gang_info=1,
+        l40s_gang_serving=view.serves,
+        l40s_gang_degraded=1 if reason else None,
+        l40s_gang_start_late=view.late is not None,
+        l40s_gang_failed=1 if failed else None,
+        l40s_gang_lease_seconds=gang.leader.lease_s,
+        l40s_lock_held=1 if held else None,
+        l40s_lock_age_seconds=held.age_s if held else None,
+        l40s_guard_up=guard is not None and not guard.stale,
+        l40s_gang_start_duration_seconds=max(ready, default=None),
+        l40s_gang_canary_duration_seconds=probed if probed > 0 else None,
     )
-    families.add("l40s_lock_age_seconds", held.age_s if held else None, gang=gang)
-    families.add("l40s_guard_up", guard is not None and not guard.stale, gang=gang)
 
 
-def _past(families: Families, gang: GangSpec, view: GangView, past: Past) -> None:
+def _report(answer: NodeAnswer, gang: str) -> Report | None:
+    reports = answer.reports if isinstance(answer, FiguresAnswer) else ()
+    raw = next((one for one in reports if isinstance(one, Mapping) and one.get("gang") == gang), None)
+    report = Report.read(raw)
+    return report if isinstance(report, Report) else None
+
+
+def _holder(nodes: Mapping[str, FiguresAnswer | DeployError], name: str) -> LockHolder | None:
+    """By the first node that has this lock: a command holds it on all of them."""
+    answers = (answer for answer in nodes.values() if isinstance(answer, FiguresAnswer))
+    return next((answer.locks[name] for answer in answers if name in answer.locks), None)
+
+
+def _past(families: Families, gang: str, past: Past) -> None:
     for cause, count in past.restarts.items():
-        families.add("l40s_gang_restarts_total", count, gang=gang.name, cause=cause)
+        families.add({"gang": gang, "cause": cause}, l40s_gang_restarts_total=count)
     if past.failure is not None:
-        families.add(
-            "l40s_gang_last_failure_timestamp_seconds",
-            past.failure.at,
-            gang=view.name,
-            **cause_labels(past.failure.cause),
-        )
+        failed, at = past.failure
+        families.add({"gang": gang, **cause_labels(failed)}, l40s_gang_last_failure_timestamp_seconds=at)
     for phase, seconds in past.phases.items():
-        families.add("l40s_gang_start_phase_duration_seconds", seconds, gang=gang.name, phase=phase)
+        families.add({"gang": gang, "phase": phase}, l40s_gang_start_phase_duration_seconds=seconds)
 
 
-def _node_state(families: Families, gang: str, node: NodeView) -> None:
-    who = {"gang": gang, "node": node.name}
-    families.add("l40s_node_up", node.error is None, **who)
-    families.states("l40s_node_state", node.state, _NODE_STATES, **who)
+def _node(families: Families, who: dict[str, object], node: NodeView, answer: NodeAnswer) -> None:
+    answers = node.error is None
+    families.add(who, l40s_node_up=answers, l40s_node_left_behind_processes=len(node.left_behind) if answers else None)
+    families.states("l40s_node_state", node.state, _NODE_STATES, who)
     if node.alive:
-        families.states("l40s_node_phase", node.phase.name or "none", PHASES, **who)
-        families.add("l40s_node_phase_step", node.phase.step, **who)
-        families.add("l40s_node_phase_steps", node.phase.of, **who)
-        families.add("l40s_node_phase_age_seconds", node.phase_s, **who)
-    families.add("l40s_node_left_behind_processes", len(node.left_behind) if node.error is None else None, **who)
+        phase = node.phase
+        families.states("l40s_node_phase", phase.name or "none", PHASES, who)
+        families.add(
+            who,
+            l40s_node_phase_step=phase.step,
+            l40s_node_phase_steps=phase.of,
+            l40s_node_phase_age_seconds=node.phase_s,
+        )
     for rank in node.ranks:
+        alive = rank.state in (RankState.ALIVE, RankState.STOPPED)
         labels = {**who, "gpu": rank.gpu, "tp_rank": rank.tp_rank}
-        families.add("l40s_rank_alive", rank.state in (RankState.ALIVE, RankState.STOPPED), **labels)
-        families.add("l40s_rank_gpu_memory_bytes", rank.gpu_memory_bytes, **labels)
+        families.add(labels, l40s_rank_alive=alive, l40s_rank_gpu_memory_bytes=rank.gpu_memory_bytes)
+    told = _report(answer, str(who["gang"]))
+    for peer, word in told.links.items() if told is not None else ():
+        families.add({**who, "peer": peer}, l40s_node_peer_heard=word == "heard")
 
 
-def _place(router: RouterSeen, view: GangView) -> str | None:
-    if router.workers is None:
-        return None
-    worker = next((one for one in router.workers if one.url == view.service_url.rstrip("/")), None)
-    return "out" if worker is None else "in" if worker.healthy else "unhealthy"
-
-
-def _router(families: Families, router: RouterSeen, views: tuple[GangView, ...]) -> None:
-    families.add("l40s_router_up", router.workers is not None, node=router.node)
+def _router(families: Families, router: RouterGlance, views: tuple[GangView, ...]) -> None:
+    families.add({"node": router.node}, l40s_router_up=router.workers is not None)
     gangs = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
     for worker in router.workers or ():
-        families.add("l40s_router_worker_healthy", worker.healthy, gang=gangs.get(worker.url, ""), url=worker.url)
-        families.add("l40s_router_worker_requests", worker.load, gang=gangs.get(worker.url, ""), url=worker.url)
+        families.add(
+            {"gang": gangs.get(worker.url, ""), "url": worker.url},
+            l40s_router_worker_healthy=worker.healthy,
+            l40s_router_worker_requests=worker.load,
+        )
 
 
-def _hardware(families: Families, who: dict[str, object], answer: FiguresAnswer) -> None:
-    assert answer.gauges is not None
-    families.add("l40s_node_nvml_up", not answer.gauges.error, **who)
+def _hardware(families: Families, who: dict[str, object], answer: NodeAnswer) -> None:
+    if not isinstance(answer, FiguresAnswer) or answer.gauges is None:
+        return
+    families.add(who, l40s_node_nvml_up=not answer.gauges.error)
     for gpu in answer.gauges.gpus:
         _gpu(families, {**who, "gpu": gpu.index}, gpu)
-    for one in answer.xids:
-        families.add("l40s_gpu_xid_errors_total", one.count, **who, pci_bus_id=one.pci_bus_id, xid=one.xid)
+    for xid in answer.xids:
+        families.add({**who, "pci_bus_id": xid.pci_bus_id, "xid": xid.xid}, l40s_gpu_xid_errors_total=xid.count)
     for port in answer.gauges.ports:
         _port(families, {**who, "device": port.device, "port": port.port}, port)
 
 
 def _gpu(families: Families, who: dict[str, object], gpu: GpuGauges) -> None:
-    families.add("l40s_gpu_up", not gpu.error, **who)
+    families.add(who, l40s_gpu_up=not gpu.error)
     if gpu.error:
         return
-    families.add(
-        "l40s_gpu_info", 1, **who, uuid=gpu.uuid or "", name=gpu.name or "", pci_bus_id=(gpu.pci_bus_id or "").lower()
-    )
-    for metric, figure, unit in _GPU_FIGURES:
-        families.add(metric, _times(getattr(gpu, figure), unit), **who)
+    about = {"uuid": gpu.uuid or "", "name": gpu.name or "", "pci_bus_id": (gpu.pci_bus_id or "").lower()}
+    figures = {metric: _times(getattr(gpu, figure), unit) for metric, figure, unit in _GPU_FIGURES}
+    families.add({**who, **about}, l40s_gpu_info=1, **figures)
     bits = gpu.clocks_event_reasons
     for reason, bit in LIMITS.items():
-        families.add("l40s_gpu_clock_limited", None if bits is None else bool(bits & bit), **who, reason=reason)
-    families.add("l40s_gpu_ecc_errors_total", gpu.ecc_corrected, **who, type="corrected")
-    families.add("l40s_gpu_ecc_errors_total", gpu.ecc_uncorrected, **who, type="uncorrected")
+        families.add({**who, "reason": reason}, l40s_gpu_clock_limited=None if bits is None else bool(bits & bit))
+    for kind, count in (("corrected", gpu.ecc_corrected), ("uncorrected", gpu.ecc_uncorrected)):
+        families.add({**who, "type": kind}, l40s_gpu_ecc_errors_total=count)
 
 
 def _port(families: Families, who: dict[str, object], port: PortGauges) -> None:
-    families.add("l40s_rail_up", "ACTIVE" in port.state, **who)
-    families.add("l40s_rail_speed_bytes_per_second", _speed(port.rate), **who)
-    families.add("l40s_rail_received_bytes_total", _times(port.counters.get("port_rcv_data"), WORD), **who)
-    families.add("l40s_rail_transmitted_bytes_total", _times(port.counters.get("port_xmit_data"), WORD), **who)
+    families.add(
+        who,
+        l40s_rail_up="ACTIVE" in port.state,
+        l40s_rail_speed_bytes_per_second=_speed(port.rate),
+        l40s_rail_received_bytes_total=_times(port.counters.get("port_rcv_data"), WORD),
+        l40s_rail_transmitted_bytes_total=_times(port.counters.get("port_xmit_data"), WORD),
+    )
     for metric, counters in _PORT_COUNTERS:
         for counter in counters:
-            families.add(metric, port.counters.get(counter), **who, counter=counter)
+            families.add({**who, "counter": counter}, **{metric: port.counters.get(counter)})
 
 
 def _speed(rate: str) -> float | None:
@@ -323,44 +301,46 @@ def _times(value: float | None, factor: float) -> float | None:
 def _measured(families: Families, scene: Scene) -> None:
     """The newest of everything, of this inventory's gangs. What NCCL's lines show of the running ones is found now."""
     gangs = {gang.name for gang in scene.gangs}
-    for bench in scene.benches:
-        if bench["gang"] in gangs:
-            _bench(families, bench)
-    for nettest in scene.nettests:
-        if nettest["gang"] in gangs:
-            _nettest(families, nettest)
-    at, kept = scene.looked or (None, ())
-    found = [(one["id"], one["severity"], one["node"]) for one in kept]
+    for kept, show in ((scene.benches, _bench), (scene.nettests, _nettest)):
+        for one in kept:
+            if one["gang"] in gangs:
+                show(families, one)
+    at, findings = scene.looked or (None, ())
+    found = [(one["id"], one["severity"], one["node"]) for one in findings]
     found += [(finding.id, finding.severity.value, finding.node) for view in scene.views for finding in view.transport]
     for (name, severity, node), count in Counter(found).items():
-        families.add("l40s_finding", count, id=name, severity=severity, node=node)
-    families.add("l40s_doctor_last_look_timestamp_seconds", at)
+        families.add({"id": name, "severity": severity, "node": node}, l40s_finding=count)
+    families.add({}, l40s_doctor_last_look_timestamp_seconds=at)
 
 
 def _bench(families: Families, bench: Mapping[str, Any]) -> None:
-    load = bench["load"]
+    load, serving = bench["load"], bench["serving"]
     words = f"{load.get('prompts')} x {load.get('input')}+{load.get('output')}, {load.get('concurrency')} at once"
-    who = {"gang": bench["gang"], "model": bench["model"], "stack": bench["stack"], "load": words}
-    serving = bench["serving"]
-    families.add("l40s_bench_timestamp_seconds", bench["at"], **who)
-    families.add("l40s_bench_output_tokens_per_second", serving.get("output_tok_s"), **who)
-    families.add("l40s_bench_first_token_seconds", _times(serving.get("ttft_median_ms"), MILLI), **who)
-    families.add("l40s_bench_inter_token_seconds", _times(serving.get("itl_median_ms"), MILLI), **who)
+    families.add(
+        {**bench, "load": words},
+        l40s_bench_timestamp_seconds=bench["at"],
+        l40s_bench_output_tokens_per_second=serving.get("output_tok_s"),
+        l40s_bench_first_token_seconds=_times(serving.get("ttft_median_ms"), MILLI),
+        l40s_bench_inter_token_seconds=_times(serving.get("itl_median_ms"), MILLI),
+    )
 
 
 def _nettest(families: Families, nettest: Mapping[str, Any]) -> None:
-    gang = nettest["gang"]
-    families.add("l40s_nettest_timestamp_seconds", nettest["at"], gang=gang)
-    families.add("l40s_nettest_slow", nettest["verdict"] == "slow", gang=gang)
-    if isinstance(verification := nettest.get("verification"), dict):
-        families.add("l40s_nettest_corrupt", verification.get("verdict") == "corrupt", gang=gang)
+    verified = nettest.get("verification")
+    families.add(
+        nettest,
+        l40s_nettest_timestamp_seconds=nettest["at"],
+        l40s_nettest_slow=nettest["verdict"] == "slow",
+        l40s_nettest_corrupt=verified.get("verdict") == "corrupt" if isinstance(verified, dict) else None,
+    )
     for test in nettest["tests"]:
-        labels = {"gang": gang, "bytes": test["bytes"], "between": test["kind"], "where": test.get("where", "")}
-        families.add("l40s_nettest_all_reduce_seconds", _times(test.get("measured_us"), MICRO), **labels)
+        labels = {"gang": nettest["gang"], "bytes": test["bytes"], "between": test["kind"]}
+        seconds = _times(test.get("measured_us"), MICRO)
+        families.add({**labels, "where": test.get("where", "")}, l40s_nettest_all_reduce_seconds=seconds)
     for link in nettest["links"]:
-        labels = {"gang": gang, "from": link["from"], "to": link["to"], "between": link["kind"]}
+        labels = {"gang": nettest["gang"], "from": link["from"], "to": link["to"], "between": link["kind"]}
         slower = min(link.get("tries_gbps") or [link.get("measured_gbps")])
-        families.add("l40s_nettest_link_bytes_per_second", _times(slower, GIGABIT), **labels)
+        families.add(labels, l40s_nettest_link_bytes_per_second=_times(slower, GIGABIT))
 
 
 def restarts(runs: Sequence[PastRun], known: Collection[str] = ()) -> Counter[str]:
@@ -373,12 +353,11 @@ def restarts(runs: Sequence[PastRun], known: Collection[str] = ()) -> Counter[st
     )
 
 
-def last_failure(runs: Sequence[PastRun], now: float, clock: float) -> GangFailure | None:
-    """The newest failed run's. now: our epoch seconds; clock: the node's when the runs were told."""
-    failed = next((run for run in runs if run.cause is not None), None)
-    if failed is None or failed.cause is None:
-        return None
-    return GangFailure(cause=failed.cause, at=now - max(0.0, clock - failed.ended) if failed.ended else now)
+def last_failure(runs: Sequence[PastRun], now: float, clock: float) -> tuple[Cause, float] | None:
+    """The newest failed run's cause, and when it was. now: our epoch seconds; clock: the node's when the runs were
+    told."""
+    failed = ((run.cause, run.ended) for run in runs if run.cause is not None)
+    return next(((cause, now - max(0.0, clock - ended) if ended else now) for cause, ended in failed), None)
 
 
 def phases(began: Mapping[str, float]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest, LockHolder
+from orchestrator.protocol.verbs import GangRequest, LockHolder
 
 _SLOWING = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 
@@ -78,21 +78,18 @@ class XidCount(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiguresRequest(GangRequest):
-    """gang: '' for all of them. gangs: their reports and locks; hardware: GPUs, RDMA ports and the kernel's log; asks:
-    made from the node."""
+    """gang: '' for all of them. gangs: their reports and locks too."""
 
     fs_root: str = "/"
     nvml_deadline_s: float = 2.0
     gangs: bool = True
-    hardware: bool = True
-    asks: tuple[HttpRequest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiguresAnswer(Message):
     """reports: one a gang, each read on its own; locks: who holds what, by gang.
 
-    kernel_log: why the kernel's log can't be read, '' where it can; answers: in the order of `asks`
+    kernel_log: why the kernel's log can't be read, '' where it can
     """
 
     now: float
@@ -101,4 +98,3 @@ class FiguresAnswer(Message):
     gauges: GaugesAnswer | None = None
     xids: tuple[XidCount, ...] = ()
     kernel_log: str = ""
-    answers: tuple[HttpAnswer, ...] = ()

@@ -12,14 +12,13 @@ from prometheus_client.registry import Collector
 
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import PastRun
+from orchestrator.gang.overview import RouterGlance
 from orchestrator.gang.view import view
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.monitoring.catalogue import CATALOGUE
 from orchestrator.monitoring.metrics import (
-    GangFailure,
     Past,
-    RouterSeen,
     Scene,
     last_failure,
     metrics,
@@ -77,9 +76,7 @@ def scene(*answers: Report | DeployError, **more_parts: Any) -> Scene:
             else FiguresAnswer(now=NOW, reports=(answer.as_json(),), gauges=GAUGES if rank == 0 else None)
         )
     seen = view("g", {f"node{rank}": answer for rank, answer in enumerate(answers)})
-    return Scene(
-        version="1", gangs=(GANG,), views=(seen,), nodes={**nodes, **more_parts.pop("nodes", {})}, **more_parts
-    )
+    return Scene(gangs=(GANG,), views=(seen,), nodes={**nodes, **more_parts.pop("nodes", {})}, **more_parts)
 
 
 def value(found: Scene, name: str, **labels: object) -> float | None:
@@ -132,12 +129,13 @@ def test_units_are_base_units() -> None:
 def test_locks_guards_and_routers() -> None:
     held = LockHolder(token="t", who="ops", host="desk", pid=1, command="l40s-deploy restart g", age_s=3.0)
     answer = FiguresAnswer(now=NOW, reports=(report(0).as_json(),), locks={"g": held, "guard.g": held})
-    router = RouterSeen(node="head", workers=(Worker("1", "http://a:1", healthy=True, load=4),))
+    router = RouterGlance(url="u", node="head", workers=(Worker("1", "http://a:1", healthy=True, load=4),))
     found = scene(report(0), report(1), nodes={"node0": answer}, router=router)
     assert value(found, "l40s_lock_held", holder="ops@desk (pid 1)", command="l40s-deploy restart g") == 1
     assert value(found, "l40s_lock_age_seconds", gang="g") == 3 and value(found, "l40s_guard_up", gang="g") == 1
     assert value(found, "l40s_router_worker_healthy", gang="g") == 1 and value(found, "l40s_router_up") == 1
-    assert value(scene(report(0), report(1), router=RouterSeen(node="head", workers=None)), "l40s_router_up") == 0
+    unlisted = scene(report(0), report(1), router=RouterGlance(url="u", node="head"))
+    assert value(unlisted, "l40s_router_up") == 0 and value(unlisted, "l40s_gang_degraded") is None
 
 
 def test_whether_notifications_arrive() -> None:
@@ -174,7 +172,7 @@ def test_what_was_measured_and_found() -> None:
 def test_every_metric_has_its_name_in_the_catalogue_and_the_client_library_takes_all() -> None:
     answer = FiguresAnswer(now=NOW, reports=(report(0).as_json(),), gauges=GAUGES,
                            xids=(XidCount(pci_bus_id="0000:3b:00", xid=79, count=1),))  # fmt: skip
-    past = Past(restarts={"OOM-KILLED": 2}, failure=GangFailure(cause=CAUSE, at=9.0), phases={"weights": 5.0})
+    past = Past(restarts={"OOM-KILLED": 2}, failure=(CAUSE, 9.0), phases={"weights": 5.0})
     families = metrics(scene(report(0), report(1), nodes={"node0": answer}, past={"g": past}))
     assert {one.name for family in families for one in family.samples} <= CATALOGUE.keys()
 
@@ -207,7 +205,7 @@ def test_a_counter_does_not_go_back_when_nodes_forget_old_runs() -> None:
 def test_a_failure_s_time_is_by_our_clock() -> None:
     runs = [run("r3"), run("r2", CAUSE, ended=900.0)]
     failure = last_failure(runs, now=5000.0, clock=930.0)
-    assert failure == GangFailure(cause=CAUSE, at=4970.0)
+    assert failure == (CAUSE, 4970.0)
     assert last_failure([run("r1")], 1.0, 1.0) is None
 
 

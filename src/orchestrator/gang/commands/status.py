@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_usual_of_gangs, open_cluster, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.overview import Overview, overview_json
 from orchestrator.gang.steps.status.overview import overview
 from orchestrator.model.gang_state import GangState
-
-if TYPE_CHECKING:  # only --watch and --wide read gauges
-    from orchestrator.gang.steps.status.live import NodeLoad
-    from orchestrator.model.inventory import Inventory
 
 _EXIT_STATUS = """
 exit status, first match: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
@@ -54,15 +49,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
         with Watching(inventory, gangs) as source:
             return watch(source, screen, wide=args.wide).seen.exit_code
-    loads = _loads(inventory, gangs) if args.wide else None
+    loads = None
+    if args.wide:
+        from orchestrator.gang.steps.status.live import loaded_json, node_loads
+
+        loads = node_loads(inventory, gangs)
     seen = overview(inventory, gangs)
     if args.json:
-        document = overview_json(seen)
-        if loads is not None:
-            from orchestrator.gang.steps.status.live import add_loads
-
-            add_loads(document, loads)
-        screen.json(document)
+        screen.json(overview_json(seen) if loads is None else loaded_json(seen, loads))
     else:
         from orchestrator.gang.commands.watching import status_blocks
 
@@ -77,9 +71,3 @@ def _starts_one(seen: Overview) -> list[str]:
     before = " ".join(view.name for view in seen.views if view.plan_id)
     again = f"with the same plan: `l40s-deploy restart {before}`; " if before else ""
     return [f"to start one: {again}`l40s-deploy up MODEL` (`l40s-deploy models` lists them)"]
-
-
-def _loads(inventory: Inventory, gangs: tuple[str, ...]) -> dict[str, NodeLoad]:
-    from orchestrator.gang.steps.status.live import node_loads
-
-    return node_loads(inventory, gangs)

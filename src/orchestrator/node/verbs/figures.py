@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.node import files
@@ -20,7 +19,7 @@ from orchestrator.node.network import http_connection
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
-from orchestrator.protocol.verbs import AskAnswer, AskRequest, GangRequest, HttpAnswer, HttpRequest
+from orchestrator.protocol.verbs import AskAnswer, AskRequest, HttpAnswer, HttpRequest
 
 _xids: dict[str, Xids] = {}
 
@@ -38,10 +37,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         now=time.time(),
         reports=tuple(filter(None, reports)),
         locks={name: holder for name, holder in held.items() if holder is not None},
-        gauges=gauges.read(asked.fs_root, asked.nvml_deadline_s) if asked.hardware else None,
-        xids=xids.read() if asked.hardware else (),
+        gauges=gauges.read(asked.fs_root, asked.nvml_deadline_s),
+        xids=xids.read(),
         kernel_log=xids.error,
-        answers=ask_all(asked, asked.asks),
     ).as_json()
 
 
@@ -54,14 +52,9 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     With `gang`, each request carries the API key that is staged for that gang's engine: it never leaves the node.
     """
     asked = request_of(AskRequest, request)
-    return AskAnswer(answers=ask_all(asked, asked.asks)).as_json()
-
-
-def ask_all(asked: GangRequest, asks: Iterable[HttpRequest]) -> tuple[HttpAnswer, ...]:
-    """As `answer`, for any request that names a gang."""
     gang_dir = files.gang_dir(files.state_dir(asked.state_dir), asked.gang) if asked.gang else ""
     authorization = staged_run.kept_secrets(gang_dir).authorization if gang_dir else ""
-    return tuple(_one(ask, authorization, gang_dir) for ask in asks)
+    return AskAnswer(answers=tuple(_one(ask, authorization, gang_dir) for ask in asked.asks)).as_json()
 
 
 def _one(ask: HttpRequest, authorization: str, gang_dir: str) -> HttpAnswer:

@@ -20,9 +20,8 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import file_name
-from orchestrator.gang.overview import overview_json
 from orchestrator.gang.steps.status.history import around_failure, history, why, why_json
-from orchestrator.gang.steps.status.live import add_loads, node_loads
+from orchestrator.gang.steps.status.live import loaded_json, node_loads
 from orchestrator.gang.steps.status.logs import logs
 from orchestrator.gang.steps.status.overview import overview
 from orchestrator.gang.steps.status.versions import versions
@@ -161,11 +160,6 @@ def _gathered(
         text = value if isinstance(value, str) else _json(scrubber.value(value))
         found[name] = scrubber.text(text) if isinstance(value, str) else text
 
-    def state() -> dict[str, Any]:
-        document = overview_json(overview(inventory, gangs))
-        add_loads(document, node_loads(inventory, gangs))
-        return document
-
     def records() -> list[dict[str, Any]]:
         return [
             {
@@ -188,7 +182,7 @@ def _gathered(
             parts += [("> " if at == excerpt.marked else "  ") + line for at, line in enumerate(excerpt.lines)]
         return "\n".join(parts) + "\n"
 
-    keep("status.json", state)
+    keep("status.json", lambda: loaded_json(overview(inventory, gangs), node_loads(inventory, gangs)))
     keep("versions.json", lambda: [one.as_json() for one in versions(inventory, gangs)])
     keep("why.json", lambda: why_json(why(inventory, gangs, events=True)))
     keep("history.json", records)

@@ -20,7 +20,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest, HistoryAnswer, HistoryRequest
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 
@@ -49,22 +49,26 @@ def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistor
 
 
 def _kept(fleet: Fleet, gang: GangSpec) -> GangHistory:
-    answers = _ask(fleet, gang, audit=True)
+    answers = ask_history(fleet, gang, audit=True)
     audit = {name: answer.audit for name, answer in answers.values.items()}
     return GangHistory(
         gang=gang.name,
-        runs=past_runs(gang.name, {name: _reports(answer) for name, answer in answers.values.items()}, audit),
+        runs=past_runs(gang.name, {name: reports_of(answer) for name, answer in answers.values.items()}, audit),
         audit=next(iter(audit.values()), ()),
         failures=answers.failures,
     )
 
 
-def _ask(fleet: Fleet, gang: GangSpec, *, audit: bool = False) -> PerNode[HistoryAnswer]:
+def ask_history(
+    fleet: Fleet, gang: GangSpec, *, audit: bool = False, patience: StragglerWait | None = None
+) -> PerNode[HistoryAnswer]:
+    """What each node of a gang has kept of its runs; with audit, of the commands that changed it."""
+
     def one(session: Session) -> HistoryAnswer:
         request = HistoryRequest(**where(session.spec, gang.name), audit=audit)
         return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
 
-    return fleet.on_every(one, only=[node.name for node in gang.nodes])
+    return fleet.on_every(one, only=[node.name for node in gang.nodes], patience=patience)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +136,9 @@ def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool, run: str
 
 def _account(fleet: Fleet, gang: GangSpec, *, events: bool, run: str = "") -> Explanation | None:
     """None for a gang that has not had this run."""
-    answers = _ask(fleet, gang)
+    answers = ask_history(fleet, gang)
     kept: dict[str, Kept] = {
-        node.name: answers.failures[node.name] if node.name in answers.failures else _reports(answers.values[node.name])
-        for node in gang.nodes
+        node.name: answers.failures.get(node.name) or reports_of(answers.values[node.name]) for node in gang.nodes
     }
     if run and run not in runs_of(kept):
         return None
@@ -149,7 +152,7 @@ def _account(fleet: Fleet, gang: GangSpec, *, events: bool, run: str = "") -> Ex
     )
 
 
-def _reports(answer: HistoryAnswer) -> list[Report]:
+def reports_of(answer: HistoryAnswer) -> list[Report]:
     """A report that can't be read tells nothing; the others still do."""
     return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from orchestrator.engines.serving import METRICS, Serving, serving
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance, overview_json
 from orchestrator.gang.rates import PortRate, growth, port_rates
+from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status.overview import glance
 from orchestrator.gang.steps.status.reports import ask_report, views_of, where
 from orchestrator.gang.steps.status.unfinished import interrupted
@@ -27,6 +27,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_NVML_S, WATCH_S
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest, GaugesAnswer
 from orchestrator.protocol.verbs import AskRequest, HistoryAnswer, HistoryRequest, HttpRequest, ReportAnswer
 from orchestrator.remote.fleet import Fleet, StragglerWait
@@ -62,11 +63,11 @@ class Watching:
         self._gangs = chosen_gangs(inventory, gangs)
         self._router = inventory.router
         self._fleet = Fleet([node for gang in self._gangs for node in gang.machines])
+        self._routers = Fleet(router_gang(self._router).nodes if self._router else ())
         self._over = threading.Event()
         self._began = time.monotonic()
         self._marks: dict[str, str] = {}
-        self._answers: dict[str, ReportAnswer] = {}
-        self._failures: dict[str, DeployError] = {}
+        self._answers: dict[str, ReportAnswer | DeployError] = {}
         self._asked: dict[str, float] = {}
         self._glance: RouterGlance | None = None
         self._begun: tuple[GangOperation, ...] = ()
@@ -86,15 +87,14 @@ class Watching:
         if self._router is not None:
             self._start(partial(self._read_router, self._router), ROUTER_S)
         end = time.monotonic() + WATCH_FIRST_S
-        while len({*self._answers, *self._failures}) < len(self._fleet.nodes) and time.monotonic() < end:
+        while len(self._answers) < len(self._fleet.nodes) and time.monotonic() < end:
             time.sleep(0.02)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._fleet.close()
+        self._routers.close()
 
     def look(self) -> Moment:
         """The newest of everything, at once. Raises what was our defect in a source."""
@@ -110,8 +110,10 @@ class Watching:
 
     def _views(self) -> tuple[GangView, ...]:
         asked = {name: self._asked.get(name, self._began) for name in self._fleet.nodes}
-        failures = overdue(asked, self._answers, time.monotonic()) | dict(self._failures)
-        values = {name: answer for name, answer in dict(self._answers).items() if name not in failures}
+        told = dict(self._answers)
+        values = {name: answer for name, answer in told.items() if isinstance(answer, ReportAnswer)}
+        failures = overdue(asked, values, time.monotonic())
+        failures |= {name: answer for name, answer in told.items() if isinstance(answer, DeployError)}
         return views_of(self._gangs, values, failures)
 
     def _start(self, job: Callable[[], None], every_s: float) -> None:
@@ -131,24 +133,16 @@ class Watching:
         self._asked[name] = time.monotonic()
         answers = self._fleet.on_every(ask_report, only=[name])
         self._asked[name] = time.monotonic()
-        if name in answers.values:
-            self._answers[name] = answers.values[name]
-            self._failures.pop(name, None)
-        else:
-            self._failures[name] = answers.failures[name]
+        self._answers[name] = answers.failures.get(name) or answers.values[name]
+        if answers.failures:
             self._over.wait(RETRY_S)
 
     def _read_gauges(self, name: str) -> None:
-        answers = self._fleet.on_every(read_gauges, only=[name])
-        before, now = self._nodes.get(name), time.monotonic()
-        if name in answers.values:
-            rates = port_rates(before.gauges if before else None, answers.values[name])
-            self._nodes[name] = NodeLoad(gauges=answers.values[name], ports=rates, at=now)
-        else:
-            self._nodes[name] = NodeLoad(at=now, failure=answers.failures[name])
+        before = self._nodes.get(name)
+        self._nodes |= _loads(self._fleet.on_every(read_gauges, only=[name]), before.gauges if before else None)
 
     def _read_router(self, spec: RouterSpec) -> None:
-        self._glance = glance(spec)
+        self._glance = glance(self._routers, spec)
 
     def _read_interrupted(self) -> None:
         self._begun = interrupted(self._fleet, self._gangs, only=[*self._answers])
@@ -223,13 +217,21 @@ def overdue(asked: Mapping[str, float], answered: Collection[str], now: float) -
 
 def live_json(moment: Moment) -> dict[str, Any]:
     """The document of `status --json`, and what moves beside it."""
-    document = overview_json(moment.seen)
-    add_loads(document, moment.nodes)
+    document = loaded_json(moment.seen, moment.nodes)
     for gang in document["gangs"]:
         load = moment.gangs.get(gang["name"])
         gang["serving"] = load.as_json() if load else None
         gang["events"] = [one.as_json() for one in moment.events.get(gang["name"], ())]
     return {"at": moment.taken_at, **document}
+
+
+def loaded_json(seen: Overview, loads: Mapping[str, NodeLoad]) -> dict[str, Any]:
+    """The same, with what moves beside what it says of each node."""
+    document = overview_json(seen)
+    for gang in document["gangs"]:
+        for node in gang["nodes"]:
+            node.update(loads.get(node["name"], NodeLoad()).as_json())
+    return document
 
 
 HOT_C = 83
@@ -238,11 +240,10 @@ HOT_C = 83
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """What moves on a node, as it was last read. at: our monotonic seconds; failure: why the last reading failed."""
+    """What moves on a node, as it was last read. failure: why the last reading failed."""
 
     gauges: GaugesAnswer | None = None
     ports: tuple[PortRate, ...] = ()
-    at: float = 0.0
     failure: DeployError | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -258,7 +259,7 @@ class NodeLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangLoad:
-    """What a gang is busy with; rates are None before the second reading."""
+    """What a gang is busy with; rates are None before the second reading. at: our monotonic seconds"""
 
     now: Serving
     tokens_s: float | None = None
@@ -282,14 +283,10 @@ def read_gauges(session: Session) -> GaugesAnswer:
 def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, NodeLoad]:
     """Every node of the chosen gangs, read once."""
     with Fleet([node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]) as fleet:
-        answers = fleet.on_every(read_gauges, patience=StragglerWait(least_s=WATCH_NVML_S + 1))
-    now = time.monotonic()
-    read = {name: NodeLoad(gauges=one, ports=port_rates(None, one), at=now) for name, one in answers.values.items()}
-    return read | {name: NodeLoad(at=now, failure=failure) for name, failure in answers.failures.items()}
+        return _loads(fleet.on_every(read_gauges, patience=StragglerWait(least_s=WATCH_NVML_S + 1)), None)
 
 
-def add_loads(document: Mapping[str, Any], loads: Mapping[str, NodeLoad]) -> None:
-    """Put what moves beside what `status --json` says of each node."""
-    for gang in document["gangs"]:
-        for node in gang["nodes"]:
-            node.update(loads.get(node["name"], NodeLoad()).as_json())
+def _loads(answers: PerNode[GaugesAnswer], before: GaugesAnswer | None) -> dict[str, NodeLoad]:
+    """before: the last reading of the one node that was asked, None for none"""
+    read = {name: NodeLoad(gauges=one, ports=port_rates(before, one)) for name, one in answers.values.items()}
+    return read | {name: NodeLoad(failure=failure) for name, failure in answers.failures.items()}

@@ -33,7 +33,7 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
     if spec is None:
         return _with_unheard(status(chosen, gangs), inventory)
     begin = time.monotonic()
-    aside = ahead(lambda: glance(spec))
+    aside = ahead(lambda: _glance_once(spec))
     seen = _with_unheard(status(chosen, gangs), inventory)
     try:
         router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
@@ -71,22 +71,25 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
         return Overview(views=views, interrupted=interrupted(fleet, unfinished, only=answering))
 
 
-def glance(spec: RouterSpec) -> RouterGlance:
-    """Look at the router's agent and ask for its workers, at the same time."""
-    gang = router_gang(spec)
-    with Fleet(gang.nodes) as fleet:
-        asked = ahead(lambda: ask_router(fleet, spec, "GET", "/workers", timeout_s=GLANCE_ASK_S))
-        (view,) = see(fleet, [gang])
-        if view.unreachable:
-            error = view.unreachable[0].error
-            known = None if isinstance(error, Unreachable) else view.state
-            return RouterGlance(url=spec.url, node=spec.node.name, state=known, error=error)
-        try:
-            answer = asked.result(GLANCE_S)
-            workers = listed(answer.body) if answer.ok else None
-            why = "" if workers is not None else answer.error or f"HTTP {answer.status}"
-        except (DeployError, ValueError, TooLate) as failure:
-            workers, why = None, str(failure) or "it did not answer in time"
+def _glance_once(spec: RouterSpec) -> RouterGlance:
+    with Fleet(router_gang(spec).nodes) as fleet:
+        return glance(fleet, spec)
+
+
+def glance(fleet: Fleet, spec: RouterSpec) -> RouterGlance:
+    """Look at the router's agent and ask for its workers, at the same time. fleet: of the router's gang"""
+    asked = ahead(lambda: ask_router(fleet, spec, "GET", "/workers", timeout_s=GLANCE_ASK_S))
+    (view,) = see(fleet, [router_gang(spec)])
+    if view.unreachable:
+        error = view.unreachable[0].error
+        known = None if isinstance(error, Unreachable) else view.state
+        return RouterGlance(url=spec.url, node=spec.node.name, state=known, error=error)
+    try:
+        answer = asked.result(GLANCE_S)
+        workers = listed(answer.body) if answer.ok else None
+        why = "" if workers is not None else answer.error or f"HTTP {answer.status}"
+    except (DeployError, ValueError, TooLate) as failure:
+        workers, why = None, str(failure) or "it did not answer in time"
     wrong = _wrong(spec, view, workers, why)
     if workers is not None and not view.running:
         workers = None
