@@ -87,21 +87,21 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _prometheus(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
     """0; the files are there."""
-    from orchestrator.monitoring.steps.export import RULES, PrometheusOrder, export_prometheus
+    from orchestrator.monitoring.steps.export import RULES, prometheus_files, write_files
 
-    order = PrometheusOrder(
+    files = prometheus_files(
+        inventory,
         exporter=args.exporter,
-        alertmanagers=tuple(args.alertmanager),
+        alertmanagers=args.alertmanager,
         price_per_kwh=args.price_per_kwh,
         node_watts=args.node_watts,
         receiver=args.webhook,
     )
-    written = export_prometheus(inventory, order, args.directory)
+    written = write_files(files, args.directory)
     if args.json:
         screen.json({"files": [str(path) for path in written]})
         return Exit.DONE
-    for path in written:
-        screen.out.print(str(path))
+    screen.show(*map(str, written))
     screen.say(f"check them: promtool check config {args.directory / 'prometheus.yml'}")
     screen.say(f"check the rules: promtool check rules {args.directory / RULES}")
     return Exit.DONE

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.doctor.steps.doctor import Examination, examine_inventory
+from orchestrator.doctor.steps.doctor import examine_inventory
 from orchestrator.gang.rates import port_rates
 from orchestrator.gang.steps.locks import user
 from orchestrator.gang.steps.status.unfinished import this_process
@@ -43,9 +43,11 @@ class DoctorWatch:
         _, kept = last_look(file) or (0.0, [])
         before = [one for one in map(KnownFinding.read, kept) if isinstance(one, KnownFinding)]
         found, after = difference(before, known(seen.findings), {*seen.failures, *self._not_asked()})
-        found = replace(found, silent=tuple(sorted(seen.failures)))
-        counters = _counters(seen)
-        found = replace(found, growths=growths(self._counters, counters))
+        counters = {
+            name: GaugesAnswer(now=snapshot.taken_at, ports=ports(dict(snapshot.files)))
+            for name, snapshot in seen.cluster.snapshots.items()
+        }
+        found = replace(found, silent=tuple(sorted(seen.failures)), growths=growths(self._counters, counters))
         self._counters = {**self._counters, **counters}
         now = time.time()
         keep_look(file, now, [one.as_json() for one in after])
@@ -66,14 +68,6 @@ class DoctorWatch:
         for action, findings in (("found", found.new), ("gone", found.gone)):
             for one in findings:
                 audit.note(action, gang=gangs.get(one.node, ""), holder=holder, why=one.words)
-
-
-def _counters(seen: Examination) -> dict[str, GaugesAnswer]:
-    """The RDMA ports' counters in what was looked at."""
-    return {
-        name: GaugesAnswer(now=snapshot.taken_at, ports=ports(dict(snapshot.files)))
-        for name, snapshot in seen.cluster.snapshots.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +120,9 @@ class FindingsChange(Message):
     @property
     def lines(self) -> tuple[str, ...]:
         """For the screen and the audit log."""
-        return (
-            *(f"new: {one.words}" for one in self.new),
-            *(f"gone: {one.words}" for one in self.gone),
-            *(f"grows: {one.words}" for one in self.growths),
-        )
+        changes: dict[str, tuple[KnownFinding | Growth, ...]]
+        changes = {"new": self.new, "gone": self.gone, "grows": self.growths}
+        return tuple(f"{word}: {one.words}" for word, found in changes.items() for one in found)
 
 
 def known(findings: Iterable[Finding]) -> tuple[KnownFinding, ...]:
@@ -148,7 +140,7 @@ def difference(
     kept = [one for one in before if one.node in silent and one.key not in fresh]
     new = tuple(one for key, one in fresh.items() if key not in old or old[key].severity != one.severity)
     gone = tuple(one for key, one in old.items() if key not in fresh and one.node not in silent)
-    return FindingsChange(new=new, gone=gone, silent=tuple(sorted(silent))), (*now, *kept)
+    return FindingsChange(new=new, gone=gone), (*now, *kept)
 
 
 def growths(before: Mapping[str, GaugesAnswer], now: Mapping[str, GaugesAnswer]) -> tuple[Growth, ...]:
@@ -164,7 +156,6 @@ def growths(before: Mapping[str, GaugesAnswer], now: Mapping[str, GaugesAnswer])
 
 def notices(found: FindingsChange, at: float) -> tuple[Notice, ...]:
     """A message for each new finding that stops a start or costs speed."""
-    graver = (Severity.STOP.value, Severity.SLOW.value)
     return tuple(
         Notice(
             event=Event.FINDING,
@@ -174,5 +165,5 @@ def notices(found: FindingsChange, at: float) -> tuple[Notice, ...]:
             at=at,
         )
         for one in found.new
-        if one.severity in graver
+        if one.severity in (Severity.STOP.value, Severity.SLOW.value)
     )

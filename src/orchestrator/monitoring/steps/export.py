@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +18,21 @@ INTERVAL_S = 5
 _WRITTEN = "# Written by `l40s-deploy export prometheus`; write it again after a change of the inventory."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrometheusOrder:
-    """exporter, alertmanagers: HOST:PORT as Prometheus reaches them; price_per_kwh: 0 records no cost; node_watts: what
-    each node draws beside its GPUs; receiver: the address that Alertmanager calls, '' for none."""
+def prometheus_files(
+    inventory: Inventory,
+    *,
+    exporter: str,
+    alertmanagers: Sequence[str] = (),
+    price_per_kwh: float = 0.0,
+    node_watts: float = 0.0,
+    receiver: str = "",
+) -> dict[str, str]:
+    """Text by file name: a complete prometheus.yml, rules, delivery and dashboard.
 
-    exporter: str
-    alertmanagers: Sequence[str] = ()
-    price_per_kwh: float = 0.0
-    node_watts: float = 0.0
-    receiver: str = ""
-
-
-def prometheus_files(inventory: Inventory, order: PrometheusOrder) -> dict[str, str]:
-    """Text by file name."""
-    rules = template(f"monitoring/{RULES}").replace("PRICE_PER_KWH", f"{order.price_per_kwh:g}")
-    hook = {"url": order.receiver, "send_resolved": True}
-    delivery = template("monitoring/alertmanager.yml") + (
-        f"    webhook_configs: [{json.dumps(hook)}]\n" if order.receiver else ""
-    )
-    return {
-        "prometheus.yml": yaml_text(scrape_config(inventory, order), "Prometheus: targets and intervals."),
-        RULES: rules.replace("NODE_WATTS", f"{order.node_watts:g}"),
-        "alertmanager.yml": delivery,
-        "l40s-dashboard.json": template("monitoring/l40s-dashboard.json"),
-    }
-
-
-def export_prometheus(inventory: Inventory, order: PrometheusOrder, folder: Path) -> tuple[Path, ...]:
-    """Write them. Raises InputError where the folder can't be made or written."""
-    written = []
-    for name, text in prometheus_files(inventory, order).items():
-        write_whole(folder / name, text if name.endswith(".json") else f"{_WRITTEN}\n{text}", folders=0o777)
-        written.append(folder / name)
-    return tuple(written)
-
-
-def scrape_config(inventory: Inventory, order: PrometheusOrder) -> dict[str, Any]:
-    """A complete prometheus.yml. The engine answers /metrics on every node of a gang, so all of them are targets."""
+    exporter, alertmanagers: HOST:PORT as Prometheus reaches them; price_per_kwh: 0 records no cost; node_watts: what
+    each node draws beside its GPUs; receiver: the address that Alertmanager calls, '' for none. The engine answers
+    /metrics on every node of a gang, so all of them are targets.
+    """
     engines = [
         {"targets": [_host_port(node) for node in gang.nodes], "labels": {"gang": gang.name}}
         for gang in inventory.gangs
@@ -65,14 +41,28 @@ def scrape_config(inventory: Inventory, order: PrometheusOrder) -> dict[str, Any
         "global": {"scrape_interval": f"{INTERVAL_S}s", "evaluation_interval": f"{INTERVAL_S}s"},
         "rule_files": [RULES],
         "scrape_configs": [
-            {"job_name": "l40s", "static_configs": [{"targets": [order.exporter]}]},
+            {"job_name": "l40s", "static_configs": [{"targets": [exporter]}]},
             {"job_name": "sglang", "static_configs": engines},
         ],
     }
-    if order.alertmanagers:
-        managers = [{"static_configs": [{"targets": list(order.alertmanagers)}]}]
-        config["alerting"] = {"alertmanagers": managers}
-    return config
+    if alertmanagers:
+        config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": list(alertmanagers)}]}]}
+    rules = template(f"monitoring/{RULES}").replace("PRICE_PER_KWH", f"{price_per_kwh:g}")
+    hooks = json.dumps([{"url": receiver, "send_resolved": True}])
+    return {
+        "prometheus.yml": yaml_text(config, "Prometheus: targets and intervals."),
+        RULES: rules.replace("NODE_WATTS", f"{node_watts:g}"),
+        "alertmanager.yml": template("monitoring/alertmanager.yml")
+        + (f"    webhook_configs: {hooks}\n" if receiver else ""),
+        "l40s-dashboard.json": template("monitoring/l40s-dashboard.json"),
+    }
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
+    """Write what prometheus_files gave. Raises InputError where the folder can't be made or written."""
+    for name, text in files.items():
+        write_whole(folder / name, text if name.endswith(".json") else f"{_WRITTEN}\n{text}", folders=0o777)
+    return tuple(folder / name for name in files)
 
 
 def _host_port(node: NodeSpec) -> str:

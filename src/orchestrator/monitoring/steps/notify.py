@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -100,9 +99,7 @@ class Notifier:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         ends = time.monotonic() + LAST_NOTICES_S
         for waiting in self._waiting:
             waiting.put(None)
@@ -133,22 +130,15 @@ class Notifier:
 
     def _live(self, recipient: Recipient, waiting: queue.SimpleQueue[Notice | None]) -> None:
         while (notice := waiting.get()) is not None:
-            try:
-                wrong = self._deliver(recipient, notice)
-            except BaseException as defect:  # whatever ends one message, the next is tried
-                wrong = type(defect).__name__
+            wrong = ""
+            for attempt in range(TRIES):
+                time.sleep(PAUSE_S * max(0, attempt - 1))
+                if not (wrong := send(recipient, notice)):
+                    break
             with contextlib.suppress(Exception):
                 keep_outcome(self._inventory, recipient, wrong)
                 if wrong:
                     self._trouble(f"{shown(recipient)} did not accept {notice.title!r}: {wrong}")
-
-    @staticmethod
-    def _deliver(recipient: Recipient, notice: Notice) -> str:
-        for attempt in range(TRIES):
-            if not (wrong := send(recipient, notice)):
-                break
-            time.sleep(PAUSE_S * attempt)
-        return wrong
 
 
 def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:

@@ -66,14 +66,6 @@ class CachedValue:
             self._free.release()
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """What an examination of the hardware gave: the page of `doctor --report`, and each node's drawing."""
-
-    page: dict[str, Any]
-    drawings: Mapping[str, Picture]
-
-
 class Pages:
     """HTML of everything that is served."""
 
@@ -104,7 +96,7 @@ class Pages:
         inside, error = self._inside.value()
         if inside is None:
             return _soon("The nodes are being examined.", error)
-        return report_html(inside.page)
+        return report_html(inside[0])
 
     def bench(self) -> str:
         """The page of `bench --html`, of every run recorded on this machine. Raises InputError where there is none."""
@@ -116,12 +108,10 @@ class Pages:
     def _now(self) -> dict[str, Any]:
         moment = self._source.look()
         document = live_json(moment)
-        runs, _ = self._runs.value()
-        told, _ = self._why.value()
+        (runs, _), (told, _), (bench, _) = (kept.value() for kept in (self._runs, self._why, self._bench))
         inside, error = self._inside.value()
-        bench, _ = self._bench.value()
         causes = {one["name"]: one for one in told or ()}
-        shown = _nodes(moment, inside.drawings if inside else {})
+        shown = _nodes(moment, inside[1] if inside else {})
         gangs = [
             {
                 **gang,
@@ -131,8 +121,7 @@ class Pages:
             }
             for gang in document["gangs"]
         ]
-        past = [run for kept in runs or () for run in kept.runs]
-        past.sort(key=lambda run: run.started, reverse=True)
+        past = sorted((run for kept in runs or () for run in kept.runs), key=lambda run: run.started, reverse=True)
         return {
             "clock": time.strftime("%H:%M:%S", time.localtime(document["at"])),
             "gangs": gangs,
@@ -145,9 +134,10 @@ class Pages:
         }
 
 
-def _inside(inventory: Inventory) -> Inside:
+def _inside(inventory: Inventory) -> tuple[dict[str, Any], Mapping[str, Picture]]:
+    """What an examination of the hardware gave: the page of `doctor --report`, and each node's drawing."""
     examination = examine_inventory(inventory)
-    return Inside(report_of(examination), pictures(examination))
+    return report_of(examination), pictures(examination)
 
 
 def _nodes(moment: Moment, drawings: Mapping[str, Picture]) -> dict[tuple[str, str], dict[str, Any]]:

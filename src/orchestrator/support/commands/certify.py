@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_layout, add_timeout, add_usual, open_cluster
 from orchestrator.cli.questions import Questions
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.outcome import RisingProgress
@@ -73,17 +73,17 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         counting=partial(counting, screen),
         rising=lambda: RisingProgress(screen),
     )
-    done = certify.certify(inventory, gang, options, told)
+    document, failure = certify.certify(inventory, gang, options, told)
     if args.json:
-        screen.json(done.document)
+        screen.json(document)
     else:
-        screen.out.print(printable(f"{out}: {done.document['verdict']}, sha256 {done.document['digest']}"))
-        if done.document["stand_in"]:
-            screen.out.print("  something stood in for GPUs or the engine: these figures say nothing about a GPU")
+        screen.show(f"{out}: {document['verdict']}, sha256 {document['digest']}")
+        if document["stand_in"]:
+            screen.show("  something stood in for GPUs or the engine: these figures say nothing about a GPU")
         screen.say("secrets, names and addresses were replaced; read it before you send it")
-    if done.failure is not None:
-        raise done.failure
-    return certify.exit_code(certify.StepVerdict(done.document["verdict"]))
+    if failure is not None:
+        raise failure
+    return certify.exit_code(certify.StepVerdict(document["verdict"]))
 
 
 def _say(screen: Screen, step: CertifiedStep) -> None:

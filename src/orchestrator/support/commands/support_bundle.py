@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from orchestrator.cli.options import add_usual_of_gangs, open_inventory
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.model.errors import Exit
 from orchestrator.support.steps.bundle import bundle
 
@@ -32,8 +32,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         screen.json({"file": str(made.path), "bytes": made.bytes, "files": list(made.files), "missing": made.missing})
     else:
-        screen.out.print(printable(f"{made.path}: {len(made.files)} files, {made.bytes / 1024:.0f} KiB"))
-        for name, why in made.missing.items():
-            screen.out.print(printable(f"  missing: {name}: {why}"))
+        screen.show(f"{made.path}: {len(made.files)} files, {made.bytes / 1024:.0f} KiB")
+        screen.show(*(f"  missing: {name}: {why}" for name, why in made.missing.items()))
         screen.say("secrets, names and addresses were replaced; read it before you send it")
     return Exit.UNREACHABLE if made.missing else Exit.DONE

@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -25,8 +25,8 @@ from orchestrator.bench.verdict import BenchVerdict, gravest
 from orchestrator.doctor.steps.doctor import examine_inventory
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
-from orchestrator.gang.steps.raising import UpRequest, Watcher
-from orchestrator.gang.steps.restart import RestartRequest, restart
+from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
+from orchestrator.gang.steps.restart import RestartRequest, RestartResult, restart
 from orchestrator.gang.steps.standing import runs_in
 from orchestrator.gang.steps.status.reports import everything, see
 from orchestrator.gang.steps.up import up
@@ -47,7 +47,6 @@ from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
-from orchestrator.model.topology import Topology
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest
@@ -139,17 +138,6 @@ def certificate(about: Mapping[str, Any], steps: Sequence[CertifiedStep]) -> dic
     return {**document, "digest": digest(document)}
 
 
-def hardware(topologies: Iterable[Topology]) -> dict[str, Any]:
-    """How many nodes, GPUs by name and active RDMA ports there are, with their drivers."""
-    seen = tuple(topologies)
-    return {
-        "nodes": len(seen),
-        "gpus": dict(Counter(gpu.name for one in seen for gpu in one.gpus)),
-        "rdma_ports": sum(port.active for one in seen for port in one.rdma),
-        "drivers": sorted({one.driver for one in seen}),
-    }
-
-
 def digest(value: Any) -> str:
     """SHA-256 of a JSON value in one spelling: sorted keys, no spaces."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -182,14 +170,6 @@ class CertifyScreen:
     rising: Callable[[], AbstractContextManager[Watcher]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certified:
-    """The file's document, and what ended the run early, None where it went through all steps."""
-
-    document: Mapping[str, Any]
-    failure: DeployError | None
-
-
 def refuse_to_begin(gang: GangSpec, out: Path) -> None:
     """Raises InputError where the file exists, or anything runs on the gang's nodes; why a node does not answer."""
     if out.exists():
@@ -205,20 +185,24 @@ def refuse_to_begin(gang: GangSpec, out: Path) -> None:
         )
 
 
-def certify(inventory: Inventory, gang: GangSpec, options: CertifyOptions, screen: CertifyScreen) -> Certified:
+def certify(
+    inventory: Inventory, gang: GangSpec, options: CertifyOptions, screen: CertifyScreen
+) -> tuple[Mapping[str, Any], DeployError | None]:
     """Take the steps; the file is written anew after each of them. What was started is stopped at the end.
 
+    Gives the file's document, and what ended the run early, None where it went through all steps.
     Raises what `refuse_to_begin` raises, and KeyboardInterrupt with the file written and the gang stopped.
     """
     run = _Certification(replace(inventory, gangs=(gang,), router=None), gang, options, screen)
     refuse_to_begin(gang, options.out)
+    takes = (run.discover, run.kernels, run.nettest, run.up, run.bench, run.kill, run.restart)
     try:
-        for name, take in run.steps():
+        for name, take in zip(STEPS, takes, strict=True):
             if not run.take(name, take):
                 break
     finally:
         run.stop()
-    return Certified(document=run.document, failure=run.failure)
+    return run.document, run.failure
 
 
 @dataclass
@@ -245,11 +229,6 @@ class _Certification:
             "stand_in": any(node.fs_root != "/" for node in self.gang.nodes) or None,
         }
         self._scrubber = scrubber_of(self.inventory, self.gang.machines, secrets.token_bytes(KEY_BYTES), os.environ)
-
-    def steps(self) -> tuple[tuple[str, Callable[[], Found]], ...]:
-        """By name, in their order."""
-        takes = (self._discover, self._kernels, self._nettest, self._up, self._bench, self._kill, self._restart)
-        return tuple(zip(STEPS, takes, strict=True))
 
     def take(self, name: str, step: Callable[[], Found]) -> bool:
         """Take one, and write down what it came to. False where it is the last one."""
@@ -301,17 +280,24 @@ class _Certification:
             self.screen.say(f"{name} may still run: {failure.what}. Stop it with `l40s-deploy down {name}`")
             self.failure = self.failure or failure
 
-    def _discover(self) -> Found:
+    def discover(self) -> Found:
+        """What is there, and what is wrong with it."""
         seen = examine_inventory(self.inventory)
-        if seen.failures:
-            raise next(iter(seen.failures.values()))
-        cluster = seen.cluster
-        self._about["hardware"] = hardware(cluster.topologies.values())
+        for failure in seen.failures.values():
+            raise failure
+        cluster, there = seen.cluster, tuple(seen.cluster.topologies.values())
+        self._about["hardware"] = {
+            "nodes": len(there),
+            "gpus": dict(Counter(gpu.name for one in there for gpu in one.gpus)),
+            "rdma_ports": sum(port.active for one in there for port in one.rdma),
+            "drivers": sorted({one.driver for one in there}),
+        }
         nodes = [topology_json(one, cluster.tcp.get(name)) for name, one in cluster.topologies.items()]
         verdict = StepVerdict.DIFFERS if seen.worst in (Severity.STOP, Severity.SLOW) else StepVerdict.OK
         return verdict, {"findings": [one.as_json() for one in seen.findings], "nodes": nodes}
 
-    def _kernels(self) -> Found:
+    def kernels(self) -> Found:
+        """Whether the stack's kernels compute what they should."""
         with self.screen.counting("kernels") as at:
             found = kernels.run_now(
                 self.inventory, self.options.plan, at, command=self.options.command, timeout_s=KERNELS_S
@@ -320,31 +306,25 @@ class _Certification:
             raise failure
         ((verdict, real),) = {(gang.verdict, gang.real) for gang in found}
         self._stood_in(not real)
-        words = {KernelVerdict.WRONG: StepVerdict.WRONG, KernelVerdict.FAILS: StepVerdict.WRONG}
-        words |= {KernelVerdict.RIGHT: StepVerdict.OK} if real else dict.fromkeys(KernelVerdict, StepVerdict.NOT_RUN)
-        return words.get(verdict, StepVerdict.NOT_RUN), kernels.check_json(found)
+        wrong = verdict in (KernelVerdict.WRONG, KernelVerdict.FAILS) and real
+        right = StepVerdict.OK if verdict is KernelVerdict.RIGHT and real else StepVerdict.NOT_RUN
+        return StepVerdict.WRONG if wrong else right, kernels.check_json(found)
 
-    def _nettest(self) -> Found:
+    def nettest(self) -> Found:
+        """What the network between GPUs and nodes gives."""
         plan = self.options.plan
         order = nettest.NettestOptions(
-            gangs=plan.gangs,
-            model=plan.model,
-            stack=plan.stack,
-            enough=ENOUGH,
-            command=self.options.command,
+            gangs=plan.gangs, model=plan.model, stack=plan.stack, enough=ENOUGH, command=self.options.command
         )
         with self.screen.counting("measurements") as at:
             (found,) = nettest.run_now(self.inventory, order, at)
         words = {NettestVerdict.FAILED: StepVerdict.WRONG, NettestVerdict.SLOW: StepVerdict.DIFFERS}
         return words.get(found.result.verdict, StepVerdict.OK), nettest.nettest_json([found])
 
-    def _up(self) -> Found:
-        request = UpRequest(
-            plan=self.options.plan,
-            command=self.options.command,
-            timeout_s=self.options.timeout_s,
-            undo_on_interrupt=True,
-        )
+    def up(self) -> Found:
+        """Start it."""
+        asked = self.options
+        request = UpRequest(plan=asked.plan, command=asked.command, timeout_s=asked.timeout_s, undo_on_interrupt=True)
         with self.screen.rising() as shown:
             outcome = up(self.inventory, request, shown)
         (view,) = outcome.views
@@ -352,10 +332,10 @@ class _Certification:
             raise self._somebody_elses()
         self.mine = view.run_id
         self._about |= _planned(outcome.plan, view)
-        verdict = StepVerdict.DIFFERS if view.transport else StepVerdict.OK
-        return verdict, {"seconds": round(outcome.seconds, 1), **status_json([view])["gangs"][0]}
+        return StepVerdict.DIFFERS if view.transport else StepVerdict.OK, _started(outcome)
 
-    def _bench(self) -> Found:
+    def bench(self) -> Found:
+        """How fast it answers."""
         order = bench.BenchOptions(gangs=(self.gang.name,), load=self.options.load, timeout_s=self.options.timeout_s)
         with self.screen.counting("requests answered") as at:
             found = bench.sweep_now(self.inventory, order, self.options.at_once, at)
@@ -363,7 +343,7 @@ class _Certification:
         slow = gravest([one.verdict for one in found]) is BenchVerdict.SLOW
         return StepVerdict.DIFFERS if slow else StepVerdict.OK, report.sweep_json(found)
 
-    def _kill(self) -> Found:
+    def kill(self) -> Found:
         """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""
         with Fleet(self.gang.machines) as fleet:
             (view,) = see(fleet, [self.gang])
@@ -388,7 +368,8 @@ class _Certification:
         verdict = StepVerdict.OK if told and not left else StepVerdict.DIFFERS
         return verdict, {"killed": killed, "seconds": round(seconds, 1), "cause": gang["cause"], "left_behind": left}
 
-    def _restart(self) -> Found:
+    def restart(self) -> Found:
+        """Have it serve again."""
         request = RestartRequest(
             gangs=(self.gang.name,), command=self.options.command, now=True, timeout_s=self.options.timeout_s
         )
@@ -400,8 +381,7 @@ class _Certification:
             self.restarts = False
             raise
         (view,) = outcome.views
-        verdict = StepVerdict.OK if view.serves else StepVerdict.DIFFERS
-        return verdict, {"seconds": round(outcome.seconds, 1), **status_json([view])["gangs"][0]}
+        return StepVerdict.OK if view.serves else StepVerdict.DIFFERS, _started(outcome)
 
     def _stood_in(self, seen: bool) -> None:
         self._about["stand_in"] = bool(self._about["stand_in"] or seen)
@@ -412,6 +392,10 @@ class _Certification:
             where=f"gang {self.gang.name}",
             fix="see who: l40s-deploy history; stop a guard of this gang while it is certified",
         )
+
+
+def _started(outcome: UpResult | RestartResult) -> dict[str, Any]:
+    return {"seconds": round(outcome.seconds, 1), **status_json(outcome.views)["gangs"][0]}
 
 
 def _kill(fleet: Fleet, node: str, pid: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,15 @@ from tests.support.prometheus import checked
 from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.catalogue import CATALOGUE
-from orchestrator.monitoring.steps.export import PrometheusOrder, prometheus_files
+from orchestrator.monitoring.steps.export import prometheus_files
 
 EMPTY = Inventory(path="", gangs=())
-ORDER = PrometheusOrder(exporter="127.0.0.1:9940", receiver="http://receiver")
+ORDER: dict[str, Any] = {"exporter": "127.0.0.1:9940", "receiver": "http://receiver"}
 
 
 def written() -> dict[str, Any]:
     """Every file's document."""
-    files = prometheus_files(EMPTY, ORDER)
+    files = prometheus_files(EMPTY, **ORDER)
     return {name: yaml.safe_load(text) for name, text in files.items()}
 
 
@@ -69,7 +68,7 @@ def test_promtool_records_what_a_million_tokens_take_and_cost(price: float, cost
     """Two GPUs of 300 W and a node of 400 W make 100 tokens/s, which two ranks report: 10 J per token. Without a
     price there is no cost, not one of 0."""
     rules = tmp_path / "l40s.rules.yml"
-    rules.write_text(prometheus_files(EMPTY, replace(ORDER, price_per_kwh=price, node_watts=400.0))[rules.name])
+    rules.write_text(prometheus_files(EMPTY, **ORDER, price_per_kwh=price, node_watts=400.0)[rules.name])
     power = [f'l40s_gpu_power_watts{{gang="gang0", gpu="{gpu}"}}' for gpu in range(2)]
     tokens = [f'sglang:generation_tokens_total{{gang="gang0", tp_rank="{rank}"}}' for rank in range(2)]
     series = {
