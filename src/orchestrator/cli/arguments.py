@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
@@ -40,9 +40,9 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message, where=self.prog, fix=f"run `{self.prog} --help` for the options")
 
 
-def strange(words: Sequence[str], verb: str, parser: argparse.ArgumentParser) -> InputError:
-    """Words that a verb does not know. parser: of that verb, whose actions may have parsers of their own."""
-    known = sorted(_options(parser))
+def strange(words: Sequence[str], verb: str, actions: Iterable[argparse.Action]) -> InputError:
+    """Words that a verb does not know. actions: all that it has."""
+    known = sorted({option for action in actions for option in action.option_strings})
     likely = {
         word: near[0]
         for word in (word.partition("=")[0] for word in words if word.startswith("--"))
@@ -54,13 +54,6 @@ def strange(words: Sequence[str], verb: str, parser: argparse.ArgumentParser) ->
         where=f"l40s-deploy {verb}",
         fix=f"{meant}run `l40s-deploy {verb} --help` for the options",
     )
-
-
-def _options(parser: argparse.ArgumentParser) -> set[str]:
-    """All long ones, its actions' too."""
-    found = {option for option in parser._option_string_actions if option.startswith("--")}
-    subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return found.union(*(_options(one) for sub in subs for one in sub.choices.values()))
 
 
 def without_quiet(words: Sequence[str], default: bool) -> tuple[list[str], bool]:
@@ -198,6 +191,5 @@ def _words(action: argparse.Action, option: str, value: Any) -> list[str]:
     if action.nargs == 0:
         return [option] if value is True else []
     values = _values(value)
-    if isinstance(action, argparse._AppendAction):
-        return [word for one in values for word in (f"{option}={one}",)]
-    return [f"{option}={values[0]}"] if len(values) == 1 else [option, *values]
+    single = isinstance(action, argparse._AppendAction) or len(values) == 1
+    return [f"{option}={one}" for one in values] if single else [option, *values]

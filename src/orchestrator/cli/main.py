@@ -128,7 +128,7 @@ def _answered(words: list[str], screen: Screen) -> int:
     if unknown[:1] == ["--"] and "engine_args" in args:  # argparse knows only the first group of positions
         args.engine_args, unknown = [*args.engine_args, *unknown[1:]], []
     if unknown:
-        raise strange(unknown, args.verb, verbs_of(parser)[args.verb])
+        raise strange(unknown, args.verb, every_action(verbs_of(parser)[args.verb]))
     args.typed, args.read_inventory = words, _read_inventory
     equip()
     with detaching():

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
-from types import TracebackType
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+
+from rich.live import Live
 
 from orchestrator.cli.screen import Screen, printable
 
-if TYPE_CHECKING:  # rich costs 60 ms to import
-    from rich.live import Live
-    from rich.status import Status
+if TYPE_CHECKING:
     from typing_extensions import Self
 
 PATIENCE_S = 2.0
@@ -58,32 +57,24 @@ class NowAndThen:
         return True
 
 
-class WordsInPlace:
-    """A context with one line that changes in its place on a terminal; elsewhere a line every every_s seconds."""
+@contextlib.contextmanager
+def spinner(screen: Screen, words: str) -> Iterator[Callable[[str], None] | None]:
+    """A function that changes the words beside a spinner; None where nothing can be drawn in its place."""
+    if not screen.draws:
+        yield None
+        return
+    with screen.err.status(printable(words)) as drawn:
+        yield lambda now: drawn.update(printable(now))
 
-    def __init__(self, screen: Screen, words: str, *, every_s: float) -> None:
-        self._screen = screen
-        self._lines = NowAndThen(every_s)
-        self._words = printable(words)
-        self._stack = contextlib.ExitStack()
-        self._drawn: Status | None = None
 
-    def __enter__(self) -> WordsInPlace:
-        if self._screen.draws:
-            self._drawn = self._stack.enter_context(self._screen.err.status(self._words))
-        else:
-            self._screen.say(f"{self._words} ...")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def update(self, words: str) -> None:
-        """Current progress."""
-        if self._drawn is not None:
-            self._drawn.update(printable(words))
-        elif self._lines.due():
-            self._screen.say(words)
+@contextlib.contextmanager
+def words_in_place(screen: Screen, words: str, *, every_s: float) -> Iterator[Callable[[str], None]]:
+    """A function that changes one line in its place on a terminal; elsewhere it says a line every every_s seconds."""
+    lines = NowAndThen(every_s)
+    with spinner(screen, words) as draw:
+        if draw is None:
+            screen.say(f"{words} ...")
+        yield draw or (lambda now: screen.say(now) if lines.due() else None)
 
 
 class LivePicture:
@@ -98,15 +89,11 @@ class LivePicture:
 
     def __enter__(self) -> Self:
         if self._screen.draws:
-            from rich.live import Live
-
             self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any
@@ -35,7 +35,6 @@ class Screen:
 
     as_json: bool = False
     quiet: bool = False
-    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def out(self) -> Console:
@@ -60,13 +59,13 @@ class Screen:
     def say(self, text: str) -> None:
         """One remark on stderr, under --json too; nothing under --quiet."""
         if not self.quiet:
-            self._write(_in_width(printable(text)) + "\n")
+            self._write(_in_width(printable(text)))
 
     def _write(self, text: str) -> None:
-        """Detaches, as Ctrl-C does, if nobody reads stderr any more (`2>&1 | head`, a closed terminal). A file that
-        takes no more is no reason to: the work goes on, silently."""
+        """Lines. Detaches, as Ctrl-C does, if nobody reads stderr any more (`2>&1 | head`, a closed terminal). A file
+        that takes no more is no reason to: the work goes on, silently."""
         try:
-            sys.stderr.write(text)
+            sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
         except OSError as failure:
             forget(sys.stderr)
@@ -94,11 +93,10 @@ class Screen:
     def error(self, failure: DeployError) -> None:
         """Name the place, what was found and wanted, and the fix; with --json as one line, the last one on stderr."""
         if self.as_json:
-            self._write(json.dumps({"error": failure.as_json()}) + "\n")
+            self._write(json.dumps({"error": failure.as_json()}))
             return
-        self._write(_in_width(f"error: {printable(failure.where)}: {printable(failure.what)}") + "\n")
-        if failure.fix:
-            self._write(_in_width(f"  fix: {printable(failure.fix)}") + "\n")
+        fix = f"\n  fix: {failure.fix}" if failure.fix else ""
+        self._write(_in_width(printable(f"error: {failure.where}: {failure.what}{fix}")))
 
 
 class _WatchedOutput:
@@ -235,13 +233,8 @@ def broken(line: str, width: int) -> str:
 def printable(text: str) -> str:
     """Text from outside with control characters made visible, so that it cannot drive a terminal."""
     return "".join(
-        char if char in "\n\t" or (char.isprintable() and not "\ud800" <= char <= "\udfff") else _escaped(char)
-        for char in text
+        char if char in "\n\t" or char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
     )
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
 _NOT_ASCII = re.compile(r"[^\n -~]")

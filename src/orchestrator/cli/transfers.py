@@ -10,15 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import FrameType
-from typing import TYPE_CHECKING
 
-from orchestrator.cli.progress import PATIENCE_S, LivePicture, NowAndThen
-from orchestrator.cli.screen import Screen, printable
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+
+from orchestrator.cli.progress import PATIENCE_S, LivePicture, NowAndThen, spinner
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.tables import cell
 from orchestrator.model.errors import Unreachable
-
-if TYPE_CHECKING:  # rich costs 60 ms to import
-    from rich.table import Table
 
 LINES_S = 30.0
 """Between two lines on one thing, where lines can't be changed in their place."""
@@ -84,13 +83,12 @@ def counting(screen: Screen, words: str) -> Iterator[Callable[[str, int, int], N
     began = time.monotonic()
     announced: dict[str, NowAndThen] = {}
     paces: dict[str, TransferRate] = {}
-    with contextlib.ExitStack() as stack:
-        drawn = stack.enter_context(screen.err.status(printable(words))) if screen.draws else None
+    with spinner(screen, words) as draw:
 
         def at(name: str, done: int, of: int) -> None:
             said = f"{name}: {words}, {done} of {of}{_pace(paces.setdefault(name, TransferRate()), done, of)}"
-            if drawn is not None:
-                drawn.update(printable(said))
+            if draw is not None:
+                draw(said)
             elif name in announced:
                 if announced[name].due():
                     screen.say(f"{said} ...")
@@ -150,17 +148,12 @@ def _left(one: Transfer, pace: float) -> str:
 
 
 def _table(rows: Iterable[tuple[Transfer, float]]) -> Table:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "", "here", "rate", "left"):
-        table.add_column(column, justify="right" if column else "left")
+    figures = (Column(title, justify="right") for title in ("here", "rate", "left"))
+    table = Table("", "", *figures, box=None, pad_edge=False)
     for one, pace in rows:
         moving = () if one.state else (f"{size(int(pace))}/s", _left(one, pace) if pace > 0 else "")
         bar = ProgressBar(total=max(1, one.total), completed=one.done, width=30)
-        table.add_row(Text(printable(one.name)), bar, one.state or size(one.done), *moving)
+        table.add_row(cell(one.name), bar, one.state or size(one.done), *moving)
     return table
 
 
@@ -172,7 +165,7 @@ class _Over(BaseException):
 def time_limit(seconds: float, *, fix: str) -> Iterator[None]:
     """Raises Unreachable in the block once it took longer; 0: never. Only in the main thread, as signals are."""
 
-    def over(_: int, __: FrameType | None) -> None:
+    def over(*_: object) -> None:
         raise _Over
 
     if seconds <= 0:

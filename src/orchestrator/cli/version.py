@@ -7,7 +7,8 @@ import platform
 
 from orchestrator import __version__
 from orchestrator.cli.options import add_usual_of_gangs
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.tables import cell, plain_table
 from orchestrator.gang.steps.status.versions import NodeVersion, versions
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         own = {"version": __version__, "python": platform.python_version()}
         screen.json({**own, "nodes": [node.as_json() for node in nodes]})
     else:
-        screen.out.print(f"l40s-deploy {__version__} (Python {platform.python_version()})")
+        screen.show(f"l40s-deploy {__version__} (Python {platform.python_version()})")
         if nodes:
             _table(nodes, screen)
     return Exit.UNREACHABLE if any(node.error for node in nodes) else Exit.DONE
@@ -48,15 +49,11 @@ def _asked(args: argparse.Namespace, screen: Screen) -> tuple[NodeVersion, ...]:
 
 
 def _table(nodes: tuple[NodeVersion, ...], screen: Screen) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "gang", "agent", "stack", "model", "state"):
-        table.add_column(title)
+    titles = ("node", "gang", "agent", "stack", "model", "state")
+    table = plain_table(*titles, left=titles)
     for node in nodes:
         told = (node.agent or "none", node.stack, node.model, node.state)
         row = [node.node, node.gang, *(told if node.error is None else ("?", "", "", node.error.what))]
         style = "bold yellow" if node.error or (node.agent and node.agent != __version__) else ""
-        table.add_row(*(Text(printable(cell), style) for cell in row))
-    screen.out.print(table)
+        table.add_row(*(cell(one, style) for one in row))
+    screen.show(table)

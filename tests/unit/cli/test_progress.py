@@ -17,7 +17,7 @@ from orchestrator.checkpoint.commands import checkpoint, copies
 from orchestrator.checkpoint.steps.chain import Hop
 from orchestrator.cli import progress, transfers
 from orchestrator.cli.main import main
-from orchestrator.cli.progress import WordsInPlace
+from orchestrator.cli.progress import words_in_place
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.transfers import counting
 from orchestrator.hosts.commands import prepare
@@ -38,9 +38,9 @@ def test_a_line_is_said_once_in_the_interval(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
-    with WordsInPlace(Screen(), "tuning", every_s=30.0) as shown:
+    with words_in_place(Screen(), "tuning", every_s=30.0) as update:
         for clock.now in (101.0, 129.0, 130.0, 159.0, 161.0):
-            shown.update(f"at {clock.now:.0f}")
+            update(f"at {clock.now:.0f}")
     assert capsys.readouterr().err.splitlines() == ["tuning ...", "at 130", "at 161"]
 
 

@@ -18,8 +18,6 @@ from orchestrator.model.errors import Exit, InputError, Unreachable
 from orchestrator.model.per_node import collected
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.table import Table
     from typing_extensions import Self
 
@@ -158,11 +156,9 @@ class _PrepareProgress(LivePicture):
             threading.Thread(target=self._tell_of_long_tasks, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
-        super().__exit__(kind, error, trace)
+        super().__exit__()
 
     def __call__(self, step: HostEvent) -> None:
         seen = self.nodes.setdefault(step.host, _HostProgress())

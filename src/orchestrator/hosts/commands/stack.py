@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_json, add_timeout
-from orchestrator.cli.progress import WordsInPlace
+from orchestrator.cli.progress import words_in_place
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import duration
 from orchestrator.rooms import answers
@@ -90,9 +90,9 @@ def _build(args: argparse.Namespace, screen: Screen) -> int:
     def tell(package: str, place: int, count: int) -> None:
         passed = time.monotonic() - began
         left = passed / place * (count - place)
-        picture.update(f"{place} of {count}: {package}, {duration(passed)} so far, about {duration(left)} left")
+        update(f"{place} of {count}: {package}, {duration(passed)} so far, about {duration(left)} left")
 
-    with WordsInPlace(screen, f"downloading the packages of {args.stack}", every_s=_LINE_EVERY_S) as picture:
+    with words_in_place(screen, f"downloading the packages of {args.stack}", every_s=_LINE_EVERY_S) as update:
         bundle = build(
             args.stack,
             args.out,

@@ -18,7 +18,7 @@ from orchestrator.cli.options import (
     count,
     open_inventory,
 )
-from orchestrator.cli.progress import WordsInPlace, patience
+from orchestrator.cli.progress import patience, words_in_place
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import time_limit
 from orchestrator.cli.typed import command_line
@@ -165,10 +165,10 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
     )
     inventory = open_inventory(args, screen)
     with (
-        WordsInPlace(screen, "tuning", every_s=LINE_EVERY_S) as shown,
+        words_in_place(screen, "tuning", every_s=LINE_EVERY_S) as update,
         time_limit(args.timeout, fix="run the same command again to resume"),
     ):
-        done = run_tuning(inventory, options, lambda *pace: shown.update(_pace(*pace)))
+        done = run_tuning(inventory, options, lambda *pace: update(_pace(*pace)))
     if screen.as_json:
         screen.json(tuned_json(done, args.out))
     else:
