@@ -194,7 +194,7 @@ def gpus() -> Scene:
     load = NodeLoad(gauges=GaugesAnswer(now=1.0, gpus=each), ports=(port,))
     return {
         **shown(view()),
-        "gang.commands.status._loads": lambda *_: dict.fromkeys(NODES, load),
+        "gang.steps.status.live.node_loads": lambda *_: dict.fromkeys(NODES, load),
         "gang.commands.status.open_cluster": lambda *_: None,
     }
 

@@ -130,15 +130,22 @@ class Notifier:
 
     def _live(self, recipient: Recipient, waiting: queue.SimpleQueue[Notice | None]) -> None:
         while (notice := waiting.get()) is not None:
-            wrong = ""
-            for attempt in range(TRIES):
-                time.sleep(PAUSE_S * max(0, attempt - 1))
-                if not (wrong := send(recipient, notice)):
-                    break
+            try:
+                wrong = self._deliver(recipient, notice)
+            except BaseException as defect:  # whatever ends one message, the next is tried
+                wrong = type(defect).__name__
             with contextlib.suppress(Exception):
                 keep_outcome(self._inventory, recipient, wrong)
                 if wrong:
                     self._trouble(f"{shown(recipient)} did not accept {notice.title!r}: {wrong}")
+
+    @staticmethod
+    def _deliver(recipient: Recipient, notice: Notice) -> str:
+        for attempt in range(TRIES):
+            if not (wrong := send(recipient, notice)):
+                break
+            time.sleep(PAUSE_S * attempt)
+        return wrong
 
 
 def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
