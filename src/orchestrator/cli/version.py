@@ -9,7 +9,7 @@ from orchestrator import __version__
 from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.tables import cell, plain_table
-from orchestrator.gang.steps.status.versions import NodeVersion, versions
+from orchestrator.gang.steps.status.history import NodeVersion, versions
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
 from orchestrator.model.errors import Exit, InputError

@@ -24,7 +24,6 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.monitoring.catalogue import CATALOGUE, Metric
 from orchestrator.protocol.gauges import FiguresAnswer, GpuGauges, PortGauges
 from orchestrator.protocol.report import Cause, RankState, Report
-from orchestrator.protocol.verbs import LockHolder
 
 MILLI, MICRO, MHZ, GIGABIT = 1e-3, 1e-6, 1e6, 1e9 / 8
 LIMITS = {
@@ -42,6 +41,7 @@ LIMITS = {
 GUARD = "guard."
 """Before a gang's name: the lock of the guard that watches it (gang/steps/guard)."""
 STOPPED = "stopped"
+_GANG_STATES = tuple(state.value for state in GangState)
 _NODE_STATES = tuple(state.value for state in NodeState if state not in (NodeState.LEFT_OUT, NodeState.SPARE))
 _GPU_FIGURES = (
     ("l40s_gpu_temperature_celsius", "temperature_c", 1),
@@ -142,6 +142,7 @@ def metrics(scene: Scene) -> tuple[Family, ...]:
     families.add({"version": __version__}, l40s_exporter_info=1, l40s_scrape_duration_seconds=scene.seconds)
     for gang, view in zip(scene.gangs, scene.views, strict=True):
         _gang(families, gang, view, scene)
+        _lock(families, gang.name, scene.nodes)
         _past(families, gang.name, scene.past.get(gang.name, Past()))
         for node in view.nodes:
             _node(families, {"gang": gang.name, "node": node.name}, node, scene.nodes.get(node.name))
@@ -166,14 +167,12 @@ def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> N
     listed = scene.router if scene.router is not None and scene.router.workers is not None else None
     reason = degraded_reason(view, listed.place(view.service_url) if listed is not None else None)
     failed = view.cause if view.state is GangState.FAILED else None
-    held, guard = _holder(scene.nodes, gang.name), _holder(scene.nodes, GUARD + gang.name)
     ready = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready" and node.alive]
-    told = _report(scene.nodes.get(gang.leader.name), gang.name)
-    probed = told.service_latency_s if told is not None and view.running else 0
+    told = _report(scene.nodes.get(gang.leader.name), gang.name) if view.running else None
+    probed = told.service_latency_s if told is not None else 0
     about = {name: getattr(view, name) for name in ("model", "stack", "plan_id", "run_id")}
     about |= {"gang": gang.name, "reason": reason, **(cause_labels(failed) if failed else {})}
-    about |= {"holder": held.name, "command": (held.command or "").split(" --")[0]} if held else {}
-    families.states("l40s_gang_state", view.state.value, (state.value for state in GangState), about)
+    families.states("l40s_gang_state", view.state.value, _GANG_STATES, about)
     families.add(
         about,
         l40s_gang_info=1,
@@ -182,11 +181,21 @@ def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> N
         l40s_gang_start_late=view.late is not None,
         l40s_gang_failed=1 if failed else None,
         l40s_gang_lease_seconds=gang.leader.lease_s,
+        l40s_gang_start_duration_seconds=max(ready, default=None),
+        l40s_gang_canary_duration_seconds=probed if probed > 0 else None,
+    )
+
+
+def _lock(families: Families, gang: str, nodes: Mapping[str, FiguresAnswer | DeployError]) -> None:
+    """By the first node that has one: a command holds it on all of them."""
+    answers = [answer.locks for answer in nodes.values() if isinstance(answer, FiguresAnswer)]
+    held, guard = (next((locks[name] for locks in answers if name in locks), None) for name in (gang, GUARD + gang))
+    about = {"holder": held.name, "command": (held.command or "").split(" --")[0]} if held else {}
+    families.add(
+        {"gang": gang, **about},
         l40s_lock_held=1 if held else None,
         l40s_lock_age_seconds=held.age_s if held else None,
         l40s_guard_up=guard is not None and not guard.stale,
-        l40s_gang_start_duration_seconds=max(ready, default=None),
-        l40s_gang_canary_duration_seconds=probed if probed > 0 else None,
     )
 
 
@@ -195,12 +204,6 @@ def _report(answer: NodeAnswer, gang: str) -> Report | None:
     raw = next((one for one in reports if isinstance(one, Mapping) and one.get("gang") == gang), None)
     report = Report.read(raw)
     return report if isinstance(report, Report) else None
-
-
-def _holder(nodes: Mapping[str, FiguresAnswer | DeployError], name: str) -> LockHolder | None:
-    """By the first node that has this lock: a command holds it on all of them."""
-    answers = (answer for answer in nodes.values() if isinstance(answer, FiguresAnswer))
-    return next((answer.locks[name] for answer in answers if name in answer.locks), None)
 
 
 def _past(families: Families, gang: str, past: Past) -> None:

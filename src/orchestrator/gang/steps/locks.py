@@ -17,8 +17,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from orchestrator.gang.operations import GangOperation
-from orchestrator.gang.steps.status.reports import where
-from orchestrator.gang.steps.status.unfinished import has_ended, shown_locks, this_process
+from orchestrator.gang.steps.status.reports import has_ended, shown_locks, this_process, where
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory

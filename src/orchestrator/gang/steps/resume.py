@@ -15,8 +15,7 @@ from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.replay import facts_of_now, staged_plan
 from orchestrator.gang.steps.restart import ROLLING, RestartRequest, restart
 from orchestrator.gang.steps.router.routing import rejoin
-from orchestrator.gang.steps.status.reports import as_they_run, see
-from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.status.reports import as_they_run, interrupted, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError

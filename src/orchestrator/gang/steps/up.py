@@ -32,8 +32,7 @@ from orchestrator.gang.steps.replay import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
 from orchestrator.gang.steps.resume import go_on
 from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_router
-from orchestrator.gang.steps.status.reports import as_they_run, see
-from orchestrator.gang.steps.status.unfinished import begun_on
+from orchestrator.gang.steps.status.reports import as_they_run, begun_on, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory

@@ -20,11 +20,10 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import file_name
-from orchestrator.gang.steps.status.history import around_failure, history, why, why_json
+from orchestrator.gang.steps.status.history import around_failure, history, versions, why, why_json
 from orchestrator.gang.steps.status.live import loaded_json, node_loads
 from orchestrator.gang.steps.status.logs import logs
 from orchestrator.gang.steps.status.overview import overview
-from orchestrator.gang.steps.status.versions import versions
 from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, VerificationDiffers

@@ -17,7 +17,7 @@ from orchestrator.gang.steps import locks, raising
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock, release, still_ours
 from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.gang.steps.status.unfinished import has_ended, this_process
+from orchestrator.gang.steps.status.reports import has_ended, this_process
 from orchestrator.model.errors import DeployError, LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
@@ -194,7 +194,7 @@ def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
 def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_alone(local: Local) -> None:
     from orchestrator.gang.operations import GangOperation, OperationKind
     from orchestrator.gang.steps.status.overview import status
-    from orchestrator.gang.steps.status.unfinished import begun_on, interrupted
+    from orchestrator.gang.steps.status.reports import begun_on, interrupted
 
     gang = local()
     begun = GangOperation(

@@ -16,7 +16,7 @@ from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.maintenance import MAINTENANCE, ReturnState, boot_of, place
 from orchestrator.gang.steps.restart import RestartRequest, restart
 from orchestrator.gang.steps.restart_sequence import RestartStep, how_to_go_on
-from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.status.reports import interrupted
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState

@@ -27,8 +27,7 @@ from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, re
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.overview import status
-from orchestrator.gang.steps.status.reports import see
-from orchestrator.gang.steps.status.unfinished import this_process
+from orchestrator.gang.steps.status.reports import see, this_process
 from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S

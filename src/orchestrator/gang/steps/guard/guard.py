@@ -51,8 +51,7 @@ from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.replay import facts_of_now, staged_plan
 from orchestrator.gang.steps.resume import finish
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
-from orchestrator.gang.steps.status.reports import as_it_runs, see
-from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.status.reports import as_it_runs, interrupted, see
 from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import as_written, chosen_gangs, staffed

@@ -1,9 +1,9 @@
 """What the nodes have kept of gangs: `history`, the runs and the commands that changed them; `why`, the last failure;
-`logs --around-failure`, the lines around it."""
+`logs --around-failure`, the lines around it; `version`, the releases of their agents and the stacks that they serve."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,13 @@ from orchestrator.gang.history import FailureVerdict, Kept, PastRun, last_verdic
 from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.router.host import gangs_and_router
 from orchestrator.gang.steps.status.live import run_events
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
+from orchestrator.gang.steps.status.reports import ask_report, own_report, refuse_elsewhere, see, where
 from orchestrator.gang.timeline import TimelineEvent
-from orchestrator.gang.view import GangView
+from orchestrator.gang.view import Answer, GangView
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, EXCERPT_S
 from orchestrator.model.errors import DeployError, InputError, NodeError
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest, HistoryAnswer, HistoryRequest
@@ -39,13 +40,18 @@ def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistor
     """Ask every node of the chosen gangs, and the router's, once. Raises RunsElsewhere where nothing is kept because a
     gang has its state in another place."""
     found: list[GangHistory] = []
-    for chosen in gangs_and_router(inventory, gangs):
-        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-            kept = [_kept(fleet, gang) for gang in chosen]
-            if not any(one.runs for one in kept):
-                refuse_elsewhere(see(fleet, chosen))
-            found += kept
+    for fleet, chosen in _fleets(inventory, gangs):
+        kept = [_kept(fleet, gang) for gang in chosen]
+        if not any(one.runs for one in kept):
+            refuse_elsewhere(see(fleet, chosen))
+        found += kept
     return tuple(found)
+
+
+def _fleets(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Fleet, Sequence[GangSpec]]]:
+    for chosen in gangs_and_router(inventory, names):
+        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+            yield fleet, chosen
 
 
 def _kept(fleet: Fleet, gang: GangSpec) -> GangHistory:
@@ -100,9 +106,8 @@ def why(
     run: of this run alone, of the gang that had it. Raises InputError where none has.
     """
     accounts: list[Explanation] = []
-    for chosen in gangs_and_router(inventory, gangs):
-        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-            accounts += _accounts(fleet, chosen, events=events, run=run)
+    for fleet, chosen in _fleets(inventory, gangs):
+        accounts += _accounts(fleet, chosen, events=events, run=run)
     if run and not accounts:
         fix = "see the ids of the runs that are kept with `l40s-deploy history`"
         raise InputError(f"no run {run!r} is kept", where=f"{inventory.path}: --run", fix=fix)
@@ -115,10 +120,9 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
     Raises InputError where none has, and what the node's answer raises.
     """
     found: list[Excerpt] = []
-    for chosen in gangs_and_router(inventory, gangs):
-        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-            accounts = _accounts(fleet, chosen, events=False)
-            found += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
+    for fleet, chosen in _fleets(inventory, gangs):
+        accounts = _accounts(fleet, chosen, events=False)
+        found += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
     if not found:
         raise InputError(
             "no recorded run has failed", where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`"
@@ -200,3 +204,39 @@ def _json(account: Explanation) -> dict[str, Any]:
         "events": [event.as_json() for event in account.events],
         "unreachable": sorted(account.failures),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVersion:
+    """Of one node: what its agent was started with; empty if nothing was ever started. error: why it is unknown."""
+
+    node: str
+    gang: str
+    agent: str = ""
+    stack: str = ""
+    model: str = ""
+    state: str = ""
+    error: DeployError | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """nodes[] of `version --json`."""
+        told = {name: getattr(self, name) or None for name in ("agent", "stack", "model", "state")}
+        return {"node": self.node, "gang": self.gang, **told, "error": self.error and self.error.as_json()}
+
+
+def versions(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeVersion, ...]:
+    """Ask every node of the chosen gangs once."""
+    nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
+    with Fleet(nodes) as fleet:
+        answers = fleet.on_every(ask_report)
+    return tuple(
+        _version(node, answers.failures.get(node.name) or own_report(node, node.gang, answers.values[node.name]))
+        for node in nodes
+    )
+
+
+def _version(node: NodeSpec, told: Answer) -> NodeVersion:
+    if not isinstance(told, Report):
+        return NodeVersion(node=node.name, gang=node.gang, state="absent" if told is None else "", error=told)
+    return NodeVersion(node=node.name, gang=node.gang, agent=told.agent_version, stack=told.stack,
+                       model=told.model, state=told.word)  # fmt: skip

@@ -19,8 +19,7 @@ from orchestrator.gang.overview import Overview, RouterGlance, overview_json
 from orchestrator.gang.rates import PortRate, growth, port_rates
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status.overview import glance
-from orchestrator.gang.steps.status.reports import ask_report, views_of, where
-from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.status.reports import ask_report, interrupted, views_of, where
 from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs

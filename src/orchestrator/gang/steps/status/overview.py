@@ -12,8 +12,7 @@ from orchestrator.engines.serving import workers as listed
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps.router.host import ask_router, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
-from orchestrator.gang.steps.status.reports import everything, see, views_of
-from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.status.reports import everything, interrupted, see, views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, concerned, named_gangs
 from orchestrator.model.deadlines import GLANCE_ASK_S, GLANCE_S

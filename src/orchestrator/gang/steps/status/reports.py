@@ -1,25 +1,35 @@
-"""Ask every node what its agents say, and see the gangs in it."""
+"""Ask every node what its agents say, and see the gangs in it; what commands have begun on gangs and not finished.
+
+A host's name says too little of a lock's holder: containers on a host's network share it, and so do cloned machines. A
+process is known by the boot of its machine, its PID namespace, its id there and its start time (proc(5),
+pid_namespaces(7)).
+"""
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
+from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.chosen import in_order
 from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.node import processes
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
-from orchestrator.protocol.verbs import Because, ReportAnswer, ReportRequest
+from orchestrator.protocol.verbs import Because, LockAnswer, LockHolder, LockRequest, ReportAnswer, ReportRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
-from orchestrator.remote.node_app import ask
+from orchestrator.remote.node_app import ask, ask_lock
 from orchestrator.remote.session import Session
 
 WAIT_S = 0.2
@@ -97,13 +107,13 @@ def views_of(
     gangs: Iterable[GangSpec], values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]
 ) -> tuple[GangView, ...]:
     """The gangs in what their nodes answered; a report that can't be read is that node's failure."""
+
+    def answers(gang: GangSpec) -> dict[str, Answer]:
+        asked = (node for node in gang.machines if not node.spare or node.name in values or node.name in failures)
+        return {node.name: failures.get(node.name) or _report(node, gang.name, values[node.name]) for node in asked}
+
     return tuple(
-        view(
-            gang.name,
-            _answers(gang, values, failures),
-            tuple(node.name for node in gang.machines if node.spare),
-        )
-        for gang in gangs
+        view(gang.name, answers(gang), tuple(node.name for node in gang.machines if node.spare)) for gang in gangs
     )
 
 
@@ -138,16 +148,6 @@ def _ask_all(session: Session) -> ReportAnswer:
     return ask(session, "report", ReportRequest(state_dir=session.spec.state_dir), ReportAnswer, deadline_s=ANSWER_S)
 
 
-def _answers(
-    gang: GangSpec, values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]
-) -> dict[str, Answer]:
-    return {
-        node.name: failures[node.name] if node.name in failures else _report(node, gang.name, values[node.name])
-        for node in gang.machines
-        if not node.spare or node.name in values or node.name in failures
-    }
-
-
 def refuse_elsewhere(views: Iterable[GangView]) -> None:
     """Raises RunsElsewhere where one of these gangs runs with its state in another place."""
     for node in (node for seen in views for node in seen.nodes):
@@ -179,14 +179,72 @@ def own_report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
 def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeError:
     """A report that this release can't read, as that node's failure: whose fault it is, and what to do."""
     theirs, gang = str(raw.get("agent_version") or ""), str(raw.get("gang") or "GANG")
+    what, fix = "its agent's report can't be read", f"stop it with `l40s-deploy down {gang}`, then start it with `up`"
     if is_newer(theirs, __version__):
-        return NodeError(
-            f"its agent is {side(theirs, __version__)}, which can't read its report: {wrong}",
-            where=node,
-            fix=f"use l40s-deploy {theirs} or newer. `l40s-deploy down {gang}` of this version still stops it",
-        )
-    return NodeError(
-        f"its agent's report can't be read: {wrong}",
-        where=node,
-        fix=f"stop it with `l40s-deploy down {gang}`, then start it again with `up`",
-    )
+        what = f"its agent is {side(theirs, __version__)}, which can't read its report"
+        fix = f"use l40s-deploy {theirs} or newer. `l40s-deploy down {gang}` of this version still stops it"
+    return NodeError(f"{what}: {wrong}", where=node, fix=fix)
+
+
+def interrupted(
+    fleet: Fleet, gangs: Sequence[GangSpec], *, only: Collection[str] | None = None
+) -> tuple[GangOperation, ...]:
+    """What was begun on these gangs and no command works on any more. only: names of the nodes to ask."""
+    return tuple(begun for begun, kept in _begun(fleet, gangs, only) if not any(_at_work(one.held) for one in kept))
+
+
+def begun_on(fleet: Fleet, gangs: Sequence[GangSpec]) -> tuple[GangOperation, ...]:
+    """Unfinished work on these gangs, whichever command holds them."""
+    return tuple(begun for begun, _ in _begun(fleet, gangs, None))
+
+
+def _begun(
+    fleet: Fleet, gangs: Sequence[GangSpec], only: Collection[str] | None
+) -> Iterator[tuple[GangOperation, Sequence[LockAnswer]]]:
+    """With what each node says of the gang's lock. If a node does not answer, the records of the others count."""
+    answers = shown_locks(fleet, gangs, only).values
+    for gang in gangs:
+        kept = [answers[node.name] for node in gang.nodes if node.name in answers]
+        if begun := together(answer.begun for answer in kept):
+            yield begun, kept
+
+
+def shown_locks(fleet: Fleet, gangs: Iterable[GangSpec], only: Collection[str] | None = None) -> PerNode[LockAnswer]:
+    """Who holds these gangs' locks, and what was begun on them."""
+    gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes if only is None or node.name in only}
+
+    def one(session: Session) -> LockAnswer:
+        return ask_lock(session, LockRequest(**where(session.spec, gang_of[session.spec.name]), op="show"))
+
+    return fleet.on_every(one, only=list(gang_of))
+
+
+def _at_work(held: LockHolder | None) -> bool:
+    """A lock tells, unless it is no longer renewed, or its process on this machine is gone."""
+    return held is not None and not held.stale and not has_ended(held)
+
+
+def this_process() -> dict[str, Any]:
+    """The keys of a lock that name us; '' and 0 where this system does not tell."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "start": processes.start_of(os.getpid()),
+        "boot": processes.boot_id(),
+        "pid_namespace": _pid_namespace(),
+    }
+
+
+def has_ended(holder: LockHolder) -> bool:
+    """True if this process can see that the holder has ended; False if it runs, or can't be seen from here."""
+    ours, theirs = this_process(), {"boot": holder.boot, "pid_namespace": holder.pid_namespace}
+    if holder.pid is None or holder.start is None or any(not ours[key] or ours[key] != theirs[key] for key in theirs):
+        return False
+    return not processes.alive(holder.pid, holder.start)
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""

@@ -10,8 +10,8 @@ from tests.support.local_gang import LocalGang
 from tests.support.reference_cluster import gang, node
 
 from orchestrator import __version__
+from orchestrator.gang.steps.status.history import versions
 from orchestrator.gang.steps.status.reports import as_it_runs
-from orchestrator.gang.steps.status.versions import versions
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
