@@ -20,8 +20,8 @@ from orchestrator.loading.which import choose_inventory, load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.remote.app_archive import application
-from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.local import connect
 from orchestrator.remote.node_app import App
 
 if TYPE_CHECKING:  # most verbs name no model

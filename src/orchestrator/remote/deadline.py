@@ -1,4 +1,4 @@
-"""One time by which an entire operation must be over, whatever the number of waits in it; and work beside us."""
+"""One time by which an entire operation must be over, whatever the number of waits in it; work beside us; downloads."""
 
 from __future__ import annotations
 
@@ -87,3 +87,20 @@ def ahead(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=do, name="ahead", daemon=True).start()
     return promised
+
+
+def downloaded(address: str, most: int, seconds: float) -> bytes:
+    """Of an https address of ours, by the user's proxy, in this time however slowly it comes. Raises OSError."""
+
+    import http.client
+    import urllib.request  # which few commands need
+
+    def work() -> bytes:
+        with urllib.request.urlopen(address, timeout=seconds) as answer:  # noqa: S310 - our own address
+            return bytes(answer.read(most))
+
+    try:
+        return Deadline(seconds).of(work)
+    except (DeadlinePassed, http.client.HTTPException) as wrong:
+        passed = isinstance(wrong, DeadlinePassed)
+        raise OSError("the time limit was reached" if passed else type(wrong).__name__) from None

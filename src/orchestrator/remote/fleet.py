@@ -52,7 +52,7 @@ class Fleet:
     """Sessions to a set of nodes, each opened at its first use. A context manager; safe to use from threads.
 
     hands_over: the next fleet of the process takes the idle ones, where it wants the same nodes at once
-    opener:     how a session is opened (`remote.connect`), set where a process starts: who asks nodes needs no SSH
+    opener:     how a session is opened (`local.connect`), set where a process starts: who asks nodes needs no SSH
     """
 
     opener: ClassVar[Callable[[NodeSpec, float], Connection]]

@@ -1,4 +1,4 @@
-"""`ansible_connection: local`: this machine as a node, without SSH."""
+"""How a node is reached: this machine (`ansible_connection: local`) by processes, any other over SSH."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import weakref
 from collections.abc import Iterator
 
 from orchestrator.model.errors import Unreachable
+from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote.commands import CommandSession, LoginOutput, RunningCommand
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
+from orchestrator.remote.session import Connection
 
 _CHUNK = 65536
 _NOTICES_S = 2.0
@@ -130,3 +132,16 @@ def _close(process: subprocess.Popen[bytes]) -> None:
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def connect(spec: NodeSpec, deadline_s: float) -> Connection:
+    """Open a session to a node.
+
+    Raises Unreachable (refused, silent, unknown name, key refused), HostKeyError (unknown or changed host key),
+    InputError (a key file or ssh option that cannot be used).
+    """
+    if spec.reach.connection == "local":
+        return LocalSession(spec)
+    from orchestrator.remote.ssh_session import open_session
+
+    return open_session(spec, deadline_s=deadline_s)

@@ -221,19 +221,13 @@ class _Staying:
             answer = self._ask(self.line, verb, request, deadline_s)
             if answer is not None and _is_absent(answer):
                 _deliver(app, session)
-                answer = self._ask_again(self.line, verb, request, deadline_s)
+                # the line that tells the shell to look for the application again may still be answered by it
+                told = (self._ask(self.line, verb, request, deadline_s) for _ in range(2))
+                answer = next((one for one in told if one is None or not _is_absent(one)), None)
             self.tries = TRIES if answer is not None else self.tries - 1
             return answer
         finally:
             self.free.release()
-
-    def _ask_again(self, line: Conversation, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
-        """The line that tells the shell to look for the application again may still be answered by it."""
-        for _ in range(2):
-            answer = self._ask(line, verb, request, deadline_s)
-            if answer is None or not _is_absent(answer):
-                return answer
-        return None
 
     def _ask(self, line: Conversation, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
         self.asked += 1

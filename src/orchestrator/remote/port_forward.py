@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import threading
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.remote.deadline import Deadline, DeadlinePassed, ahead
 
 _ALLOCATED = re.compile(r"Allocated port ([0-9]+) for remote forward")
 """ssh(1), -R with port 0; on stderr, at LogLevel INFO and above."""
@@ -33,9 +34,8 @@ def port_forward(spec: NodeSpec, port: int) -> Iterator[int]:
     except OSError as wrong:
         what = f"OpenSSH's client can't be started: {wrong.strerror}"
         raise InputError(what, where="ssh", fix="install openssh-client") from None
-    words = _Words(ssh)
     try:
-        yield words.port(spec)
+        yield _port(ssh, spec)
     finally:
         ssh.terminate()
         try:
@@ -64,32 +64,25 @@ def ssh_command(spec: NodeSpec) -> list[str]:
     return words + [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 
-class _Words:
-    """What ssh says on stderr: the port that the node gave, or why there is none."""
+def _port(ssh: subprocess.Popen[bytes], spec: NodeSpec) -> int:
+    """Wait for what ssh says on stderr: the port that the node gave, or why there is none. Raises Unreachable."""
+    told = iter(ssh.stderr or ())
+    last = "no answer"
 
-    def __init__(self, ssh: subprocess.Popen[bytes]) -> None:
-        self._ssh = ssh
-        self._port = 0
-        self._last = ""
-        self._told = threading.Event()
-        threading.Thread(target=self._read, daemon=True).start()
+    def allocated() -> int:
+        nonlocal last
+        for raw in told:
+            last = raw.decode("utf-8", "replace").strip() or last
+            if found := _ALLOCATED.search(last):
+                ahead(lambda: deque(told, 0))  # ssh must not wait for a reader
+                return int(found[1])
+        return 0
 
-    def port(self, spec: NodeSpec) -> int:
-        """Wait for it. Raises Unreachable."""
-        if not self._told.wait(_DEADLINE_S) or not self._port:
-            raise Unreachable(
-                f"ssh does not forward a port there: {self._last or 'no answer'}",
-                where=spec.name,
-                fix="allow it (AllowTcpForwarding in its sshd_config), or copy to one node and push NODE:/path",
-            )
-        return self._port
-
-    def _read(self) -> None:
-        assert self._ssh.stderr is not None
-        for raw in self._ssh.stderr:
-            line = raw.decode("utf-8", "replace").strip()
-            if found := _ALLOCATED.search(line):
-                self._port = int(found[1])
-                self._told.set()
-            self._last = line or self._last
-        self._told.set()
+    with suppress(DeadlinePassed):
+        if port := Deadline(_DEADLINE_S).of(allocated):
+            return port
+    raise Unreachable(
+        f"ssh does not forward a port there: {last}",
+        where=spec.name,
+        fix="allow it (AllowTcpForwarding in its sshd_config), or copy to one node and push NODE:/path",
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import errno
 import logging
 import shlex
 import socket
@@ -25,10 +24,9 @@ import paramiko
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.remote import known_hosts
+from orchestrator.remote import ssh_keys
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.known_hosts import KnownKey, fingerprint
-from orchestrator.remote.ssh_keys import candidates
+from orchestrator.remote.ssh_keys import KnownKey, candidates, fingerprint
 from orchestrator.remote.ssh_target import SshTarget, target_of
 
 DEAD_LINK_S = 10
@@ -65,11 +63,8 @@ class SshConnection:
 
 def open_way(target: SshTarget, deadline_s: float) -> SshConnection:
     """Connect and log in. Raises Unreachable, HostKeyError, InputError."""
-    deadline, closers = Deadline(deadline_s), list[Callable[[], object]]()
-    through: paramiko.Transport | None = None
-    for hop in (*target.jumps, target):
-        with _in_words(hop, deadline_s, closers), _turn(hop, deadline):
-            through = _logged_in(hop, through, deadline, closers)
+    closers = list[Callable[[], object]]()
+    through = _through((*target.jumps, target), Deadline(deadline_s), closers)
     assert through is not None
     way = SshConnection(through, closers)
     patience_s = SILENT_SSHD_S if target.direct else PATIENCE_S
@@ -83,15 +78,23 @@ def shown_key(target: SshTarget, deadline_s: float) -> tuple[str, bytes]:
     Jump hosts in front of it must be known. Raises as open_way does.
     """
     deadline, closers = Deadline(deadline_s), list[Callable[[], object]]()
-    through: paramiko.Transport | None = None
-    for hop in target.jumps:
-        with _in_words(hop, deadline_s, closers):
-            through = _logged_in(hop, through, deadline, closers)
-    with _in_words(target, deadline_s, closers):
+    through = _through(target.jumps, deadline, closers)
+    with _in_words(target, deadline, closers):
         transport = _transport(target, through, deadline, closers)
-        shown = _exchange(transport, deadline, known_hosts.known_keys(target))
+        shown = _exchange(transport, deadline, ssh_keys.known_keys(target))
     _close_all(closers)
     return shown
+
+
+def _through(
+    hops: Iterable[SshTarget], deadline: Deadline, closers: list[Callable[[], object]]
+) -> paramiko.Transport | None:
+    """Logged in at one after the other, each through the one before; None where there is none."""
+    through: paramiko.Transport | None = None
+    for hop in hops:
+        with _in_words(hop, deadline, closers), _turn(hop, deadline):
+            through = _logged_in(hop, through, deadline, closers)
+    return through
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +109,12 @@ class ShownKey:
 
 def scan_host_keys(nodes: Iterable[NodeSpec], *, deadline_s: float) -> PerNode[ShownKey]:
     """Each node's key; a node that does not answer, or whose key is not the one that we know, is a failure."""
-    found: dict[str, ShownKey] = {}
-    failures: dict[str, DeployError] = {}
-
-    def one(spec: NodeSpec) -> None:
-        try:
-            found[spec.name] = _scan(spec, deadline_s)
-        except DeployError as failure:
-            failures[spec.name] = failure
-
     nodes = list(nodes)
     with ThreadPoolExecutor(max_workers=len(nodes) or 1) as pool:
-        list(pool.map(one, nodes))
-    return PerNode(found, failures).ordered([node.name for node in nodes])
+        waited = {node.name: pool.submit(_scan, node, deadline_s) for node in nodes}
+    found = {name: one.result() for name, one in waited.items()}
+    failures = {name: one for name, one in found.items() if isinstance(one, DeployError)}
+    return PerNode({name: one for name, one in found.items() if isinstance(one, ShownKey)}, failures)
 
 
 def remember_host_keys(nodes: Iterable[NodeSpec], keys: Mapping[str, ShownKey]) -> str:
@@ -128,31 +124,34 @@ def remember_host_keys(nodes: Iterable[NodeSpec], keys: Mapping[str, ShownKey]) 
         key = keys.get(node.name)
         if key is not None and not key.known:
             target = target_of(node)
-            known_hosts.record(target, key.kind, key.key)
+            ssh_keys.record(target, key.kind, key.key)
             file = str(target.known_hosts[0]) if target.known_hosts else ""
     return file
 
 
-def _scan(spec: NodeSpec, deadline_s: float) -> ShownKey:
-    target = target_of(spec)
-    kind, key = shown_key(target, deadline_s)
-    encoded = base64.b64encode(key).decode("ascii")
-    known = known_hosts.known_keys(target)
-    if not any(not line.marker for line in known) and not any(line.key == encoded for line in known):
-        return ShownKey(kind, encoded, fingerprint(key), known=target.accept_new)
-    known_hosts.check(target, kind, key, known)
-    return ShownKey(kind, encoded, fingerprint(key), known=True)
+def _scan(spec: NodeSpec, deadline_s: float) -> ShownKey | DeployError:
+    try:
+        target = target_of(spec)
+        kind, key = shown_key(target, deadline_s)
+        encoded = base64.b64encode(key).decode("ascii")
+        known = ssh_keys.known_keys(target)
+        new = all(line.marker and line.key != encoded for line in known)
+        if not new:
+            ssh_keys.check(target, kind, key, known)
+        return ShownKey(kind, encoded, fingerprint(key), known=target.accept_new or not new)
+    except DeployError as failure:
+        return failure
 
 
 @contextlib.contextmanager
-def _in_words(hop: SshTarget, deadline_s: float, closers: list[Callable[[], object]]) -> Iterator[None]:
+def _in_words(hop: SshTarget, deadline: Deadline, closers: list[Callable[[], object]]) -> Iterator[None]:
     """A failure at this server ends all that was opened, and is told in words."""
     try:
         yield
     except BaseException as fault:
         _close_all(closers)
         if isinstance(fault, DeadlinePassed):
-            raise _silent(hop, deadline_s) from None
+            raise _silent(hop, deadline) from None
         if isinstance(fault, (paramiko.SSHException, EOFError, OSError)):
             raise _no_ssh(hop, fault) from None
         raise
@@ -251,14 +250,11 @@ def _tcp(hop: SshTarget, deadline: Deadline) -> socket.socket:
         try:
             connection.settimeout(deadline.left())
             connection.connect(address)
-        except TimeoutError:
-            connection.close()
-            fault = TimeoutError(errno.ETIMEDOUT, "timed out")
+            _tune(connection)
         except OSError as error:
             connection.close()
             fault = error
         else:
-            _tune(connection)
             return connection
     assert fault is not None
     raise _no_tcp(hop, fault, deadline)
@@ -324,16 +320,16 @@ def _proxy(command: str, closers: list[Callable[[], object]]) -> socket.socket:
 
 def _prove(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -> None:
     """Key exchange, their key, our key."""
-    known = known_hosts.known_keys(hop)
+    known = ssh_keys.known_keys(hop)
     kind, key = _exchange(transport, deadline, known)
-    known_hosts.check(hop, kind, key, known)
+    ssh_keys.check(hop, kind, key, known)
     _log_in(hop, transport, deadline)
 
 
 def _exchange(transport: paramiko.Transport, deadline: Deadline, known: Sequence[KnownKey]) -> tuple[str, bytes]:
     """The server's host key, as (kind, key), of a kind that we know where there is one."""
     security = transport.get_security_options()
-    security.key_types = known_hosts.preferred(security.key_types, known)
+    security.key_types = ssh_keys.preferred(security.key_types, known)
     budget = deadline.left()
     if budget is not None:
         transport.banner_timeout = transport.handshake_timeout = budget
@@ -363,9 +359,9 @@ def _log_in(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -
     raise _refused_key(hop, tried, transport.get_exception())
 
 
-def _silent(hop: SshTarget, seconds: float) -> Unreachable:
+def _silent(hop: SshTarget, deadline: Deadline) -> Unreachable:
     return Unreachable(
-        f"{_place(hop)} does not answer within {seconds:g} s",
+        f"{_place(hop)} does not answer within {deadline.seconds or 0:g} s",
         where=hop.name,
         fix=f"check that the machine is running; {_by_hand(hop)}",
     )
@@ -373,7 +369,7 @@ def _silent(hop: SshTarget, seconds: float) -> Unreachable:
 
 def _no_tcp(hop: SshTarget, fault: OSError, deadline: Deadline) -> DeployError:
     if isinstance(fault, TimeoutError):
-        return _silent(hop, deadline.seconds or 0)
+        return _silent(hop, deadline)
     if isinstance(fault, ConnectionRefusedError):
         return Unreachable(
             f"{_place(hop)} refuses the connection; nothing listens on that port",

@@ -10,8 +10,7 @@ from tests.support.hostile import HOSTILE, talker
 from tests.support.waiting import slack
 
 from orchestrator.model.errors import InputError
-from orchestrator.remote.deadline import Deadline, DeadlinePassed, ahead
-from orchestrator.remote.download import downloaded
+from orchestrator.remote.deadline import Deadline, DeadlinePassed, ahead, downloaded
 
 
 def test_without_an_end_there_is_always_time() -> None:
@@ -25,17 +24,13 @@ def test_a_wait_ends_at_the_deadline() -> None:
     assert 0.04 < time.monotonic() - start < 5 * slack()
 
 
-def test_a_call_without_timeout_is_broken_at_the_deadline() -> None:
+@pytest.mark.parametrize("fault", [None, OSError("closed by us")])
+def test_a_call_without_timeout_is_broken_at_the_deadline(fault: OSError | None) -> None:
     stop = threading.Event()
     with pytest.raises(DeadlinePassed), Deadline(0.05).breaking(stop.set):
         stop.wait()
-
-
-def test_the_fault_of_a_broken_call_is_the_deadline() -> None:
-    stop = threading.Event()
-    with pytest.raises(DeadlinePassed), Deadline(0.05).breaking(stop.set):
-        stop.wait()
-        raise OSError("closed by us")
+        if fault is not None:
+            raise fault
 
 
 def test_a_fault_before_the_deadline_is_its_own() -> None:
@@ -51,19 +46,16 @@ def test_work_that_cannot_be_broken_is_left_behind() -> None:
     assert Deadline(60).of(lambda: 7) == 7
 
 
-def test_work_goes_on_beside_us() -> None:
+def test_work_goes_on_beside_us_and_tells_its_end_where_it_is_wanted() -> None:
     go = threading.Event()
-    promised = ahead(lambda: go.wait(20))
-    assert not promised.done()
-    go.set()
-    assert promised.result(20) is True
 
-
-def test_its_failure_is_raised_where_the_result_is_wanted() -> None:
-    def fail() -> None:
+    def work() -> None:
+        go.wait(20)
         raise InputError("what", where="where", fix="fix")
 
-    promised = ahead(fail)
+    promised = ahead(work)
+    assert not promised.done()
+    go.set()
     with pytest.raises(InputError, match="what"):
         promised.result(20)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.remote.known_hosts import keys_for
+from orchestrator.remote.ssh_keys import keys_for
 from orchestrator.remote.ssh_target import host_key_name
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ0R1zvmC5Qwv0rYQm4j9m0n8S0Ea1Q3V3tXr3i1xY7h"

@@ -27,7 +27,7 @@ from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest, LockRequest
 from orchestrator.remote import app_archive, node_app
 from orchestrator.remote import session as sessions
-from orchestrator.remote.connect import connect
+from orchestrator.remote.local import connect
 from orchestrator.remote.node_app import App
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session

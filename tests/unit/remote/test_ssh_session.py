@@ -20,8 +20,8 @@ from tests.unit.remote.conftest import AS_SUDO, fake_sudo
 
 from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unreachable
 from orchestrator.remote import ssh_way
-from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.local import connect
 from orchestrator.remote.ssh_session import open_session
 from orchestrator.remote.ssh_way import heartbeat
 
@@ -78,22 +78,15 @@ def test_closing_ends_what_runs(sshd: Sshd) -> None:
     session.close()
 
 
-def test_an_unknown_host_key_tells_fingerprint_and_fix(sshd: Sshd) -> None:
-    sshd_line = subprocess.run(
-        ["ssh-keygen", "-lf", str(sshd.folder / "host_key.pub")], capture_output=True, text=True, check=True, timeout=20
-    ).stdout
+def test_an_unknown_host_key_tells_its_fingerprint_and_a_fix_that_works(sshd: Sshd, tmp_path: Path) -> None:
+    spec = sshd.spec(known_hosts_file=str(tmp_path / "kh"))
+    listed = ["ssh-keygen", "-lf", str(sshd.folder / "host_key.pub")]
+    sshd_line = subprocess.run(listed, capture_output=True, text=True, check=True, timeout=20).stdout
     with pytest.raises(HostKeyError, match="host key is unknown") as caught:
-        connect(sshd.spec(known_hosts_file="/nonexistent"), deadline_s=20)
+        connect(spec, deadline_s=20)
     assert sshd_line.split()[1] in caught.value.what
-    assert f"ssh-keyscan -p {sshd.port} {sshd.address} >> /nonexistent" in caught.value.fix
-
-
-def test_the_fix_for_an_unknown_key_works(sshd: Sshd, tmp_path: Path) -> None:
-    file = tmp_path / "kh"
-    with pytest.raises(HostKeyError) as caught:
-        connect(sshd.spec(known_hosts_file=str(file)), deadline_s=20)
     subprocess.run(caught.value.fix.split("then ", 1)[1], shell=True, check=True, capture_output=True, timeout=20)
-    connect(sshd.spec(known_hosts_file=str(file)), deadline_s=20).close()
+    connect(spec, deadline_s=20).close()
 
 
 def test_a_changed_host_key_names_the_line_and_the_fix(sshd: Sshd, keys: Path, tmp_path: Path) -> None:
@@ -133,60 +126,42 @@ def test_a_refused_port_is_told(sshd: Sshd) -> None:
     assert caught.value.where == "node0"
 
 
-def test_a_silent_port_meets_the_deadline(sshd: Sshd) -> None:
-    with socket.socket() as silent:
-        silent.bind((sshd.address, 0))
-        silent.listen()
-        start = time.monotonic()
-        with pytest.raises(Unreachable, match=r"does not answer within 0.5 s"):
-            connect(sshd.spec(port=silent.getsockname()[1]), deadline_s=0.5)
-        assert time.monotonic() - start < 5 * slack()
-
-
-def test_a_server_that_trickles_meets_the_deadline(sshd: Sshd) -> None:
+def trickles(connection: socket.socket) -> None:
     """One byte every 0.1 s keeps each single read alive; the complete read must still time out."""
-    with socket.socket() as server:
-        server.bind((sshd.address, 0))
-        server.listen()
-        server.settimeout(20)
+    while True:
+        connection.sendall(b"x")
+        time.sleep(0.1)
 
-        def trickle() -> None:
-            connection, _ = server.accept()
-            with connection:
+
+@pytest.mark.parametrize(
+    ("serve", "deadline_s", "words"),
+    [
+        pytest.param(lambda one: one.recv(1 << 16) and one.recv(1), 0.5, r"does not answer within 0.5 s", id="silent"),
+        pytest.param(trickles, 1.0, "does not answer within 1 s", id="trickles"),
+        pytest.param(lambda one: one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), 20.0, "not an SSH server", id="web"),
+        pytest.param(lambda one: None, 20.0, "not an SSH server", id="closes"),
+    ],
+)
+def test_what_is_no_ssh_server_is_told_in_time(
+    sshd: Sshd, serve: Callable[[socket.socket], object], deadline_s: float, words: str
+) -> None:
+    with socket.create_server((sshd.address, 0)) as server:
+
+        def live() -> None:
+            while True:
                 try:
-                    while True:
-                        connection.sendall(b"x")
-                        time.sleep(0.1)
+                    connection, _ = server.accept()
                 except OSError:
                     return
+                with connection, contextlib.suppress(OSError):
+                    serve(connection)
 
-        thread = threading.Thread(target=trickle)
+        thread = threading.Thread(target=live)
         thread.start()
         start = time.monotonic()
-        with pytest.raises(Unreachable):
-            connect(sshd.spec(port=server.getsockname()[1]), deadline_s=1)
-        assert time.monotonic() - start < 5 * slack()
-        thread.join()
-
-
-@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
-def test_what_is_no_ssh_server_is_told(greeting: bytes, sshd: Sshd) -> None:
-    with socket.socket() as server:
-        server.bind((sshd.address, 0))
-        server.listen()
-        server.settimeout(20)
-
-        def greet() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        connection.sendall(greeting)
-
-        thread = threading.Thread(target=greet)
-        thread.start()
-        with pytest.raises(Unreachable, match="not an SSH server"):
-            connect(sshd.spec(port=server.getsockname()[1]), deadline_s=20)
+        with pytest.raises(Unreachable, match=words):
+            connect(sshd.spec(port=server.getsockname()[1]), deadline_s=deadline_s)
+        assert time.monotonic() - start < deadline_s + 5 * slack()
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
 
@@ -263,27 +238,23 @@ def test_the_default_key_is_taken_where_none_is_named(sshd: Sshd) -> None:
     connect(sshd.spec(key_file=None), deadline_s=20).close()
 
 
-def test_a_missing_key_file_is_an_input_error(sshd: Sshd) -> None:
-    with pytest.raises(InputError, match="No such file") as caught:
-        connect(sshd.spec(key_file="/nonexistent/key"), deadline_s=20)
-    assert "/nonexistent/key" in caught.value.what
-
-
-def test_a_key_file_that_is_none_is_an_input_error(sshd: Sshd, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("not a key")
-    with pytest.raises(InputError, match="not a readable SSH private key"):
-        connect(sshd.spec(key_file=str(tmp_path / "key")), deadline_s=20)
-
-
-def test_a_key_that_is_not_there_is_named_with_the_directory_that_it_counts_from(
-    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("/nonexistent/key", "the SSH key /nonexistent/key cannot be read: No such file or directory"),
+        ("keys/none", "the SSH key {folder}/keys/none cannot be read: No such file or directory"),
+        ("text", "{folder}/text is not a readable SSH private key"),
+    ],
+)
+def test_a_key_file_that_cannot_be_used_is_named_with_the_directory_that_it_counts_from(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, what: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("text").write_text("not a key")
     with pytest.raises(InputError) as caught:
-        connect(sshd.spec(key_file="keys/none"), deadline_s=20)
-    assert caught.value.where == "node0"
-    assert caught.value.what == f"the SSH key {tmp_path}/keys/none cannot be read: No such file or directory"
-    assert "the directory in which the command runs" in caught.value.fix
+        connect(sshd.spec(key_file=key), deadline_s=20)
+    assert (caught.value.where, caught.value.what) == ("node0", what.format(folder=tmp_path))
+    assert ("the directory in which the command runs" in caught.value.fix) is (not key.startswith("/"))
 
 
 def test_a_server_without_keys_is_told(start_sshd: Start) -> None:
@@ -310,21 +281,15 @@ def behind(*gates: Sshd) -> tuple[tuple[str, str], ...]:
     return ("configfile", config(*gates)), ("proxyjump", ",".join(f"hop{number}" for number in range(len(gates))))
 
 
-def test_through_a_jump_host(sshd: Sshd, start_sshd: Start) -> None:
-    gate = start_sshd()
-    session = open_session(sshd.spec(ssh_options=behind(gate)), deadline_s=20)
+@pytest.mark.parametrize("number", [1, 2])
+def test_through_jump_hosts(sshd: Sshd, start_sshd: Start, number: int) -> None:
+    gates = [start_sshd() for _ in range(number)]
+    session = open_session(sshd.spec(ssh_options=behind(*gates)), deadline_s=30)
     assert session.run("echo through", deadline_s=20).out == b"through\n"
-    assert gate.sessions()
+    assert all(gate.sessions() for gate in gates)
     session.close()
     assert not session.alive
-    until(lambda: not gate.sessions())
-
-
-def test_through_two_jump_hosts(sshd: Sshd, start_sshd: Start) -> None:
-    options = behind(start_sshd(), start_sshd())
-    session = open_session(sshd.spec(ssh_options=options), deadline_s=30)
-    assert session.run("echo through", deadline_s=20).out == b"through\n"
-    session.close()
+    until(lambda: not any(gate.sessions() for gate in gates))
 
 
 def test_many_nodes_behind_one_gate_that_admits_few_strangers(sshd: Sshd, start_sshd: Start) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from orchestrator.loading.resources import role_defaults
 from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.model.profile import Stack
-from orchestrator.remote.download import downloaded
+from orchestrator.remote.deadline import downloaded
 
 DEB_INDEX = "Packages"
 """The index of a flat repository (wiki.debian.org/DebianRepository/Format)."""

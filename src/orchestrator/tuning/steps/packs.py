@@ -35,7 +35,7 @@ from orchestrator.planning.host import venv
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.records.documents import cant_be_written
-from orchestrator.remote.download import downloaded
+from orchestrator.remote.deadline import downloaded
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
