@@ -37,7 +37,7 @@ SHARE = 0.01
 """The share of one core that may be used on each node."""
 SPENT = """
 ticks=0
-for pid in $(pgrep -f ' (stay|gpu-gauges)$'); do
+for pid in $(pgrep -f ' (stay|gpus)$'); do
   set -- $(sed 's/.*) //' /proc/$pid/stat); ticks=$((ticks + ${12} + ${13} + ${14} + ${15}))
 done
 echo "$ticks $(getconf CLK_TCK)"

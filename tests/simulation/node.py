@@ -17,7 +17,7 @@ from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.record import Job, Now, Record
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine.guardian import BEAT, GO, RELEASE, AgentWatch
-from orchestrator.node.engine.service import CanaryResult, Health
+from orchestrator.node.engine.service import CanaryResult
 from orchestrator.node.engine.tree import ProcessDeath, Rank
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
@@ -234,15 +234,15 @@ class SimulatedService:
 
     def stop(self) -> None: ...
 
-    def take(self) -> list[Health | CanaryResult]:
+    def take(self) -> list[Probe | CanaryResult]:
         engine, now = self.node.engine, self.node.world.now
         if engine is None or now - engine.began < ANSWERS_S or not self.node.everybody_loaded():
             return []
-        found: list[Health | CanaryResult] = []
+        found: list[Probe | CanaryResult] = []
         first = self.probed is None
         if self.probed is None or now - self.probed >= PROBE_S:
             self.probed = now
-            found.append(Health(Probe(True, now, now), now))
+            found.append(Probe(True, now, now, at=now))
         if not first and not self.accepted:
             self.accepted = True
             found.append(CanaryResult("Paris"))

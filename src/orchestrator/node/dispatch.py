@@ -55,8 +55,7 @@ VERBS = {
 
 PROCESSES = {
     "agent": "orchestrator.node.agent.agent:run",
-    "gpus": "orchestrator.node.engine.gpus:run",
-    "gpu-gauges": "orchestrator.node.look.gauges:run",
+    "gpus": "orchestrator.node.look.nvml:run",
     "hub-client": "orchestrator.checkpoint.on_node.hub_client:run",
     "stay": "orchestrator.node.dispatch:stay",
 }

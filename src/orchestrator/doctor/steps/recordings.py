@@ -145,8 +145,8 @@ def _recorded_directory(folder: Path) -> Snapshot:
     """A recorded machine below a folder, read by the production reader."""
     mount = "" if (folder / "sys").is_dir() else "/sys"
     reader = SnapshotReader(root=str(folder), mount=mount)
-    for part in PARTS:
-        part.read(reader)
+    for read in PARTS.values():
+        read(reader)
     return _snapshot(folder.resolve().name or "machine", reader.files, reader.links, reader.errors)
 
 

@@ -34,7 +34,7 @@ from orchestrator.node.engine.kernel_words import DeadProcess
 from orchestrator.node.engine.logfile import LogFile, Redactor
 from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, ProcessDeath, ProcessTree
-from orchestrator.node.engine.vitality import HUNG, ProbeTimes, Vitality
+from orchestrator.node.engine.vitality import HUNG, Probe, ProbeTimes, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
@@ -50,7 +50,7 @@ from orchestrator.protocol.run_files import AgentProcess, GoalOrder
 from orchestrator.protocol.staging import ServiceOrder
 
 if TYPE_CHECKING:
-    from orchestrator.node.engine.service import CanaryResult, Health, Service
+    from orchestrator.node.engine.service import CanaryResult, Service
 
 TICK_S = 0.5
 VERDICT_TICK_S = 0.05
@@ -456,17 +456,14 @@ class Agent:
     def _explained(self, seen: Statement, pid: int, gpu: int, death: Death) -> Statement:
         """Add what the kernel and the devices show about the death. gpu: -1 for a process that uses none."""
         place = self.memory.places.get(gpu, "")
-        around = devices.look(place, self.run.network)
-        dead = DeadProcess(
-            pid=pid, gpu=gpu, place=place, above=around.above, network=around.network, cards=around.cards,
-            signal=death.signal, explained=causes.explains_itself(seen.cause),
-        )  # fmt: skip
+        around, explained = devices.look(place, self.run.network), causes.explains_itself(seen.cause)
+        dead = DeadProcess(pid, gpu, place, around, signal=death.signal, explained=explained)
         try:
             records: list[str] | None = kernel_log.records()
         except OSError:  # not readable for us, or not present
             records = None
         word = kernel_words.reason(records or (), time.monotonic(), dead)
-        word = word or devices.word(dead, around, log_unread=records is None)
+        word = word or devices.word(dead, log_unread=records is None)
         return seen if word is None else causes.explained(seen, word)
 
     def _follow_memory(self, now: float) -> None:
@@ -491,22 +488,20 @@ class Agent:
     def _follow_service(self) -> None:
         if self.service is None:
             return
-        from orchestrator.node.engine.service import Health
-
         for result in self.service.take():
-            if isinstance(result, Health):
-                self._judge_health(result)
+            if isinstance(result, Probe):
+                self._judge_probe(result)
             else:
                 self._judge_canary(result)
 
-    def _judge_health(self, health: Health) -> None:
-        taken_s = round(health.probe.ended - health.probe.began, 4)
-        self.record.set(service_healthy=health.healthy, service_checked_at=health.at, service_latency_s=taken_s)
-        if health.healthy:
+    def _judge_probe(self, probe: Probe) -> None:
+        taken_s = round(probe.ended - probe.began, 4)
+        self.record.set(service_healthy=probe.answered, service_checked_at=probe.at, service_latency_s=taken_s)
+        if probe.answered:
             self.happened(PlainEvent.SERVICE_HEALTHY)
         if self.state is not AgentState.READY:
             return
-        if self.vitality.probed(health.probe):
+        if self.vitality.probed(probe):
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
         self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
         beside = causes.HangDetails(ras=self.ras.verdict, nodes=self.run.addresses, gpus=self.memory.waiting())

@@ -5,27 +5,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
-from orchestrator.node.engine.kernel_words import ASKED_FOR, DeadProcess, KernelWord, gpu_gone, link_down
+from orchestrator.node.engine.kernel_words import ASKED_FOR, DeadProcess, Devices, KernelWord, gpu_gone, link_down
 from orchestrator.protocol.planned import NodeNetwork
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ONES = b"\xff\xff\xff\xff"
 """What the vendor and device id of a card that does not answer read as."""
-
-
-@dataclass(frozen=True)
-class Devices:
-    """above: bridges between a GPU and the CPU; gone: evidence that the GPU does not answer; network and cards: as in
-    kernel_words.Dead; down: interfaces of that network without a carrier, with the evidence."""
-
-    above: tuple[str, ...] = ()
-    gone: str = ""
-    network: Mapping[str, str] = field(default_factory=dict)
-    cards: Mapping[str, str] = field(default_factory=dict)
-    down: Mapping[str, str] = field(default_factory=dict)
 
 
 def look(place: str, network: NodeNetwork, root: str = "/") -> Devices:
@@ -91,9 +78,10 @@ def _no_carrier(base: str, interface: str) -> bool:
         return False
 
 
-def word(dead: DeadProcess, around: Devices, *, log_unread: bool) -> KernelWord | None:
+def word(dead: DeadProcess, *, log_unread: bool) -> KernelWord | None:
     """What the devices' state shows about a death. It does not show when a link went down; the kernel's log does, if it
     can be read."""
+    around = dead.around
     if around.gone and dead.gpu >= 0:
         return gpu_gone(dead.gpu, around.gone)
     if not log_unread or dead.explained or dead.signal in ASKED_FOR:

@@ -6,13 +6,10 @@ import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from types import ModuleType
 from typing import Any
 
 from orchestrator.node import supervision
-from orchestrator.node.line_child import LineChild, serve
-from orchestrator.node.look.nvml import Asker, memory_of, started, text_of
+from orchestrator.node.line_child import LineChild
 
 FIRST_ANSWER_S = 20.0
 """Without persistence mode the driver initializes every GPU at the first query."""
@@ -67,7 +64,7 @@ class GpuMemory:
     places: dict[int, str] = field(default_factory=dict)
     """PCI addresses of all GPUs that have ever answered: a lost GPU no longer reports its own."""
     uuids: dict[str, int] = field(default_factory=dict)
-    """Indices by UUID of all GPUs of the machine that answered a child's first query."""
+    """Indices by UUID of all GPUs of the machine that answer."""
     answered_at: float = 0.0
     _answered: bool = False
     """The child that runs has answered once."""
@@ -146,21 +143,22 @@ class GpuMemory:
 
     def _understand(self, raw: dict[str, Any], now: float) -> None:
         self._answered, self.answered_at = True, now
-        self.error = str(raw.get("error") or "")
-        self.answer, self.uuids = None, raw.get("uuids", self.uuids)
-        if not self.error:
-            uses = (
-                GpuUse(
-                    gpu["index"],
-                    gpu["used"],
-                    tuple((pid, held) for pid, held in gpu["processes"]),
-                    gpu["place"],
-                    **gpu["load"],
-                )
-                for gpu in raw["gpus"]
-            )
-            self.answer = {use.index: use for use in uses}
+        self.error, self.answer, self.uuids = str(raw.get("error") or ""), None, raw.get("indices", self.uuids)
+        told = list(zip(raw.get("gpus", ()), raw.get("processes", ()), strict=True))
+        unknown = [gpu for gpu, processes in told if gpu.get("memory_used_bytes") is None or processes is None]
+        if unknown:
+            why = str(unknown[0].get("error") or "NVML does not tell who uses its memory").rpartition(": ")[2]
+            self.error = f"GPU {unknown[0]['index']}: {why}"
+        elif not self.error:
+            self.answer = {gpu["index"]: _use(gpu, processes) for gpu, processes in told}
             self.places |= {use.index: use.place for use in self.answer.values() if use.place}
+
+
+def _use(gpu: dict[str, Any], processes: list[list[int]]) -> GpuUse:
+    load = gpu["utilization_percent"], gpu["power_mw"], gpu["power_limit_mw"]
+    shown = load if None not in load else ()
+    place = gpu["pci_bus_id"] or ""
+    return GpuUse(gpu["index"], gpu["memory_used_bytes"], tuple((pid, held) for pid, held in processes), place, *shown)
 
 
 def _holders(use: GpuUse) -> str:
@@ -169,60 +167,3 @@ def _holders(use: GpuUse) -> str:
         return f"{gib:.1f} GiB are in use by a process that NVML does not show"
     pids = ", ".join(f"{pid} ({supervision.title(pid)[:80] or 'gone'})" for pid, _ in use.processes)
     return f"{gib:.1f} GiB are in use by process {pids}"
-
-
-def run(arguments: Sequence[str]) -> int:
-    """The child: what NVML tells, for every question; with the first answer the indices by UUID."""
-    indices = [int(word) for word in arguments]
-    questions = count()
-
-    def reply() -> dict[str, Any]:
-        nvml, error = started()  # NVML counts these calls: only the first is expensive
-        told = {"error": error} if nvml is None else _ask_gpus(nvml, indices)
-        return told if next(questions) else {**told, "uuids": {} if nvml is None else _uuids(nvml)}
-
-    return serve(reply)
-
-
-def _ask_gpus(nvml: ModuleType, indices: Sequence[int]) -> dict[str, Any]:
-    gpus = []
-    for index in indices:
-        errors: dict[str, str] = {}
-        handle = Asker(nvml, errors)("nvmlDeviceGetHandleByIndex", index)
-        gpu = _ask_gpu(nvml, Asker(nvml, errors, handle), index) if handle is not None else None
-        if gpu is None:
-            return {"error": f"GPU {index}: {[*errors.values()][-1].rpartition(': ')[2]}"}
-        gpus.append(gpu)
-    return {"gpus": gpus}
-
-
-def _ask_gpu(nvml: ModuleType, ask: Asker, index: int) -> dict[str, Any] | None:
-    """None where NVML does not tell how much memory is in use, or whose."""
-    memory = memory_of(nvml, ask)
-    processes = ask("nvmlDeviceGetComputeRunningProcesses") if memory else None
-    if processes is None:
-        return None
-    load = {
-        "busy": getattr(ask("nvmlDeviceGetUtilizationRates"), "gpu", None),
-        "power_mw": ask("nvmlDeviceGetPowerUsage"),
-        "limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
-    }
-    return {
-        "index": index,
-        "used": memory["used"],
-        "place": text_of(getattr(ask("nvmlDeviceGetPciInfo"), "busId", "")),
-        "processes": [[int(process.pid), int(process.usedGpuMemory or 0)] for process in processes],
-        "load": load if None not in load.values() else {},
-    }
-
-
-def _uuids(nvml: ModuleType) -> dict[str, int]:
-    """Indices of the machine's GPUs that answer, by UUID."""
-    ask = Asker(nvml, {})
-    handles = [ask("nvmlDeviceGetHandleByIndex", index) for index in range(ask("nvmlDeviceGetCount") or 0)]
-    found = {
-        Asker(nvml, {}, handle)("nvmlDeviceGetUUID"): index
-        for index, handle in enumerate(handles)
-        if handle is not None
-    }
-    return {uuid: index for uuid, index in found.items() if uuid}

@@ -48,22 +48,32 @@ class KernelWord:
 
 
 @dataclass(frozen=True)
-class DeadProcess:
-    """A process that ended, and the devices that it used.
+class Devices:
+    """What a process used, as /sys shows it.
 
-    place:     PCI address of its GPU, '' for none; above: those of the bridges between GPU and CPU
-    network:   the gang's interfaces on this node, with the name to report for each: {'ens3f0np0': 'mlx5_2'}
-    cards:     PCI addresses of their cards, with the name to report for each
-    signal:    the signal that ended it, None if no signal did
-    explained: its log gives a reason of its own, so that a nearby fault is not the cause
+    above:   PCI addresses of the bridges between its GPU and the CPU
+    gone:    evidence that the GPU does not answer, '' where it does
+    network: the gang's interfaces on this node, with the name to report for each: {'ens3f0np0': 'mlx5_2'}
+    cards:   PCI addresses of their cards, with the name to report for each
+    down:    interfaces of that network without a carrier, with the evidence
     """
+
+    above: tuple[str, ...] = ()
+    gone: str = ""
+    network: Mapping[str, str] = field(default_factory=dict)
+    cards: Mapping[str, str] = field(default_factory=dict)
+    down: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeadProcess:
+    """A process that ended. place: PCI address of its GPU, '' for none; signal: that ended it, None if none did;
+    explained: its log gives a reason of its own, so that a nearby fault is not the cause."""
 
     pid: int
     gpu: int = -1
     place: str = ""
-    above: tuple[str, ...] = ()
-    network: Mapping[str, str] = field(default_factory=dict)
-    cards: Mapping[str, str] = field(default_factory=dict)
+    around: Devices = Devices()
     signal: int | None = None
     explained: bool = False
 
@@ -134,10 +144,10 @@ def _pcie(line: str, dead: DeadProcess) -> KernelWord | None:
     what = match[2] if match.re is _AER else "contained"
     if _same(match[1], dead.place):
         where = f"GPU {dead.gpu}"
-    elif any(_same(match[1], bridge) for bridge in dead.above):
+    elif any(_same(match[1], bridge) for bridge in dead.around.above):
         where = f"{match[1]}, above GPU {dead.gpu}"
     else:
-        where = next((f"the card of {name}" for place, name in dead.cards.items() if _same(match[1], place)), "")
+        where = next((f"the card of {name}" for place, name in dead.around.cards.items() if _same(match[1], place)), "")
     if not where:
         return None
     fix = f"reseat the card and its riser, check its power; `journalctl -k | grep {match[1]}` has the details"
@@ -146,9 +156,9 @@ def _pcie(line: str, dead: DeadProcess) -> KernelWord | None:
 
 def _link(line: str, dead: DeadProcess) -> KernelWord | None:
     match = _LINK.search(line) or _BOND.search(line)
-    if match is None or match[1] not in dead.network:
+    if match is None or match[1] not in dead.around.network:
         return None
-    return link_down(match[1], dead.network[match[1]], line)
+    return link_down(match[1], dead.around.network[match[1]], line)
 
 
 def _machine(line: str, _: DeadProcess) -> KernelWord | None:

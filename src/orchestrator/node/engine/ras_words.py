@@ -86,7 +86,7 @@ def _behind(ranks: list[Mapping[str, Any]]) -> Iterator[tuple[Member, str, int, 
     for name in operations:
         counts = [int(rank["collective_counts"].get(name, 0)) for rank in ranks]
         most = max(counts, default=0)
-        for rank, count in zip(ranks, counts):  # noqa: B905 - strict= needs a newer Python than the oldest on a node
+        for rank, count in zip(ranks, counts, strict=True):
             if count < most:
                 yield _member(rank), name, count, most
 

@@ -36,19 +36,6 @@ CANARY_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
-class Health:
-    """One probe's result. at: epoch seconds."""
-
-    probe: Probe
-    at: float
-
-    @property
-    def healthy(self) -> bool:
-        """Whether it answered 200."""
-        return self.probe.answered
-
-
-@dataclass(frozen=True)
 class CanaryResult:
     """Result of the canary generation. refused: why it is not accepted, '' if it is."""
 
@@ -71,7 +58,7 @@ class Service:
     """Path of the one certificate that an https URL accepts."""
     counters: str = ""
     """Pattern of the metrics lines that change only with work; '' if the engine has none."""
-    results: queue.SimpleQueue[Health | CanaryResult] = field(default_factory=queue.SimpleQueue)
+    results: queue.SimpleQueue[Probe | CanaryResult] = field(default_factory=queue.SimpleQueue)
     wake: int = -1
     _poke: int = -1
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -85,41 +72,38 @@ class Service:
         """Stop probing; a running probe is discarded."""
         self._stop.set()
 
-    def take(self) -> list[Health | CanaryResult]:
+    def take(self) -> list[Probe | CanaryResult]:
         """Results since the last call."""
         with contextlib.suppress(BlockingIOError, OSError):
             os.read(self.wake, 4096)
-        found: list[Health | CanaryResult] = []
-        while not self.results.empty():
-            found.append(self.results.get())
-        return found
+        return [self.results.get() for _ in range(self.results.qsize())]
 
     def _live(self) -> None:
         while not self._stop.is_set():
-            health = self._probe("alive")  # the canary will show that it generates
-            self._tell(health)
-            if health.healthy:
+            probe = self._probe("alive")  # the canary will show that it generates
+            self._tell(probe)
+            if probe.answered:
                 break
             self._stop.wait(PROBE_EVERY_S)
         if not self._stop.is_set():
             self._tell(self._generate())
         pause = self.patience.every_s
         while not self._stop.wait(pause):
-            health = self._probe("generate" if "generate" in self.endpoints else "alive", counters=self.counters)
-            self._tell(health)
-            pause = self.patience.every_s if health.healthy else min(AGAIN_S, self.patience.every_s)
+            probe = self._probe("generate" if "generate" in self.endpoints else "alive", counters=self.counters)
+            self._tell(probe)
+            pause = self.patience.every_s if probe.answered else min(AGAIN_S, self.patience.every_s)
 
-    def _tell(self, result: Health | CanaryResult) -> None:
+    def _tell(self, result: Probe | CanaryResult) -> None:
         self.results.put(result)
         with contextlib.suppress(OSError):
             os.write(self._poke, b".")
 
-    def _probe(self, name: str, *, counters: str = "") -> Health:
+    def _probe(self, name: str, *, counters: str = "") -> Probe:
         began = time.monotonic()
         wrong = self._refusal(self.endpoints[name]) if name in self.endpoints else ""
         ended = time.monotonic()
         moved = self._read_counters(counters) if wrong and counters else ""
-        return Health(Probe(not wrong, began, ended, wrong, moved), clock.now())
+        return Probe(not wrong, began, ended, wrong, moved, at=clock.now())
 
     def _refusal(self, path: str) -> str:
         """'' if the endpoint answered 200, else what went wrong. An engine that has no path of its own for a generating

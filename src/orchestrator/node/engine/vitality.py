@@ -67,6 +67,7 @@ class Probe:
     """One generation probe. began, ended: monotonic seconds; detail: what happened instead of an answer.
 
     counters: the engine's own work counters after the probe, in any form that can be compared; '' if unknown
+    at:       when it had ended, epoch seconds
     """
 
     answered: bool
@@ -74,6 +75,7 @@ class Probe:
     ended: float
     detail: str = ""
     counters: str = ""
+    at: float = 0.0
 
 
 @dataclass

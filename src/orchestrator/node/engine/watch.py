@@ -114,6 +114,10 @@ class Suspicion:
     lines: tuple[str, ...]
 
 
+NEVER = re.compile(r"(?!)")
+"""What no line matches: an engine says nothing of the kind."""
+
+
 @dataclass
 class LogWatch:
     """Follows one engine's log. Feed it lines in order; read `phase` and call `suspect`."""
@@ -123,13 +127,13 @@ class LogWatch:
     remarks: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     proofs: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     """Features that the plan asks for and that the log has neither confirmed nor denied yet."""
-    rank_prefix: re.Pattern[str] | None = None
-    record: re.Pattern[str] | None = None
-    requests: re.Pattern[str] | None = None
-    harmless: re.Pattern[str] | None = None
-    own: re.Pattern[str] | None = None
-    work: re.Pattern[str] | None = None
-    pause: re.Pattern[str] | None = None
+    rank_prefix: re.Pattern[str] = NEVER
+    record: re.Pattern[str] = NEVER
+    requests: re.Pattern[str] = NEVER
+    harmless: re.Pattern[str] = NEVER
+    own: re.Pattern[str] = NEVER
+    work: re.Pattern[str] = NEVER
+    pause: re.Pattern[str] = NEVER
     phase: Phase = field(default_factory=Phase)
     remarked: list[str] = field(default_factory=list)
     """Log lines about lost speed that end nothing, each once, with a fix."""
@@ -147,19 +151,19 @@ class LogWatch:
     @classmethod
     def of(cls, watch: Watch) -> LogWatch:
         """From a dialect's watch data; a pattern that does not compile is a Failure."""
-        works = [pattern for pattern in (watch.probe.log, watch.probe.resumed) if pattern]
+        works = "|".join(f"(?:{one})" for one in (watch.probe.log, watch.probe.resumed) if one)
         return cls(
             phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
             causes=[(_compiled(entry.pattern), entry) for entry in watch.causes],
             remarks=[(_compiled(entry.pattern), entry) for entry in watch.remarks],
             proofs=[(_compiled(entry.pattern), entry) for entry in watch.proofs],
-            rank_prefix=_compiled(watch.rank_prefix) if watch.rank_prefix else None,
-            record=_compiled(watch.record) if watch.record else None,
-            requests=_compiled(watch.requests) if watch.requests else None,
-            harmless=_compiled(watch.harmless) if watch.harmless else None,
-            own=_compiled(watch.own) if watch.own else None,
-            work=_compiled("|".join(f"(?:{one})" for one in works)) if works else None,
-            pause=_compiled(watch.probe.pause) if watch.probe.pause else None,
+            rank_prefix=_compiled(watch.rank_prefix),
+            record=_compiled(watch.record),
+            requests=_compiled(watch.requests),
+            harmless=_compiled(watch.harmless),
+            own=_compiled(watch.own),
+            work=_compiled(works),
+            pause=_compiled(watch.probe.pause),
         )
 
     def begin(self, now: float) -> None:
@@ -179,12 +183,11 @@ class LogWatch:
         if self._is_a_clients(line):
             return False
         line = shown(line)
-        record = self.record.match(line) if self.record else None
+        record = self.record.match(line)
         said, speaker = (line[record.end() :], record["speaker"]) if record else (line, "")
         owner = self.tracebacks.feed(said, self._rank_of(line), now, speaker)
         self._recent.append((owner, line))
-        self._look_for_remarks(line)
-        self._look_for_proofs(line)
+        self._look_for_notes(line)
         known = self._look_for_causes(line, owner, now)
         self._look_for_exceptions(owner, now, known=known)
         return self._look_for_phases(line, now)
@@ -195,18 +198,18 @@ class LogWatch:
 
     def announces_pause(self, line: str) -> bool:
         """The line shows that the engine works but will not answer for a while."""
-        return self.pause is not None and not self._is_a_clients(line) and self.pause.search(shown(line)) is not None
+        return not self._is_a_clients(line) and self.pause.search(shown(line)) is not None
 
     def shows_work(self, line: str) -> bool:
         """The line shows that the engine works on a request."""
-        return self.work is not None and not self._is_a_clients(line) and self.work.search(shown(line)) is not None
+        return not self._is_a_clients(line) and self.work.search(shown(line)) is not None
 
     def _is_a_clients(self, line: str) -> bool:
         """It contains a client's text: a line of the request log, or a fragment of one that arrived in pieces.
 
         A pipe mixes the lines of several processes if they are longer than PIPE_BUF (pipe(7)).
         """
-        if self.requests is None:
+        if self.requests is NEVER:
             return False
         return bool(self.requests.search(line)) or (len(line) > LONGEST_SHOWN and not _BLANK.search(shown(line)))
 
@@ -261,19 +264,16 @@ class LogWatch:
         if name != self.phase.name:  # several patterns may mark one phase
             self.phase = Phase(name=name, since=now)
 
-    def _look_for_remarks(self, line: str) -> None:
-        seen = [entry for pattern, entry in self.remarks if pattern.search(line)]
-        if seen:
-            self.remarked += [f"{entry.text}: {entry.fix}" for entry in seen]
-            self.remarks = [(pattern, entry) for pattern, entry in self.remarks if entry not in seen]
-            denied = {entry.id for entry in seen}
-            self.proofs = [(pattern, entry) for pattern, entry in self.proofs if entry.id not in denied]
-
-    def _look_for_proofs(self, line: str) -> None:
-        seen = [entry for pattern, entry in self.proofs if pattern.search(line)]
-        if seen:
-            self.proved += [entry.text for entry in seen]
-            self.proofs = [(pattern, entry) for pattern, entry in self.proofs if entry not in seen]
+    def _look_for_notes(self, line: str) -> None:
+        """Remarks and proofs, each once; a remark denies the proof that has its id."""
+        remarked = [entry for pattern, entry in self.remarks if pattern.search(line)]
+        denied = {entry.id for entry in remarked}
+        proved = [entry for pattern, entry in self.proofs if entry.id not in denied and pattern.search(line)]
+        if remarked or proved:
+            self.remarked += [f"{entry.text}: {entry.fix}" for entry in remarked]
+            self.proved += [entry.text for entry in proved]
+            self.remarks = [one for one in self.remarks if one[1] not in remarked]
+            self.proofs = [one for one in self.proofs if one[1].id not in denied and one[1] not in proved]
 
     @property
     def unproved(self) -> list[str]:
@@ -286,9 +286,10 @@ class LogWatch:
 
     def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
         """True if the line matches a known cause."""
-        if self.harmless is not None and self.harmless.search(line):
+        if self.harmless.search(line):
             return False
-        self._own = self._own or _own(self.own.search(line) if self.own else None)
+        if not self._own and (own := self.own.search(line)):
+            self._own = f"{own['interface']} {own['address']}"
         if len(self._suspicions) >= LINES_KEPT:
             self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
         for pattern, cause in self.causes:
@@ -348,12 +349,8 @@ class LogWatch:
         return True
 
     def _rank_of(self, line: str) -> int | None:
-        match = self.rank_prefix.search(line) if self.rank_prefix else None
+        match = self.rank_prefix.search(line)
         return _number(match, "tp") if match else None
-
-
-def _own(match: re.Match[str] | None) -> str:
-    return f"{match['interface']} {match['address']}" if match else ""
 
 
 def shown(line: str) -> str:
@@ -380,6 +377,6 @@ def _number(match: re.Match[str], name: str) -> int | None:
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern)
+        return re.compile(pattern) if pattern else NEVER
     except re.error as wrong:
         raise Failure("bad-request", f"pattern {pattern!r} does not compile: {wrong}", "watch data") from None

@@ -14,7 +14,6 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.failure import errno_name
-from orchestrator.node.look.hardware import HardwarePart
 from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest, StackQuestion
@@ -109,12 +108,8 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def part(asked: StackQuestion) -> HardwarePart:
+def read_stack(asked: StackQuestion, reader: SnapshotReader) -> None:
     """What a look reads of one environment."""
-    return HardwarePart("installed stack", lambda reader: _read(reader, asked))
-
-
-def _read(reader: SnapshotReader, asked: StackQuestion) -> None:
     venv = asked.venv
     reader.link(f"{venv}/bin/python3")
     reader.text(f"{venv}/pyvenv.cfg")

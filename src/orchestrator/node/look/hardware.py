@@ -1,15 +1,11 @@
 """Which files of a machine describe its hardware and settings: the catalogue of what the probe reads.
 
-Each part reads one kind of thing through a Reader; parts do not depend on each other. What is read is kept as it
-is; nothing is interpreted beyond what decides whether another file is worth reading.
+What is read is kept as it is; nothing is interpreted beyond what decides whether another file is worth reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from orchestrator.node.look.reading import SnapshotReader
+from orchestrator.node.look.reading import HardwareParts, SnapshotReader
 
 _PCI_IDENTITY = ("class", "vendor", "device", "numa_node")
 _PCI_FILES = (
@@ -46,14 +42,6 @@ _PLAIN_FILES = (
     "/var/run/nvidia-topologyd/virtualTopology.xml",
 )  # fmt: skip
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
-
-
-@dataclass(frozen=True)
-class HardwarePart:
-    """One kind of thing that a look reads, with its name for messages."""
-
-    name: str
-    read: Callable[[SnapshotReader], None]
 
 
 def read_pci(reader: SnapshotReader) -> None:
@@ -176,10 +164,10 @@ def read_system(reader: SnapshotReader) -> None:
     reader.texts("/sys/class/dmi/id", _DMI_FILES)
 
 
-PARTS = (
-    HardwarePart("PCI", read_pci),
-    HardwarePart("network interfaces", read_interfaces),
-    HardwarePart("RDMA devices", read_rdma),
-    HardwarePart("processors", read_processors),
-    HardwarePart("system", read_system),
-)
+PARTS: HardwareParts = {
+    "PCI": read_pci,
+    "network interfaces": read_interfaces,
+    "RDMA devices": read_rdma,
+    "processors": read_processors,
+    "system": read_system,
+}

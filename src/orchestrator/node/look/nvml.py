@@ -1,6 +1,7 @@
 """What NVML reports about the GPUs, queried in a child process with a deadline: a wedged driver blocks its callers.
 
-A function that is missing or fails on one device is recorded beside what the others gave.
+Once for a look, in a fork of whoever looks (`NvmlChild`); again and again for an agent and for figures, in a process of
+its own (role `gpus`). A function that is missing or fails on one device is recorded beside what the others gave.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from orchestrator.node import supervision
-from orchestrator.node.look.patience import POLL_S, StallTimer, forked
+from orchestrator.node.line_child import serve
+from orchestrator.node.look.reading import POLL_S, StallTimer, forked
 
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
 
@@ -243,6 +245,60 @@ def _pairs(nvml: ModuleType, handles: Sequence[Any], devices: Sequence[dict[str,
             write = ask("nvmlDeviceGetP2PStatus", _P2P_WRITE)
             devices[one]["topology"][str(other)] = ancestor
             devices[one]["p2p"][str(other)] = {"read": read, "write": write}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Role `gpus`: tells the sensors of these GPUs, by default of all. Where NVML can't be started, each question
+    tries again."""
+    wanted = [int(word) for word in arguments]
+
+    def reply() -> dict[str, Any]:
+        nvml, error = started()  # NVML counts these calls: only the first is expensive
+        return sensors(nvml, wanted) if nvml is not None else {"error": error}
+
+    return serve(reply)
+
+
+def sensors(nvml: ModuleType, wanted: Sequence[int] = ()) -> dict[str, Any]:
+    """From an NVML that is started. gpus: fields of GpuGauges, one a GPU that is wanted, of all by default; processes:
+    (process id, bytes) on each of them, None where NVML does not tell; indices: of all GPUs that answer, by UUID."""
+    ask = Asker(nvml, {})
+    there = range(ask("nvmlDeviceGetCount") or 0)
+    handles = {index: ask("nvmlDeviceGetHandleByIndex", index) for index in there}
+    uuids = {Asker(nvml, {}, one)("nvmlDeviceGetUUID"): index for index, one in handles.items() if one is not None}
+    found = [_sensors(nvml, index) for index in wanted or there]
+    return {
+        "gpus": [gpu for gpu, _ in found],
+        "processes": [processes for _, processes in found],
+        "indices": {uuid: index for uuid, index in uuids.items() if uuid},
+    }
+
+
+def _sensors(nvml: ModuleType, index: int) -> tuple[dict[str, Any], list[list[int]] | None]:
+    errors: dict[str, str] = {}
+    handle = Asker(nvml, errors)("nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
+        return {"index": index, "error": errors["nvmlDeviceGetHandleByIndex"]}, None
+    ask = Asker(nvml, errors, handle)
+    memory, ecc, running = memory_of(nvml, ask), ecc_of(nvml, ask), ask("nvmlDeviceGetComputeRunningProcesses")
+    gpu = {
+        "index": index,
+        "uuid": ask("nvmlDeviceGetUUID"),
+        "name": ask("nvmlDeviceGetName"),
+        "pci_bus_id": text_of(getattr(ask("nvmlDeviceGetPciInfo"), "busId", None)),
+        "temperature_c": ask("nvmlDeviceGetTemperature", 0),
+        "power_mw": ask("nvmlDeviceGetPowerUsage"),
+        "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
+        "utilization_percent": getattr(ask("nvmlDeviceGetUtilizationRates"), "gpu", None),
+        "memory_used_bytes": memory.get("used"),
+        "memory_total_bytes": memory.get("total"),
+        "sm_clock_mhz": ask("nvmlDeviceGetClockInfo", SM_CLOCK),
+        "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
+        "clocks_event_reasons": ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        "ecc_corrected": ecc["corrected"],
+        "ecc_uncorrected": ecc["uncorrected"],
+    }
+    return gpu, running and [[int(one.pid), int(one.usedGpuMemory or 0)] for one in running]
 
 
 def _words(error: Exception) -> str:

@@ -13,18 +13,18 @@ import pwd
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from orchestrator.node import files, requests
 from orchestrator.node.failure import errno_name
 from orchestrator.node.look import environment
-from orchestrator.node.look.hardware import HardwarePart
+from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.kernel_log import driver_errors
 from orchestrator.node.look.nvml import NvmlChild
-from orchestrator.node.look.patience import read_hardware
-from orchestrator.node.look.reading import SnapshotReader
+from orchestrator.node.look.reading import SnapshotReader, read_hardware
 from orchestrator.node.network.netlink import addresses, flow_control
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import ProbeRequest, StackQuestion
@@ -38,6 +38,7 @@ _LIMITS = {
     "core": resource.RLIMIT_CORE,
     "as": resource.RLIMIT_AS,
 }
+STACK_PART = "installed stack"
 _RAISED_FOR_AN_ENGINE = ("memlock", "nofile")
 _DEVICE_FOLDERS = ("/dev/infiniband", "/dev")
 _TMP = "/tmp"  # noqa: S108 - its free space is asked
@@ -50,7 +51,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     root = asked.fs_root
     started = time.monotonic()
     question = NvmlChild()
-    hardware = read_hardware(root)
+    hardware = read_hardware(root, PARTS)
     host = host_facts(root)
     host["disks"] = free_space(_written_places(asked))
     host["nccl_conf"] = _nccl_conf(asked.engine_user)
@@ -86,11 +87,7 @@ def _nccl_conf(engine_user: str) -> dict[str, str]:
     except KeyError:
         return {}
     path = f"{home.rstrip('/')}/.nccl.conf"
-
-    def one_file(reader: SnapshotReader) -> None:
-        reader.text(path)
-
-    read = read_hardware("/", parts=(HardwarePart("the user's nccl.conf", one_file),))
+    read = read_hardware("/", {"the user's nccl.conf": lambda reader: reader.text(path)})
     error = next(iter(read["errors"].values()), "")
     return {"path": path, "error": error} if error else {"path": path, "text": "".join(read["files"].values())}
 
@@ -101,11 +98,11 @@ def _stack(asked: StackQuestion, nvml: dict[str, Any], hardware: dict[str, Any])
     devices = nvml.get("devices")
     first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
     device = str(first.get("name") or "").strip().replace(" ", "_")
-    part = environment.part(replace(asked, tuned=replace(asked.tuned, device=device)))
-    read = read_hardware("/", parts=(part,))
+    question = replace(asked, tuned=replace(asked.tuned, device=device))
+    read = read_hardware("/", {STACK_PART: partial(environment.read_stack, question)})
     for kind, found in read.items():
         hardware[kind].update(found)
-    hangs = part.name in read["errors"] or "ETIMEDOUT" in read["errors"].values()
+    hangs = STACK_PART in read["errors"] or "ETIMEDOUT" in read["errors"].values()
     python = None if hangs else os.path.exists(f"{asked.venv}/bin/python3")
     return {"venv": asked.venv, "name": asked.name, "python": python}
 
@@ -115,12 +112,7 @@ def host_facts(root: str) -> dict[str, Any]:
     uname = os.uname()
     facts: dict[str, Any] = {
         "hostname": uname.nodename,
-        "uname": {
-            "sysname": uname.sysname,
-            "release": uname.release,
-            "version": uname.version,
-            "machine": uname.machine,
-        },
+        "uname": {name: getattr(uname, name) for name in ("sysname", "release", "version", "machine")},
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
         "uid": os.geteuid(),
@@ -212,17 +204,14 @@ def free_space(places: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
     A file system that hangs costs its deadline, as a file that hangs does.
     """
-    read = read_hardware("/", parts=[HardwarePart(name, _asked(name, path)) for name, path in places.items()])
-    hangs = {name: {"error": "ETIMEDOUT"} for name in places}
-    return {**hangs, **{name: json.loads(text) for name, text in read["files"].items()}}
+    told = read_hardware("/", {name: partial(_ask_room, name, path) for name, path in places.items()})["files"]
+    return {name: json.loads(told[name]) if name in told else {"error": "ETIMEDOUT"} for name in places}
 
 
-def _asked(name: str, path: str) -> Callable[[SnapshotReader], None]:
-    def read(reader: SnapshotReader) -> None:
-        reader.begin(name)
-        reader.files[name] = json.dumps({"error": "ETIMEDOUT"} if name in reader.skip else _room(path))
-
-    return read
+def _ask_room(name: str, path: str, reader: SnapshotReader) -> None:
+    reader.begin(name)
+    if name not in reader.skip:
+        reader.files[name] = json.dumps(_room(path))
 
 
 def _room(path: str) -> dict[str, Any]:

@@ -73,8 +73,11 @@ class Hub:
         """(file descriptor, poll mask) of everything to wait for."""
         if self._listener is not None:
             yield self._listener.fileno(), select.POLLIN
-        for one in (*(stranger.wire for stranger in self._strangers), *self._members.values()):
+        for one in self._wires():
             yield one.socket.fileno(), one.interest()
+
+    def _wires(self) -> list[Wire]:
+        return [*(stranger.wire for stranger in self._strangers), *self._members.values()]
 
     @property
     def joined(self) -> frozenset[str]:
@@ -95,7 +98,7 @@ class Hub:
 
     def close(self) -> None:
         """Close everything."""
-        for one in (*(stranger.wire for stranger in self._strangers), *self._members.values()):
+        for one in self._wires():
             with contextlib.suppress(ConnectionClosed):
                 one.flush()
             one.close()

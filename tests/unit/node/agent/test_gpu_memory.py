@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.engine import gpus
+from orchestrator.node.look import nvml
 
 
 def use(used_mib: int, *pids: int) -> dict[int, gpus.GpuUse]:
@@ -73,12 +74,12 @@ def driver(uuids: list[str]) -> SimpleNamespace:
     ],
     ids=["all", "lost", "gone"],
 )
-def test_the_first_answer_tells_which_gpu_has_which_number(
+def test_every_answer_tells_which_gpu_has_which_number(
     uuids: list[str], error: str, there: dict[str, int], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver(uuids))
     monkeypatch.setattr(sys, "stdin", io.StringIO("?\n?\n"))
-    gpus.run(["0", "1"])
+    nvml.run(["0", "1"])
     memory = gpus.GpuMemory([0, 1])
     for line in capsys.readouterr().out.splitlines():
         memory._understand(json.loads(line), 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from tests.support.healthy_cluster import healthy_node
 from tests.support.machine_files import reference_machine
 from tests.support.variants import bonded_rails
 
-from orchestrator.node.engine.devices import Devices, look, word
-from orchestrator.node.engine.kernel_words import DeadProcess
+from orchestrator.node.engine.devices import look, word
+from orchestrator.node.engine.kernel_words import DeadProcess, Devices
 from orchestrator.protocol.planned import NodeNetwork
 
 NETWORK = NodeNetwork(hca="=mlx5_0:1,mlx5_2:1", sockets=("bond0",))
@@ -37,7 +38,7 @@ def test_a_gpu_that_reads_ones_or_is_not_there_is_gone(machine: Path) -> None:
     (machine / GPU / "config").write_bytes(b"\xff" * 64)
     around = look(PLACE, NETWORK, str(machine))
     assert around.gone == "/sys/bus/pci/devices/0000:9b:00.0/config reads ones"
-    found = word(DeadProcess(pid=1, gpu=5, signal=9), around, log_unread=False)
+    found = word(DeadProcess(pid=1, gpu=5, around=around, signal=9), log_unread=False)
     assert found is not None and (found.signature, found.text) == ("GPU-LOST", "GPU 5 fell off the bus")
     (machine / "sys/bus/pci/devices/0000:9b:00.0").unlink()
     assert look(PLACE, NETWORK, str(machine)).gone.endswith("does not exist")
@@ -48,12 +49,12 @@ def test_a_port_without_a_link_counts_where_the_kernels_log_is_closed(machine: P
     (port / "carrier").write_text("0\n")
     around = look(PLACE, NETWORK, str(machine))
     assert list(around.down) == ["ens3f0np0"]
-    dead = DeadProcess(pid=1, gpu=5, signal=6)
-    found = word(dead, around, log_unread=True)
+    dead = DeadProcess(pid=1, gpu=5, around=around, signal=6)
+    found = word(dead, log_unread=True)
     assert found is not None and found.text == "the link of ens3f0np0 (mlx5_2) went down"
-    assert word(dead, around, log_unread=False) is None
-    assert word(DeadProcess(pid=1, signal=9), around, log_unread=True) is None
-    assert word(DeadProcess(pid=1, explained=True), around, log_unread=True) is None
+    assert word(dead, log_unread=False) is None
+    assert word(replace(dead, signal=9), log_unread=True) is None
+    assert word(replace(dead, explained=True), log_unread=True) is None
 
 
 def test_a_bond_lives_as_long_as_one_of_its_ports(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.node.engine.kernel_words import NEAR_S, DeadProcess, reason
+from orchestrator.node.engine.kernel_words import NEAR_S, DeadProcess, Devices, reason
 
 LOST = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 OOM = "Out of memory: Killed process 4711 (sglang::schedul) total-vm:181232kB, anon-rss:99kB, file-rss:0kB, UID:0"
@@ -43,9 +43,11 @@ DEAD = DeadProcess(
     pid=4711,
     gpu=5,
     place="00000000:9B:00.0",
-    above=("0000:99:04.0", "0000:98:00.0", "0000:97:01.0"),
-    network={"bond0": "", "ens3f0np0": "mlx5_2"},
-    cards={"0000:9e:00.0": "mlx5_2"},
+    around=Devices(
+        above=("0000:99:04.0", "0000:98:00.0", "0000:97:01.0"),
+        network={"bond0": "", "ens3f0np0": "mlx5_2"},
+        cards={"0000:9e:00.0": "mlx5_2"},
+    ),
 )
 
 

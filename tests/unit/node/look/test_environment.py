@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.model import packages
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.node.look.environment import MOST_BYTES, answer, part
-from orchestrator.node.look.patience import read_hardware
+from orchestrator.node.look.environment import MOST_BYTES, answer, read_stack
+from orchestrator.node.look.reading import read_hardware
 from orchestrator.protocol.looks import StackQuestion, TunedFolders
 from orchestrator.topology.build import build
 
@@ -34,7 +35,7 @@ def put(path: Path, text: str = "") -> None:
 def read(venv: Path, **asked: Any) -> dict[str, Any]:
     tuned = TunedFolders(device="NVIDIA_L40S", **{name: asked.pop(name) for name in FOLDERS if name in asked})
     question = StackQuestion(venv=str(venv), packages=packages.ALL, tuned=tuned, **asked)
-    return read_hardware("/", parts=(part(question),))
+    return read_hardware("/", {"stack": partial(read_stack, question)})
 
 
 def seen(venv: Path, said: dict[str, Any], *, python: bool | None = True) -> Installed | None:

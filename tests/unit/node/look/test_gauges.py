@@ -1,13 +1,9 @@
-"""Sensors and counters: a port's counts, a GPU's values, and the message if it gives none."""
-
-# ruff: noqa: N802 - NVML's own names
+"""A port's counters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.support.machine_files import reference_machine
@@ -19,40 +15,6 @@ from orchestrator.node.look import gauges
 def no_child_is_left() -> Iterator[None]:
     yield
     gauges._nvml.close()
-
-
-class NVMLError(Exception):
-    pass
-
-
-class OldNvml(ModuleType):
-    """One GPU that is lost and one whose driver knows little."""
-
-    NVMLError = NVMLError
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        if index == 0:
-            raise NVMLError("GPU is lost")
-        return index
-
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
-        return 71
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        return 287_500
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        return SimpleNamespace(gpu=98, memory=40)
-
-
-def test_a_gpu_tells_what_it_can_and_a_lost_one_why_not() -> None:
-    lost, other = gauges.sensors(OldNvml("old"))["gpus"]
-    assert lost == {"index": 0, "error": "NVMLError: GPU is lost"}
-    assert (other["temperature_c"], other["power_mw"], other["utilization_percent"]) == (71, 287_500, 98)
-    assert other["sm_clock_mhz"] is None and other["ecc_corrected"] is None
 
 
 def test_ports_are_read_below_the_root_of_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from orchestrator.topology.build import build
 def read(machine: MachineFiles, root: Path) -> Snapshot:
     machine.put_below(root)
     reader = SnapshotReader(root=str(root))
-    for part in PARTS:
-        part.read(reader)
+    for read in PARTS.values():
+        read(reader)
     return machine.snapshot(files=reader.files, links=reader.links, errors=reader.errors)
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.waiting import slack
 
 from orchestrator.node import processes, supervision
-from orchestrator.node.look.nvml import NvmlChild, everything
+from orchestrator.node.look.nvml import NvmlChild, everything, sensors
 
 
 def killed() -> object:
@@ -174,3 +174,32 @@ def test_a_gpu_without_nvlink_and_a_library_without_the_function_say_why() -> No
     assert first["nvlinks"] == [] and first["errors"]["nvmlDeviceGetNvLinkState"] == "NVMLError: Not Supported"
     first, _ = everything(FakeNvml())["devices"]
     assert first["nvlinks"] == [] and first["errors"]["nvmlDeviceGetNvLinkState"] == "not in this pynvml"
+
+
+class OldNvml(ModuleType):
+    """One GPU that is lost and one whose driver knows little."""
+
+    NVMLError = NVMLError
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index == 0:
+            raise NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        return 71
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=98, memory=40)
+
+
+def test_a_gpu_tells_what_it_can_and_a_lost_one_why_not() -> None:
+    told = sensors(OldNvml("old"))
+    lost, other = told["gpus"]
+    assert lost == {"index": 0, "error": "NVMLError: GPU is lost"}
+    assert (other["temperature_c"], other["utilization_percent"]) == (71, 98)
+    assert other["sm_clock_mhz"] is None and other["ecc_corrected"] is None
+    assert told["processes"] == [None, None] and told["indices"] == {}

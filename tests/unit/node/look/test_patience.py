@@ -12,10 +12,9 @@ from tests.support.machine_files import reference_machine
 from tests.support.waiting import slack
 
 from orchestrator.node import processes, supervision
-from orchestrator.node.look import patience as patience_of
-from orchestrator.node.look.hardware import HardwarePart
-from orchestrator.node.look.patience import ProgressPage, StallTimer, read_hardware
-from orchestrator.node.look.reading import SnapshotReader
+from orchestrator.node.look import reading
+from orchestrator.node.look.hardware import PARTS
+from orchestrator.node.look.reading import ProgressPage, SnapshotReader, StallTimer, read_hardware
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded.*:DeprecationWarning"
@@ -55,7 +54,7 @@ def hang_at(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_whole_machine_is_read(tmp_path: Path) -> None:
     machine = reference_machine()
     machine.put_below(tmp_path)
-    read = read_hardware(str(tmp_path))
+    read = read_hardware(str(tmp_path), PARTS)
     assert machine.links.items() <= read["links"].items()
     assert {path for path in machine.files if path.endswith("/vendor")} <= set(read["files"])
     assert read["errors"] == {}
@@ -63,9 +62,9 @@ def test_a_whole_machine_is_read(tmp_path: Path) -> None:
 
 def test_a_file_that_hangs_is_named_and_the_rest_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang_at("/sys/stuck", monkeypatch)
-    monkeypatch.setattr(patience_of, "FILE_DEADLINE_S", 0.2)
+    monkeypatch.setattr(reading, "FILE_DEADLINE_S", 0.2)
     started = time.monotonic()
-    read = read_hardware(str(root), parts=[HardwarePart("a", plain), HardwarePart("b", last)])
+    read = read_hardware(str(root), {"a": plain, "b": last})
     assert read["errors"] == {"/sys/stuck": "ETIMEDOUT"}
     assert read["files"] == {"/sys/before": "before", "/sys/after": "after", "/sys/last": "last"}
     assert time.monotonic() - started < 5 * slack()
@@ -73,10 +72,10 @@ def test_a_file_that_hangs_is_named_and_the_rest_is_read(root: Path, monkeypatch
 
 def test_the_whole_has_a_deadline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang_at("/sys/stuck", monkeypatch)
-    monkeypatch.setattr(patience_of, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(reading, "DEADLINE_S", 0.3)
     started = time.monotonic()
-    parts = [HardwarePart("first", last), HardwarePart("second", plain)]
-    read = read_hardware(str(root), parts=parts)
+    parts = {"first": last, "second": plain}
+    read = read_hardware(str(root), parts)
     assert read["files"]["/sys/last"] == "last"
     assert read["errors"]["second"] == "ETIMEDOUT"
     assert time.monotonic() - started < 5 * slack()
@@ -95,7 +94,7 @@ def test_only_sleep_and_processor_time_count(
     state: str, used: float, counted: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 60.0, 60.0])  # whoever looks had no processor for a minute either
-    monkeypatch.setattr(patience_of, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(processes, "read", lambda _: process_in(state))
     had = iter([0.0, used, used])
     monkeypatch.setattr(supervision, "processor_s", lambda _: next(had))
@@ -108,11 +107,11 @@ def test_a_reader_without_a_processor_does_not_hang_at_a_path(root: Path, monkey
     hang_at("/sys/stuck", monkeypatch)  # all that can be seen of it: runnable, and no processor time
     monkeypatch.setattr(processes, "read", lambda _: process_in("R"))
     monkeypatch.setattr(supervision, "processor_s", lambda _: 0.0)
-    monkeypatch.setattr(patience_of, "FILE_DEADLINE_S", 0.1)
-    monkeypatch.setattr(patience_of, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(reading, "FILE_DEADLINE_S", 0.1)
+    monkeypatch.setattr(reading, "DEADLINE_S", 0.5)
     hung: dict[str, str] = {}
-    parts = [HardwarePart("first", last), HardwarePart("second", plain)]
-    read = read_hardware(str(root), parts=parts, hung=hung)
+    parts = {"first": last, "second": plain}
+    read = read_hardware(str(root), parts, hung=hung)
     assert {"second"} <= set(read["errors"]) <= {"first", "second"}
     assert hung == {}
 
@@ -127,9 +126,7 @@ def test_a_part_that_dies_does_not_take_the_others_along(root: Path) -> None:
     def dies(_: SnapshotReader) -> None:
         os._exit(7)
 
-    read = read_hardware(
-        str(root), parts=[HardwarePart("a", last), HardwarePart("dies", dies), HardwarePart("b", plain)]
-    )
+    read = read_hardware(str(root), {"a": last, "dies": dies, "b": plain})
     assert read["errors"] == {"dies": "ECHILD"}
     assert set(read["files"]) == {"/sys/last", "/sys/before", "/sys/stuck", "/sys/after"}
 
@@ -146,7 +143,7 @@ def ours() -> set[int]:
 
 def test_no_child_and_no_descriptor_is_left(root: Path) -> None:
     before, children = descriptors(), ours()
-    read_hardware(str(root), parts=[HardwarePart("a", plain)])
+    read_hardware(str(root), {"a": plain})
     assert descriptors() == before
     assert ours() <= children
 

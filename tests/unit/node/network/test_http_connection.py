@@ -96,7 +96,7 @@ def of_service(port: int) -> str:
     service.start()
     try:
         heard = until(service.take)
-        return str(heard if not heard[0].healthy else until(lambda: [*heard, *service.take()][1:]))
+        return str(heard if not heard[0].answered else until(lambda: [*heard, *service.take()][1:]))
     finally:
         service.stop()
 
