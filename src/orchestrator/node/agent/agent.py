@@ -34,7 +34,7 @@ from orchestrator.node.engine.kernel_words import DeadProcess
 from orchestrator.node.engine.logfile import LogFile, Redactor
 from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, ProcessDeath, ProcessTree
-from orchestrator.node.engine.vitality import HUNG, Probe, ProbeTimes, Vitality
+from orchestrator.node.engine.vitality import HUNG, Probe, Vitality, with_engines_own
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
@@ -102,7 +102,7 @@ def _begin(run: Run) -> Agent:
     parent = guardian.fork(run, partial(link.report_death, run))  # before any thread
     disk = Disk()
     memory = gpus.GpuMemory(run.gpus if run.device == "cuda" else ())
-    record, vitality = Record(run, disk), Vitality(ProbeTimes.of(run.watch.probe, run.env, run.network.notice_s))
+    record, vitality = Record(run, disk), Vitality(with_engines_own(run.watch.probe, run.env), run.network.notice_s)
     log = EngineLog(
         parent.log, LogFile(run.path(ENGINE_LOG), run.log_limit), LogWatch.of(run.watch), record,
         redactor=Redactor(run.hidden_words()), disk=disk, vitality=vitality, rails=Rails(run.network),

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.node.agent import clock
-from orchestrator.node.engine.vitality import Probe, ProbeTimes
+from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.network import http_connection
-from orchestrator.protocol.staging import CanaryOrder
+from orchestrator.protocol.staging import CanaryOrder, ProbeOrder
 
 PROBE_EVERY_S = 0.2
 """Pause until the first healthy answer; a refused connection costs nothing."""
@@ -51,7 +51,7 @@ class Service:
     endpoints: Mapping[str, str]
     canary: CanaryOrder | None
     model: str
-    patience: ProbeTimes = field(default_factory=ProbeTimes)
+    patience: ProbeOrder = field(default_factory=ProbeOrder)
     authorization: str = field(default="", repr=False)
     """Header that the engine requires, '' for none."""
     certificate: str = ""

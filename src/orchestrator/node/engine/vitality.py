@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from orchestrator.protocol.staging import ProbeOrder
 
@@ -23,43 +23,15 @@ OVER_NOTICE = 2.5
 (InfiniBand Architecture, local ACK timeout), and most take less than twice as long."""
 FEWEST = 2
 """Failed probes before an engine counts as hung, however low the operator's limit: one may be lost."""
-USUAL = ProbeOrder()
 WELL, SLOW, HUNG = "well", "slow", "hung"
 
 
-@dataclass(frozen=True)
-class ProbeTimes:
-    """answer_s: how long one probe may take; probes: this many in a row without an answer or progress mean hung;
-    every_s: pause between two probes of a healthy engine; pause_s: longest pause after the log has announced one;
-    hung_after_s: the operator's limit in place of probes * answer_s, 0 for none
-    least_s: lower bound for either: a failed port stops an engine for this long, and NCCL then continues."""
-
-    answer_s: float = USUAL.answer_s
-    probes: int = USUAL.probes
-    every_s: float = USUAL.every_s
-    pause_s: float = USUAL.pause_s
-    hung_after_s: float = USUAL.hung_after_s
-    least_s: float = 0.0
-
-    @property
-    def hung_s(self) -> float:
-        """Seconds without progress that mean hung."""
-        return max(self.hung_after_s or self.probes * self.answer_s, self.least_s)
-
-    @classmethod
-    def of(cls, probe: ProbeOrder, env: Mapping[str, str], notice_s: float = 0.0) -> ProbeTimes:
-        """From a dialect's `probe` data; if the engine's own limit was set, it is taken from the environment."""
-        answer_s = probe.answer_s
-        with contextlib.suppress(KeyError, ValueError):
-            answer_s = float(env[probe.answer_env])
-        return cls(
-            answer_s=max(answer_s, 0.1),
-            probes=probe.probes,
-            every_s=probe.every_s,
-            pause_s=probe.pause_s,
-            hung_after_s=max(probe.hung_after_s, 0.0),
-            least_s=OVER_NOTICE * notice_s,
-        )
+def with_engines_own(probe: ProbeOrder, env: Mapping[str, str]) -> ProbeOrder:
+    """A dialect's `probe` data; if the engine's own limit for an answer was set, it is taken from the environment."""
+    answer_s = probe.answer_s
+    with contextlib.suppress(KeyError, ValueError):
+        answer_s = float(env[probe.answer_env])
+    return replace(probe, answer_s=max(answer_s, 0.1))
 
 
 @dataclass(frozen=True)
@@ -80,9 +52,13 @@ class Probe:
 
 @dataclass
 class Vitality:
-    """Feed it every probe and every sign of work; read `word`. Counters are compared only between failed probes."""
+    """Feed it every probe and every sign of work; read `word`. Counters are compared only between failed probes.
 
-    patience: ProbeTimes = ProbeTimes()
+    notice_s: in which NCCL notices a dead port, 0 if it does not look; an engine stops for that time, and then goes on
+    """
+
+    patience: ProbeOrder = field(default_factory=ProbeOrder)
+    notice_s: float = 0.0
     word: str = WELL
     detail: str = ""
     """Text: the result of the newest probe, and how long there has been no progress."""
@@ -91,6 +67,13 @@ class Vitality:
     """When the first failed probe in a row began."""
     _progress_at: float = float("-inf")
     _counters: str = ""
+
+    @property
+    def hung_s(self) -> float:
+        """Seconds without progress that mean hung."""
+        patience = self.patience
+        usual_s = patience.hung_after_s if patience.hung_after_s > 0 else patience.probes * patience.answer_s
+        return max(usual_s, OVER_NOTICE * self.notice_s)
 
     @property
     def still(self) -> bool:
@@ -132,7 +115,7 @@ class Vitality:
             self._since = probe.began
         self._fruitless += 1
         still = probe.ended - self._since
-        asked = min(self.patience.probes, FEWEST) if self.patience.hung_after_s else self.patience.probes
-        enough = self._fruitless >= asked and still >= self.patience.hung_s
+        asked = min(self.patience.probes, FEWEST) if self.patience.hung_after_s > 0 else self.patience.probes
+        enough = self._fruitless >= asked and still >= self.hung_s
         self.word = HUNG if enough or self.word == HUNG else SLOW
         self.detail = f"{probe.detail}; no new token, log line or counter change for {still:.0f} s"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from orchestrator.node.engine.vitality import Probe, ProbeTimes, Vitality
+from orchestrator.node.engine.vitality import Probe, Vitality, with_engines_own
 from orchestrator.protocol.staging import ProbeOrder
 
 Step = tuple[str, float, float] | tuple[str, float]
@@ -87,20 +89,11 @@ def test_a_change_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "patience"),
-    [
-        ({}, ProbeTimes(20.0, 3)),
-        ({"ANSWER": "7"}, ProbeTimes(7.0, 3)),
-        ({"ANSWER": "soon"}, ProbeTimes(20.0, 3)),
-        ({"ANSWER": "0"}, ProbeTimes(0.1, 3)),
-    ],
+    ("env", "answer_s"), [({}, 20.0), ({"ANSWER": "7"}, 7.0), ({"ANSWER": "soon"}, 20.0), ({"ANSWER": "0"}, 0.1)]
 )
-def test_the_engines_own_patience_is_taken_over(env: dict[str, str], patience: ProbeTimes) -> None:
-    assert ProbeTimes.of(ProbeOrder(answer_s=20.0, answer_env="ANSWER", probes=3), env) == patience
-
-
-def test_an_older_controller_says_nothing_of_probes() -> None:
-    assert ProbeTimes.of(ProbeOrder(), {}) == ProbeTimes(20.0, 3)
+def test_the_engines_own_patience_is_taken_over(env: dict[str, str], answer_s: float) -> None:
+    order = ProbeOrder(answer_env="ANSWER")
+    assert with_engines_own(order, env) == replace(order, answer_s=answer_s)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +114,7 @@ def test_an_engine_that_announced_a_pause_is_not_hung(word: str, steps: list[Ste
 
 @pytest.mark.parametrize(("asked_s", "hung_at"), [(0.0, 60.0), (150.0, 160.0), (30.0, 40.0), (5.0, 40.0)])
 def test_the_operators_patience_goes_before_the_engines(asked_s: float, hung_at: float) -> None:
-    vitality = Vitality(ProbeTimes.of(ProbeOrder(hung_after_s=asked_s), {}))
+    vitality = Vitality(ProbeOrder(hung_after_s=asked_s))
     for at in range(0, 400, 20):
         vitality.probed(Probe(False, float(at), at + 20.0))
         assert vitality.word == ("hung" if at + 20.0 >= hung_at else "slow"), at

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.node.engine.service import Service
-from orchestrator.node.engine.vitality import Probe, ProbeTimes
+from orchestrator.node.engine.vitality import Probe
+from orchestrator.protocol.staging import ProbeOrder
 
 VLLM = {"alive": "/health", "generate": "/v1/completions", "completions": "/v1/completions", "models": "/v1/models"}
 SGLANG = {**VLLM, "generate": "/health_generate"}
@@ -75,7 +76,7 @@ def test_once_it_serves_every_probe_generates(
 ) -> None:
     """vLLM's /health is 200 while it hangs."""
     engine.hangs = hangs
-    service = Service(engine.url, endpoints, None, "other", patience=ProbeTimes(answer_s=20.0, every_s=0.05))
+    service = Service(engine.url, endpoints, None, "other", patience=ProbeOrder(answer_s=20.0, every_s=0.05))
     service.start()
     try:
         found = [result for result in (service.results.get(timeout=20) for _ in range(3)) if isinstance(result, Probe)]

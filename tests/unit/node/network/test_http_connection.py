@@ -15,10 +15,9 @@ from tests.support.waiting import slack, until
 
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.node.engine.service import Service
-from orchestrator.node.engine.vitality import ProbeTimes
 from orchestrator.node.network import http_connection
 from orchestrator.node.verbs import figures
-from orchestrator.protocol.staging import CanaryOrder
+from orchestrator.protocol.staging import CanaryOrder, ProbeOrder
 from orchestrator.protocol.verbs import AskRequest, HttpRequest
 
 
@@ -92,7 +91,7 @@ def of_ask(port: int) -> str:
 def of_service(port: int) -> str:
     """Until the canary, where a peer's first answer is one."""
     canary = CanaryOrder(prompt="x", max_tokens=1, expect_any=("y",))
-    service = Service(f"http://127.0.0.1:{port}", {"alive": "/"}, canary, "m", ProbeTimes(answer_s=0.3))
+    service = Service(f"http://127.0.0.1:{port}", {"alive": "/"}, canary, "m", ProbeOrder(answer_s=0.3))
     service.start()
     try:
         heard = until(service.take)

@@ -12,7 +12,7 @@ from orchestrator.engines.nccl_log import read
 from orchestrator.node import files
 from orchestrator.node.agent import record
 from orchestrator.node.agent.staged_run import Run
-from orchestrator.node.engine.vitality import ProbeTimes
+from orchestrator.node.engine.vitality import Vitality
 from orchestrator.node.network import rails
 from orchestrator.node.network.rails import Rails
 from orchestrator.node.verbs import report
@@ -98,11 +98,10 @@ def test_without_failover_nothing_is_looked_at(root: Path) -> None:
 
 
 def test_hung_is_judged_only_after_nccl_has_had_its_time() -> None:
-    probe = ProbeOrder(hung_after_s=20.0)
-    assert ProbeTimes.of(probe, {}).hung_s == 20.0
-    assert ProbeTimes.of(probe, {}, NOTICE_S).hung_s > 2 * NOTICE_S
-    assert ProbeTimes.of(ProbeOrder(), {}, NOTICE_S).hung_s > 2 * NOTICE_S
-    assert ProbeTimes.of(ProbeOrder(hung_after_s=300.0), {}, NOTICE_S).hung_s == 300.0
+    asked = ProbeOrder(hung_after_s=20.0)
+    assert Vitality(asked).hung_s == 20.0
+    assert min(Vitality(order, NOTICE_S).hung_s for order in (asked, ProbeOrder())) > 2 * NOTICE_S
+    assert Vitality(ProbeOrder(hung_after_s=300.0), NOTICE_S).hung_s == 300.0
 
 
 RECORDED = Path(__file__).resolve().parents[3] / "recorded" / "nccl-2.28.9-tcp.log"
