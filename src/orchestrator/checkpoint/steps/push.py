@@ -19,7 +19,7 @@ from orchestrator.model.inventory import Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.planning.choices import data_network
 from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest
-from orchestrator.records.audit import audit_file
+from orchestrator.records.documents import audit_file
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.topology.build import build

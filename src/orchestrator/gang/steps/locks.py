@@ -23,7 +23,7 @@ from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
-from orchestrator.records import audit
+from orchestrator.records import documents
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask_lock
 from orchestrator.remote.session import Session
@@ -106,7 +106,7 @@ class GangLock:
         self._note(f"ends: {ended}" if ended else "ends")
 
     def _note(self, what: str) -> None:
-        audit.note(what, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
+        documents.note(what, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
 
     def _acquire(self) -> None:
         answers = self._ask(op="acquire", holder=self._holder())

@@ -39,7 +39,7 @@ from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
-from orchestrator.records.audit import RunRecord
+from orchestrator.records.documents import RunRecord
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask

@@ -21,7 +21,7 @@ from orchestrator.monitoring.steps.notify import Notifier
 from orchestrator.node.look.gauges import ports
 from orchestrator.protocol.gauges import GaugesAnswer
 from orchestrator.protocol.message import Message
-from orchestrator.records import audit
+from orchestrator.records import documents
 from orchestrator.records.documents import keep_look, last_look, looks_file
 
 
@@ -67,7 +67,7 @@ class DoctorWatch:
         holder = {"who": user(), "host": socket.gethostname(), "command": self.command, "pid": this_process()["pid"]}
         for action, findings in (("found", found.new), ("gone", found.gone)):
             for one in findings:
-                audit.note(action, gang=gangs.get(one.node, ""), holder=holder, why=one.words)
+                documents.note(action, gang=gangs.get(one.node, ""), holder=holder, why=one.words)
 
 
 @dataclass(frozen=True, slots=True)
