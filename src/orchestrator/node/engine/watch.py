@@ -266,14 +266,14 @@ class LogWatch:
 
     def _look_for_notes(self, line: str) -> None:
         """Remarks and proofs, each once; a remark denies the proof that has its id."""
-        remarked = [entry for pattern, entry in self.remarks if pattern.search(line)]
-        denied = {entry.id for entry in remarked}
-        proved = [entry for pattern, entry in self.proofs if entry.id not in denied and pattern.search(line)]
-        if remarked or proved:
+        if remarked := _matching(self.remarks, line):
+            denied = {entry.id for entry in remarked}
             self.remarked += [f"{entry.text}: {entry.fix}" for entry in remarked]
-            self.proved += [entry.text for entry in proved]
             self.remarks = [one for one in self.remarks if one[1] not in remarked]
-            self.proofs = [one for one in self.proofs if one[1].id not in denied and one[1] not in proved]
+            self.proofs = [one for one in self.proofs if one[1].id not in denied]
+        if proved := _matching(self.proofs, line):
+            self.proved += [entry.text for entry in proved]
+            self.proofs = [one for one in self.proofs if one[1] not in proved]
 
     @property
     def unproved(self) -> list[str]:
@@ -351,6 +351,10 @@ class LogWatch:
     def _rank_of(self, line: str) -> int | None:
         match = self.rank_prefix.search(line)
         return _number(match, "tp") if match else None
+
+
+def _matching(known: Sequence[tuple[re.Pattern[str], CausePattern]], line: str) -> list[CausePattern]:
+    return [entry for pattern, entry in known if pattern.search(line)]
 
 
 def shown(line: str) -> str:
