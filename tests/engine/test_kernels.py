@@ -60,7 +60,7 @@ def check(folder: Path, cases: tuple[KernelCase, ...], plant: str = "", *, pytho
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     lines = [KernelLine.read(parsed(line)) for line in done.stdout.splitlines()]
     said = [line for line in lines if isinstance(line, KernelLine)]
-    return list(judged(cases, said, engine_of(ENGINE).causes, limit=101376))
+    return list(judged(cases, said, engine_of(ENGINE).watched.causes, limit=101376))
 
 
 def test_every_kernel_is_right_or_says_why_it_was_not_run(tmp_path: Path) -> None:

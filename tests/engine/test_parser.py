@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from l40s_lab.engine.environment import ENGINE_STACK, ensure_engine
-from orchestrator.engines.engine import Intent, Option
-from orchestrator.engines.known_flags import known_flags
+from orchestrator.engines.engine import Intent
+from orchestrator.engines.known_flags import Option, known_flags
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.loading.resources import template

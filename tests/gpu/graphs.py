@@ -27,7 +27,7 @@ LEAST_GAIN = 1.2
 MODEL = "graphs"
 
 
-def graphs(stage: Stage) -> tuple[str, dict[str, Any]]:
+def graphs(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     """One gang with each setting: phases of the start, memory of a rank, tokens a second for few and many requests.
 
     Started once beforehand with the largest graphs: no setting pays for kernels that another one compiled.
@@ -47,7 +47,7 @@ def graphs(stage: Stage) -> tuple[str, dict[str, Any]]:
     return f"phase graphs: {costs}; tokens a second x{few_gain} for 4 requests, x{many_gain} for 32", figures
 
 
-def compiled(stage: Stage) -> tuple[str, dict[str, Any]]:
+def compiled(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     """torch.compile, by the engine's own flag: the product has no option for it where it is out of maintenance."""
     figures = _measured(stage, 4, COMPILED, (FEW,))
     return f"with torch.compile: ready after {figures['up_s']} s, {figures['tok_s'][0]:.0f} tok/s", figures
@@ -56,8 +56,7 @@ def compiled(stage: Stage) -> tuple[str, dict[str, Any]]:
 def _measured(stage: Stage, size: int | None, words: tuple[str, ...], loads: tuple[Load, ...]) -> dict[str, Any]:
     took = _up(stage, size, words)
     gang = stage.gang()
-    if wrong := stage.continues(str(gang["service"]["url"])):
-        raise Otherwise(wrong)
+    stage.continues(str(gang["service"]["url"]))
     memory = max(int(rank["gpu_memory_bytes"] or 0) >> 20 for node in gang["nodes"] for rank in node["ranks"])
     runs = [benched(stage, load)["serving"] for load in loads]
     return {

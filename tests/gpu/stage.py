@@ -334,11 +334,12 @@ class Stage:
                 raise Otherwise(f"no load at {url}: {load.bad[:1]}")
             yield load
 
-    def continues(self, url: str) -> str:
-        """'' where a generation goes on with the alphabet, else what it said."""
+    def continues(self, url: str, **figures: Any) -> None:
+        """Raises Otherwise, with these figures, where a generation does not go on with the alphabet."""
         text = complete(url, "default", "abcdef", self.tokens)
         wanted = "ghijklmnopqrstuv"[: self.tokens] if self.lab.real else "stand-in"
-        return "" if wanted in text else f"{url} goes on with {text!r}, not with {wanted!r}"
+        if wanted not in text:
+            raise Otherwise(f"{url} goes on with {text!r}, not with {wanted!r}", **figures)
 
 
 class Gone(threading.Thread):

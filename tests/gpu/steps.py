@@ -148,8 +148,7 @@ def up(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
         figures |= {"rank_mib_shown": shown, "rank_mib_nvml": true}
         if shown != true or pids != {pid for gpu in stage.gpus.processes() for pid in gpu}:
             raise Otherwise("status and NVML differ about the ranks' memory", **figures)
-    if wrong := stage.continues(str(gang["service"]["url"])):
-        raise Otherwise(wrong, **figures)
+    stage.continues(str(gang["service"]["url"]), **figures)
     return f"{len(ranks)} ranks ready after {cold:.0f} s, their memory as NVML has it; the alphabet goes on", figures
 
 
@@ -197,8 +196,7 @@ def attention(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
     ranks = len(stage.gpus_of("gang0"))
     took = stage.up("--attn-dp", str(ranks), "--replace")
     figures: dict[str, Any] = {"up_s": round(took, 1), "start": stage.gang()["start"]}
-    if wrong := stage.continues(stage.service()):
-        raise Otherwise(wrong, **figures)
+    stage.continues(stage.service(), **figures)
     said = f"TP{ranks} with attention DP {ranks} ready after {took:.0f} s; the alphabet goes on"
     if not stage.lab.real:
         return said, figures
@@ -437,33 +435,28 @@ def files(stage: Stage, place: str) -> list[str]:
 def pipeline(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
     """Tensor parallel inside a node, pipeline parallel between them."""
     each = stage.lab.gpus
-    took = stage.up("--tp", str(each), "--pp", "2", "--replace")
-    if wrong := stage.continues(stage.service()):
-        raise Otherwise(wrong, up_s=took)
-    return f"PP2 x TP{each} on two nodes ready after {took:.0f} s; the alphabet goes on", {"up_s": round(took, 1)}
+    return _served(stage, f"PP2 x TP{each} on two nodes", "--tp", str(each), "--pp", "2")
 
 
 def tensor(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
     """Tensor parallel over both nodes, several ranks on each; then one of them dies."""
-    took = stage.up("--replace")
-    if wrong := stage.continues(stage.service()):
-        raise Otherwise(wrong, up_s=took)
+    told = _served(stage, f"TP{len(stage.gpus_of('gang0'))} on two nodes")
     record(kill(stage, "gang0", 1, load=False))
-    ranks = len(stage.gpus_of("gang0"))
-    return f"TP{ranks} on two nodes ready after {took:.0f} s; the alphabet goes on", {"up_s": round(took, 1)}
-
-
-# -- one node
+    return told
 
 
 def one_node_of_all(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
     """Tensor parallel inside one node; then its last rank dies."""
-    took = stage.up("--replace")
-    if wrong := stage.continues(stage.service()):
-        raise Otherwise(wrong, up_s=took)
     ranks = len(stage.gpus_of("gang0"))
+    told = _served(stage, f"TP{ranks} on one node")
     record(kill(stage, "gang0", ranks - 1, load=True))
-    return f"TP{ranks} on one node ready after {took:.0f} s; the alphabet goes on", {"up_s": round(took, 1)}
+    return told
+
+
+def _served(stage: Stage, layout: str, *words: str) -> tuple[str, dict[str, Any]]:
+    took = stage.up(*words, "--replace")
+    stage.continues(stage.service(), up_s=took)
+    return f"{layout} ready after {took:.0f} s; the alphabet goes on", {"up_s": round(took, 1)}
 
 
 # -- two gangs
@@ -477,8 +470,7 @@ def both_up(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
     figures = {"up_s": round(took, 1), "workers": len(healthy)}
     if len(healthy) != 2:
         raise Otherwise(f"the router has {len(healthy)} healthy workers after up ended well", **figures)
-    if wrong := stage.continues(ROUTER):
-        raise Otherwise(wrong, **figures)
+    stage.continues(ROUTER, **figures)
     return f"two gangs ready and in the router after {took:.0f} s; the alphabet goes on through it", figures
 
 
@@ -610,26 +602,12 @@ def model_made() -> bool:
 STEPS = (
     Step("topology", "NCCL's own topology file against ours", topology, None, 30, alone=True),
     Step("look", "doctor and plan before anything is started", look, one_gang, 20),
-    Step(
-        "stack check",
-        "the engine's own kernels, and a wrong tile",
-        lambda stage, _: tuned.stack_check(stage),
-        one_gang,
-        150,
-        alone=True,
-    ),
+    Step("stack check", "the engine's own kernels, and a wrong tile", tuned.stack_check, one_gang, 150, alone=True),
     Step("up", "from nothing to ready", up, one_gang, 100),
     Step("generation", "log-probabilities against float32", generation, one_gang, 30, alone=True),
-    Step(
-        "tuning",
-        "kernels tuned, killed, resumed, read",
-        lambda stage, _: tuned.tuning(stage),
-        one_gang,
-        240,
-        alone=True,
-    ),
-    Step("golden", "accepted answers, asked again", lambda stage, _: measuring.golden(stage), one_gang, 110),
-    Step("bench", "beside the engine's client by hand", lambda stage, _: measuring.bench(stage), one_gang, 400),
+    Step("tuning", "kernels tuned, killed, resumed, read", tuned.tuning, one_gang, 240, alone=True),
+    Step("golden", "accepted answers, asked again", measuring.golden, one_gang, 110),
+    Step("bench", "beside the engine's client by hand", measuring.bench, one_gang, 400),
     Step("kills", "each rank of one gang killed", kills_of_one_gang, one_gang, 70),
     Step("original", "the checkpoint before it was re-blocked", original, one_gang, 75, alone=True),
     Step("attention DP", "attention data parallel, answers compared", attention, one_gang, 100, gpus=2),
@@ -642,59 +620,23 @@ STEPS = (
     Step("pipeline", "pipeline parallel over two nodes", pipeline, two_nodes, 60, gpus=2),
     Step("tensor", "tensor parallel over two nodes of several GPUs", tensor, two_nodes, 60, gpus=FEWEST),
     Step("restart", "the gang as a whole", restart, two_nodes, 60, gpus=2),
-    Step(
-        "degrade",
-        "a node lost, served on without it, restored",
-        lambda stage, _: survive.degrade(stage),
-        two_nodes,
-        150,
-        gpus=2,
-    ),
-    Step("nettest", "between the nodes", lambda stage, _: measuring.nettest(stage), two_nodes, 90, alone=True, gpus=2),
-    Step(
-        "up --nettest",
-        "tested, then started",
-        lambda stage, _: measuring.tested_start(stage),
-        two_nodes,
-        90,
-        alone=True,
-        gpus=2,
-    ),
+    Step("degrade", "a node lost, served on without it, restored", survive.degrade, two_nodes, 150, gpus=2),
+    Step("nettest", "between the nodes", measuring.nettest, two_nodes, 90, alone=True, gpus=2),
+    Step("up --nettest", "tested, then started", measuring.tested_start, two_nodes, 90, alone=True, gpus=2),
     Step("one node", "tensor parallel over all GPUs of one node", one_node_of_all, one_node, 90, gpus=2),
-    Step("graphs", "what graphs cost and bring", lambda stage, _: graphs.graphs(stage), one_node, 330, alone=True),
-    Step(
-        "torch.compile",
-        "what it costs and brings",
-        lambda stage, _: graphs.compiled(stage),
-        one_node,
-        150,
-        alone=True,
-    ),
+    Step("graphs", "what graphs cost and bring", graphs.graphs, one_node, 330, alone=True),
+    Step("torch.compile", "what it costs and brings", graphs.compiled, one_node, 150, alone=True),
     Step(
         "nettest slowed",
         "NCCL on sockets, found by nettest",
-        lambda stage, _: measuring.nettest_slowed(stage),
+        measuring.nettest_slowed,
         one_node,
         60,
         alone=True,
         gpus=2,
     ),
     Step(
-        "nettest --verify",
-        "data compared, and flipped",
-        lambda stage, _: measuring.nettest_verified(stage),
-        one_node,
-        60,
-        alone=True,
-        gpus=2,
+        "nettest --verify", "data compared, and flipped", measuring.nettest_verified, one_node, 60, alone=True, gpus=2
     ),
-    Step(
-        "slowed",
-        "NCCL on sockets, found by bench --gate",
-        lambda stage, _: measuring.slowed(stage),
-        one_node,
-        180,
-        alone=True,
-        gpus=2,
-    ),
+    Step("slowed", "NCCL on sockets, found by bench --gate", measuring.slowed, one_node, 180, alone=True, gpus=2),
 )

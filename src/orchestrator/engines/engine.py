@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.engines.known_flags import KnownFlags, known_flags
+from orchestrator.engines.known_flags import KnownFlags, Option, known_flags
 from orchestrator.engines.memory import Division, MemoryAsked
+from orchestrator.engines.serving import METRICS
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, ModelProfile
 from orchestrator.protocol.planned import Layout
-from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
+from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, Watch
 
 CONFIG_FILE = "engine-secrets.yml"
 """An engine's own configuration file."""
@@ -23,10 +24,6 @@ STUB_FILE = "launch_with_secrets.py"
 _UNSAID = CudaGraphs()
 CONCURRENCY = 128
 """Requests at once that a pipeline is laid out for: the most of the articles' tables."""
-GRAPH_STEPS = r"(?:Capturing|Compiling) [a-z ]{1,32}\(.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
-"""Rank 0's progress through the batch sizes of its CUDA graphs: tqdm's bar, in all versions (cuda_graph_runner.py)."""
-
-
 LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
 HARMLESS = (
     r"NCCL WARN (?:\S{1,64} )?Call to bind failed ?: Address already in use"
@@ -34,17 +31,53 @@ HARMLESS = (
 )
 """The port of NCCL's own monitor, RAS (ras/client_support.cc: every other of its sockets takes any free port), is
 taken on every node with two jobs; torch's store warns of each address that it can't take, and fails if it gets none."""
-PROBE = ProbeOrder(
-    answer_s=20,
-    answer_env="SGLANG_HEALTH_CHECK_TIMEOUT",
-    probes=3,
-    log=r"\b(?:Prefill|Decode) batch\b",
-    counters=r"^sglang[:_](?:prompt|generation)_tokens_total\b.*$",
-    # model_executor/model_runner and layers/deep_gemm_wrapper/compile_utils, which says 10 to 20 minutes
-    pause=r"Update engine weights online from disk begin|DeepGEMM JIT (?:Pre-Compile session|Compiling for)",
-    pause_s=1200,
-    resumed=r"Update weights end\.",
+ACCESS = r""": {1,16}\S{0,64} - \"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"""
+"""After INFO: lines of uvicorn's access log, which hold what a client wrote, by their beginning, or by their end where
+another process's line came between (every version: set_uvicorn_logging_configs in sglang/srt/utils)."""
+WATCH = Watch(
+    rank_title=r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?",  # no number where TP is 1
+    other_titles=(r"^sglang::",),
+    rank_prefix=r"^\[[^\]]{0,128}\bTP(?P<tp>\d{1,6})\b",
+    requests=r"^(?:\[[\d :-]{19}\] )?(?:\x1b\[\d{1,3}m)?INFO(?:\x1b\[\d{0,3}m)?" + ACCESS,
+    harmless=HARMLESS,
+    own=r"NCCL INFO (?:Bootstrap ?: Using |NET/IB\w{0,16} : Using.{0,1024}; OOB )"
+    r"(?P<interface>[^\s:]{1,32}):(?P<address>[^\s<]{1,64})",
+    probe=ProbeOrder(
+        answer_s=20,
+        answer_env="SGLANG_HEALTH_CHECK_TIMEOUT",
+        probes=3,
+        log=r"\b(?:Prefill|Decode) batch\b",
+        counters=r"^sglang[:_](?:prompt|generation)_tokens_total\b.*$",
+        # model_executor/model_runner and layers/deep_gemm_wrapper/compile_utils, which says 10 to 20 minutes
+        pause=r"Update engine weights online from disk begin|DeepGEMM JIT (?:Pre-Compile session|Compiling for)",
+        pause_s=1200,
+        resumed=r"Update weights end\.",
+    ),
+    http={
+        "alive": "/health",
+        "generate": "/health_generate",
+        "models": "/v1/models",
+        "completions": "/v1/completions",
+        "metrics": METRICS,
+    },
 )
+"""What all versions of SGLang have in common for a node agent."""
+
+
+def phases_of(*, rendezvous: str, shards: str, graphs: str) -> tuple[PhasePattern, ...]:
+    """SGLang's start. shards: what counts them; graphs: what is said before they are captured. tqdm's bar of rank 0
+    counts the batch sizes in all versions (cuda_graph_runner.py)."""
+    count = r".{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
+    patterns = {
+        "rendezvous": rendezvous,
+        "nccl": r"sglang is using nccl==|NCCL INFO Bootstrap",
+        "weights": rf"Load weight begin\.|{shards} shards:{count}",
+        "kv-cache": r"Load weight end\.",
+        "graphs": rf"{graphs}|(?:Capturing|Compiling) [a-z ]{{1,32}}\({count}",
+        "warm-up": r"\bmax_total_num_tokens=\d+|Uvicorn running on ",
+        "ready": r"The server is fired up and ready to roll!",
+    }
+    return tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in patterns.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +119,15 @@ class Intent:
     graphs: CudaGraphs = _UNSAID
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One flag of a command line: name, values, and where they come from."""
+def option(flag: str, value: object, source: str) -> Option:
+    """One with one value."""
+    return Option(flag, (str(value),), source)
 
-    flag: str
-    values: tuple[str, ...]
-    source: str
+
+def of_nodes(intent: Intent) -> Iterator[Option]:
+    """Of an engine on several nodes, in every family."""
+    yield option("--nnodes", intent.layout.nnodes, "nodes in the gang's inventory group")
+    yield option("--node-rank", intent.node_rank, "this node's position in the gang's inventory group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +135,13 @@ class Names:
     """This family's full spellings; None where it has no such flag."""
 
     tensor_parallel: str
-    pipeline_parallel: str | None
-    expert_parallel: str | None
-    micro_batch: str | None
-    nccl_port: str | None
+    pipeline_parallel: str | None = None
+    expert_parallel: str | None = None
+    micro_batch: str | None = None
+    nccl_port: str | None = None
     cuda_graph_max_bs: str
     cuda_graph_sizes: str
-    torch_compile: str = "--enable-torch-compile"
-    torch_compile_max_bs: str = "--torch-compile-max-bs"
-    config: str | None
+    config: str | None = None
     """Flag that reads further flags from a YAML file."""
 
 
@@ -156,14 +189,13 @@ class Engine:
     version:   the listed version whose facts these are
     renamed:   flags of other versions -> what to use in this one
     ours:      flags that the plan sets -> where an operator sets the value
-    causes:    signatures of failures; remarks: lines that cost speed and end nothing
+    watched:   what a node agent must know of it. Paths (`http`) are the leader's: alive, generate, models, completions,
+               metrics, info; ready: falls when it drains; loads: how many requests it has. Where a version lacks one,
+               it is left out
     proofs:    lines that show that an option is in use
-    http:      paths on the leader: alive, generate, models, completions, metrics, info; ready: falls when it drains;
-               loads: how many requests it has. Where a version lacks one, it is left out
     launch:    command words before the flags, unless the stack's file has others; {venv}: the virtual environment
     variables: environment variables by meaning: address (rank 0 tells the others), whole_shared (shared experts are
                not cut)
-    shared_names: patterns (glob) of files that it leaves in shared memory and whose names hold no process id
     tuned:     where it looks for tuned kernel configs
     bench:     modules of its own benchmarks: serving, one_batch
     bench_flags: what the first needs beside the load, so that a run does not hit the cache that its warm-up filled
@@ -183,10 +215,7 @@ class Engine:
     names: Names
     ours: Mapping[str, str] = field(default_factory=lambda: OURS)
     launch: tuple[str, ...] = LAUNCH
-    phases: tuple[tuple[str, str], ...]
-    causes: tuple[CausePattern, ...]
-    remarks: tuple[CausePattern, ...]
-    http: Mapping[str, str]
+    watched: Watch
     variables: Mapping[str, str]
     tuned: Lookup
     bench: Mapping[str, str]
@@ -196,32 +225,11 @@ class Engine:
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
     compiles: bool = True
-    shared_names: tuple[str, ...] = ()
-    stop: StopOrder
-    barrier_s: float
-    """How long a rank that has its weights waits for the others (UNBALANCED_MODEL_LOADING_TIMEOUT_S, can't be set)."""
-    rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?"
-    other_titles: tuple[str, ...] = (r"^sglang::",)
-    rank_prefix: str = r"^\[[^\]]{0,128}\bTP(?P<tp>\d{1,6})\b"
-    record: str = ""
-    requests: str = (
-        r"^(?:\[[\d :-]{19}\] )?(?:\x1b\[\d{1,3}m)?INFO(?:\x1b\[\d{0,3}m)?: {1,16}\S{0,64} - \""
-        r"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"
-    )
-    """Lines of uvicorn's access log, which hold what a client wrote: their beginning, or their end where another
-    process's line came between (format of every version: set_uvicorn_logging_configs in sglang/srt/utils)."""
-    harmless: str = HARMLESS
-    own: str = (
-        r"NCCL INFO (?:Bootstrap ?: Using |NET/IB\w{0,16} : Using.{0,1024}; OOB )"
-        r"(?P<interface>[^\s:]{1,32}):(?P<address>[^\s<]{1,64})"
-    )
-    probe: ProbeOrder = PROBE
-    """How to tell a hung engine from a busy one: the probe's time limit, and what shows that it works on requests."""
 
     @property
     def health_path(self) -> str:
         """What a router should ask: the flag that draining lowers, else the constant one that every version has."""
-        return self.http.get("ready", self.http["alive"])
+        return self.watched.http.get("ready", self.watched.http["alive"])
 
     def graphs(self, profile: ModelProfile) -> CudaGraphs:
         """What a profile has this version capture and compile."""
@@ -230,7 +238,7 @@ class Engine:
     @property
     def load_paths(self) -> tuple[str, ...]:
         """What tells how many requests it has, the most direct first."""
-        return tuple(self.http[name] for name in ("loads", "metrics") if name in self.http)
+        return tuple(self.watched.http[name] for name in ("loads", "metrics") if name in self.watched.http)
 
     def flags(self) -> KnownFlags:
         """Every flag of this version, with hints for those that other versions have."""
@@ -240,86 +248,79 @@ class Engine:
     def options(self, intent: Intent) -> tuple[Option, ...]:
         """An intent in this family's full flag names, in the order in which a human would write them; what a version
         can't do, `planning.layout` has refused."""
-        options = [
-            Option("--model-path", (intent.model_path,), "the profile's directory below the node's model root"),
-            Option(self.names.tensor_parallel, (str(intent.layout.tensor_parallel),), "layout: tensor parallel degree"),
-        ]
-        if intent.layout.pipeline_parallel > 1 and self.names.pipeline_parallel:
-            degree = (str(intent.layout.pipeline_parallel),)
-            options.append(Option(self.names.pipeline_parallel, degree, "layout: pipeline parallel degree"))
-            options += self._micro_batch(intent)
-        if intent.layout.expert_parallel > 1 and self.names.expert_parallel:
-            degree = (str(intent.layout.expert_parallel),)
-            options.append(Option(self.names.expert_parallel, degree, "layout: expert parallel degree"))
+        return tuple(self._options(intent))
+
+    def _options(self, intent: Intent) -> Iterator[Option]:
+        layout, names = intent.layout, self.names
+        yield option("--model-path", intent.model_path, "the profile's directory below the node's model root")
+        yield option(names.tensor_parallel, layout.tensor_parallel, "layout: tensor parallel degree")
+        if layout.pipeline_parallel > 1 and names.pipeline_parallel:
+            yield option(names.pipeline_parallel, layout.pipeline_parallel, "layout: pipeline parallel degree")
+            yield from self._micro_batch(intent)
+        if layout.expert_parallel > 1 and names.expert_parallel:
+            yield option(names.expert_parallel, layout.expert_parallel, "layout: expert parallel degree")
             if intent.whole_dense:
-                reason = "dense layers are kept complete on every rank: split by TP, they would not end on a"
-                options.append(Option("--moe-dense-tp-size", ("1",), f"{reason} quantisation block"))
-        if intent.layout.attention_data_parallel > 1 and self.attention:
-            degree = (str(intent.layout.attention_data_parallel),)
-            options.append(Option(self.attention.flag, degree, "layout: attention data parallel degree"))
+                why = "dense layers are kept complete on every rank: split by TP, they would not end on a"
+                yield option("--moe-dense-tp-size", 1, f"{why} quantisation block")
+        if layout.attention_data_parallel > 1 and self.attention:
+            flag = self.attention.flag
+            yield option(flag, layout.attention_data_parallel, "layout: attention data parallel degree")
             if self.attention.switch:
-                reason = f"without it {self.attention.flag} means copies of the whole model"
-                options.append(Option(self.attention.switch, (), reason))
-        if intent.layout.nnodes > 1:
-            options += [
-                Option("--dist-init-addr", (intent.dist_init,), "rendezvous on the leader, the same on every node"),
-                Option("--nnodes", (str(intent.layout.nnodes),), "nodes in the gang's inventory group"),
-                Option("--node-rank", (str(intent.node_rank),), "this node's position in the gang's inventory group"),
-            ]
-        if intent.served_name:
-            reason = "the profile's name, which clients ask for instead of a path"
-            options.append(Option("--served-model-name", (intent.served_name,), reason))
-        if intent.trust_remote_code:
-            options.append(Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code"))
-        options += self.graph_options(intent.graphs)
+                yield Option(self.attention.switch, (), f"without it {flag} means copies of the whole model")
+        if layout.nnodes > 1:
+            yield option("--dist-init-addr", intent.dist_init, "rendezvous on the leader, the same on every node")
+            yield from of_nodes(intent)
+        yield from self.of_model(intent)
         if intent.nccl_port is not None:
-            options.append(self._nccl_port(intent.nccl_port))
-        options += [
-            Option("--host", (intent.host,), "l40s_http_host; on every node, or a worker's /health is loopback only"),
-            Option("--port", (str(intent.port),), "l40s_http_port; on every node for the same reason"),
-            Option(
-                "--enable-metrics",
-                (),
-                "/metrics on the leader: queue, speed, and whether a busy engine makes progress",
-            ),
-        ]
-        return tuple(options)
+            yield self.nccl_port(intent.nccl_port)
+        why = "l40s_http_host; on every node, or a worker's /health is loopback only"
+        yield option("--host", intent.host, why)
+        yield option("--port", intent.port, "l40s_http_port; on every node for the same reason")
+        why = "/metrics on the leader: queue, speed, and whether a busy engine makes progress"
+        yield Option("--enable-metrics", (), why)
+
+    def of_model(self, intent: Intent) -> Iterator[Option]:
+        """What a profile asks for."""
+        if intent.served_name:
+            why = "the profile's name, which clients ask for instead of a path"
+            yield option("--served-model-name", intent.served_name, why)
+        if intent.trust_remote_code:
+            yield Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code")
+        yield from self.graph_options(intent.graphs)
 
     def graph_options(self, graphs: CudaGraphs) -> tuple[Option, ...]:
         """What is captured and compiled. The largest size is named beside a list of them: 0.4.4 leaves out what is
         above its own maximum (get_batch_sizes_to_capture), 0.5 takes it from the list."""
         options = []
-        if graphs.torch_compile_max_bs:
-            size = str(graphs.torch_compile_max_bs)
-            options += [
-                Option(self.names.torch_compile, (), "the profile asks for torch.compile"),
-                Option(self.names.torch_compile_max_bs, (size,), "the profile: largest batch that is compiled"),
-            ]
+        if most := graphs.torch_compile_max_bs:
+            options.append(Option("--enable-torch-compile", (), "the profile asks for torch.compile"))
+            options.append(option("--torch-compile-max-bs", most, "the profile: largest batch that is compiled"))
         largest = graphs.sizes[-1] if graphs.sizes else graphs.max_bs
         if largest is not None:
             why = "the profile: largest batch captured as a CUDA graph"
-            options.append(Option(self.names.cuda_graph_max_bs, (str(largest),), why))
+            options.append(option(self.names.cuda_graph_max_bs, largest, why))
         if graphs.sizes:
             why = "the profile: batch sizes captured as CUDA graphs"
             options.append(Option(self.names.cuda_graph_sizes, tuple(map(str, graphs.sizes)), why))
         return tuple(options)
 
     def _micro_batch(self, intent: Intent) -> Iterator[Option]:
-        if self.names.micro_batch is not None:
+        if (flag := self.names.micro_batch) and intent.micro_batch:
+            yield option(flag, intent.micro_batch, "the profile: most requests in a stage at once")
+        elif flag:
             stages = intent.layout.pipeline_parallel
-            reason = f"{CONCURRENCY} requests spread over {stages} stages; by default one stage may take them all"
-            if intent.micro_batch:
-                reason = "the profile: most requests in a stage at once"
-            yield Option(self.names.micro_batch, (str(intent.micro_batch or -(-CONCURRENCY // stages)),), reason)
+            why = f"{CONCURRENCY} requests spread over {stages} stages; by default one stage may take them all"
+            yield option(flag, -(-CONCURRENCY // stages), why)
 
-    def _nccl_port(self, port: int) -> Option:
+    def nccl_port(self, port: int) -> Option:
+        """Raises InputError where the version has no flag for it."""
         if self.names.nccl_port is None:
             raise InputError(
                 f"{self.product} {self.version} takes a random port for NCCL and has no flag to choose one",
                 where="inventory: l40s_nccl_port",
                 fix="remove l40s_nccl_port, or use a stack with SGLang 0.5",
             )
-        return Option(self.names.nccl_port, (str(port),), "l40s_nccl_port in the inventory")
+        return option(self.names.nccl_port, port, "l40s_nccl_port in the inventory")
 
     def with_secrets(self, launch: Sequence[str], folder: str) -> tuple[tuple[str, ...], tuple[Option, ...]]:
         """Launch words and flags for an engine that reads its API key from a file in this folder of the node.
@@ -350,32 +351,13 @@ class Engine:
         """What a node agent must know to watch this engine: patterns, endpoints, stop order.
 
         env: of its start, which says what is to be proved; None for everything that can be
-
-        `rank_title` finds no number where tensor parallel is 1: the title is `sglang::scheduler` then.
         """
-        return Watch(
-            dialect=self.dialect,
-            rank_title=self.rank_title,
-            other_titles=self.other_titles,
-            phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in self.phases),
-            rank_prefix=self.rank_prefix,
-            record=self.record,
-            requests=self.requests,
-            harmless=self.harmless,
-            own=self.own,
-            causes=self.causes,
-            remarks=self.remarks,
-            proofs=tuple(
-                CausePattern(id=one.id, pattern=one.pattern, text=one.text)
-                for one in self.proofs
-                if env is None or env.get(one.variable) == "1"
-            ),
-            http=self.http,
-            probe=self.probe,
-            stop=self.stop,
-            barrier_s=self.barrier_s,
-            shared_names=self.shared_names,
+        proofs = tuple(
+            CausePattern(id=one.id, pattern=one.pattern, text=one.text)
+            for one in self.proofs
+            if env is None or env.get(one.variable) == "1"
         )
+        return replace(self.watched, dialect=self.dialect, proofs=proofs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,13 +377,13 @@ class Lookup:
 
     moe_parent: str
     linear: str
-    by_triton: bool
-    channel_in_name: bool
-    down: bool
-    fuses_shared: bool
-    fuses_qkv_a: bool
-    variable: str
-    skips_compiled: bool
+    by_triton: bool = False
+    channel_in_name: bool = False
+    down: bool = False
+    fuses_shared: bool = False
+    fuses_qkv_a: bool = False
+    variable: str = ""
+    skips_compiled: bool = False
     spaced: bool = True
 
 

@@ -39,11 +39,12 @@ class KnownFlag:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenFlag:
-    """A flag with its values, as somebody asked for it; `flag` is the spelling to pass on."""
+class Option:
+    """One flag of a command line, in the spelling to pass on; its values, and where they come from."""
 
     flag: str
     values: tuple[str, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +73,15 @@ class KnownFlags:
             )
         return found
 
-    def given(self, words: Sequence[str], *, where: str) -> tuple[GivenFlag, ...]:
-        """Check a piece of command line and cut it into flags with their values.
+    def given(self, words: Sequence[str], *, where: str, source: str = "") -> tuple[Option, ...]:
+        """Check a piece of command line and cut it into flags with their values. source: of all of them
 
         Raises InputError for an unknown or removed flag, a missing or surplus value, a value of the wrong
         kind, and a value that is not among the flag's choices.
         """
-        return tuple(self._cut(list(words), where))
+        return tuple(self._cut(list(words), where, source))
 
-    def _cut(self, words: list[str], where: str) -> Iterator[GivenFlag]:
+    def _cut(self, words: list[str], where: str, source: str) -> Iterator[Option]:
         while words:
             word = words.pop(0)
             if not word.startswith("--") or word == "--":
@@ -91,7 +92,7 @@ class KnownFlags:
             known = self.flag(spelling, where=where)
             values = [inline] if equals else _values(known, words)
             self._check(known, spelling, values, where)
-            yield GivenFlag(spelling, tuple(values))
+            yield Option(spelling, tuple(values), source)
 
     def _check(self, known: KnownFlag, spelling: str, values: Sequence[str], where: str) -> None:
         wanted = {"none": (0, 0), "one": (1, 1), "optional": (0, 1), "many": (1, len(values))}[known.takes]

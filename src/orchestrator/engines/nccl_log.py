@@ -108,9 +108,7 @@ def findings(
 
     layout, model: what the gang runs, where it is known: see `price_of`
     """
-    if not planned.rdma:
-        return ()
-    return tuple(_differences(node, planned, read(lines), layout, model))
+    return tuple(_differences(node, planned, read(lines), layout, model)) if planned.rdma else ()
 
 
 def _differences(

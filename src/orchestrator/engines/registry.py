@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from orchestrator import engines
 from orchestrator.engines.engine import Engine
@@ -51,24 +51,15 @@ class Dialect:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Since(Generic[T]):
-    """One fact by version range: (first version, value) in order; each holds until the next one's first version."""
+def since(*steps: tuple[str, T]) -> Callable[[str], T]:
+    """One fact by version range: (first version, value) in order, each of which holds until the next one's first
+    version, and the first before it too. `since(("0.5.10", "/health"), ("0.5.23", "/ready"))`."""
 
-    steps: tuple[tuple[str, T], ...]
+    def at(version: str) -> T:
+        (_, value), *later = steps
+        return [value, *(one for first, one in later if order(first) <= order(version))][-1]
 
-    def at(self, version: str) -> T:
-        """The value for this version; for one before the first range, the first range's."""
-        value = self.steps[0][1]
-        for first, later in self.steps:
-            if order(first) <= order(version):
-                value = later
-        return value
-
-
-def since(*steps: tuple[str, T]) -> Since[T]:
-    """`since(("0.5.10", "/health"), ("0.5.23", "/ready"))`."""
-    return Since(steps)
+    return at
 
 
 def order(version: str) -> tuple[int, ...]:

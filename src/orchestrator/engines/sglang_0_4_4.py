@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
-from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Lookup, Names
+from orchestrator.engines.engine import WATCH, AttentionGroups, Engine, Lookup, Names, phases_of
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes, usual_requests
 from orchestrator.engines.registry import Dialect
-from orchestrator.engines.serving import METRICS
 from orchestrator.protocol.staging import StopOrder
 
 NAME = "sglang-0.4.4"
 
-_SHARDS = r"Loading safetensors checkpoint shards:.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
 _NO_PIPELINES = "this version has no pipeline parallelism; it needs a stack with SGLang 0.5"
 
 
@@ -24,13 +23,8 @@ def _engine(version: str) -> Engine:
         version=version,
         names=Names(
             tensor_parallel="--tp-size",
-            pipeline_parallel=None,
-            expert_parallel=None,
-            micro_batch=None,
-            nccl_port=None,
             cuda_graph_max_bs="--cuda-graph-max-bs",
             cuda_graph_sizes="--cuda-graph-bs",
-            config=None,
         ),
         renamed=(
             ("--cuda-graph-max-bs-decode", "use --cuda-graph-max-bs, this version's name"),
@@ -41,38 +35,27 @@ def _engine(version: str) -> Engine:
             ("--trust-remote", "write the full name --trust-remote-code"),
             ("--model", "write the full name --model-path"),
         ),
-        phases=(
-            ("rendezvous", r"Init torch distributed begin\."),
-            ("nccl", r"sglang is using nccl==|NCCL INFO Bootstrap"),
-            ("weights", rf"Load weight begin\.|{_SHARDS}"),
-            ("kv-cache", r"Load weight end\."),
-            ("graphs", rf"Capture cuda graph begin\.|{GRAPH_STEPS}"),
-            ("warm-up", r"\bmax_total_num_tokens=\d+|Uvicorn running on "),
-            ("ready", r"The server is fired up and ready to roll!"),
+        watched=replace(
+            WATCH,
+            phases=phases_of(
+                rendezvous=r"Init torch distributed begin\.",
+                shards="Loading safetensors checkpoint",
+                graphs=r"Capture cuda graph begin\.",
+            ),
+            causes=COMMON,
+            remarks=REMARKS,
+            http={**WATCH.http, "info": "/get_server_info"},
+            # A worker has no handler: SIGTERM ends its launcher at once (and leaves its ranks in post1, which have no
+            # PDEATHSIG), so only the leader is told, and what is left is ended by the agents.
+            stop=StopOrder(drain_s=30, shutdown_s=10),
+            barrier_s=300,
         ),
-        causes=COMMON,
-        remarks=REMARKS,
-        http={
-            "alive": "/health",
-            "generate": "/health_generate",
-            "models": "/v1/models",
-            "completions": "/v1/completions",
-            "metrics": METRICS,
-            "info": "/get_server_info",
-        },
         variables={"address": "SGLANG_HOST_IP"},
         # srt/layers/moe/fused_moe_triton/fused_moe.py (get_config_file_name, get_moe_configs),
         # srt/layers/quantization/fp8_kernel.py (get_w8a8_block_fp8_configs), srt/models/deepseek_v2.py
         tuned=Lookup(
             moe_parent="sglang/srt/layers/moe/fused_moe_triton",
             linear="sglang/srt/layers/quantization/configs",
-            by_triton=False,
-            channel_in_name=False,
-            down=False,
-            fuses_shared=False,
-            fuses_qkv_a=False,
-            variable="",
-            skips_compiled=False,
         ),
         bench={"serving": "sglang.bench_serving", "one_batch": "sglang.bench_one_batch_server"},
         memory=_memory,
@@ -80,10 +63,6 @@ def _engine(version: str) -> Engine:
         # srt/layers/dp_attention.py: _dp_gather fills a buffer by an all-reduce over all ranks, and
         # srt/models/deepseek_v2.py adds up the experts' parts by another
         attention=AttentionGroups(flag="--dp-size", switch="--enable-dp-attention", reduces=2),
-        # A worker has no handler: SIGTERM ends its launcher at once (and leaves its ranks in post1, which have no
-        # PDEATHSIG yet), so only the leader is told, and what is left is ended by the agents.
-        stop=StopOrder(drain_s=30, shutdown_s=10),
-        barrier_s=300,
     )
 
 

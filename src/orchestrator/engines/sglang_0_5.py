@@ -5,14 +5,13 @@ What changed between them is a range below: it holds from the first version that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from orchestrator.engines.causes import COMMON, PCIE_IPC, PCIE_IPC_IN_USE, REMARKS
-from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Lookup, Names
+from orchestrator.engines.engine import WATCH, AttentionGroups, Engine, Lookup, Names, phases_of
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes, usual_requests
 from orchestrator.engines.registry import Dialect, since
-from orchestrator.engines.serving import METRICS
 from orchestrator.protocol.staging import StopOrder
 
 NAME = "sglang-0.5"
@@ -94,11 +93,6 @@ _WINDOW_SHARE = 0.8
 _SHUTDOWN_S = since(("0.5.10", 10), ("0.5.23", 20))
 """From 0.5.23 a serving worker ignores SIGTERM and waits for rank 0's ShutdownReq (srt/entrypoints/engine.py)."""
 
-_SHARDS = (
-    r"(?:Loading safetensors checkpoint|Multi-thread loading) shards:"
-    r".{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
-)
-
 _GONE = "removed after 0.4.4"
 _RENAMED = (
     ("--cuda-graph-max-bs", "use --cuda-graph-max-bs-decode, its name in this version"),
@@ -126,7 +120,7 @@ _RENAMED = (
 
 @cache
 def _engine(version: str) -> Engine:
-    ready, whole_shared = _READY.at(version), _WHOLE_SHARED.at(version)
+    ready, whole_shared = _READY(version), _WHOLE_SHARED(version)
     return Engine(
         dialect=NAME,
         version=version,
@@ -136,39 +130,32 @@ def _engine(version: str) -> Engine:
             expert_parallel="--ep-size",
             micro_batch="--pp-max-micro-batch-size",
             nccl_port="--nccl-port",
-            cuda_graph_max_bs=_GRAPH_SIZE.at(version),
-            cuda_graph_sizes=_GRAPH_SIZES.at(version),
+            cuda_graph_max_bs=_GRAPH_SIZE(version),
+            cuda_graph_sizes=_GRAPH_SIZES(version),
             config="--config",
         ),
         renamed=_RENAMED,
-        phases=(
-            ("rendezvous", _RENDEZVOUS.at(version)),
-            ("nccl", r"sglang is using nccl==|NCCL INFO Bootstrap"),
-            ("weights", rf"Load weight begin\.|{_SHARDS}"),
-            ("kv-cache", r"Load weight end\."),
-            ("graphs", rf"{_GRAPHS.at(version)}|{GRAPH_STEPS}"),
-            ("warm-up", r"\bmax_total_num_tokens=\d+|Uvicorn running on "),
-            ("ready", r"The server is fired up and ready to roll!"),
+        watched=replace(
+            WATCH,
+            phases=phases_of(
+                rendezvous=_RENDEZVOUS(version),
+                shards="(?:Loading safetensors checkpoint|Multi-thread loading)",
+                graphs=_GRAPHS(version),
+            ),
+            causes=COMMON,
+            remarks=(*REMARKS, *PCIE_IPC),
+            http={**WATCH.http, **({"ready": ready} if ready else {}), "info": "/server_info", "loads": "/v1/loads"},
+            stop=StopOrder(drain_s=30, shutdown_s=_SHUTDOWN_S(version)),
+            barrier_s=480,
+            shared_names=_SHARED_NAMES(version),
         ),
-        causes=COMMON,
-        remarks=(*REMARKS, *PCIE_IPC),
         proofs=PCIE_IPC_IN_USE,
-        http={
-            "alive": "/health",
-            "generate": "/health_generate",
-            **({"ready": ready} if ready else {}),
-            "models": "/v1/models",
-            "completions": "/v1/completions",
-            "metrics": METRICS,
-            "info": "/server_info",
-            "loads": "/v1/loads",
-        },
         variables={"address": "SGLANG_HOST_IP", **({"whole_shared": whole_shared} if whole_shared else {})},
         # fused_moe_triton_config.py below moe_parent (get_config_file_name, get_moe_configs), fp8_kernel.py beside
         # the GEMM configs (get_w8a8_block_fp8_configs), srt/models/deepseek_v2.py (shared experts, fused q_a and kv_a)
         tuned=Lookup(
-            moe_parent=_MOE_CONFIGS.at(version),
-            linear=_GEMM_CONFIGS.at(version),
+            moe_parent=_MOE_CONFIGS(version),
+            linear=_GEMM_CONFIGS(version),
             by_triton=True,
             channel_in_name=True,
             down=True,
@@ -177,16 +164,13 @@ def _engine(version: str) -> Engine:
             variable="SGLANG_MOE_CONFIG_DIR",
             skips_compiled=True,
         ),
-        shared_names=_SHARED_NAMES.at(version),
         # "out of maintenance and might cause error": its manual, docs/advanced_features/server_arguments.md
         compiles=False,
-        bench=_BENCH.at(version),
-        bench_flags=_BENCH_FLAGS.at(version),
+        bench=_BENCH(version),
+        bench_flags=_BENCH_FLAGS(version),
         memory=partial(_memory, version),
         request_table=_request_table,
-        attention=_ATTENTION.at(version),
-        stop=StopOrder(drain_s=30, shutdown_s=_SHUTDOWN_S.at(version)),
-        barrier_s=480,
+        attention=_ATTENTION(version),
     )
 
 
@@ -256,7 +240,7 @@ def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _Capture
         size = _decode_size(version, asked)
         parts.append((f"attention in {groups} groups", size * groups * (4.5 if size > 300 else 3.0)))
     if asked.text("--speculative-algorithm"):
-        parts.append(("speculative decoding", float(_DRAFT_MIB.at(version))))
+        parts.append(("speculative decoding", float(_DRAFT_MIB(version))))
     reserved = sum(size for _, size in parts)
     if mib > 60 * 1024:
         reserved = max(reserved, 10 * 1024)
@@ -283,7 +267,7 @@ def _decode_size(version: str, asked: MemoryAsked) -> int:
     """The largest batch of a decode graph, were there one."""
     _, _, small, large = _sizes(asked)
     own = small if asked.layout.tensor_parallel < 4 else large
-    running = asked.number("--max-running-requests") if _GRAPH_RULES.at(version).limited else None
+    running = asked.number("--max-running-requests") if _GRAPH_RULES(version).limited else None
     if asked.text("--speculative-algorithm") and running is None:
         running = _DRAFTED
     sizes = asked.flags.get("--cuda-graph-bs-decode") or asked.flags.get("--cuda-graph-bs")
@@ -294,7 +278,7 @@ def _decode_size(version: str, asked: MemoryAsked) -> int:
 
 
 def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _CapturedGraphs:
-    decode_off = any(flag in asked.flags for flag in _GRAPH_RULES.at(version).decode_off)
+    decode_off = any(flag in asked.flags for flag in _GRAPH_RULES(version).decode_off)
     backend = asked.text("--cuda-graph-backend-decode")
     decode = 0 if backend == "disabled" or (decode_off and not backend) else _decode_size(version, asked)
     backend = asked.text("--cuda-graph-backend-prefill")
@@ -309,7 +293,7 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _CapturedGraphs:
 
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:
     """Whether prefill graphs are off unless a backend is requested."""
-    rules = _GRAPH_RULES.at(version)
+    rules = _GRAPH_RULES(version)
     unfit = (asked.mla and not rules.mla, asked.layout.pipeline_parallel > 1 and not rules.stages,
              asked.layout.attention_data_parallel > 1 and not rules.groups)  # fmt: skip
     return any(unfit) or any(flag in asked.flags for flag in rules.prefill_off)

@@ -15,18 +15,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
-from orchestrator.engines.engine import HARMLESS, Engine, Intent, Lookup, Names, Option
+from orchestrator.engines.engine import ACCESS, HARMLESS, WATCH, Engine, Intent, Lookup, Names, of_nodes, option
+from orchestrator.engines.known_flags import Option
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
 from orchestrator.engines.registry import Dialect
-from orchestrator.engines.serving import METRICS
 from orchestrator.model.profile import CudaGraphs
-from orchestrator.protocol.staging import CausePattern, ProbeOrder, StopOrder
+from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
 
 NAME = "vllm-0.3x"
 PRODUCT = "vLLM"
 
 _DRAIN_S = 30
-_COMPLETIONS = "/v1/completions"
 
 _OURS = {
     "--tensor-parallel-size": "--tp N of this command",
@@ -131,10 +130,6 @@ _PHASES = (
 class VllmEngine(Engine):
     """One version of vLLM: another shape of command line."""
 
-    def options(self, intent: Intent) -> tuple[Option, ...]:
-        """The first node serves; the others are given no port, since they have no HTTP."""
-        return tuple(self._options(intent))
-
     def graph_options(self, graphs: CudaGraphs) -> tuple[Option, ...]:
         """What is captured; vLLM compiles by itself (--optimization-level)."""
         if graphs.sizes:
@@ -142,37 +137,32 @@ class VllmEngine(Engine):
             return (Option(self.names.cuda_graph_sizes, tuple(map(str, graphs.sizes)), why),)
         if graphs.max_bs is not None:
             why = "the profile: largest batch captured as a CUDA graph"
-            return (Option(self.names.cuda_graph_max_bs, (str(graphs.max_bs),), why),)
+            return (option(self.names.cuda_graph_max_bs, graphs.max_bs, why),)
         return ()
 
     def _options(self, intent: Intent) -> Iterator[Option]:
+        """The first node serves; the others are given no port, since they have no HTTP."""
+        layout = intent.layout
         if intent.nccl_port is not None:
-            yield self._nccl_port(intent.nccl_port)  # refused: it has no such flag
-        stages, nodes, several = intent.layout.pipeline_parallel, str(intent.layout.nnodes), intent.layout.nnodes > 1
-        yield Option("--model", (intent.model_path,), "the profile's directory below the node's model root")
-        yield Option("--tensor-parallel-size", (str(intent.layout.tensor_parallel),), "layout: tensor parallel degree")
-        if stages > 1:
-            yield Option("--pipeline-parallel-size", (str(stages),), "layout: pipeline parallel degree")
-        reason = "a process for each rank, which the agent watches; also where there is one rank"
-        yield Option("--distributed-executor-backend", ("mp",), reason)
-        if several:
+            yield self.nccl_port(intent.nccl_port)  # refused: it has no such flag
+        yield option("--model", intent.model_path, "the profile's directory below the node's model root")
+        yield option(self.names.tensor_parallel, layout.tensor_parallel, "layout: tensor parallel degree")
+        if layout.pipeline_parallel > 1:
+            yield option("--pipeline-parallel-size", layout.pipeline_parallel, "layout: pipeline parallel degree")
+        why = "a process for each rank, which the agent watches; also where there is one rank"
+        yield option("--distributed-executor-backend", "mp", why)
+        if layout.nnodes > 1:
             address, _, port = intent.dist_init.rpartition(":")
-            yield Option("--nnodes", (nodes,), "nodes in the gang's inventory group")
-            yield Option("--node-rank", (str(intent.node_rank),), "this node's position in the gang's inventory group")
-            yield Option("--master-addr", (address.strip("[]"),), "rendezvous on the leader, the same on every node")
-            yield Option("--master-port", (port,), "l40s_dist_init_port, the same on every node")
-        if intent.served_name:
-            reason = "the profile's name, which clients ask for instead of a path"
-            yield Option("--served-model-name", (intent.served_name,), reason)
-        if intent.trust_remote_code:
-            yield Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code")
-        yield from self.graph_options(intent.graphs)
-        yield Option("--shutdown-timeout", (str(_DRAIN_S),), "running requests may finish; by default they are aborted")
-        if several and intent.node_rank > 0:
+            yield from of_nodes(intent)
+            yield option("--master-addr", address.strip("[]"), "rendezvous on the leader, the same on every node")
+            yield option("--master-port", port, "l40s_dist_init_port, the same on every node")
+        yield from self.of_model(intent)
+        yield option("--shutdown-timeout", _DRAIN_S, "running requests may finish; by default they are aborted")
+        if layout.nnodes > 1 and intent.node_rank > 0:
             yield Option("--headless", (), "workers alone: the first node serves")
         else:
-            yield Option("--host", (intent.host,), "l40s_http_host")
-            yield Option("--port", (str(intent.port),), "l40s_http_port")
+            yield option("--host", intent.host, "l40s_http_host")
+            yield option("--port", intent.port, "l40s_http_port")
 
 
 @cache
@@ -185,9 +175,6 @@ def _engine(version: str) -> Engine:
         names=Names(
             tensor_parallel="--tensor-parallel-size",
             pipeline_parallel="--pipeline-parallel-size",
-            expert_parallel=None,
-            micro_batch=None,
-            nccl_port=None,
             cuda_graph_max_bs="--max-cudagraph-capture-size",
             cuda_graph_sizes="--cudagraph-capture-sizes",
             config="--config",
@@ -195,60 +182,47 @@ def _engine(version: str) -> Engine:
         ours=_OURS,
         launch=("{venv}/bin/python3", "-m", "vllm.entrypoints.cli.main", "serve"),
         renamed=_RENAMED,
-        phases=_PHASES,
-        causes=(*_OWN, *map(_worded, COMMON)),
-        remarks=tuple(replace(one, fix=_TUNED_BY_HAND) for one in REMARKS),
-        # /health is 503 only once the engine is marked as dead, and 200 while it hangs: the agent generates a token
-        http={
-            "alive": "/health",
-            "generate": _COMPLETIONS,
-            "models": "/v1/models",
-            "completions": _COMPLETIONS,
-            "metrics": METRICS,
-            "info": "/version",
-        },
+        watched=Watch(
+            phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in _PHASES),
+            causes=(*_OWN, *map(_worded, COMMON)),
+            remarks=tuple(replace(one, fix=_TUNED_BY_HAND) for one in REMARKS),
+            # /health is 503 only once the engine is marked as dead, and 200 while it hangs: the agent generates a token
+            http={**WATCH.http, "generate": WATCH.http["completions"], "info": "/version"},
+            stop=StopOrder(drain_s=_DRAIN_S + 5, shutdown_s=15),
+            # utils/system_utils.py (set_process_title), multiproc_executor.py (setup_proc_title_and_log_prefix)
+            rank_title=r"^VLLM::Worker(?:_(?!TP)[A-Z]+\d+)*(?:_TP(?P<tp>\d+))?",
+            other_titles=(r"^VLLM::EngineCore", r"^VLLM::APIServer"),
+            rank_prefix=r"^\(Worker(?:_(?!TP)[A-Z]{1,8}\d{1,6}){0,4}_TP(?P<tp>\d{1,6})(?:_[A-Z]{1,8}\d{1,6}){0,4} pid=",
+            # vllm/logging_utils/formatter.py, system_utils.py (decorate_logs)
+            record=r"^(?P<speaker>\(\w{1,64} pid=\d{1,9}\) )ERROR [\d: -]{1,32} \[[\w.]{1,64}:\d{1,6}\] ?",
+            requests=r"^(?:\(\w{1,64} pid=\d{1,9}\) )?INFO" + ACCESS,
+            # said at each start where the limit can not be raised: "can cause fd limit errors like ... Too many open
+            # files"
+            harmless=rf"{HARMLESS}|Found ulimit of \d",
+            own=WATCH.own,
+            probe=ProbeOrder(
+                answer_s=20,
+                probes=3,
+                log=r"Avg prompt throughput: (?!0\.0 tokens/s, Avg generation throughput: 0\.0 )",
+                counters=r"^vllm:(?:prompt|generation)_tokens_total\b.*$",
+                pause=r"Compiling a graph for|torch\.compile takes|Start compiling function",
+                pause_s=1200,
+                resumed=r"init engine \(profile",
+            ),
+        ),
         variables={"address": "VLLM_HOST_IP"},
         # fused_moe.py (get_config_file_name, get_moe_configs), quantization/utils/fp8_utils.py (get_w8a8_block_fp8_
         # configs); VLLM_TUNED_CONFIG_FOLDER is looked into first, and is no replacement: it is not `variable`
         tuned=Lookup(
             moe_parent="vllm/model_executor/layers/fused_moe",
             linear="vllm/model_executor/layers/quantization/utils/configs",
-            by_triton=False,
-            channel_in_name=False,
-            down=False,
-            fuses_shared=False,
             fuses_qkv_a=True,
-            variable="",
-            skips_compiled=False,
             spaced=False,
         ),
         bench={},
         compiles=False,
         memory=_memory,
         request_table=None,
-        stop=StopOrder(drain_s=_DRAIN_S + 5, shutdown_s=15),
-        barrier_s=0,
-        # utils/system_utils.py (set_process_title), multiproc_executor.py (setup_proc_title_and_log_prefix)
-        rank_title=r"^VLLM::Worker(?:_(?!TP)[A-Z]+\d+)*(?:_TP(?P<tp>\d+))?",
-        other_titles=(r"^VLLM::EngineCore", r"^VLLM::APIServer"),
-        rank_prefix=r"^\(Worker(?:_(?!TP)[A-Z]{1,8}\d{1,6}){0,4}_TP(?P<tp>\d{1,6})(?:_[A-Z]{1,8}\d{1,6}){0,4} pid=",
-        # vllm/logging_utils/formatter.py, system_utils.py (decorate_logs)
-        record=r"^(?P<speaker>\(\w{1,64} pid=\d{1,9}\) )ERROR [\d: -]{1,32} \[[\w.]{1,64}:\d{1,6}\] ?",
-        requests=(
-            r"^(?:\(\w{1,64} pid=\d{1,9}\) )?INFO: {1,16}\S{0,64} - \""
-            r"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"
-        ),
-        # said at each start where the limit can not be raised: "can cause fd limit errors like ... Too many open files"
-        harmless=rf"{HARMLESS}|Found ulimit of \d",
-        probe=ProbeOrder(
-            answer_s=20,
-            probes=3,
-            log=r"Avg prompt throughput: (?!0\.0 tokens/s, Avg generation throughput: 0\.0 )",
-            counters=r"^vllm:(?:prompt|generation)_tokens_total\b.*$",
-            pause=r"Compiling a graph for|torch\.compile takes|Start compiling function",
-            pause_s=1200,
-            resumed=r"init engine \(profile",
-        ),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from orchestrator.engines.engine import Engine, Intent, Option
-from orchestrator.engines.known_flags import GivenFlag, KnownFlags
+from orchestrator.engines.engine import Engine, Intent
+from orchestrator.engines.known_flags import KnownFlags, Option
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
@@ -60,10 +60,10 @@ def _added(
         (node.overrides.args, f"inventory: {node.name}: l40s_args", "override: l40s_args in the inventory"),
         (extra, "command line: after --", "override: the command line"),
     ):
-        for given in flags.given(words, where=where):
-            _refuse_ours(engine, flags, given.flag, where)
-            _refuse_another_device(stack, given, where)
-            yield Option(given.flag, given.values, source)
+        for option in flags.given(words, where=where, source=source):
+            _refuse_ours(engine, flags, option.flag, where)
+            _refuse_another_device(stack, option, where)
+            yield option
 
 
 def _refuse_ours(engine: Engine, flags: KnownFlags, spelling: str, where: str) -> None:
@@ -73,7 +73,7 @@ def _refuse_ours(engine: Engine, flags: KnownFlags, spelling: str, where: str) -
             raise InputError(f"{spelling} is set by the plan", where=where, fix=f"remove it; instead, use {instead}")
 
 
-def _refuse_another_device(stack: Stack, given: GivenFlag, where: str) -> None:
+def _refuse_another_device(stack: Stack, given: Option, where: str) -> None:
     if given.flag == "--device" and given.values != (stack.device,):
         raise InputError(
             f"--device {' '.join(given.values)}: stack {stack.name} is for {stack.device}",

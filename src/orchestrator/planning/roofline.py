@@ -9,8 +9,8 @@ request, a layer: fitted to the four speeds that the articles measured with righ
 With attention data parallelism one all-reduce of a layer goes over all ranks, where every group's tokens are filled up
 to the largest one's, and the other over a token's own group; SGLang 0.4.4 has both over all ranks.
 
-How wrong it is: see `leave_one_out`, which fits three of the four points of right wiring and predicts the fourth, and
-`leave_one_out_tcp`, which does so with the points of wrong wiring.
+How wrong it is: see `leave_one_out`, which fits three of the four points of right wiring and predicts the fourth, with
+right or with wrong wiring.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ RDMA = Network()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
     """Tokens/s by requests at once. basis: what they rest on, in words; error: the largest of the points that were
-    predicted from the others (`leave_one_out`, over TCP `leave_one_out_tcp`), a share"""
+    predicted from the others (`leave_one_out`), a share"""
 
     tokens_per_s: Mapping[int, float]
     basis: str
@@ -134,7 +134,7 @@ def speeds(
         for batch in BATCHES
     }
     over_tcp = network.traffic is Traffic.TCP and layout.nnodes > 1 and not layout.inside_nodes
-    error = max((leave_one_out_tcp() if over_tcp else leave_one_out()).values())
+    error = max(leave_one_out(Traffic.TCP if over_tcp else Traffic.RAILS).values())
     found = {batch: batch / seconds for batch, seconds in steps.items()}
     return Speeds(tokens_per_s=found, basis=_basis(layout, network, bandwidth, error, over_tcp), error=error)
 
@@ -235,9 +235,9 @@ def _between(known: Mapping[int, float], batch: int) -> float | None:
 
 def _fitted(points: Mapping[int, float]) -> Rest:
     """What is left of the measured steps, as a line through the batch sizes by least squares of relative errors."""
-    left = {batch: (batch / speed - _known_s(batch)) / _LAYERS for batch, speed in points.items()}
-    weights = {batch: (speed / batch) ** 2 for batch, speed in points.items()}
-    return _line(left, weights)
+    known = {batch: _read_s(batch) + _LAYERS * REDUCES_A_LAYER * _over_nodes(Traffic.RAILS, batch) for batch in points}
+    left = {batch: (batch / speed - known[batch]) / _LAYERS for batch, speed in points.items()}
+    return _line(left, {batch: (speed / batch) ** 2 for batch, speed in points.items()})
 
 
 def _line(values: Mapping[int, float], weights: Mapping[int, float]) -> Rest:
@@ -250,44 +250,35 @@ def _line(values: Mapping[int, float], weights: Mapping[int, float]) -> Rest:
     return Rest(step_s=y - slope * x, request_s=slope)
 
 
-def _known_s(batch: int) -> float:
-    """Weights and all-reduces of a step of the articles' engine."""
-    return _read_s(batch) + _LAYERS * REDUCES_A_LAYER * _over_nodes(Traffic.RAILS, batch)
-
-
 def _read_s(batch: int) -> float:
     """Weights of a step of the articles' engine."""
     return _read_bytes(_WHOLE, _EXPERTS, _HIT, batch) / (OF_MEMORY * MEMORY_GBS[L40S.name] * 1e9)
 
 
-def leave_one_out() -> dict[int, float]:
-    """By batch: how far the model is off (share of the measured speed) when it was fitted to the other points only."""
-    found = {}
-    for batch, speed in POINTS.items():
-        rest = _fitted({one: value for one, value in POINTS.items() if one != batch})
-        step = _known_s(batch) + _LAYERS * rest.of(batch)
-        found[batch] = abs(batch / step - speed) / speed
-    return found
+def leave_one_out(traffic: Traffic = Traffic.RAILS) -> dict[int, float]:
+    """By batch: how far the model is off (share of the measured speed) when nothing of this number of requests, right
+    or wrong, is in the fit.
 
-
-def leave_one_out_tcp() -> dict[int, float]:
-    """The same for wrong wiring: nothing of this number of requests, right or wrong, is in the fit.
-
-    An all-reduce over TCP is then a line through those that the other wrong points tell of. That one request is
-    faster than this line (a message below 16 KB) only its own point tells: its error is the largest.
+    An all-reduce over TCP is then a line through those that the other points of wrong wiring tell of. That one request
+    is faster than this line (a message below 16 KB) only its own point tells: its error is the largest.
     """
-    found = {}
-    for batch, speed in WRONG_POINTS.items():
+    found, over_tcp = {}, traffic is Traffic.TCP
+    for batch, speed in (WRONG_POINTS if over_tcp else POINTS).items():
         rest = _fitted({one: value for one, value in POINTS.items() if one != batch})
-        reduces = {
-            one: (one / value - _read_s(one) - _LAYERS * rest.of(one)) / (_LAYERS * REDUCES_A_LAYER)
-            for one, value in WRONG_POINTS.items()
-            if one not in (batch, 1)
-        }
-        line = _line(reduces, dict.fromkeys(reduces, 1.0))
-        step = _read_s(batch) + _LAYERS * (REDUCES_A_LAYER * line.of(batch) + rest.of(batch))
+        reduce_s = _wrong_line(rest, batch).of(batch) if over_tcp else _over_nodes(traffic, batch)
+        step = _read_s(batch) + _LAYERS * (REDUCES_A_LAYER * reduce_s + rest.of(batch))
         found[batch] = abs(batch / step - speed) / speed
     return found
+
+
+def _wrong_line(rest: Rest, without: int) -> Rest:
+    """An all-reduce over TCP by batch, through the points of wrong wiring but this one and that of one request."""
+    reduces = {
+        one: (one / value - _read_s(one) - _LAYERS * rest.of(one)) / (_LAYERS * REDUCES_A_LAYER)
+        for one, value in WRONG_POINTS.items()
+        if one not in (without, 1)
+    }
+    return _line(reduces, dict.fromkeys(reduces, 1.0))
 
 
 def words(found: Speeds) -> str:

@@ -121,7 +121,7 @@ def test_the_capture_of_graphs_counts(engine: Engine, line: str) -> None:
     ],
 )
 def test_a_schedulers_title_tells_its_rank(engine: Engine, title: str, rank: str | None) -> None:
-    found = re.search(engine.rank_title, title)
+    found = re.search(engine.watched.rank_title, title)
     assert (found["tp"] if found else "no") == rank
 
 
@@ -136,7 +136,7 @@ def test_a_schedulers_title_tells_its_rank(engine: Engine, title: str, rank: str
     ],
 )
 def test_a_log_lines_prefix_tells_its_rank(engine: Engine, line: str, rank: str | None) -> None:
-    found = re.search(engine.rank_prefix, line)
+    found = re.search(engine.watched.rank_prefix, line)
     assert (found["tp"] if found else None) == rank
 
 

@@ -44,9 +44,13 @@ def engine(version: str) -> Engine:
     return ENGINES[version]
 
 
+def phases(version: str) -> dict[str, str]:
+    return {one.phase: one.pattern for one in engine(version).watched.phases}
+
+
 @EVERY
 def test_paths(version: str) -> None:
-    there, http = set(GATHERED[version]["paths"]), engine(version).http
+    there, http = set(GATHERED[version]["paths"]), engine(version).watched.http
     named = {http[key] for key in ("alive", "generate", "models", "info")}
     assert named <= there
     assert http.get("ready") == ("/ready" if "/ready" in there else None)
@@ -57,13 +61,14 @@ def test_paths(version: str) -> None:
 def test_nothing_is_called_by_a_name_that_the_version_gave_up(version: str) -> None:
     """What it warns of today, a later release of its family refuses."""
     known, old = engine(version), GATHERED[version]["superseded"]
-    assert not set(known.http.values()) & set(old)
+    assert not set(known.watched.http.values()) & set(old)
     profiles = [load_profile(name) for name in profile_names()]
     every = [part for one in profiles for part in one.flags]
     asked = {(flag, value) for prefix, flag, value in every if prefix == "all" or version.startswith(prefix)}
     assert not [(flag, value) for flag, value in asked if flag == "--tool-call-parser" and value in old]
     groups = [known.attention.flag, known.attention.switch] if known.attention else []
-    written = {*groups, *filter(None, asdict(known.names).values()), *(flag for flag, _ in asked)} - {""}
+    written = {*groups, *filter(None, asdict(known.names).values()), *(flag for flag, _ in asked),
+               "--enable-torch-compile", "--torch-compile-max-bs"} - {""}  # fmt: skip
     flags = [one for flag, one in known.flags().by_spelling.items() if flag in written]
     assert {one.name: one.deprecated for one in flags if one.deprecated} == {}
 
@@ -72,7 +77,7 @@ def test_nothing_is_called_by_a_name_that_the_version_gave_up(version: str) -> N
 def test_names_in_shared_memory(version: str) -> None:
     """Only names made up at each start; a lock is shared by all engines, a page pool belongs to the host's cache."""
     others = {"sglang_download_lock_", "sglang_host_pool_"}
-    named = {pattern.partition("*")[0] for pattern in engine(version).shared_names}
+    named = {pattern.partition("*")[0] for pattern in engine(version).watched.shared_names}
     assert named == set(GATHERED[version]["shared_names"]) - others
 
 
@@ -91,7 +96,7 @@ def test_folders_and_names_of_tuned_configs(version: str) -> None:
 @EVERY
 def test_variables(version: str) -> None:
     known, there = engine(version), set(GATHERED[version]["variables"])
-    meant = {*known.variables.values(), known.probe.answer_env, *filter(None, [known.tuned.variable])}
+    meant = {*known.variables.values(), known.watched.probe.answer_env, *filter(None, [known.tuned.variable])}
     assert meant == there
 
 
@@ -102,7 +107,7 @@ def test_variables(version: str) -> None:
      ("weights", "Load weight begin")],
 )  # fmt: skip
 def test_the_wording_of_a_phase_is_the_versions_own(version: str, phase: str, begins: str) -> None:
-    pattern = dict(engine(version).phases)[phase]
+    pattern = phases(version)[phase]
     lines = [line for line in GATHERED[version]["wordings"] if line.startswith(begins) and "end" not in line[-5:-1]]
     lines += [line for line in GATHERED[version]["wordings"] if line.startswith(begins) and phase == "kv-cache"]
     assert lines
@@ -113,7 +118,7 @@ def test_the_wording_of_a_phase_is_the_versions_own(version: str, phase: str, be
 
 @EVERY
 def test_the_bar_of_the_weights_is_the_versions_own(version: str) -> None:
-    pattern = dict(engine(version).phases)["weights"]
+    pattern = phases(version)["weights"]
     for bar in (line for line in GATHERED[version]["wordings"] if line.endswith("shards")):
         found = re.search(pattern, f"{bar}:  25% Completed | 41/163 [00:20<01:00,  2.01it/s]")
         assert found and found["of"] == "163"
@@ -122,18 +127,18 @@ def test_the_bar_of_the_weights_is_the_versions_own(version: str) -> None:
 @EVERY
 def test_the_barrier_the_benches_and_who_waits_for_rank_0(version: str) -> None:
     said, known = GATHERED[version], engine(version)
-    assert known.barrier_s == said["barrier_s"]
+    assert known.watched.barrier_s == said["barrier_s"]
     for module in known.bench.values():
         assert module.replace(".", "/") + ".py" in said["bench"]
     newest = [path for path in said["bench"] if path.startswith("sglang/benchmark/")]
     assert all(module.startswith("sglang.benchmark.") for module in known.bench.values()) == bool(newest)
     waits = "SIGTERM received on node_rank" in said["wordings"]
-    assert (known.stop.shutdown_s > 15) == waits  # rank 0 gives all ranks 15 s
+    assert (known.watched.stop.shutdown_s > 15) == waits  # rank 0 gives all ranks 15 s
 
 
 @EVERY
 def test_a_load_answer_counts_what_runs_and_what_waits(version: str) -> None:
-    if "loads" in engine(version).http:
+    if "loads" in engine(version).watched.http:
         assert {"num_running_reqs", "num_waiting_reqs"} <= set(GATHERED[version]["loads"])
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.engines.known_flags import GivenFlag, KnownFlags
+from orchestrator.engines.known_flags import KnownFlags, Option
 from orchestrator.engines.registry import dialect, dialects
 from orchestrator.model.errors import InputError
 
@@ -18,7 +18,7 @@ SGLANG = pytest.mark.parametrize("flags", [EVERY[version] for one, version in FA
 BOTH = pytest.mark.parametrize("flags", EVERY.values(), ids=EVERY)
 
 
-def words(text: str, flags: KnownFlags = NEW) -> tuple[GivenFlag, ...]:
+def words(text: str, flags: KnownFlags = NEW) -> tuple[Option, ...]:
     return flags.given(text.split(), where="command line")
 
 
@@ -62,12 +62,12 @@ def test_a_hint_names_only_flags_that_the_version_has(flags: KnownFlags) -> None
 
 def test_values_are_taken_and_checked() -> None:
     assert words("--mem-fraction-static 0.8 --enable-metrics --cuda-graph-bs-decode 1 2 4") == (
-        GivenFlag("--mem-fraction-static", ("0.8",)),
-        GivenFlag("--enable-metrics"),
-        GivenFlag("--cuda-graph-bs-decode", ("1", "2", "4")),
+        Option("--mem-fraction-static", ("0.8",)),
+        Option("--enable-metrics"),
+        Option("--cuda-graph-bs-decode", ("1", "2", "4")),
     )
-    assert words("--quantization=w8a8_int8") == (GivenFlag("--quantization", ("w8a8_int8",)),)
-    assert words("--no-enable-tf32-matmul") == (GivenFlag("--no-enable-tf32-matmul"),)
+    assert words("--quantization=w8a8_int8") == (Option("--quantization", ("w8a8_int8",)),)
+    assert words("--no-enable-tf32-matmul") == (Option("--no-enable-tf32-matmul"),)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_profiles_flags_are_the_versions_own(version: str) -> None:
 @EVERY
 def test_paths_variables_titles_and_counters_are_in_the_wheel(version: str) -> None:
     known, said = engine(version), GATHERED[version]
-    assert set(known.http.values()) <= set(said["paths"])
+    assert set(known.watched.http.values()) <= set(said["paths"])
     assert set(known.variables.values()) <= set(said["variables"])
     assert said["title"] == ["{prefix}::{name}"] and {"EngineCore", "Worker", "APIServer"} <= set(said["titles"])
     metrics = "".join(f"{name}_total 2\n{name} 1\n" for name in said["counters"])
@@ -111,7 +111,7 @@ def test_paths_variables_titles_and_counters_are_in_the_wheel(version: str) -> N
     assert found is not None and found.cache_used == 1.0
     assert (found.running, found.queued, found.prompt_tokens, found.generation_tokens) == (1, 1, 2.0, 2.0)
     assert (running_requests(metrics), finished_requests(metrics)) == (2, 2)
-    assert len(re.findall(known.probe.counters, metrics, re.MULTILINE)) == 2
+    assert len(re.findall(known.watched.probe.counters, metrics, re.MULTILINE)) == 2
 
 
 @EVERY
@@ -127,9 +127,9 @@ def test_each_phase_and_cause_has_a_wording_of_the_version(version: str) -> None
     known, said = engine(version), GATHERED[version]["wordings"]
     plain = [re.sub(r"%(?:s|d|\.1f)", "1", wording).replace("\\", "").replace("?", "") for wording in said]
     shown = [f"{line}: 1%|x| 1/2 rank=1 in world size 2 is assigned as" for line in plain]
-    for phase, pattern in known.phases:
+    for phase, pattern in ((one.phase, one.pattern) for one in known.watched.phases):
         assert phase == "ready" or any(re.search(pattern, line) for line in shown), phase
-    assert sum(bool(re.search(known.probe.log, line)) for line in plain) == 1
+    assert sum(bool(re.search(known.watched.probe.log, line)) for line in plain) == 1
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_each_phase_and_cause_has_a_wording_of_the_version(version: str) -> None
     ],
 )
 def test_a_workers_title_tells_its_rank(title: str, rank: int | None) -> None:
-    assert rank_of_title(title, re.compile(engine().rank_title), (6, 7)) == rank
+    assert rank_of_title(title, re.compile(engine().watched.rank_title), (6, 7)) == rank
 
 
 def test_a_single_rank_has_no_number() -> None:
-    assert rank_of_title("VLLM::Worker", re.compile(engine().rank_title), (0,)) == 0
+    assert rank_of_title("VLLM::Worker", re.compile(engine().watched.rank_title), (0,)) == 0
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_single_rank_has_no_number() -> None:
     ],
 )
 def test_a_log_lines_prefix_tells_its_rank(line: str, rank: str | None) -> None:
-    found = re.search(engine().rank_prefix, line)
+    found = re.search(engine().watched.rank_prefix, line)
     assert (found["tp"] if found else None) == rank
 
 
@@ -172,13 +172,13 @@ def test_watch_data_compiles_and_a_clients_words_are_no_evidence(version: str) -
     access = 'INFO:     127.0.0.1:4 - "GET /CUDA%20out%20of%20memory HTTP/1.1" 200 OK'
     for line in (access, f"(APIServer pid=9) {access}", access[:60]):
         assert not watch.feed(line, 1.0) and watch.suspect(0.0) is None
-    assert engine(version).http["generate"] == engine(version).http["completions"]
+    assert engine(version).watched.http["generate"] == engine(version).watched.http["completions"]
 
 
 def test_common_causes_are_told_in_vllms_words() -> None:
-    said = " ".join(f"{cause.text} {cause.fix}" for cause in engine().causes)
+    said = " ".join(f"{cause.text} {cause.fix}" for cause in engine().watched.causes)
     assert "--mem-fraction-static" not in said and "--context-length" not in said
-    assert len({(cause.id, cause.text) for cause in engine().causes}) == len(engine().causes)
+    assert len({(cause.id, cause.text) for cause in engine().watched.causes}) == len(engine().watched.causes)
 
 
 @EVERY

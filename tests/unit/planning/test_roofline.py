@@ -21,7 +21,6 @@ from orchestrator.planning.roofline import (
     Network,
     bytes_a_token,
     leave_one_out,
-    leave_one_out_tcp,
     speeds,
     unsaid,
     words,
@@ -87,14 +86,14 @@ def test_the_basis_says_for_which_transport_it_was_calculated() -> None:
     tcp, assumed = (speeds(ARTICLES, TP32, network=Network(traffic=t, assumed=a))
                     for t, a in ((Traffic.TCP, False), (Traffic.RAILS, True)))  # fmt: skip
     assert tcp is not None and tcp.basis.startswith("calculated for TCP between the nodes:")
-    assert tcp.error == max(leave_one_out_tcp().values())
+    assert tcp.error == max(leave_one_out(Traffic.TCP).values())
     assert f"predicts from the others within {100 * tcp.error:.0f} %" in tcp.basis
     assert assumed is not None and assumed.basis.startswith("calculated for RDMA between the nodes, assumed:")
 
 
 def test_wrong_wiring_is_predicted_where_another_point_has_its_kind_of_message() -> None:
     """A single request has none: the error states that and is not omitted."""
-    found = leave_one_out_tcp()
+    found = leave_one_out(Traffic.TCP)
     assert max(found[batch] for batch in BATCHES[1:]) < 0.35 < found[1] < 0.6
 
 

@@ -42,7 +42,7 @@ PLANS = {
     "fp8-block128": ("DeepSeek-V3-0324", "sglang-0.5.23", 8, 4),
     "int8": ("DeepSeek-R1-Channel-INT8", "sglang-0.4.4-l40s", 32, 1),
 }
-CAUSES = engine_of(load_stack("sglang-0.5.23")).causes
+CAUSES = engine_of(load_stack("sglang-0.5.23")).watched.causes
 
 
 def cases(name: str) -> tuple[KernelCase, ...]:

@@ -107,7 +107,7 @@ def check(
         follow(session, gang.name, job, KernelLine, take, fenced)
 
     lost = fleet.on_every(one, only=list(requests)).failures
-    causes = engine_of(stack).causes
+    causes = engine_of(stack).watched.causes
     nodes = {
         name: judged(orders[name].cases, lines, causes, limit=orders[name].shared)
         for name, lines in told.items()

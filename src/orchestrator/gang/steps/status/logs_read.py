@@ -148,7 +148,8 @@ def _dialects_engine(product: str, version: str) -> Engine:
 
 def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream]:
     """A file's lines by whoever a prefix names."""
-    watch = replace(engine, causes=KERNEL + engine.causes).watch()
+    known = engine.watch()
+    watch = replace(known, causes=KERNEL + known.causes)
     for name, lines in texts.items():
         found: dict[str, _Stream] = {}
         for line in lines:
