@@ -29,8 +29,7 @@ from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.host import HostFacts
-from orchestrator.planning.layout import pins
-from orchestrator.planning.named import refusal
+from orchestrator.planning.layout import pins, refusal
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 

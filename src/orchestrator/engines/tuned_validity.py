@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -22,10 +22,9 @@ NEEDED = (*TILE, "GROUP_SIZE_M")
 LAUNCH = {"num_warps": 4, "num_stages": 3}
 """What Triton takes where a config does not say (CUDAOptions of its NVIDIA backend)."""
 
-_KNOWN = {
-    *NEEDED, *LAUNCH, "num_ctas", "SPLIT_K", "SWAP_AB", "USE_TMA", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
-}  # fmt: skip
-"""Every key of the configs that both wheels bring."""
+_CHECKED = (*NEEDED, *LAUNCH, "num_ctas", "SPLIT_K")
+_TAKEN = ("SWAP_AB", "USE_TMA", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+"""Every key of the configs that both wheels bring: numbers, and what is taken as it is."""
 
 LEAST_DEPTH = 32
 """BLOCK_SIZE_K of 8-bit operands (Triton, backends/nvidia/compiler.py:min_dot_size; the GEMM kernel of 0.5.23 with 16
@@ -83,18 +82,15 @@ def flaws(name: str, text: str) -> tuple[Flaw, ...]:
     said = read_name(name)
     if said is None:
         return (Flaw(Severity.STOP, "no engine uses a file of this name"),)
-    document, wrong = _document(text)
-    if document is None:
-        return (Flaw(Severity.STOP, wrong),)
-    found = [flaw for size, config in document.items() for flaw in _entry(said, size, config)]
-    found += _coverage(document)
-    return tuple(sorted(_once(found), key=lambda flaw: flaw.severity is not Severity.STOP))
-
-
-def shared_memory_limit(device: str) -> int | None:
-    """Bytes of shared memory that one block may have on a GPU as file names have it; None for an unknown one."""
-    known = facts_of(device)
-    return SHARED_MEMORY[known.sm] if known else None
+    try:
+        document = _document(text)
+    except (ValueError, RecursionError) as wrong:
+        return (Flaw(Severity.STOP, str(wrong)),)
+    stops = _once(wrong for size, config in document.items() for wrong in _entry(said, size, config))
+    return (
+        *(Flaw(Severity.STOP, wrong) for wrong in stops),
+        *(Flaw(Severity.NOTE, one) for one in _coverage(document)),
+    )
 
 
 def shared_memory(config: Mapping[str, Any], *, element: int) -> int:
@@ -108,16 +104,17 @@ def shared_memory(config: Mapping[str, Any], *, element: int) -> int:
     return max(1, stages - 1) * (height * depth + depth * width) * element
 
 
-def _document(text: str) -> tuple[dict[str, Any] | None, str]:
+def _document(text: str) -> dict[str, Any]:
+    """Raises ValueError or RecursionError for what is none."""
     if len(text) > _LARGEST_CONFIG:
-        return None, f"it has {len(text)} bytes; a config has {_LARGEST_CONFIG} at most"
+        raise ValueError(f"it has {len(text)} bytes; a config has {_LARGEST_CONFIG} at most")
     try:
         document = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as wrong:
-        return None, f"it is not JSON: {wrong}"
+        raise ValueError(f"it is not JSON: {wrong}") from None
     if not isinstance(document, dict) or not document:
-        return None, "it is not a JSON object with a config for each batch size"
-    return document, ""
+        raise ValueError("it is not a JSON object with a config for each batch size")
+    return document
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -127,19 +124,15 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _entry(said: Name, size: str, config: Any) -> Iterator[Flaw]:
-    where = f"batch size {size}"
-    if not re.fullmatch(r"[1-9]\d{0,8}", size):
-        yield Flaw(Severity.STOP, f"the key {size[:40]!r} is not a batch size (the engine reads it as an integer)")
-        return
+def _entry(said: Name, size: str, config: Any) -> Iterator[str]:
     channelwise = said.dtype == _CHANNELWISE
-    if channelwise and config is None:
-        return
-    if not isinstance(config, dict):
-        yield Flaw(Severity.STOP, f"{where}: found {config!r:.40}, wanted a config with {', '.join(NEEDED)}")
-        return
-    wrong = list(_numbers(where, config, TILE if channelwise else NEEDED))
-    yield from wrong or (Flaw(Severity.STOP, f"{where}: {reason}") for reason in unusable(said, config))
+    if not re.fullmatch(_SIZE, size):
+        yield f"the key {size[:40]!r} is not a batch size (the engine reads it as an integer)"
+    elif isinstance(config, dict):
+        wrong = list(_numbers(config, TILE if channelwise else NEEDED)) or unusable(said, config)
+        yield from (f"batch size {size}: {reason}" for reason in wrong)
+    elif config is not None or not channelwise:
+        yield f"batch size {size}: found {config!r:.40}, wanted a config with {', '.join(NEEDED)}"
 
 
 def unusable(said: Name, tile: Mapping[str, Any]) -> Iterator[str]:
@@ -152,7 +145,8 @@ def unusable(said: Name, tile: Mapping[str, Any]) -> Iterator[str]:
         )
     if said.dtype in _ONE_BYTE and depth < LEAST_DEPTH:
         yield f"BLOCK_SIZE_K is {depth}; Triton needs at least {LEAST_DEPTH} for 8-bit products"
-    limit = shared_memory_limit(said.device)
+    known = facts_of(said.device)
+    limit = SHARED_MEMORY[known.sm] if known else None
     least = shared_memory(tile, element=1 if said.dtype in _ONE_BYTE else 2)
     if limit and least > limit:
         yield (
@@ -161,47 +155,36 @@ def unusable(said: Name, tile: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _numbers(where: str, config: Mapping[str, Any], needed: Sequence[str]) -> Iterator[Flaw]:
-    for key in needed:
-        if key not in config:
-            yield Flaw(Severity.STOP, f"{where}: {key} is missing")
+def _numbers(config: Mapping[str, Any], needed: Sequence[str]) -> Iterator[str]:
+    yield from (f"{key} is missing" for key in needed if key not in config)
     for key, value in config.items():
         whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65536
-        if key not in _KNOWN:
-            yield Flaw(Severity.STOP, f"{where}: unknown key {key[:40]!r}")
-        elif key in ("SWAP_AB", "USE_TMA") or key in ("waves_per_eu", "matrix_instr_nonkdim", "kpack"):
-            continue
-        elif not whole:
-            yield Flaw(Severity.STOP, f"{where}: {key} is {value!r:.40}, wanted an integer of at least 1")
+        if key not in (*_CHECKED, *_TAKEN):
+            yield f"unknown key {key[:40]!r}"
+        elif key in _CHECKED and not whole:
+            yield f"{key} is {value!r:.40}, wanted an integer of at least 1"
         elif key in (*TILE, "num_warps") and value & (value - 1):
-            yield Flaw(Severity.STOP, f"{where}: {key} is {value}; Triton accepts only powers of two")
+            yield f"{key} is {value}; Triton accepts only powers of two"
 
 
-def _coverage(document: Mapping[str, Any]) -> Iterator[Flaw]:
+def _coverage(document: Mapping[str, Any]) -> Iterator[str]:
     """The engine takes the nearest batch size, however far it is."""
-    sizes = [int(size) for size in document if re.fullmatch(r"[1-9]\d{0,8}", size)]
+    sizes = [int(size) for size in document if re.fullmatch(_SIZE, size)]
     if sizes and min(sizes) > _DECODE:
-        yield Flaw(
-            Severity.NOTE,
-            f"its smallest batch size is {min(sizes)}: all smaller batches, decoding included, use its tiles",
-        )
+        yield f"its smallest batch size is {min(sizes)}: all smaller batches, decoding included, use its tiles"
     elif sizes and max(sizes) < _PREFILL:
-        yield Flaw(
-            Severity.NOTE,
-            f"its largest batch size is {max(sizes)}: all larger batches, prefill included, use its tiles",
-        )
+        yield f"its largest batch size is {max(sizes)}: all larger batches, prefill included, use its tiles"
 
 
 _DECODE, _PREFILL = 256, 512
 """A decode step has a token for each running request, a prefill step one for each of the prompts' tokens."""
+_SIZE = r"[1-9]\d{0,8}"
 
 
-def _once(found: list[Flaw]) -> Iterator[Flaw]:
-    """The same flaw at many batch sizes is reported for the first, with their number."""
-    groups = collected(((flaw.severity, re.sub(r"^batch size \d+|\d+ bytes", "", flaw.text)), flaw) for flaw in found)
-    for same in groups.values():
-        more = f" (and at {len(same) - 1} more batch sizes)" if len(same) > 1 else ""
-        yield Flaw(same[0].severity, same[0].text + more)
+def _once(found: Iterable[str]) -> Iterator[str]:
+    """The same at many batch sizes is reported for the first, with their number."""
+    for first, *others in collected((re.sub(r"^batch size \d+|\d+ bytes", "", one), one) for one in found).values():
+        yield first + (f" (and at {len(others)} more batch sizes)" if others else "")
 
 
 class State(str, Enum):

@@ -18,7 +18,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
-from orchestrator.planning import choices, layout, memory, named, page_cache
+from orchestrator.planning import choices, layout, memory, page_cache
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning.choices import rdma_choice, tcp_choices
 from orchestrator.planning.environment import GangChoices, environment, network
@@ -81,8 +81,8 @@ def _laid_out(profile: ModelProfile, gang: GangSpec, stack: Stack, options: Plan
     names for its GPUs."""
     chosen = options.layout
     if gang.replica_of and not chosen and not options.pins:
-        chosen = named.on_one_node(profile, gang.leader.gpus, stack)
-    return replace(named.laid_out(profile, chosen, stack) if chosen else profile, **options.pins)
+        chosen = layout.on_one_node(profile, gang.leader.gpus, stack)
+    return replace(layout.laid_out(profile, chosen, stack) if chosen else profile, **options.pins)
 
 
 def _stack_notes(stack: Stack) -> Iterator[Finding]:
@@ -122,8 +122,8 @@ def _plan_gang(
 
     able, shape = layout.abilities(engine), {"nodes": len(gang.nodes), "gpus_per_node": gang.leader.gpus}
     if options.adapt and not (options.layout or options.pins):
-        profile = named.adapted(profile, stack, able, **shape, fits=fits)
-    named.refuse(profile, stack, seen, where)
+        profile = layout.adapted(profile, stack, able, **shape, fits=fits)
+    layout.refuse_model(profile, stack, seen, where)
     its_layout = layout.usual(profile, **shape)
     layout.refuse(profile, its_layout, able, fits=partial(fits, profile), where=where)
     about = _choices(gang, profile, stack, topologies, hosts, gpus, its_layout)

@@ -6,7 +6,7 @@ What the operator pinned comes first, then what `topology.network` chooses.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -194,9 +194,8 @@ def _pinned_ports(machine: Machine, met: Mapping[str, int]) -> RdmaChoice:
     if not ports and (unread := topology.lacks(*RAILS)):
         return RdmaChoice((), "what l40s_ib_hca names was not read", unread)
     if not ports:
-        each = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma) or "none"
         raise InputError(
-            f"l40s_ib_hca {node.overrides.ib_hca!r} matches no ACTIVE RDMA port here: {each}",
+            f"l40s_ib_hca {node.overrides.ib_hca!r} matches no ACTIVE RDMA port here: {_states(topology)}",
             where=f"inventory: {node.name}: l40s_ib_hca",
             fix="set it to ports that are up, or remove it",
         )
@@ -212,10 +211,13 @@ def _gid(machine: Machine, ports: Sequence[RdmaPort], met: Mapping[str, int]) ->
 def _why_none(topology: Topology, tcp: TcpChoice) -> str:
     if not topology.rdma:
         return "no RDMA device"
-    states = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma)
-    shared = next((port.name for port in topology.rdma if port.active and carrier(port, topology) == tcp.interface), "")
-    shared = f"; {shared} carries TCP" if shared else ""
-    return f"no RDMA port is ACTIVE and has its own RoCE v2 address over IPv4 ({states}{shared})"
+    shared = [port.name for port in topology.rdma if port.active and carrier(port, topology) == tcp.interface]
+    carries = f"; {shared[0]} carries TCP" if shared else ""
+    return f"no RDMA port is ACTIVE and has its own RoCE v2 address over IPv4 ({_states(topology)}{carries})"
+
+
+def _states(topology: Topology) -> str:
+    return ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma) or "none"
 
 
 TCP = "TRANSPORT-TCP"
@@ -243,7 +245,10 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
         return TransportDecision(Transport.NONE, "one node: NCCL stays inside it")
     if wanted == "tcp":
         return TransportDecision(Transport.TCP, "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
-    _refuse_unread(rdma)
+    for name, choice in rdma.items():
+        if choice.unread:
+            unknown = "which of its RDMA ports can be used"
+            raise not_read(name, choice.unread, unknown, "set l40s_ib_hca, or `l40s_transport: tcp`")
     without = [node.name for node in gang.nodes if node.name in rdma and not rdma[node.name].ports]
     unread = [node.name for node in gang.nodes if node.name not in rdma]
     if wanted == "rdma" and without:
@@ -253,29 +258,11 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
             fix="bring its RDMA ports up (`l40s-deploy doctor` shows how), or set `l40s_transport: auto`",
         )
     if wanted == "auto" and (unread or without):
-        return _instead(gang, layout, unread, {name: rdma[name].reason for name in without})
+        why = f"{', '.join(unread)} could not be read" if unread else f"{without[0]}: {rdma[without[0]].reason}"
+        reason = f"l40s_transport is auto{', and' if unread else ';'} {why}"
+        return TransportDecision(Transport.TCP, reason, (over_tcp(gang.name, why, layout),))
     usable = ", and every node has usable RDMA ports" if wanted == "auto" else ""
     return TransportDecision(Transport.RDMA, f"l40s_transport is {wanted}{usable}", _uneven(gang, rdma))
-
-
-def _instead(
-    gang: GangSpec, layout: Layout | None, unread: Sequence[str], without: Mapping[str, str]
-) -> TransportDecision:
-    """TCP, since the facts of nodes were not read, or have no usable port. without: why, by node"""
-    if unread:
-        why = f"{', '.join(unread)} could not be read"
-        reason = f"l40s_transport is auto, and {why}"
-    else:
-        why = next(f"{name}: {reason}" for name, reason in without.items())
-        reason = f"l40s_transport is auto; {why}"
-    return TransportDecision(Transport.TCP, reason, (over_tcp(gang.name, why, layout),))
-
-
-def _refuse_unread(rdma: Mapping[str, RdmaChoice]) -> None:
-    for name, choice in rdma.items():
-        if choice.unread:
-            unknown = "which of its RDMA ports can be used"
-            raise not_read(name, choice.unread, unknown, "set l40s_ib_hca, or `l40s_transport: tcp`")
 
 
 def over_tcp(gang: str, why: str, layout: Layout | None, *, node: str = "") -> Finding:
@@ -292,32 +279,28 @@ def over_tcp(gang: str, why: str, layout: Layout | None, *, node: str = "") -> F
     )
 
 
-def by_hand(decision: TransportDecision, plan: GangPlan) -> tuple[Finding, ...]:
+def by_hand(decision: TransportDecision, plan: GangPlan) -> Iterator[Finding]:
     """What an operator should know where variables of theirs put TCP in the place of the RDMA that was decided on."""
     nodes = [node.name for node in plan.nodes if node.network.transport is Transport.TCP]
-    if decision.transport is not Transport.RDMA or not nodes:
-        return ()
-    why = f"NCCL_NET or NCCL_IB_DISABLE is set for {', '.join(nodes)} (`l40s-deploy plan --sources` shows where)"
-    return (over_tcp(plan.name, why, plan.layout),)
+    if decision.transport is Transport.RDMA and nodes:
+        why = f"NCCL_NET or NCCL_IB_DISABLE is set for {', '.join(nodes)} (`l40s-deploy plan --sources` shows where)"
+        yield over_tcp(plan.name, why, plan.layout)
 
 
-def pcie_ipc(plan: GangPlan, profile: ModelProfile) -> tuple[Finding, ...]:
+def pcie_ipc(plan: GangPlan, profile: ModelProfile) -> Iterator[Finding]:
     """Whether FlashInfer's table of tuned schedules has an all-reduce over PCIe that the plan asks for (flashinfer
     0.7.2, comm/pcie_ipc_policy.py, _switchpair)."""
     ranks, hidden = plan.layout.tensor_parallel, profile.dimensions.hidden_size
     covered = (ranks == 8 and hidden >= 6144) or (ranks, hidden) == (4, 4096)
-    if covered or not any(dict(node.env).get(_PCIE_IPC) == "1" for node in plan.nodes):
-        return ()
-    return (
-        Finding(
+    if not covered and any(dict(node.env).get(_PCIE_IPC) == "1" for node in plan.nodes):
+        yield Finding(
             id="PCIE-IPC-UNTUNED",
             severity=Severity.NOTE,
             node="",
             title=f"gang {plan.name}: no tuned PCIe all-reduce in FlashInfer for {ranks} ranks at hidden {hidden}",
             effect="its table has 8 ranks from 6144 on and 4 ranks at 4096 (flashinfer issue 4463); others fall back",
             fix=f"measure with and without {_PCIE_IPC}: `l40s-deploy bench`; the log says whether it is in use",
-        ),
-    )
+        )
 
 
 def _uneven(gang: GangSpec, rdma: Mapping[str, RdmaChoice]) -> tuple[Finding, ...]:

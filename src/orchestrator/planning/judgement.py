@@ -64,8 +64,7 @@ def judge(facts: Mapping[str, Any]) -> Judgement:
     """What the facts mean; pure."""
     size = dimensions(facts["config"])
     block = (facts["block"][0], facts["block"][1]) if facts["block"] else None
-    known = size.num_attention_heads > 0
-    allowed = degrees(size, block) if known else {}
+    allowed = degrees(size, block) if size.num_attention_heads else {}
     found = [*_faults(facts), *_impossible(facts), *_quantisation(facts)]
     found += [*_missing_layers(facts, size), *_missing_experts(facts, size)]
     found.sort(key=lambda finding: finding.severity is not Severity.STOP)
@@ -83,10 +82,14 @@ def _faults(facts: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
+def _stop(name: str, title: str, *, effect: str = "", fix: str = "") -> Finding:
+    return Finding(id=name, severity=Severity.STOP, node="", title=title, effect=effect, fix=fix)
+
+
 def _impossible(facts: Mapping[str, Any]) -> Iterator[Finding]:
     for name, most in impossible(facts["config"]):
         title = f"config.json: {name} is not a number from 0 to {most}"
-        yield Finding(id="CONFIG-BROKEN", severity=Severity.STOP, node="", title=title, fix="download it again")
+        yield _stop("CONFIG-BROKEN", title, fix="download it again")
 
 
 def _quantisation(facts: Mapping[str, Any]) -> Iterator[Finding]:
@@ -94,25 +97,25 @@ def _quantisation(facts: Mapping[str, Any]) -> Iterator[Finding]:
     found = facts["config"].get("quantization_config")
     if not isinstance(found, dict) or "fp8" not in str(found.get("quant_method", "")):
         return
-    block = found.get("weight_block_size")
+    block, scheme = found.get("weight_block_size"), found.get("activation_scheme", "dynamic")
     if block is not None and facts["block"] is None:
-        title = f"config.json: weight_block_size is {block!r}, wanted two positive numbers"
-        yield Finding(id="BLOCK-BROKEN", severity=Severity.STOP, node="", title=title)
-    scheme = found.get("activation_scheme", "dynamic")
+        yield _stop("BLOCK-BROKEN", f"config.json: weight_block_size is {block!r}, wanted two positive numbers")
     if facts["block"] and scheme != "dynamic":
         title = f"config.json: activation_scheme is {scheme!r}; block-wise FP8 is served with 'dynamic' only"
-        yield Finding(id="ACTIVATION-SCHEME", severity=Severity.STOP, node="", title=title)
+        yield _stop("ACTIVATION-SCHEME", title)
+
+
+_UNINITIALISED = "the engine starts with uninitialised memory for "
 
 
 def _missing_layers(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Finding]:
-    present = {int(layer) for layer in facts["layers"]}
-    if not present or not size.num_hidden_layers:
+    present, layers = {int(layer) for layer in facts["layers"]}, size.num_hidden_layers
+    if not present or not layers:
         return  # `dimensions` has bounded how many are wanted
-    if absent := [layer for layer in range(size.num_hidden_layers) if layer not in present]:
-        title = f"{len(absent)} of {size.num_hidden_layers} layers have no tensor; the first is layer {absent[0]}"
-        effect = "the engine starts with uninitialised memory for them"
-        yield Finding(id="LAYER-MISSING", severity=Severity.STOP, node="", title=title, effect=effect)
-    mtp = range(size.num_hidden_layers, size.num_hidden_layers + size.num_nextn_predict_layers)
+    if absent := [layer for layer in range(layers) if layer not in present]:
+        title = f"{len(absent)} of {layers} layers have no tensor; the first is layer {absent[0]}"
+        yield _stop("LAYER-MISSING", title, effect=f"{_UNINITIALISED}them")
+    mtp = range(layers, layers + size.num_nextn_predict_layers)
     if absent := [layer for layer in mtp if layer not in present]:
         title = f"config.json has {len(mtp)} multi-token-prediction layers, but layer {absent[0]} has no tensor"
         effect = "the model serves, but can't use these layers for speculative decoding"
@@ -121,10 +124,9 @@ def _missing_layers(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Find
 
 def _missing_experts(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Finding]:
     for layer, count in facts["experts"].items():
-        if size.n_routed_experts and count < size.n_routed_experts:
+        if count < size.n_routed_experts:
             title = f"layer {layer} has {count} of {size.n_routed_experts} experts"
-            effect = "the engine starts with uninitialised memory for the others"
-            yield Finding(id="EXPERT-MISSING", severity=Severity.STOP, node="", title=title, effect=effect)
+            yield _stop("EXPERT-MISSING", title, effect=f"{_UNINITIALISED}the others")
 
 
 _NEEDED = (

@@ -1,4 +1,5 @@
-"""Which degrees of parallelism a checkpoint allows, with the arithmetic as text.
+"""Which degrees of parallelism a checkpoint allows, with the arithmetic as text; which layout of a profile counts on a
+gang's nodes, by name or by need; and whether the stack can serve the model there at all.
 
 Rules and their sources, all sglang 0.5.23 (0.4.4 has the same checks):
 heads divide by TP (srt/distributed/utils.py, ensure_divisibility); every quantised dimension that is cut by TP
@@ -12,14 +13,17 @@ experts stay whole. Attention data parallelism cuts attention, and nothing else,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.engines.engine import Engine
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Canary, Dimensions, ModelProfile, NamedLayout, Part
+from orchestrator.model.gpu_facts import L40S
+from orchestrator.model.profile import Canary, Dimensions, ModelProfile, ModelRefusal, NamedLayout, Part, Stack
+from orchestrator.model.topology import Gpu
 from orchestrator.protocol.planned import Layout
+from orchestrator.topology.gpus import capability
 
 ABILITIES = frozenset(("pipelines", "experts", "attention"))
 """What an engine version may be able to do beside tensor parallelism."""
@@ -283,3 +287,120 @@ def tensor_ranks(layout: Layout, node_rank: int) -> tuple[int, ...]:
     per_node = layout.tensor_parallel * layout.pipeline_parallel // layout.nnodes
     first = node_rank * per_node
     return tuple(rank % layout.tensor_parallel for rank in range(first, first + per_node))
+
+
+def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
+    """The profile with this layout's degrees, flags and environment in the place of its own.
+
+    Raises InputError for a name that the profile does not have, and for a layout that the stack's version can't do.
+    """
+    chosen = next((each for each in profile.layouts if each.name == name), None)
+    where = f"command line: --layout {name}"
+    if chosen is None:
+        known = ", ".join(each.name for each in profile.layouts)
+        raise InputError(
+            f"the profile {profile.name} has no layout {name!r}",
+            where=where,
+            fix=f"use one of: {known}" if known else "this profile names no layouts: give the degrees",
+        )
+    if not stack.engine_version.startswith(chosen.versions):
+        raise InputError(
+            f"the layout {name} needs SGLang {chosen.versions}, and the stack {stack.name} is {stack.engine_version}",
+            where=where,
+            fix="choose another stack with --stack, or another layout",
+        )
+    return _with(profile, chosen)
+
+
+def _with(profile: ModelProfile, chosen: NamedLayout) -> ModelProfile:
+    return replace(
+        _at(profile, chosen),
+        micro_batch=chosen.micro_batch,
+        flags=(*profile.flags, *(("", flag, value) for flag, value in chosen.flags)),
+        env=(*profile.env, *(("", variable, value) for variable, value in chosen.env)),
+    )
+
+
+def _at(profile: ModelProfile, degrees: NamedLayout | Layout) -> ModelProfile:
+    return replace(
+        profile,
+        tensor_parallel=degrees.tensor_parallel,
+        pipeline_parallel=degrees.pipeline_parallel,
+        expert_parallel=degrees.expert_parallel,
+        attention_data_parallel=degrees.attention_data_parallel,
+    )
+
+
+def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
+    """The first layout that the profile names for exactly so many GPUs, '' for none: what a replica takes where nobody
+    asked for another."""
+    fitting = (
+        each.name
+        for each in profile.layouts
+        if each.tensor_parallel * each.pipeline_parallel == gpus and stack.engine_version.startswith(each.versions)
+    )
+    return next(fitting, "")
+
+
+def name_of(profile: ModelProfile, layout: Layout) -> str:
+    """The name that the profile gives these degrees alone, without flags or environment beside them; '' for none."""
+    plain = (each for each in profile.layouts if not each.flags and not each.env)
+    return next((each.name for each in plain if usual(each, layout.nnodes, layout.gpus_per_node) == layout), "")
+
+
+def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> ModelRefusal | None:
+    """Why this stack can't serve the model on these GPUs; an L40S is assumed where none is known."""
+    least = min((capability(gpu) or L40S.sm for gpu in gpus), default=L40S.sm)
+    return next(
+        (
+            each
+            for each in profile.refused
+            if stack.engine_version.startswith(each.versions)
+            and (not each.below or (stack.device == "cuda" and least < each.below))
+        ),
+        None,
+    )
+
+
+def refuse_model(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu], where: str) -> None:
+    """Raises InputError with the reason where this stack can't serve the model on these GPUs."""
+    against = refusal(profile, stack, gpus)
+    if against is not None:
+        raise InputError(
+            f"{profile.name} can't be served by the stack {stack.name} here: {against.reason} ({against.source})",
+            where=where,
+            fix=_newer(against),
+        )
+
+
+def _newer(against: ModelRefusal) -> str:
+    """What an operator can do about a refusal."""
+    if against.below and against.versions:
+        return f"use GPUs of compute capability {against.below / 10:g} or newer, another stack, or another model"
+    if against.below:
+        return f"use GPUs of compute capability {against.below / 10:g} or newer, or another model"
+    return "choose another stack with --stack, or another model"
+
+
+def adapted(
+    profile: ModelProfile,
+    stack: Stack,
+    able: frozenset[str],
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    fits: Callable[[ModelProfile, Layout], bool],
+) -> ModelProfile:
+    """The profile with a layout that these nodes can have; as it was where none works, for `layout.refuse` to say why.
+
+    Its usual layout comes first, then its named layouts in its own order, then every TP x PP that the checkpoint's
+    arithmetic allows, with the least pipelining first.
+    fits: whether the weights of the profile with that layout leave room for a KV cache
+    """
+    found = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=able)
+    own = (_with(profile, one) for one in profile.layouts if stack.engine_version.startswith(one.versions))
+    for candidate in (profile, *own, *(_at(profile, layout) for layout in found)):
+        layout = usual(candidate, nodes, gpus_per_node)
+        if not reasons(candidate, layout, able) and fits(candidate, layout):
+            return candidate
+    return profile

@@ -10,7 +10,7 @@ from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import engine_command as commands
-from orchestrator.planning import layout, memory, named, page_cache
+from orchestrator.planning import layout, memory, page_cache
 from orchestrator.planning.roofline import RDMA, REDUCES_A_LAYER, Network, Speeds, bytes_a_token, speeds, unsaid
 from orchestrator.protocol.planned import Layout
 
@@ -90,7 +90,7 @@ def offer(
         why = unsaid(profile, candidate, gpu) if stack.device == "cuda" else "the engine runs on CPU"
         return LayoutFit(
             layout=candidate,
-            name=named.name_of(profile, candidate),
+            name=layout.name_of(profile, candidate),
             weights=memory.weights_per_gpu(profile, candidate),
             kv_tokens=tokens,
             measured=(stack.name, str(candidate)) in profile.measured,
@@ -103,7 +103,7 @@ def offer(
 
     usual, refusal, advice = layout.usual(profile, nodes, each), "", ""
     try:
-        named.refuse(profile, stack, (), where)
+        layout.refuse_model(profile, stack, (), where)
         layout.refuse(profile, usual, able, fits=lambda candidate: tokens_of(candidate) != 0, where=where)
         memory.budget(profile, stack, usual, flags=flags, gpu_total=gpu_total, where=where)
     except InputError as wrong:
@@ -123,7 +123,7 @@ def offer(
 
 def _works(profile: ModelProfile, stack: Stack, able: frozenset[str], nodes: int, each: int) -> tuple[Layout, ...]:
     """By the checkpoint's arithmetic, with attention groups a node, and with the profile's own names."""
-    if named.refusal(profile, stack):
+    if layout.refusal(profile, stack):
         return ()
     found = layout.working(profile, nodes=nodes, gpus_per_node=each, able=able)
     if stack.device == "cuda":

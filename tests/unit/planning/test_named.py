@@ -15,7 +15,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout
 from orchestrator.model.topology import Gpu
-from orchestrator.planning.named import laid_out, refusal
+from orchestrator.planning.layout import laid_out, refusal
 from orchestrator.planning.offers import offer
 
 NEW, OLD, CPU = (load_stack(name) for name in ("sglang-0.5.23", "sglang-0.4.4-l40s", "sglang-0.5.23-cpu"))

@@ -33,8 +33,7 @@ from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.plan_file import plan_json
-from orchestrator.planning.steps.examined import examined
-from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
+from orchestrator.planning.steps.plan import PlanRequest, examined, launch_scripts, make_plan
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.staging import Asked, StagingRequest

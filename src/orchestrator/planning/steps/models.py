@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -48,7 +48,7 @@ def list_models(gangs: Sequence[GangSpec], stack: str | None, name: str | None =
     for profile in map(Library.profile, Library.models() if name is None else (name,)):
         stacks = [Library.stack(chosen_stack((gang,), profile, stack).name) for gang in gangs]
         offers = [
-            offer(profile, its_stack, gang, network=assumed_network(gang, its_stack.name, profile))
+            offer(profile, its_stack, gang, network=network_of(gang, its_stack.name, profile))
             for gang, its_stack in zip(gangs, stacks, strict=True)
         ]
         listed.append(ModelListing(profile, tuple(offers), who_can(profile)))
@@ -154,7 +154,7 @@ def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[Lay
                     gang,
                     gpu_total=plan.memory.gpu_total or L40S_BYTES,
                     gpu=next((gpu.name for topology in seen for gpu in topology.gpus if gpu.name), ""),
-                    network=planned_network(gang, plan, planned.profile),
+                    network=network_of(gang, plan.stack, planned.profile, plan),
                 ).fits
     return found
 
@@ -206,39 +206,25 @@ def _rate(one: ExpectedSpeeds) -> float:
     return dict(one.figures).get("output_tok_s", 0.0)
 
 
-def planned_network(gang: GangSpec, plan: GangPlan, profile: ModelProfile) -> Network:
-    """By the plan, which has looked at the nodes."""
-    socket = any(node.network.transport is Transport.TCP for node in plan.nodes)
-    return _network(gang, plan.stack, profile, Traffic.TCP if socket else Traffic.RAILS, assumed=False)
-
-
-def assumed_network(gang: GangSpec, stack: str, profile: ModelProfile) -> Network:
-    """By the inventory alone: RDMA unless it says TCP."""
+def network_of(gang: GangSpec, stack: str, profile: ModelProfile, plan: GangPlan | None = None) -> Network:
+    """By the plan, which has looked at the nodes; without one by the inventory alone: RDMA unless it says TCP. With the
+    newest test of these nodes, slow or not: it is what the network gives today. What was measured over RDMA says
+    nothing of TCP between the nodes."""
     asked = {node.transport for node in gang.nodes}
-    traffic = Traffic.TCP if asked == {"tcp"} else Traffic.RAILS
-    return _network(gang, stack, profile, traffic, assumed=asked == {"auto"})
-
-
-def _network(gang: GangSpec, stack: str, profile: ModelProfile, traffic: Traffic, *, assumed: bool) -> Network:
-    """With the newest test of these nodes, slow or not: it is what the network gives today. What was measured over RDMA
-    says nothing of TCP between the nodes."""
+    socket = any(node.network.transport is Transport.TCP for node in plan.nodes) if plan else asked == {"tcp"}
+    network = Network(traffic=Traffic.TCP if socket else Traffic.RAILS, assumed=plan is None and asked == {"auto"})
     found = newest(gang, stack, sum(node.gpus for node in gang.nodes))
     if found is None:
-        return Network(traffic=traffic, assumed=assumed)
-    other = traffic is Traffic.TCP and any("IB over" in str(words) for words in _transport(found).values())
+        return network
+    said = found.get("transport")
+    other = socket and isinstance(said, dict) and any("IB over" in str(words) for words in said.values())
     token = profile.dimensions.hidden_size * BYTES_A_NUMBER
-    return Network(
-        traffic=traffic,
-        assumed=assumed,
+    return replace(
+        network,
         everywhere={} if other else _reduces(found, Between.ALL, token),
         inside=_reduces(found, Between.NODE, token),
         test=f"nettest {found.get('id', '')}" + (", which found it slow" if found["verdict"] == "slow" else ""),
     )
-
-
-def _transport(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    said = found.get("transport")
-    return said if isinstance(said, dict) else {}
 
 
 def _reduces(found: Mapping[str, Any], between: Between, token: int) -> dict[int, float]:

@@ -22,7 +22,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning import layout as layouts
 from orchestrator.planning.engine_command import asked
 from orchestrator.planning.host import venv
-from orchestrator.planning.named import laid_out
+from orchestrator.planning.layout import laid_out
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
 from orchestrator.protocol.planned import Layout

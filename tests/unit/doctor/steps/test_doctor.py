@@ -26,8 +26,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.monitoring.steps import doctor_watch as watching
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
-from orchestrator.planning.steps.examined import examined
-from orchestrator.planning.steps.plan import PlanResult
+from orchestrator.planning.steps.plan import PlanResult, examined
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.report import RankReport
 from orchestrator.topology.nccl_xml import nccl_xml
@@ -136,7 +135,7 @@ def test_rules_judge_by_the_profile_that_was_planned(monkeypatch: pytest.MonkeyP
         judged.append(one)
         return ()
 
-    monkeypatch.setattr("orchestrator.planning.steps.examined.run_rules", judge)
+    monkeypatch.setattr("orchestrator.planning.steps.plan.run_rules", judge)
     cluster, own = cluster_with("node2", small_shm), replace(PROFILE, name="mine")
     planned = SimpleNamespace(name="gang0", layout=Layout(tensor_parallel=8, nnodes=1, gpus_per_node=8), model="mine")
     plan = replace(PLAN, gangs=(planned,))  # type: ignore[arg-type]

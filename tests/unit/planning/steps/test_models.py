@@ -12,7 +12,7 @@ from tests.unit.planning.test_build import plan_of
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.inventory import GangSpec
-from orchestrator.planning.steps.models import assumed_network, planned_network
+from orchestrator.planning.steps.models import network_of
 from orchestrator.records.nettests import addresses_of, write_nettest
 from orchestrator.topology.speed import Traffic
 
@@ -45,7 +45,7 @@ def keep(of: GangSpec, at: float, us: float, verdict: str = "ok", transport: str
     [("tcp", Traffic.TCP, False), ("rdma", Traffic.RAILS, False), ("auto", Traffic.RAILS, True)],
 )
 def test_the_inventory_alone(transport: str, traffic: Traffic, assumed: bool) -> None:
-    found = assumed_network(gang(transport=transport), "s", PROFILE)
+    found = network_of(gang(transport=transport), "s", PROFILE)
     assert (found.traffic, found.assumed, found.everywhere, found.inside) == (traffic, assumed, {}, {})
 
 
@@ -53,7 +53,7 @@ def test_the_newest_test_counts_though_it_was_slow() -> None:
     one = gang(transport="rdma")
     keep(one, 1e9, 60.0)
     keep(one, 1e9 + 1, 900.0, "slow")
-    found = assumed_network(one, "s", PROFILE)
+    found = network_of(one, "s", PROFILE)
     assert found.everywhere == {1: pytest.approx(900e-6)} and "which found it slow" in found.test
     assert found.inside == {1: pytest.approx(55e-6)}, "a stage waits for the slowest node"
 
@@ -61,13 +61,13 @@ def test_the_newest_test_counts_though_it_was_slow() -> None:
 def test_what_rdma_gave_is_no_figure_of_tcp() -> None:
     one = gang(transport="tcp")
     keep(one, 1e9, 60.0)
-    assert assumed_network(one, "s", PROFILE).everywhere == {}
+    assert network_of(one, "s", PROFILE).everywhere == {}
     keep(replace(one), 1e9 + 1, 900.0, transport="NCCL: Socket")
-    assert assumed_network(one, "s", PROFILE).everywhere == {1: pytest.approx(900e-6)}
+    assert network_of(one, "s", PROFILE).everywhere == {1: pytest.approx(900e-6)}
 
 
 @pytest.mark.parametrize(("transport", "traffic"), [("tcp", Traffic.TCP), ("auto", Traffic.RAILS)])
 def test_a_plan_has_looked(transport: str, traffic: Traffic) -> None:
     (one,) = plan_of(gang(transport=transport)).gangs
-    found = planned_network(gang(transport=transport), one, PROFILE)
+    found = network_of(gang(transport=transport), "s", PROFILE, one)
     assert (found.traffic, found.assumed) == (traffic, False)
