@@ -49,31 +49,24 @@ def exported_anew(script: str, was: Mapping[str, str], now: Mapping[str, str | N
     """
     lines = script.split("\n")
     for name, value in now.items():
-        new = [f"export {name}={_quote(value)}"] if value is not None else []
-        if name in was and not _put(lines, f"export {name}={_quote(was[name])}", new):
+        new = [] if value is None else [f"export {name}={_quote(value)}"]
+        if name in was:
+            old = f"export {name}={_quote(was[name])}"
+            if lines.count(old) != 1:
+                return None
+            place = lines.index(old)
+            lines[place : place + 1] = new
+            lines = [line for line in lines if value is not None or line != _passed(name)]
+        elif not _add(lines, "export ", new):
             return None
-        if name not in was and not _add(lines, "export ", new):
-            return None
-        passed = _passed(name)
-        if name in was and value is None:
-            lines = [line for line in lines if line != passed]
-        elif name not in was and value is not None:
-            _add(lines, _passed(""), [passed])
+        elif value is not None:
+            _add(lines, _passed(""), [_passed(name)])
     return "\n".join(lines)
 
 
 def _passed(name: str) -> str:
     """How `templates/launch_container.sh.j2` has a container take a variable; '' for how each such line begins."""
     return f"    --env {name} \\" if name else "    --env "
-
-
-def _put(lines: list[str], old: str, new: Sequence[str]) -> bool:
-    """In the place of this one line; False where it is not there, or not alone."""
-    if lines.count(old) != 1:
-        return False
-    place = lines.index(old)
-    lines[place : place + 1] = new
-    return True
 
 
 def _add(lines: list[str], beginning: str, new: Sequence[str]) -> bool:

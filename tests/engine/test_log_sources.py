@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from l40s_lab.engine.environment import ensure_engine
-from orchestrator.engines.causes import PCIE_IPC, PCIE_IPC_IN_USE
+from orchestrator.engines.causes import PCIE_IPC
+from orchestrator.engines.registry import dialect
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -30,11 +31,10 @@ def said(source: Path) -> list[str]:
 def test_one_line_of_the_engine_proves_the_pcie_all_reduce_and_others_deny_it() -> None:
     (source,) = ensure_engine().glob(f"lib/python3*/site-packages/{SOURCE}")
     lines = said(source)
-    (proof,), (denial,) = PCIE_IPC_IN_USE, PCIE_IPC
+    ((variable, proof),), (denial,) = dialect("sglang-0.5").engine("0.5.23").proofs.items(), PCIE_IPC
     proving = [line for line in lines if re.search(proof.pattern, line)]
     denying = [line for line in lines if re.search(denial.pattern, line)]
     assert len(proving) == 1 and "workspace built" in proving[0]
     assert len(denying) >= 4 and not set(proving) & set(denying)
-    assert re.search(
-        rf"^\s*{proof.variable} = EnvBool", source.parents[2].joinpath("environ.py").read_text(), re.MULTILINE
-    )
+    variables = source.parents[2].joinpath("environ.py").read_text()
+    assert re.search(rf"^\s*{variable} = EnvBool", variables, re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import sqrt
+from math import inf, sqrt
 from statistics import fmean, stdev
 
 from orchestrator.bench.text import NAME
@@ -115,17 +115,15 @@ def other_prompts(entry: ExpectedSpeeds | None, dataset: str) -> str:
 
 def looks_like_wrong_wiring(found: Mapping[str, float], entries: Iterable[ExpectedSpeeds]) -> ExpectedSpeeds | None:
     """The entry of a wrongly wired cluster that the output speed is nearer to than to the right one; None for none."""
-    speed, right = found.get("output_tok_s", 0.0), None
-    entries = tuple(entries)
+    entries, speed = tuple(entries), found.get("output_tok_s", 0.0)
+
+    def apart(entry: ExpectedSpeeds) -> float:
+        return abs(speed - dict(entry.figures).get("output_tok_s", inf))
+
     right = held_against(entries)
     if right is None or speed <= 0:
         return None
-    wanted = dict(right.figures).get("output_tok_s", 0.0)
-    for entry in entries:
-        theirs = dict(entry.figures).get("output_tok_s", 0.0)
-        if entry.wiring == "wrong" and theirs > 0 and abs(speed - theirs) < abs(speed - wanted):
-            return entry
-    return None
+    return next((one for one in entries if one.wiring == "wrong" and apart(one) < apart(right)), None)
 
 
 def causes(

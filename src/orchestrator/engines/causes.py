@@ -8,7 +8,6 @@ write into a log could else make its reader stand still.
 
 from __future__ import annotations
 
-from orchestrator.engines.engine import LogProof
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
 
@@ -607,12 +606,9 @@ PCIE_IPC = (
 )
 """sglang/srt/distributed/device_communicators/pcie_ipc_ar.py and parallel_state.py of 0.5.23."""
 
-PCIE_IPC_IN_USE = (
-    LogProof(
-        id="PCIE-IPC-OFF",
-        pattern=r"FlashInfer PCIe-IPC workspace built \(world=\d{1,6}",
-        text="the PCIe-IPC all-reduce",
-        variable="SGLANG_ENABLE_PCIE_IPC_ALLREDUCE",
-    ),
+PCIE_IPC_IN_USE = CausePattern(
+    id="PCIE-IPC-OFF",
+    pattern=r"FlashInfer PCIe-IPC workspace built \(world=\d{1,6}",
+    text="the PCIe-IPC all-reduce",
 )
 """pcie_ipc_ar.py of 0.5.23: "enabled" is said before, and the workspace can still fail at the first reduction."""

@@ -81,22 +81,6 @@ def phases_of(*, rendezvous: str, shards: str, graphs: str) -> tuple[PhasePatter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogProof:
-    """A log line that shows that something optional is in use.
-
-    id:       of the remark (`Cause`) that says the opposite
-    pattern:  searched in each log line
-    text:     what is in use
-    variable: of the environment; a plan that sets it to 1 asks for it
-    """
-
-    id: str
-    pattern: str
-    text: str
-    variable: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What one node's engine should do, in no version's words.
 
@@ -192,7 +176,8 @@ class Engine:
     watched:   what a node agent must know of it. Paths (`http`) are the leader's: alive, generate, models, completions,
                metrics, info; ready: falls when it drains; loads: how many requests it has. Where a version lacks one,
                it is left out
-    proofs:    lines that show that an option is in use
+    proofs:    lines that show that something optional is in use, by the variable that a plan sets to 1 for it; id: of
+               the remark that says the opposite
     launch:    command words before the flags, unless the stack's file has others; {venv}: the virtual environment
     variables: environment variables by meaning: address (rank 0 tells the others), whole_shared (shared experts are
                not cut)
@@ -221,7 +206,7 @@ class Engine:
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
     request_table: Callable[[MemoryAsked, int, int], tuple[int, int]] | None
-    proofs: tuple[LogProof, ...] = ()
+    proofs: Mapping[str, CausePattern] = field(default_factory=dict)
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
     compiles: bool = True
@@ -352,12 +337,8 @@ class Engine:
 
         env: of its start, which says what is to be proved; None for everything that can be
         """
-        proofs = tuple(
-            CausePattern(id=one.id, pattern=one.pattern, text=one.text)
-            for one in self.proofs
-            if env is None or env.get(one.variable) == "1"
-        )
-        return replace(self.watched, dialect=self.dialect, proofs=proofs)
+        proofs = (one for variable, one in self.proofs.items() if env is None or env.get(variable) == "1")
+        return replace(self.watched, dialect=self.dialect, proofs=tuple(proofs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

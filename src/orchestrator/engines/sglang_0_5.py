@@ -149,7 +149,7 @@ def _engine(version: str) -> Engine:
             barrier_s=480,
             shared_names=_SHARED_NAMES(version),
         ),
-        proofs=PCIE_IPC_IN_USE,
+        proofs={"SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": PCIE_IPC_IN_USE},
         variables={"address": "SGLANG_HOST_IP", **({"whole_shared": whole_shared} if whole_shared else {})},
         # fused_moe_triton_config.py below moe_parent (get_config_file_name, get_moe_configs), fp8_kernel.py beside
         # the GEMM configs (get_w8a8_block_fp8_configs), srt/models/deepseek_v2.py (shared experts, fused q_a and kv_a)
@@ -178,21 +178,12 @@ _SIZES = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192
 """Below this many GiB: chunk, largest decode graph below TP4, and from TP4 on."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CapturedGraphs:
-    """What is captured: the largest batch of decode, 0 for none; prefill sizes, none where prefill runs eagerly."""
-
-    decode: int
-    prefill: int
-
-
 def _memory(version: str, asked: MemoryAsked) -> Division:
     """arg_groups/memory_hook.py (handle_gpu_memory_settings, reserve_for_graph_mb) of 0.5.23; earlier versions have it
     in srt/server_args.py, the same but for the ranges above."""
     chunk = asked.number("--chunked-prefill-size") or _sizes(asked)[1]
-    graphs = _graphs(version, asked, chunk)
     draft = asked.text("--speculative-algorithm") not in ("", "NGRAM")
-    own, words = _own_fraction(version, asked, chunk, graphs)
+    own, words = _own_fraction(version, asked, chunk)
     given = asked.given
     return Division(
         fraction=own if given is None else given,
@@ -224,17 +215,18 @@ def _window_share(asked: MemoryAsked) -> float:
     return float(asked.text("--swa-full-tokens-ratio") or _WINDOW_SHARE)
 
 
-def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _CapturedGraphs) -> tuple[float, str]:
+def _own_fraction(version: str, asked: MemoryAsked, chunk: int) -> tuple[float, str]:
     """The default fraction of a GPU, and its arithmetic in MiB."""
     mib, groups = asked.gpu_mib, asked.layout.attention_data_parallel
     ranks = asked.layout.tensor_parallel * asked.layout.pipeline_parallel
+    decode, prefill = _graphs(version, asked, chunk)
     tokens = max(chunk if chunk > 0 else (asked.number("--max-prefill-tokens") or 16384), 2048)
     parts = [
         ("512", 512.0),
         (f"1.5 x {tokens} (chunk)", 1.5 * tokens),
         (f"1024 x {ranks}/8 (ranks)", 1024 * ranks / 8),
-        (f"2 x {graphs.decode} (decode graphs)", 2.0 * graphs.decode),
-        (f"{graphs.prefill} (prefill graphs)", float(graphs.prefill)),
+        (f"2 x {decode} (decode graphs)", 2.0 * decode),
+        (f"{prefill} (prefill graphs)", float(prefill)),
     ]
     if groups > 1:
         size = _decode_size(version, asked)
@@ -277,18 +269,19 @@ def _decode_size(version: str, asked: MemoryAsked) -> int:
     return given or (min(own, running) if running else own)
 
 
-def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _CapturedGraphs:
+def _graphs(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, int]:
+    """What is captured: the largest batch of decode, 0 for none; prefill sizes, 0 where prefill runs eagerly."""
     decode_off = any(flag in asked.flags for flag in _GRAPH_RULES(version).decode_off)
     backend = asked.text("--cuda-graph-backend-decode")
     decode = 0 if backend == "disabled" or (decode_off and not backend) else _decode_size(version, asked)
     backend = asked.text("--cuda-graph-backend-prefill")
     if backend == "disabled" or (not backend and _eager_prefill(version, asked)):
-        return _CapturedGraphs(decode, 0)
+        return decode, 0
     if asked.mla:
-        return _CapturedGraphs(decode, 1536)
+        return decode, 1536
     largest = asked.number("--cuda-graph-max-bs-prefill") or min(chunk, asked.number("--max-total-tokens") or chunk)
     sizes = asked.flags.get("--cuda-graph-bs-prefill")
-    return _CapturedGraphs(decode, 8 * (len(sizes) if sizes else len(_prefill_sizes(largest))))
+    return decode, 8 * len(sizes or _prefill_sizes(largest))
 
 
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:

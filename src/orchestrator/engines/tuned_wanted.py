@@ -66,17 +66,9 @@ def wanted_files(
     triton:        version, '' where it is not known: then the newest folder's place can't be named
     moe_directory: value of the version's environment variable, '' where it is not set
     """
-    device = device_name(gpu)
-    return (
-        *_moe(profile, layout, lookup, device, moe_folder(lookup, triton, moe_directory)),
-        *_linear(profile, layout, lookup, device),
-    )
-
-
-def moe_folder(lookup: Lookup, triton: str, moe_directory: str = "") -> str:
-    """Where a MoE config is looked for first."""
-    root = moe_root(lookup, moe_directory)
-    return f"{root}/{triton_folder(triton or 'X.Y.Z')}" if lookup.by_triton else root
+    device, root = device_name(gpu), moe_root(lookup, moe_directory)
+    folder = f"{root}/{triton_folder(triton or 'X.Y.Z')}" if lookup.by_triton else root
+    return (*_moe(profile, layout, lookup, device, folder), *_linear(profile, layout, lookup, device))
 
 
 def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, folder: str) -> Iterator[Wanted]:

@@ -85,6 +85,11 @@ class Baseline(Subject):
         return tuple(prompt for prompt, accepted in self.prompts.items() if accepted.varies_from is not None)
 
     @property
+    def how_many(self) -> str:
+        """`11 of 12 answers`."""
+        return f"{len(self.prompts)}{f' of {len(PROMPTS)}' if self.left_out else ''} answers"
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """Prompts that were longer than its context."""
         return tuple(name for name in PROMPTS if name not in self.prompts)

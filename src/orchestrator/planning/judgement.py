@@ -147,16 +147,11 @@ _OWN_WINDOW_POOL = frozenset(
 SGLang 0.5.23: is_hybrid_swa_model, get_hybrid_layer_ids). Others keep all layers in one pool."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A profile, and what is unknown of it by key of its file, which says so at that line."""
+def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> tuple[ModelProfile, dict[str, str]]:
+    """A profile, and what is unknown of it by key of its file, which says so at that line.
 
-    profile: ModelProfile
-    unknown: Mapping[str, str]
-
-
-def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Draft:
-    """Raises InputError where config.json lacks a dimension, or names a quantisation whose memory use is not known."""
+    Raises InputError where config.json lacks a dimension, or names a quantisation whose memory use is not known.
+    """
     where = f"{judgement.facts['path']}/config.json"
     for key, most in impossible(judgement.facts["config"]):
         raise InputError(f"{key} is not a number from 0 to {most}", where=where, fix="download config.json again")
@@ -172,28 +167,26 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Dr
     if guess:
         unknown["quantisation"] = guess
     height, width = judgement.facts["block"] or (0, 0)
-    return Draft(
-        ModelProfile(
-            name=name,
-            source=source,
-            directory=directory,
-            architecture=judgement.architecture,
-            quantisation=quantisation,
-            block=(int(height), int(width)) if quantisation == "fp8-block" else (0, 0),
-            group=group,
-            parts=_parts(judgement) if group else (),
-            attention=_attention(judgement),
-            window_layers=_window_layers(judgement),
-            dimensions=judgement.dimensions,
-            bytes=_bytes(judgement.facts),
-            shards=int(judgement.facts["shards"]["named"]),
-            trust_remote_code=bool(judgement.facts["config"].get("auto_map")),
-            cuda_graph_max_bs=_GRAPHS,
-            torch_compile_max_bs=None,
-            canary=Canary(prompt=_PROMPT),
-        ),
-        unknown,
+    profile = ModelProfile(
+        name=name,
+        source=source,
+        directory=directory,
+        architecture=judgement.architecture,
+        quantisation=quantisation,
+        block=(int(height), int(width)) if quantisation == "fp8-block" else (0, 0),
+        group=group,
+        parts=_parts(judgement) if group else (),
+        attention=_attention(judgement),
+        window_layers=_window_layers(judgement),
+        dimensions=judgement.dimensions,
+        bytes=_bytes(judgement.facts),
+        shards=int(judgement.facts["shards"]["named"]),
+        trust_remote_code=bool(judgement.facts["config"].get("auto_map")),
+        cuda_graph_max_bs=_GRAPHS,
+        torch_compile_max_bs=None,
+        canary=Canary(prompt=_PROMPT),
     )
+    return profile, unknown
 
 
 def _attention(judgement: Judgement) -> Attention:

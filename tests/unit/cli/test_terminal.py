@@ -255,8 +255,8 @@ def counted(at: Callable[[str, int, int], None], name: str, of: int) -> None:
 
 def check_now(_: object, __: object, ___: object, at: Callable[[str, int, int], None]) -> tuple[Any, ...]:
     counted(at, "gang0", 3)
-    verdict = SimpleNamespace(value="same")
-    return (SimpleNamespace(gang="gang0", subject=MODEL, verdict=verdict, compared=(), wrong=(), baseline=None),)
+    verdict, kept = SimpleNamespace(value="same"), SimpleNamespace(varies=(), left_out=())
+    return (SimpleNamespace(gang="gang0", subject=MODEL, verdict=verdict, compared=(), wrong=(), baseline=kept),)
 
 
 def bench_now(_: object, __: object, at: Callable[[str, int, int], None]) -> BenchedGang:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples, add_usual_of_gangs, open_cluster
@@ -12,6 +12,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit
 
 if TYPE_CHECKING:
+    from orchestrator.golden.answers import Baseline
     from orchestrator.golden.steps.golden import Golden
 
 _VERBS = (
@@ -53,39 +54,35 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
-    def say(line: str) -> None:
+    for line in _lines(one, accepted=accepted):
         screen.out.print(printable(line))
 
+
+def _lines(one: Golden, *, accepted: bool) -> Iterator[str]:
+    if one.baseline is None:
+        yield f"{one.gang}: nothing was accepted for {one.subject}"
+        yield "  fix: check a few answers yourself, then run l40s-deploy golden accept"
+        return
     if accepted:
-        say(f"{one.gang}: {_how_many(one)} accepted for {one.subject}")
-        say(f"  stored in {one.file}")
-    elif one.verdict.value == "none":
-        say(f"{one.gang}: nothing was accepted for {one.subject}")
-        say("  fix: check a few answers yourself, then run l40s-deploy golden accept")
+        yield f"{one.gang}: {one.baseline.how_many} accepted for {one.subject}"
+        yield f"  stored in {one.file}"
     else:
         right = len(one.compared) - len(one.wrong)
-        say(f"{one.gang}: {right} of {len(one.compared)} answers match the accepted ones ({one.subject})")
+        yield f"{one.gang}: {right} of {len(one.compared)} answers match the accepted ones ({one.subject})"
         for each in one.wrong:
-            say(f"  {each.id}: differs from token {(each.position or 0) + 1} on")
-            say(f"    accepted: {each.expected!r}")
-            say(f"    found:    {each.found!r}")
+            yield f"  {each.id}: differs from token {(each.position or 0) + 1} on"
+            yield f"    accepted: {each.expected!r}"
+            yield f"    found:    {each.found!r}"
         if one.wrong:
-            say("  fix: verify checkpoint and kernels on every node: l40s-deploy checkpoint verify; l40s-deploy doctor")
-    for prompt in one.baseline.varies if one.baseline else ():
-        say(f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared")
-    _say_left_out(one, screen)
+            fix = "verify checkpoint and kernels on every node: l40s-deploy checkpoint verify; l40s-deploy doctor"
+            yield f"  fix: {fix}"
+    for prompt in one.baseline.varies:
+        yield f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"
+    yield from _left_out(one.baseline)
 
 
-def _how_many(one: Golden) -> str:
-    from orchestrator.golden.answers import PROMPTS
-
-    left_out = len(one.baseline.left_out) if one.baseline else 0
-    return f"{len(PROMPTS) - left_out}{f' of {len(PROMPTS)}' if left_out else ''} answers"
-
-
-def _say_left_out(one: Golden, screen: Screen) -> None:
-    for prompt in one.baseline.left_out if one.baseline else ():
-        screen.out.print(printable(f"  {prompt}: left out, it was longer than the engine's context"))
+def _left_out(baseline: Baseline) -> Iterator[str]:
+    return (f"  {prompt}: left out, it was longer than the engine's context" for prompt in baseline.left_out)
 
 
 def _show(shown: Sequence[Golden], screen: Screen) -> int:
@@ -96,14 +93,16 @@ def _show(shown: Sequence[Golden], screen: Screen) -> int:
         ]
         screen.json({"gangs": gangs})
         return Exit.DONE
-    say = screen.out.print
-    for one in shown:
-        if one.baseline is None:
-            say(printable(f"{one.gang}: nothing was accepted for {one.subject}"))
-            continue
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.baseline.made_at))
-        say(printable(f"{one.gang}: {_how_many(one)} accepted for {one.subject} on {when}, {one.file}"))
-        for prompt, accepted in one.baseline.prompts.items():
-            say(printable(f"  {prompt}: {accepted.text!r}"))
-        _say_left_out(one, screen)
+    for line in (line for one in shown for line in _shown(one)):
+        screen.out.print(printable(line))
     return Exit.DONE
+
+
+def _shown(one: Golden) -> Iterator[str]:
+    if one.baseline is None:
+        yield f"{one.gang}: nothing was accepted for {one.subject}"
+        return
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.baseline.made_at))
+    yield f"{one.gang}: {one.baseline.how_many} accepted for {one.subject} on {when}, {one.file}"
+    yield from (f"  {prompt}: {accepted.text!r}" for prompt, accepted in one.baseline.prompts.items())
+    yield from _left_out(one.baseline)

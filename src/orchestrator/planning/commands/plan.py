@@ -88,20 +88,21 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         _show_parts(args.show, plan, args.node, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
-        _show_spares(_spares(inventory), plan, screen)
-        _show_speeds(plan, layouts_of(inventory, planned), screen)
+        spares, fits = _spares(inventory), layouts_of(inventory, planned)
+        lines = [
+            f"spare: {name} replaces a node that is left out of {gang.name}"
+            for gang in plan.gangs
+            for name in spares.get(gang.name, ())
+        ]
+        lines += [line for gang in plan.gangs for line in speed_lines(gang, fits.get(gang.name, ()))]
+        for line in lines:
+            screen.out.print(printable(line))
     return 0
 
 
 def _spares(inventory: Inventory) -> dict[str, list[str]]:
     """Names of the idle spares, by gang."""
     return {gang.name: [node.name for node in gang.spares] for gang in inventory.gangs}
-
-
-def _show_spares(spares: Mapping[str, Sequence[str]], plan: Plan, screen: Screen) -> None:
-    for gang in plan.gangs:
-        for name in spares.get(gang.name, ()):
-            screen.out.print(printable(f"spare: {name} replaces a node that is left out of {gang.name}"))
 
 
 def _document(
@@ -114,23 +115,17 @@ def _document(
     return document
 
 
-def _show_speeds(plan: Plan, fits: Mapping[str, tuple[LayoutFit, ...]], screen: Screen) -> None:
-    for gang in plan.gangs:
-        fit = next((fit for fit in fits.get(gang.name, ()) if fit.layout == gang.layout), None)
-        if fit is not None and fit.speeds is not None:
-            screen.out.print(printable(f"{gang.name} at {fit.layout}: {words(fit.speeds)}"))
-        elif fit is not None:
-            screen.out.print(printable(f"{gang.name} at {fit.layout}: speed not calculated: {fit.unsaid}"))
-        if len(fits.get(gang.name, ())) > 1:
-            screen.out.print(
-                printable(
-                    f"layouts that {gang.name} can have, calculated (--layout NAME, or --tp, --pp, --ep, --attn-dp):"
-                )
-            )
-            for each in fits[gang.name]:
-                screen.out.print(printable(f"  {'*' if each is fit else ' '} {fit_words(each)}"))
-        if measured := measured_words(gang.model):
-            screen.out.print(printable(measured))
+def speed_lines(gang: GangPlan, fits: Sequence[LayoutFit]) -> Iterator[str]:
+    """How fast a gang should be, by its layout and by the others that it can have."""
+    chosen = next((fit for fit in fits if fit.layout == gang.layout), None)
+    if chosen is not None:
+        speeds = words(chosen.speeds) if chosen.speeds else f"speed not calculated: {chosen.unsaid}"
+        yield f"{gang.name} at {chosen.layout}: {speeds}"
+    if len(fits) > 1:
+        yield f"layouts that {gang.name} can have, calculated (--layout NAME, or --tp, --pp, --ep, --attn-dp):"
+        yield from (f"  {'*' if fit is chosen else ' '} {fit_words(fit)}" for fit in fits)
+    if measured := measured_words(gang.model):
+        yield measured
 
 
 def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:

@@ -253,11 +253,11 @@ def add_model(checkpoint: Judgement, place: str, *, file: Path | None) -> tuple[
             where=f"{file or place}",
             fix="name one with --out NAME.yml, of letters, digits, and . _ + - only",
         )
-    made = draft(checkpoint, name=name, directory=directory, source=f"the checkpoint in {place}")
-    text = profile_file(made.profile, known_dimensions(made.profile.dimensions), made.unknown, template("model.yml.j2"))
+    profile, unknown = draft(checkpoint, name=name, directory=directory, source=f"the checkpoint in {place}")
+    text = profile_file(profile, known_dimensions(profile.dimensions), unknown, template("model.yml.j2"))
     path = file or resources.new_file("models", name)
     if file is None:
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text, over=False)
     Library.profile(str(path))
-    return path, dict(made.unknown)
+    return path, unknown

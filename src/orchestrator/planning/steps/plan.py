@@ -96,7 +96,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     hosts = facts_of_hosts(snapshots, told.result())
     for node in nodes:
         if (config := hosts[node.name].config) is not None:
-            check_checkpoint(node, profile, config, _built_in())
+            check_checkpoint(node, profile, config, map(Library.profile, Library.models()))
     options = PlanOptions(
         pins=pins(tp=request.tp, pp=request.pp, ep=request.ep, attn_dp=request.attn_dp),
         layout=request.layout,
@@ -221,10 +221,6 @@ def config_of(told: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _built_in() -> Iterator[ModelProfile]:
-    return map(Library.profile, Library.models())
 
 
 def launch_scripts(plan: Plan) -> dict[str, str]:
