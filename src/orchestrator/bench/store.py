@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,8 @@ def new_id(gang: str, at: float) -> str:
     """A name that is not taken yet: when (UTC), and whose."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", gang)[:60]
     name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at)) + f"-{plain}"
-    number, taken = 1, name
-    while bench_file(taken).exists():
-        number += 1
-        taken = f"{name}-{number}"
-    return taken
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(one for one in names if not bench_file(one).exists())
 
 
 def bench_file(name: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -112,8 +112,7 @@ def decoding(rows: Iterable[Sequence[float]], load: Load) -> DecodeLog | None:
     """From what DECODE_LINE found during a run. None where too few lines show all of its requests and none waiting:
     the first and the last such line count other steps too. For a load that is not in the articles, the line nearest to
     the middle of the answers counts."""
-    sound = (row for row in rows if len(row) == 4 and all(map(math.isfinite, row)))
-    whole = [row for row in sound if row[0] == load.prompts and row[3] == 0][1:-1]
+    whole = [row for row in _sound(rows) if row[0] == load.prompts and row[3] == 0][1:-1]
     if not whole:
         return None
     at = READ_AT.get(load.prompts, load.prompts * (load.input + load.output // 2))
@@ -134,9 +133,12 @@ def more_at_once(rows: Iterable[Sequence[float]], load: Load) -> int:
 
     One more may be the agent's own probe.
     """
-    sound = (row for row in rows if len(row) == 4 and all(map(math.isfinite, row)))
-    most = max((int(row[0] + row[3]) for row in sound), default=0)
+    most = max((int(row[0] + row[3]) for row in _sound(rows)), default=0)
     return most if most > load.concurrency + 1 else 0
+
+
+def _sound(rows: Iterable[Sequence[float]]) -> Iterator[Sequence[float]]:
+    return (row for row in rows if len(row) == 4 and all(map(math.isfinite, row)))
 
 
 def without_arguments(text: str) -> str:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.model.errors import InputError
-from orchestrator.model.topology import RAILS, Area, RdmaPort, Topology
+from orchestrator.model.topology import RAILS, Area, Topology
 from orchestrator.planning.choices import rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
 from orchestrator.protocol.planned import NodeNetwork
@@ -126,13 +126,7 @@ def _ports(network: NodeNetwork, node: Topology) -> Iterator[str]:
             yield f"RDMA port {name}"
         elif not port.active:
             yield f"RDMA port {name} ({port.state or 'state unknown'})"
-        else:
-            yield from _gid(port, network.gid_index)
-
-
-def _gid(port: RdmaPort, index: int | None) -> Iterator[str]:
-    if port.link_layer != "Ethernet" or not port.gids or index is None:
-        return
-    kind = next((gid.type for gid in port.gids if gid.index == index), None)
-    if kind != "RoCE v2":
-        yield f"a RoCE v2 GID at index {index} of {port.name} (it has {kind or 'none'} there)"
+        elif port.link_layer == "Ethernet" and port.gids and (index := network.gid_index) is not None:
+            kind = next((gid.type for gid in port.gids if gid.index == index), None)
+            if kind != "RoCE v2":
+                yield f"a RoCE v2 GID at index {index} of {port.name} (it has {kind or 'none'} there)"

@@ -24,9 +24,10 @@ FAST_DISK, SLOW_DISK = 5e9, 1e9
 def rooms(gang: GangSpec, layout: Layout, topologies: Mapping[str, Topology]) -> dict[str, int]:
     """Bytes that the page cache of each node may hold beside the engine, of nodes whose memory was read."""
     ranks = layout.tensor_parallel * layout.pipeline_parallel // layout.nnodes
-    seen = {node.name: _memory(topologies[node.name]) for node in gang.nodes if node.name in topologies}
+    seen = {node.name: topologies[node.name] for node in gang.nodes if node.name in topologies}
+    totals = {name: sum(domain.memory_bytes for domain in topology.numa) for name, topology in seen.items()}
     kept = SYSTEM_BYTES + A_RANK_BYTES * ranks
-    return {name: total - min(kept, total // 4) for name, total in seen.items() if total}
+    return {name: total - min(kept, total // 4) for name, total in totals.items() if total}
 
 
 def to_read(model_bytes: int, layout: Layout) -> int:
@@ -70,7 +71,7 @@ def words(nodes: Fits) -> str:
 def findings(nodes: Fits) -> Iterator[Finding]:
     """A note for each node that reads some of its files from a disk at every start."""
     for name, one in nodes.items():
-        if one.fits:
+        if (rest := one.needed - one.room) <= 0:
             continue
         yield Finding(
             id=ID,
@@ -79,21 +80,10 @@ def findings(nodes: Fits) -> Iterator[Finding]:
             title=f"{_gib(one.needed)} GiB of weight files do not fit into the page cache: room for {_gib(one.room)}"
             " GiB beside the engine",
             evidence=(f"MemTotal less {KEPT}, an allowance",),
-            effect=_price(one.needed - one.room),
+            effect=f"each start reads {_gib(rest)} GiB from the disk again: {rest / FAST_DISK:.0f} s at 5 GB/s,"
+            f" {rest / SLOW_DISK:.0f} s at 1 GB/s (calculated)",
             fix="add memory, or use a layout with pipeline stages, whose nodes read their own layers only",
         )
-
-
-def _price(rest: int) -> str:
-    fast, slow = rest / FAST_DISK, rest / SLOW_DISK
-    return (
-        f"each start reads {_gib(rest)} GiB from the disk again: {fast:.0f} s at 5 GB/s, {slow:.0f} s at 1 GB/s"
-        " (calculated)"
-    )
-
-
-def _memory(topology: Topology) -> int:
-    return sum(domain.memory_bytes for domain in topology.numa)
 
 
 def _gib(count: int) -> str:

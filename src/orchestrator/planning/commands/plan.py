@@ -30,7 +30,7 @@ from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.changes import diff_inventory, diff_json
 from orchestrator.planning.steps.exports import unit
-from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of, measured_words
+from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
 from orchestrator.planning.steps.plan import launch_scripts, plan_inventory, write_plan
 
 _SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")
@@ -124,8 +124,6 @@ def speed_lines(gang: GangPlan, fits: Sequence[LayoutFit]) -> Iterator[str]:
     if len(fits) > 1:
         yield f"layouts that {gang.name} can have, calculated (--layout NAME, or --tp, --pp, --ep, --attn-dp):"
         yield from (f"  {'*' if fit is chosen else ' '} {fit_words(fit)}" for fit in fits)
-    if measured := measured_words(gang.model):
-        yield measured
 
 
 def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,25 +140,20 @@ def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:
     """The plan for a human: each gang's layout, memory, nodes and settings, then what is worth knowing."""
     plan = shown(plan)
     for gang in plan.gangs:
-        _summary(gang, screen)
-        screen.out.print(_nodes(gang))
+        where = f"{gang.layout.nnodes} x {gang.layout.gpus_per_node}"
+        for line in (
+            f"gang {gang.name}: {gang.model} by {gang.stack}",
+            f"layout: {gang.layout} on {where}; rendezvous {gang.dist_init}, service {gang.service_url}",
+            *gang.memory.explanation,
+        ):
+            screen.out.print(printable(line))
+        titles = ("rank", "node", "address", "TP ranks", "interface", "RDMA ports", "GID")
+        screen.out.print(table(titles, map(_cells, gang.nodes)))
         screen.out.print(_settings(gang, sources=sources))
     for finding in plan.findings:
         _finding(finding, screen)
     say_advisories(stacks_of_plan(plan), screen)
     screen.out.print(f"plan {plan.plan_id}, facts {plan.facts_digest}; nothing was changed")
-
-
-def _summary(gang: GangPlan, screen: Screen) -> None:
-    layout = gang.layout
-    where = f"{layout.nnodes} x {layout.gpus_per_node}"
-    lines = [
-        f"gang {gang.name}: {gang.model} by {gang.stack}",
-        f"layout: {layout} on {where}; rendezvous {gang.dist_init}, service {gang.service_url}",
-        *gang.memory.explanation,
-    ]
-    for line in lines:
-        screen.out.print(printable(line))
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -171,11 +166,6 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return made
 
 
-def _nodes(gang: GangPlan) -> Table:
-    titles = ("rank", "node", "address", "TP ranks", "interface", "RDMA ports", "GID")
-    return table(titles, map(_cells, gang.nodes))
-
-
 def _cells(node: NodePlan) -> tuple[str, ...]:
     network = node.network
     gid = "" if network.gid_index is None else str(network.gid_index)
@@ -185,23 +175,17 @@ def _cells(node: NodePlan) -> tuple[str, ...]:
 
 def _settings(gang: GangPlan, *, sources: bool) -> Table:
     """Every variable and flag once where all nodes agree, else node by node."""
-    by_node = {node.name: _values(node) for node in gang.nodes}
+    by_node = {
+        node.name: {**dict(node.env), **{flag: " ".join(values) for flag, *values in node.flags}} for node in gang.nodes
+    }
     origins = {node.name: dict(node.sources) for node in gang.nodes}
     rows = []
     for name in dict.fromkeys(name for values in by_node.values() for name in values):
-        for value, nodes in _grouped(name, by_node).items():
+        found = collected((values[name], node) for node, values in by_node.items() if name in values)
+        for value, nodes in found.items():
             where = "all" if len(nodes) == len(gang.nodes) else ", ".join(nodes)
             rows.append([name, value, where] + [origins[nodes[0]].get(name, "")] * sources)
     return table(("setting", "value", "node", "source")[: 3 + sources], rows)
-
-
-def _values(node: NodePlan) -> dict[str, str]:
-    """Variables, then flags, with their values as one text."""
-    return {**dict(node.env), **{flag: " ".join(values) for flag, *values in node.flags}}
-
-
-def _grouped(name: str, by_node: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
-    return collected((values[name], node) for node, values in by_node.items() if name in values)
 
 
 def _finding(finding: Finding, screen: Screen) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.loading import resources
 from orchestrator.loading.resources import Library, template
-from orchestrator.model.benchmark import BYTES_A_NUMBER, Between, ExpectedSpeeds
+from orchestrator.model.benchmark import BYTES_A_NUMBER, Between
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
@@ -173,37 +173,6 @@ def fit_words(fit: LayoutFit) -> str:
     parts.append(f"{fit.read / 1e9:.0f} GB to read on each node at a start ({fit.read / FAST_DISK:.0f} s at 5 GB/s)")
     name = f" ({fit.name})" if fit.name else ""
     return f"{fit.layout}{name}{', measured' if fit.measured else ''}: {', '.join(parts)}"
-
-
-def measured_words(model: str) -> str:
-    """What others measured of this profile, beside the same architecture in other formats under the same load; ''
-    where there is no such measurement, or no such profile here."""
-    try:
-        own = Library.profile(model)
-    except DeployError:  # another operator's
-        return ""
-    mine = _served(own)
-    if mine is None:
-        return ""
-    asked = (mine.stack, mine.layout, mine.gpu, mine.load)
-    others = []
-    for profile in (Library.profile(name) for name in Library.models() if name != own.name):
-        one = _served(profile)
-        if one and profile.dimensions == own.dimensions and (one.stack, one.layout, one.gpu, one.load) == asked:
-            others.append(f"{profile.quantisation} {_rate(one):g} (other weights: {profile.name})")
-    return (
-        f"measured by {mine.stack} at {mine.layout}, {mine.load.concurrency} requests at once: "
-        + ", ".join([f"{own.quantisation} {_rate(mine):g} tokens/s", *others])
-        + f"; {mine.source}"
-    )
-
-
-def _served(profile: ModelProfile) -> ExpectedSpeeds | None:
-    return next((one for one in profile.expected if one.wiring == "right" and _rate(one)), None)
-
-
-def _rate(one: ExpectedSpeeds) -> float:
-    return dict(one.figures).get("output_tok_s", 0.0)
 
 
 def network_of(gang: GangSpec, stack: str, profile: ModelProfile, plan: GangPlan | None = None) -> Network:

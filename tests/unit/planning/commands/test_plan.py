@@ -106,8 +106,6 @@ def test_the_table_shows_what_differs_node_by_node_and_the_rest_once(run) -> Non
     assert "TP32 on 4 x 8" in shown
     assert "172,601" in shown
     assert "STACK-TESTED" in shown
-    measured = "fp8-block 473.49 tokens/s, int8-channel 584.64 (other weights: DeepSeek-R1-Channel-INT8)"
-    assert measured in " ".join(shown.split())
     assert "nothing was changed" in shown
 
 
