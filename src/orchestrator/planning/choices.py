@@ -245,10 +245,15 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
         return TransportDecision(Transport.NONE, "one node: NCCL stays inside it")
     if wanted == "tcp":
         return TransportDecision(Transport.TCP, "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
-    for name, choice in rdma.items():
-        if choice.unread:
-            unknown = "which of its RDMA ports can be used"
-            raise not_read(name, choice.unread, unknown, "set l40s_ib_hca, or `l40s_transport: tcp`")
+    if unread_ports := [(name, choice.unread) for name, choice in rdma.items() if choice.unread]:
+        unknown = "which of its RDMA ports can be used"
+        raise not_read(*unread_ports[0], unknown, "set l40s_ib_hca, or `l40s_transport: tcp`")
+    return _with_ports(gang, rdma, layout)
+
+
+def _with_ports(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None) -> TransportDecision:
+    """RDMA where every node has a usable port, unless somebody demands it."""
+    wanted = gang.leader.transport
     without = [node.name for node in gang.nodes if node.name in rdma and not rdma[node.name].ports]
     unread = [node.name for node in gang.nodes if node.name not in rdma]
     if wanted == "rdma" and without:
