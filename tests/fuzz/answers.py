@@ -28,7 +28,7 @@ from orchestrator.doctor.steps.doctor import diagnose
 from orchestrator.doctor.steps.look import labels_of, look
 from orchestrator.engines import bench_client, serving
 from orchestrator.gang.overview import status_json
-from orchestrator.gang.steps.replay import staged_request
+from orchestrator.gang.steps.staging import staged_request
 from orchestrator.gang.steps.standing import runs_in
 from orchestrator.gang.steps.status import history, live, reports
 from orchestrator.jobs import run as workflow_jobs

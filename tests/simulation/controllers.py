@@ -26,6 +26,7 @@ from tests.simulation.world import World
 from orchestrator.gang.steps import down, locks, raising
 from orchestrator.gang.steps.down import TO_END, refuse_leftovers
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import reports
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
@@ -37,7 +38,6 @@ from orchestrator.node.verbs import lock
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.run_files import GoalOrder
-from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import Because, GangRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import StragglerWait
@@ -450,14 +450,12 @@ def _lock_of(controller: Controller, fleet: Any, command: str, *, partial: bool 
 
 
 def _raise(controller: Controller, fleet: Any, plan_id: str = "p", watcher: Any = None) -> tuple[GangView, ...]:
-    def requests(run_id: str, key: str) -> dict[str, StagingRequest]:
-        return {
-            node.name: replace(controller.gang.run_of(rank, run_id), plan_id=plan_id, folder="")
-            for rank, node in enumerate(controller.gang.nodes)
-        }
-
-    rising = raising.Rising(gang=controller.spec, plan_id=plan_id, document={}, requests=requests)
-    return raising.raise_all(fleet, [rising], watcher or Watcher(), timeout_s=UP_S).views
+    requests = {
+        node.name: replace(controller.gang.run_of(rank), plan_id=plan_id, folder="")
+        for rank, node in enumerate(controller.gang.nodes)
+    }
+    start = Staged(gang=controller.spec, requests=requests, document={"plan_id": plan_id})
+    return raising.raise_all(fleet, [start], watcher or Watcher(), timeout_s=UP_S)
 
 
 def restart(

@@ -12,7 +12,7 @@ from tests.support.gang import FAKE_ENGINE, Cluster
 from tests.support.ports import free_port
 
 from orchestrator.gang.guarding import GuardDecision
-from orchestrator.gang.steps.raising import StartedGangs, UpRequest, raise_all, risings
+from orchestrator.gang.steps.raising import UpRequest, raise_all, starts_of
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach
@@ -113,7 +113,7 @@ class LocalGang(Cluster):
             http_url=f"http://{self.http}",
         )
 
-    def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> StartedGangs:
+    def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> tuple[GangView, ...]:
         """Carry out a plan, as `up` does."""
         request = replace(UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0), **more)
         with Fleet(self.gang.nodes) as fleet:
@@ -121,11 +121,11 @@ class LocalGang(Cluster):
 
     def raise_on(
         self, fleet: Fleet, request: UpRequest, plan: Plan | None = None, notes: Notes | None = None, **more: Any
-    ) -> StartedGangs:
+    ) -> tuple[GangView, ...]:
         """Start the gang, over these connections."""
         return raise_all(
             fleet,
-            risings([self.gang], plan or self.plan(), request),
+            starts_of([self.gang], plan or self.plan(), request),
             notes or Notes(),
             timeout_s=request.timeout_s,
             undo_on_interrupt=request.undo_on_interrupt,

@@ -1,1 +1,1 @@
-"""view(reports, now) and actions(goal, view): the state of a gang, and what to do next. Pure."""
+"""view(reports, now) and next_step(goal, view): the state of a gang, and what to do next. Pure."""

@@ -66,8 +66,8 @@ def on_its_way(goal: Goal, view: GangView) -> bool:
     return view.plan_id == goal.plan_id and (view.state.before_go or view.state.loads)
 
 
-def actions(goal: Goal, view: GangView, troubled_s: float = 0.0) -> tuple[Action, ...]:
-    """The next steps, which may be done together; then look at the gang again.
+def next_step(goal: Goal, view: GangView, troubled_s: float = 0.0) -> Action:
+    """What to do now; then look at the gang again.
 
     troubled_s: for how long some node has not answered, or the gang has been degraded, in seconds. Nothing is waited
     for without an end: a node that nothing was staged on has the time of a connection, one of our run its lease, after
@@ -83,7 +83,7 @@ def _there(view: GangView) -> tuple[str, ...]:
     return tuple(node.name for node in view.nodes if node.alive or node.state is NodeState.DEAD)
 
 
-def _begin(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
+def _begin(goal: Goal, view: GangView, troubled_s: float) -> Action:
     """Before we have a run of our own: join a run of this very plan, make room, or stage. A node that can't be reached
     may run anything: nothing is staged or ended beside it."""
     left_over = view.state.before_go or view.state is GangState.FAILED
@@ -93,56 +93,54 @@ def _begin(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
         return _until_reached(troubled_s, CONNECT_S)
     if dead := _there(view):
         return _end(goal, dead, "its agent is dead, so its other nodes must stop")
-    return (Action(StepKind.STAGE, tuple(node.name for node in view.nodes), "nothing runs"),)
+    return Action(StepKind.STAGE, tuple(node.name for node in view.nodes), "nothing runs")
 
 
-def _beside_another(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
+def _beside_another(goal: Goal, view: GangView, troubled_s: float) -> Action:
     if view.plan_id != goal.plan_id and (view.state.loads or view.state.was_ready):
-        return (Action(StepKind.REFUSE, why=f"plan {view.plan_id} ({view.model}) is {view.state.value}"),)
+        return Action(StepKind.REFUSE, why=f"plan {view.plan_id} ({view.model}) is {view.state.value}")
     if view.state.before_go or view.state is GangState.FAILED:
         living = tuple(node.name for node in view.nodes if node.alive)
         return _end(goal, living, "left over from an interrupted or failed run")
     if view.state in (GangState.DRAINING, GangState.STOPPING):
-        return (Action(StepKind.WAIT, why="the gang is stopping"),)
+        return Action(StepKind.WAIT, why="the gang is stopping")
     if view.state is GangState.DEGRADED and view.service_healthy and view.trouble != "hung":
-        return (Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
+        return Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}")
     return _raise(goal, view, troubled_s)
 
 
-def _end(goal: Goal, nodes: tuple[str, ...], why: str) -> tuple[Action, ...]:
+def _end(goal: Goal, nodes: tuple[str, ...], why: str) -> Action:
     if goal.stops >= MOST_STOPS:
-        return (Action(StepKind.FAIL, why=f"the agent on {', '.join(nodes)} does not end"),)
-    return (Action(StepKind.STOP_NOW, nodes, why),)
+        return Action(StepKind.FAIL, why=f"the agent on {', '.join(nodes)} does not end")
+    return Action(StepKind.STOP_NOW, nodes, why)
 
 
-def _until_reached(troubled_s: float, limit_s: float) -> tuple[Action, ...]:
-    words = "some nodes can't be reached"
-    return (Action(StepKind.LOST if troubled_s >= limit_s else StepKind.WAIT, why=words),)
+def _until_reached(troubled_s: float, limit_s: float) -> Action:
+    return Action(StepKind.LOST if troubled_s >= limit_s else StepKind.WAIT, why="some nodes can't be reached")
 
 
-def _raise(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
+def _raise(goal: Goal, view: GangView, troubled_s: float) -> Action:
     """Take our run, or one of the same plan, onwards from the state of its nodes."""
     if view.state is GangState.FAILED:
         left = _there(view) if not goal.stops else ()
-        return (Action(StepKind.STOP_NOW, left, "the gang failed"),) if left else (Action(StepKind.FAIL),)
+        return Action(StepKind.STOP_NOW, left, "the gang failed") if left else Action(StepKind.FAIL)
     if view.state in (GangState.ABSENT, GangState.STOPPING, GangState.DRAINING):
-        if view.running:
-            return (Action(StepKind.WAIT, why="it is stopping"),)
-        return (Action(StepKind.FAIL, why="it was stopped"),)
+        do, why = (StepKind.WAIT, "it is stopping") if view.running else (StepKind.FAIL, "it was stopped")
+        return Action(do, why=why)
     return _onwards(goal, view, troubled_s)
 
 
-def _onwards(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
+def _onwards(goal: Goal, view: GangView, troubled_s: float) -> Action:
     patience_s = goal.lease_s + PAST_LEASE_S
     if view.state is GangState.READY:
-        return (Action(StepKind.DONE, why="ready"),)
+        return Action(StepKind.DONE, why="ready")
     if view.unreachable and (view.state.before_go or view.state is GangState.UNKNOWN or not view.run_id):
         return _until_reached(troubled_s, patience_s)
     if told := _to_tell(view):
-        return (told,)
+        return told
     if view.state is GangState.DEGRADED and troubled_s >= patience_s and _answers(view):
-        return (Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
-    return (Action(StepKind.WAIT, why=view.progress),)
+        return Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}")
+    return Action(StepKind.WAIT, why=view.progress)
 
 
 def _to_tell(view: GangView) -> Action | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from orchestrator.gang.operations import GangOperation
-from orchestrator.gang.rails import sentence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 
@@ -151,7 +150,7 @@ def decide(
     return _when(view, remembered, now, reason, policy), remembered
 
 
-def _unusable_nodes(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
+def _unusable(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """Nodes that no start can use now, in order, except nodes that the current run was started without and that are
     back."""
     return tuple(node.name for node in view.nodes if node.error is not None or node.name in memory.barred)
@@ -159,29 +158,30 @@ def _unusable_nodes(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
 
 def _away(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """Those of these nodes that the gang needs."""
-    return tuple(name for name in _unusable_nodes(view, memory) if name not in view.missing)
+    return tuple(name for name in _unusable(view, memory) if name not in view.missing)
 
 
 def _left_out(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """What a start without the nodes that are away leaves out: those nodes, and spares that can't take a place."""
-    return (*_unusable_nodes(view, memory), *_unfit(view, memory))
+    unfit = {*memory.unfit, *memory.barred, *(node.name for node in view.spares if node.error is not None)}
+    return (*_unusable(view, memory), *(node.name for node in view.spares if node.name in unfit))
 
 
 def _with_absences(view: GangView, memory: GuardMemory, now: float) -> GuardMemory:
     if view.unreachable and now >= memory.not_before:
         memory = replace(memory, barred=())  # while it waits for another node, the doctor checks these again
-    if not _away(view, memory):
+    if not (away := _away(view, memory)):
         return replace(memory, away_since=None, hopeless=())
-    since = min(memory.lost.get(name, now) for name in _away(view, memory))
-    return memory if memory.away_since is not None else replace(memory, away_since=since)
+    since = min(memory.lost.get(name, now) for name in away)
+    return replace(memory, away_since=since if memory.away_since is None else memory.away_since)
 
 
 def noted(memory: GuardMemory, view: GangView, now: float) -> GuardMemory:
     """After a look, also one in the middle of a restart: which nodes answer and which don't."""
     nodes = (*view.nodes, *view.spares)
-    elsewhere = {name: since for name, since in memory.lost.items() if name not in {node.name for node in nodes}}
-    lost = {node.name: memory.lost.get(node.name, now) for node in nodes if node.error is not None}
-    return replace(memory, lost={**elsewhere, **lost})
+    lost = {**dict.fromkeys((node.name for node in nodes if node.error is not None), now), **memory.lost}
+    back = {node.name for node in nodes if node.error is None}
+    return replace(memory, lost={name: since for name, since in lost.items() if name not in back})
 
 
 def _doubled(first_s: float, times: int, most_s: float) -> float:
@@ -205,46 +205,40 @@ def restarted(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
 
 
 def held_back(
-    memory: GuardMemory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()
+    memory: GuardMemory,
+    now: float,
+    policy: Policy,
+    against: str,
+    barred: tuple[str, ...] = (),
+    *,
+    outdated: bool = False,
+    on_fewer: bool = False,
 ) -> GuardMemory:
-    """After a finding forbade a restart: it does not count as one, and the next check follows after a pause."""
+    """After a finding forbade a restart: it does not count as one, and the next check follows after a pause.
+
+    outdated: it is that the gang's plan can't be carried out any more; like any finding, that may pass. on_fewer: it
+    forbade a start without the nodes that are away; if it names further nodes, the next start leaves these out too, and
+    follows at once.
+    """
     pause = _doubled(policy.first_pause_s, memory.held_back, policy.most_look_s)
+    known = tuple(dict.fromkeys((*memory.barred, *barred))) if on_fewer else barred
+    on_fewer_at = now if known != memory.barred else now + pause
+    since = now if memory.outdated_since is None else memory.outdated_since
     return replace(
         memory,
         held_back=memory.held_back + 1,
         against=against,
-        barred=barred,
+        barred=known,
         not_before=now + pause,
-        outdated_since=None,
+        on_fewer_at=on_fewer_at if on_fewer else memory.on_fewer_at,
+        outdated_since=since if outdated else None,
     )
 
 
-def outdated(
-    memory: GuardMemory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()
-) -> GuardMemory:
-    """After it was found that the gang's plan can't be carried out any more: like any finding, that may pass."""
-    since = now if memory.outdated_since is None else memory.outdated_since
-    return replace(held_back(memory, now, policy, against, barred), outdated_since=since)
-
-
 def does_without(view: GangView, memory: GuardMemory) -> bool:
-    """Whether the gang runs with such a plan; an operator may have started it with another one since."""
+    """Whether the gang runs by a plan without what its nodes lack; an operator may have started it with another one
+    since."""
     return bool(memory.replanned) and view.plan_id == memory.replanned
-
-
-def held_back_on_fewer(
-    memory: GuardMemory, now: float, policy: Policy, against: str, barred: tuple[str, ...]
-) -> GuardMemory:
-    """After a finding forbade a start without the nodes that are away: like a restart that was held back, it does not
-    count. If the finding names further nodes, the next start leaves these out too, and follows at once."""
-    known = (*memory.barred, *(name for name in barred if name not in memory.barred))
-    found = held_back(memory, now, policy, against, known)
-    return replace(found, on_fewer_at=now if known != memory.barred else found.not_before)
-
-
-def spares_failed(memory: GuardMemory, spares: tuple[str, ...]) -> GuardMemory:
-    """After a start with these spares has failed: the next one is without them."""
-    return replace(memory, unfit=(*memory.unfit, *(name for name in spares if name not in memory.unfit)))
 
 
 def not_back_yet(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
@@ -336,30 +330,23 @@ def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
         return GuardDecision(
             GuardAction.WARN, "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}"
         )
-    return GuardDecision(GuardAction.NOTHING, _of_rails(view))
-
-
-def _of_rails(view: GangView) -> str:
-    """A gang that continues on the other port of a card is well enough: its operator chooses when to restart."""
-    return "; ".join(f"{node.name}: {sentence(rail, view.name)}" for node in view.nodes for rail in node.rails)
+    # one that continues on the other port of a card is well enough: its operator chooses when to restart
+    return GuardDecision(GuardAction.NOTHING, "; ".join(view.rail_words()))
 
 
 def _when(view: GangView, memory: GuardMemory, now: float, reason: str, policy: Policy) -> GuardDecision:
     lost = ", ".join(node.name for node in view.unreachable)
-    left_s = memory.not_before - now
-    goes_on_s = _goes_on_s(view, memory, now, policy)
+    left_s, goes_on_s = memory.not_before - now, _goes_on_s(view, memory, now, policy)
     if goes_on_s is not None and goes_on_s <= 0 and (left_s <= 0 or memory.against):
-        away = ", ".join(_unusable_nodes(view, memory))
+        away = ", ".join(_unusable(view, memory))
         return GuardDecision(GuardAction.DEGRADE, f"{reason}; {away} stayed away", _left_out(view, memory))
     if lost:
         later = "" if goes_on_s is None else f"continuing without it in {max(0.0, goes_on_s):.0f} s"
         return GuardDecision(GuardAction.WAIT, f"{reason}; waiting for {lost} to come back", counting=later)
-    if left_s > 0 and memory.against:
-        return GuardDecision(
-            GuardAction.WAIT, f"{reason}; {memory.against}", counting=f"checking again in {left_s:.0f} s"
-        )
     if left_s > 0:
-        return GuardDecision(GuardAction.WAIT, reason, counting=f"the next restart is in {left_s:.0f} s")
+        what = "checking again in" if memory.against else "the next restart is in"
+        reason = "; ".join(filter(None, (reason, memory.against)))
+        return GuardDecision(GuardAction.WAIT, reason, counting=f"{what} {left_s:.0f} s")
     if memory.outdated_since is not None and now >= memory.outdated_since + policy.waits_for_rails_s:
         return GuardDecision(GuardAction.REPLAN, f"{reason}; {memory.against}", _left_out(view, memory))
     return GuardDecision(GuardAction.RESTART, reason)
@@ -370,13 +357,6 @@ def _goes_on_s(view: GangView, memory: GuardMemory, now: float, policy: Policy) 
     if policy.degrade_after_s is None or memory.away_since is None or not _away(view, memory):
         return None
     without = _left_out(view, memory)
-    left = len(view.nodes) + len(view.spares) - len(without)
-    if not left or memory.hopeless == without:
+    if len(without) == len(view.nodes) + len(view.spares) or memory.hopeless == without:
         return None
     return max(memory.away_since + policy.degrade_after_s, memory.on_fewer_at) - now
-
-
-def _unfit(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
-    """Idle spares that can't take a place now."""
-    unfit = {*memory.unfit, *memory.barred}
-    return tuple(node.name for node in view.spares if node.error is not None or node.name in unfit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,19 +42,14 @@ def past_runs(
     gang: str, kept: Mapping[str, Sequence[Report]], audit: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[PastRun, ...]:
     """Newest first. kept, audit: by node name, in node-rank order."""
-    found: dict[str, PastRun] = {}
-    for node, reports in kept.items():
-        for report in reports:
-            if report.run_id not in found:
-                found[report.run_id] = _past(gang, report, kept, audit.get(node, ()))
-    return tuple(sorted(found.values(), key=lambda run: run.started, reverse=True))
+    told = [(node, report) for node, reports in kept.items() for report in reports]
+    first = {report.run_id: (node, report) for node, report in reversed(told)}
+    found = [_past(gang, report, kept, audit.get(node, ())) for node, report in first.values()]
+    return tuple(sorted(found, key=lambda run: run.started, reverse=True))
 
 
 def _past(
-    gang: str,
-    report: Report,
-    kept: Mapping[str, Sequence[Report]],
-    audit: Sequence[Mapping[str, Any]],
+    gang: str, report: Report, kept: Mapping[str, Sequence[Report]], audit: Sequence[Mapping[str, Any]]
 ) -> PastRun:
     of_run = {
         name: next((one for one in reports if one.run_id == report.run_id), None) for name, reports in kept.items()
@@ -61,7 +57,9 @@ def _past(
     seen = view(gang, of_run)
     verdict = last_verdict(gang, {name: [one] if one is not None else [] for name, one in of_run.items()})
     over = seen.state in _OVER
-    holder = _holder(audit, report.started_at)
+    # the last lock holder before this run was staged; both times are by the same node's clock
+    held = [line for line in audit if line.get("action") == "begins" and _at(line) <= report.started_at]
+    holder = held[-1] if held else {}
     return PastRun(
         gang=gang,
         run_id=report.run_id,
@@ -77,14 +75,9 @@ def _past(
     )
 
 
-def _holder(audit: Sequence[Mapping[str, Any]], started: float) -> Mapping[str, Any]:
-    """The audit line of the last lock holder before this run was staged; both times are by the same node's clock."""
-    found: Mapping[str, Any] = {}
-    for line in audit:
-        at = line.get("at")
-        if line.get("action") == "begins" and isinstance(at, (int, float)) and at <= started:
-            found = line
-    return found
+def _at(line: Mapping[str, Any]) -> float:
+    at = line.get("at")
+    return at if isinstance(at, (int, float)) else math.inf
 
 
 def plan_before(runs: Sequence[PastRun], plan_id: str) -> PastRun | None:

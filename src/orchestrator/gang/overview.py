@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.pace import took
-from orchestrator.gang.rails import sentence
+from orchestrator.gang.paths import rail_sentence
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.errors import DeployError, Exit, RunsElsewhere, Unreachable
 from orchestrator.model.finding import Severity
@@ -172,7 +172,13 @@ def _gang(view: GangView) -> dict[str, Any]:
             for one in view.transport
         ],
         "rails": [
-            {"node": node.name, "port": rail.port, "up": rail.up, "since": rail.at, "text": sentence(rail, view.name)}
+            {
+                "node": node.name,
+                "port": rail.port,
+                "up": rail.up,
+                "since": rail.at,
+                "text": rail_sentence(rail, view.name),
+            }
             for node in view.nodes
             for rail in node.rails
         ],

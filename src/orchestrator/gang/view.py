@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from orchestrator.gang import pace, rails
-from orchestrator.gang.contact import Contact, contact, sentence
-from orchestrator.gang.rails import transport
+from orchestrator.gang import pace
+from orchestrator.gang.paths import (
+    Contact,
+    contact,
+    contact_sentence,
+    planned_tcp,
+    rail_remarks,
+    rail_sentence,
+    transport,
+)
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
@@ -35,7 +43,13 @@ Answer = Report | None | DeployError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node of a gang, from its own report and those of the others."""
+    """One node of a gang, from its own report and those of the others.
+
+    contact:   which path to it is broken, if any
+    started_s: seconds since this run was staged, by the node's own clock; phase_s: since its phase began
+    rails:     RDMA ports that NCCL has stopped using in this run
+    began:     when each phase of the engine's start began, in seconds since this run was staged
+    """
 
     name: str
     node_rank: int
@@ -45,17 +59,12 @@ class NodeView:
     ranks: tuple[RankReport, ...] = ()
     error: DeployError | None = None
     contact: Contact = Contact.FINE
-    """Which path to it is broken, if any."""
     left_behind: tuple[int, ...] = ()
     started_s: float = 0.0
-    """Seconds since this run was staged, by the node's own clock."""
     phase_s: float = 0.0
-    """Seconds since its phase began."""
     rails: tuple[RailChange, ...] = ()
-    """RDMA ports that NCCL has stopped using in this run."""
     spare: bool = False
     began: Mapping[str, float] = field(default_factory=dict)
-    """When each phase of the engine's start began, in seconds since this run was staged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +136,14 @@ class GangView:
         """Whether spares have replaced all missing nodes."""
         return bool(self.missing) and not self.share
 
-    @property
-    def rails_back(self) -> tuple[str, ...]:
-        """One sentence for each RDMA port that works again: NCCL uses it only after a restart."""
+    def rail_words(self, *, back: bool = False) -> tuple[str, ...]:
+        """One sentence for each RDMA port that has failed in this run. back: only for those that work again, which NCCL
+        uses only after a restart."""
         return tuple(
-            f"{node.name}: {rails.sentence(rail, self.name)}" for node in self.nodes for rail in node.rails if rail.up
+            f"{node.name}: {rail_sentence(rail, self.name)}"
+            for node in self.nodes
+            for rail in node.rails
+            if rail.up or not back
         )
 
     @property
@@ -151,32 +163,36 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     Every report carries its node's own time (`now`), so that no clock is read here and clocks need not agree.
     """
     reports = {node: answer for node, answer in answers.items() if isinstance(answer, Report)}
-    run_id = _current_run(list(reports.values()))
+    run_id = _current_run(reports.values())
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
     members = tuple(dict.fromkeys(node for report in current.values() for node in report.members))
     everybody, waiting = _roster(answers, spares, current, members)
-    missing = _missing(everybody, members)
+    missing = tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
     nodes = [node for node in everybody if node.name not in missing]
     cause, secondary = _causes(current, nodes)
     found = GangView(
         name=name,
         state=_state(nodes, current, cause),
         run_id=run_id,
+        plan_id=next((report.plan_id for report in current.values()), ""),
         nodes=everybody,
         members=members,
         missing=missing,
         spares=waiting,
-        remarks=tuple(_remarks(current, nodes, run_id, reports)),
+        remarks=_remarks(current, nodes, run_id, reports),
         proved=_proved(current),
+        **_service(_leader(current)),
     )
-    found = _with_service(_with_plan(found, current), _leader(current))
     if found.state is GangState.ABSENT:
         return replace(found, nodes=tuple(map(_emptied, everybody)))
-    found = _with_left_out(replace(found, cause=cause, secondary=secondary))
-    if found.state.loads:
-        rising = _fresh(current)
-        return replace(found, late=pace.late(rising), progress=pace.progress(rising))
-    return _with_trouble(found, nodes, current) if found.state.was_ready else found
+    return _of_run(replace(found, cause=cause, secondary=secondary), nodes, current)
+
+
+def _service(leader: Report | None) -> dict[str, Any]:
+    if leader is None:
+        return {}
+    healthy, text = _healthy(leader), leader.canary_text
+    return {"service_url": leader.service_url, "service_healthy": healthy, "canary_text": text}
 
 
 def _roster(
@@ -184,49 +200,30 @@ def _roster(
 ) -> tuple[tuple[NodeView, ...], tuple[NodeView, ...]]:
     """The gang's nodes, including spares that have a part in the run; and the spares that wait."""
     waiting = [node for node in spares if node in answers and node not in (*members, *current)]
-    here = {node: answer for node, answer in answers.items() if node not in waiting}
     everybody = tuple(
-        replace(_node(rank, node, answer, current), spare=node in spares)
-        for rank, (node, answer) in enumerate(here.items())
+        replace(_node(rank, node, answers[node], current), spare=node in spares)
+        for rank, node in enumerate(node for node in answers if node not in waiting)
     )
     return everybody, tuple(_waiting(node, answers[node]) for node in waiting)
 
 
-def _missing(everybody: Sequence[NodeView], members: Collection[str]) -> tuple[str, ...]:
-    return tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
-
-
-def _with_plan(found: GangView, current: Mapping[str, Report]) -> GangView:
-    """What it runs, from its reports; for a gang that is not running, only the plan of its last run."""
-    some = next(iter(current.values()), None)
-    if some is None:
+def _of_run(found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangView:
+    """With what is known of a run that has not ended: what it runs, what it runs without, how far it is or how well."""
+    if (some := next(iter(current.values()), None)) is not None:
+        found = replace(found, model=some.model, stack=some.stack)
+    if found.missing:  # the run was started without them
+        shown = tuple(
+            replace(node, state=NodeState.LEFT_OUT, contact=Contact.FINE, node_rank=OUTSIDE)
+            if node.name in found.missing
+            else node
+            for node in found.nodes
+        )
+        found = replace(found, nodes=shown, remarks=(_runs_without(found), *found.remarks))
+    if found.state.loads:
+        rising = _fresh(current)
+        return replace(found, late=pace.late(rising), progress=pace.progress(rising))
+    if not found.state.was_ready:
         return found
-    if found.state is GangState.ABSENT:
-        return replace(found, plan_id=some.plan_id)
-    return replace(found, plan_id=some.plan_id, model=some.model, stack=some.stack)
-
-
-def _with_service(found: GangView, leader: Report | None) -> GangView:
-    if leader is None:
-        return found
-    return replace(
-        found,
-        service_url=leader.service_url,
-        service_healthy=_healthy(leader),
-        canary_text=leader.canary_text,
-    )
-
-
-def _with_left_out(found: GangView) -> GangView:
-    """The nodes that the run was started without, shown as left out and named in a remark."""
-    if not found.missing:
-        return found
-    nodes = tuple(_left_out(node) if node.name in found.missing else node for node in found.nodes)
-    return replace(found, nodes=nodes, remarks=(_runs_without(found), *found.remarks))
-
-
-def _with_trouble(found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangView:
-    """Whether a gang whose agents were all ready still is, and which path its traffic takes."""
     trouble = _trouble(nodes, current, short=bool(found.share))
     return replace(
         found,
@@ -234,7 +231,7 @@ def _with_trouble(found: GangView, nodes: Sequence[NodeView], current: Mapping[s
         trouble=trouble,
         cause=_waited_for(current) if trouble in ("hung", "stopped", "slow") else found.cause,
         transport=transport(current),
-        over_tcp=rails.planned_tcp(current),
+        over_tcp=planned_tcp(current),
     )
 
 
@@ -243,10 +240,6 @@ def _waiting(name: str, answer: Answer) -> NodeView:
     error = answer if isinstance(answer, DeployError) else None
     state = NodeState.SPARE if error is None else NodeState.UNREACHABLE
     return NodeView(name=name, node_rank=OUTSIDE, state=state, error=error, spare=True)
-
-
-def _left_out(node: NodeView) -> NodeView:
-    return replace(node, state=NodeState.LEFT_OUT, contact=Contact.FINE, node_rank=OUTSIDE)
 
 
 def _runs_without(found: GangView) -> str:
@@ -259,11 +252,10 @@ def _runs_without(found: GangView) -> str:
     return f"it runs on {share}, without {', '.join(found.missing)} ({'; '.join(words)})"
 
 
-def _current_run(reports: Sequence[Report]) -> str:
+def _current_run(reports: Iterable[Report]) -> str:
     """The live run, else the one staged last: a guess, since each node dates it by its own clock."""
-    if not reports:
-        return ""
-    return max(reports, key=lambda report: (report.alive, report.started_at)).run_id
+    newest = max(reports, key=lambda report: (report.alive, report.started_at), default=None)
+    return newest.run_id if newest is not None else ""
 
 
 def _leader(current: Mapping[str, Report]) -> Report | None:
@@ -420,17 +412,32 @@ def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | N
 
 def _remarks(
     current: Mapping[str, Report], nodes: Sequence[NodeView], run_id: str, reports: Mapping[str, Report]
-) -> list[str]:
+) -> tuple[str, ...]:
     living = {name: report for name, report in current.items() if report.alive}
-    return [
+    return (
         *_of_contact(nodes, current, living),
-        *_of_stopped_ranks(nodes),
-        *(words for name, report in living.items() for words in rails.words(name, report)),
-        *_of_a_slow_service(living),
-        *_of_the_end(nodes, current),
-        *_of_other_runs(reports, run_id),
-        *_same_remarks(living),
-    ]
+        *_of_nodes(nodes, current, living),
+        *(
+            f"{name} is still in another run ({report.run_id})"
+            for name, report in reports.items()
+            if report.alive and report.run_id != run_id
+        ),
+        *(
+            f"{', '.join(names)}: {remark}"
+            for remark, names in _sayers({name: report.remarks for name, report in living.items()}).items()
+        ),
+    )
+
+
+def _of_nodes(nodes: Sequence[NodeView], current: Mapping[str, Report], living: Mapping[str, Report]) -> Iterator[str]:
+    """Ranks, ports, the service, and what a stop has left behind: processes, and GPU memory that is still in use."""
+    ranks = ((node.name, rank) for node in nodes for rank in node.ranks if rank.state is RankState.STOPPED)
+    left = ((node.name, ", ".join(map(str, node.left_behind))) for node in nodes if node.left_behind)
+    yield from (f"{name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal" for name, rank in ranks)
+    yield from (words for name, report in living.items() for words in rail_remarks(name, report))
+    yield from (f"the service is slow: {one.service_detail}" for one in living.values() if one.service_state == "slow")
+    yield from (f"{name}: process {pids} did not end" for name, pids in left)
+    yield from (f"{name}: {words}" for name, report in current.items() for words in report.held)
 
 
 def _of_contact(
@@ -438,7 +445,7 @@ def _of_contact(
 ) -> Iterator[str]:
     """Nodes that could not be queried, and nodes that do not hear each other."""
     lost = [node for node in nodes if node.contact]
-    yield from (sentence(node.name, node.contact, node.error, current) for node in lost)
+    yield from (contact_sentence(node.name, node.contact, node.error, current) for node in lost)
     for node in nodes:
         if node.error is not None and not node.contact:
             yield f"{node.name}: {node.error.what} (fix: {node.error.fix})"
@@ -446,39 +453,6 @@ def _of_contact(
     for name, report in living.items():
         if unexplained := [silent for silent in report.silent if silent not in explained]:
             yield f"{name} has not heard from {', '.join(unexplained)}"
-
-
-def _of_stopped_ranks(nodes: Sequence[NodeView]) -> Iterator[str]:
-    for node in nodes:
-        for rank in node.ranks:
-            if rank.state is RankState.STOPPED:
-                yield f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal"
-
-
-def _of_a_slow_service(living: Mapping[str, Report]) -> Iterator[str]:
-    for report in living.values():
-        if report.service_state == "slow":
-            yield f"the service is slow: {report.service_detail}"
-
-
-def _of_the_end(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> Iterator[str]:
-    """What a stop has left behind: processes, and GPU memory that is still in use."""
-    for node in nodes:
-        if node.left_behind:
-            yield f"{node.name}: process {', '.join(map(str, node.left_behind))} did not end"
-    yield from (f"{name}: {words}" for name, report in current.items() for words in report.held)
-
-
-def _of_other_runs(reports: Mapping[str, Report], run_id: str) -> Iterator[str]:
-    for name, report in reports.items():
-        if report.alive and report.run_id != run_id:
-            yield f"{name} is still in another run ({report.run_id})"
-
-
-def _same_remarks(living: Mapping[str, Report]) -> list[str]:
-    """The agents' remarks: one line for all nodes with the same remark."""
-    said = _sayers({name: report.remarks for name, report in living.items()})
-    return [f"{', '.join(names)}: {remark}" for remark, names in said.items()]
 
 
 def _proved(current: Mapping[str, Report]) -> tuple[str, ...]:

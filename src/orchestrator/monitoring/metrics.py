@@ -16,7 +16,7 @@ from orchestrator.doctor.rules.support.catalogue import UNKNOWN_CAUSE
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.overview import RouterGlance, degraded_reason
 from orchestrator.gang.pace import PHASES
-from orchestrator.gang.rates import CONGESTION, DISCARDS, ERRORS, WORD
+from orchestrator.gang.timeline import CONGESTION, DISCARDS, ERRORS, WORD
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState, NodeState

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from orchestrator.gang.overview import degraded_reason
-from orchestrator.gang.rails import restart_of
+from orchestrator.gang.paths import restart_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Event, ReceiverKind
@@ -59,8 +59,8 @@ def _word(view: GangView) -> str:
 def _trouble(view: GangView, at: float) -> Notice:
     cause, reason, event = view.cause, degraded_reason(view), Event.DEGRADED
     fix = cause.fix if cause else ""
-    if reason == "rails" and view.rails_back:
-        text, fix = f"{reason}: {'; '.join(view.rails_back[:3])}", restart_of(view.name)
+    if reason == "rails" and (back := view.rail_words(back=True)):
+        text, fix = f"{reason}: {'; '.join(back[:3])}", restart_of(view.name)
     elif view.state is not GangState.FAILED:
         text = f"{reason}: {cause.text if cause else '; '.join(view.remarks[:3]) or view.trouble}"
     elif cause is not None:

@@ -17,7 +17,8 @@ from orchestrator.cli.main import main, parser_of
 from orchestrator.cli.options import seconds
 from orchestrator.gang.commands import down, restart, rollback
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.restart import ROLLING, RestartResult
+from orchestrator.gang.steps.restart import RestartResult
+from orchestrator.gang.steps.restart_sequence import ROLLING
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.errors import Exit

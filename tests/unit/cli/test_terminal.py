@@ -31,7 +31,6 @@ from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.gang.guarding import GuardAction, GuardDecision
 from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.overview import Overview
-from orchestrator.gang.rates import PortRate
 from orchestrator.gang.steps.down import StopResult
 from orchestrator.gang.steps.raising import UpResult
 from orchestrator.gang.steps.restart import RestartResult
@@ -40,6 +39,7 @@ from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.live import NodeLoad
 from orchestrator.gang.steps.status.logs import LogLine
+from orchestrator.gang.timeline import PortRate
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.prepare import PrepareResult
 from orchestrator.hosts.steps.runner import HostEvent, HostResult

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,12 @@ from orchestrator.gang.guarding import (
     Policy,
     decide,
     held_back,
-    held_back_on_fewer,
     not_back_yet,
     noted,
-    outdated,
     restarted,
     returned,
     returning,
     settling,
-    spares_failed,
 )
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
@@ -205,6 +203,17 @@ def four(state: str, *, lost: tuple[str, ...] = (), missing: tuple[str, ...] = (
     return GangView(name="gang0", state=GangState(state), trouble=trouble, cause=CAUSE, nodes=nodes, missing=missing)
 
 
+def with_a_spare(seen: GangView, *, lost: bool = False) -> GangView:
+    spare = NodeView(name="spare0", node_rank=-1, state=NodeState("spare"), error=LOST if lost else None, spare=True)
+    return replace(seen, spares=(spare,))
+
+
+def with_stand_in(seen: GangView, **more: Any) -> GangView:
+    """A spare has a node's place."""
+    spare = NodeView(name="spare0", node_rank=2, state=NodeState(seen.state.value), alive=True, spare=True, **more)
+    return replace(seen, nodes=(*seen.nodes, spare))
+
+
 def decisions(view: GangView, memory: GuardMemory, *moments: float, policy: Policy = GOES_ON) -> list[GuardDecision]:
     made = []
     for now in moments:
@@ -252,59 +261,16 @@ def test_a_node_with_a_finding_of_severity_stop_counts_as_away() -> None:
     assert (then.do, then.without) == (GuardAction.DEGRADE, ("node1",))
 
 
-def test_a_gang_that_goes_on_can_lose_another_node() -> None:
-    (decision,) = decisions(
-        four("failed", lost=("node0", "node2"), missing=("node2",)), GuardMemory(away_since=0.0), 60
-    )
-    assert (decision.do, decision.without) == (GuardAction.DEGRADE, ("node0", "node2"))
-
-
-def test_a_node_that_is_back_takes_part_when_another_one_is_lost() -> None:
-    seen, memory = four("failed", lost=("node0",), missing=("node2",)), GuardMemory(away_since=0.0)
-    (decision,) = decisions(seen, memory, 60)
-    assert (decision.do, decision.without) == (GuardAction.DEGRADE, ("node0",))
-    assert "node2" not in decision.why
-    refused = held_back_on_fewer(memory, 60, GOES_ON, "GPU-MISSING", ("node2",))
-    (again,) = decisions(seen, refused, 62)
-    assert (again.do, again.without) == (GuardAction.DEGRADE, ("node0", "node2")), (
-        "unless the doctor has something against it"
-    )
-    two = replace(memory, hopeless=("node0", "node2"))
-    assert decide(seen, two, 60, GOES_ON)[0].without == ("node0",), "that two can't run says nothing of three"
-
-
-def test_a_spare_whose_place_is_free_again_takes_part_when_another_node_is_lost() -> None:
-    stand_in = NodeView(name="spare0", node_rank=2, state=NodeState.FAILED, alive=True, spare=True)
-    seen = four("failed", lost=("node0",), missing=("node2",))
-    (back,) = decisions(replace(seen, nodes=(*seen.nodes, stand_in)), GuardMemory(away_since=0.0), 60)
-    assert (back.do, back.without) == (GuardAction.DEGRADE, ("node0",))
-    dead = replace(stand_in, error=LOST)
-    seen = four("failed", missing=("node2",))
-    (dies,) = decisions(replace(seen, nodes=(*seen.nodes, dead)), GuardMemory(away_since=0.0), 60)
-    assert (dies.do, dies.without) == (GuardAction.DEGRADE, ("spare0",)), "its own nodes are all there"
-
-
-def test_a_survivor_that_the_doctor_refuses_counts_no_restart_and_is_left_out_at_once() -> None:
-    seen, memory = with_a_spare(four("failed", lost=("node0",))), GuardMemory(away_since=0.0, restarts=1)
-    (first,) = decisions(seen, memory, 60)
-    assert (first.do, first.without) == (GuardAction.DEGRADE, ("node0",))
-    refused = held_back_on_fewer(memory, 60, GOES_ON, "GPU-MISSING", ("node1",))
-    assert refused.restarts == 1
-    assert decide(seen, refused, 60, GOES_ON)[0].without == ("node0", "node1"), "the spare did nothing"
-    (spare,) = decisions(seen, held_back_on_fewer(memory, 60, GOES_ON, "GPU-MISSING", ("spare0",)), 60)
-    assert spare.without == ("node0", "spare0")
-
-
 def test_what_nobody_is_to_be_left_out_for_is_looked_at_again_after_a_pause() -> None:
     seen, memory = four("failed", lost=("node0",)), GuardMemory(away_since=0.0)
-    refused = held_back_on_fewer(memory, 60, GOES_ON, "RAIL-SUBNETS", ())
+    refused = held_back(memory, 60, GOES_ON, "RAIL-SUBNETS", (), on_fewer=True)
     assert [one.do.value for one in decisions(seen, refused, 61, 69, 70)] == ["wait", "wait", "degrade"]
 
 
 def test_a_node_that_was_refused_beside_a_lost_one_is_asked_for_again() -> None:
     """Nothing fits the two that are left; healed, the refused one makes three."""
     seen = four("failed", lost=("node0",))
-    refused = held_back_on_fewer(GuardMemory(away_since=0.0), 60, GOES_ON, "GPU-MISSING", ("node1",))
+    refused = held_back(GuardMemory(away_since=0.0), 60, GOES_ON, "GPU-MISSING", ("node1",), on_fewer=True)
     hopeless = replace(refused, hopeless=("node0", "node1"))
     before, then = decisions(seen, hopeless, 69, 70)
     assert before.do is GuardAction.WAIT
@@ -312,9 +278,46 @@ def test_a_node_that_was_refused_beside_a_lost_one_is_asked_for_again() -> None:
 
 
 AWAY, ONE = GuardMemory(away_since=0.0), ("node2",)
+
+
+def refused(memory: GuardMemory, *names: str) -> GuardMemory:
+    """The doctor forbade a start without the nodes that are away, because of these."""
+    return held_back(memory, 60, GOES_ON, "GPU-MISSING", names, on_fewer=True)
+
+
+BOTH_LOST, FIRST_LOST = four("failed", lost=("node0", "node2"), missing=ONE), four("failed", lost=("node0",))
+FIRST_LOST_BACK, WAITS = four("failed", lost=("node0",), missing=ONE), with_a_spare(four("failed", lost=ONE))
+LEFT_OUT: list[tuple[str, GangView, GuardMemory, tuple[str, ...]]] = [
+    ("a gang that goes on loses another one", BOTH_LOST, AWAY, ("node0", "node2")),
+    ("a node that is back takes part", FIRST_LOST_BACK, AWAY, ("node0",)),
+    ("unless the doctor has something against it", FIRST_LOST_BACK, refused(AWAY, "node2"), ("node0", "node2")),
+    ("that two can't run says nothing of three", FIRST_LOST_BACK, replace(AWAY, hopeless=("node0", "node2")),
+     ("node0",)),
+    ("so does a spare whose place is free again", with_stand_in(FIRST_LOST_BACK), AWAY, ("node0",)),
+    ("a stand-in dies, all of its own nodes are there", with_stand_in(four("failed", missing=ONE), error=LOST), AWAY,
+     ("spare0",)),
+    ("the spare did nothing", with_a_spare(FIRST_LOST), refused(AWAY, "node1"), ("node0", "node1")),
+    ("the doctor refuses the spare", with_a_spare(FIRST_LOST), refused(AWAY, "spare0"), ("node0", "spare0")),
+    ("a spare takes the place", WAITS, AWAY, ONE),
+    ("a spare that is lost", with_a_spare(four("failed", lost=ONE), lost=True), AWAY, ("node2", "spare0")),
+    ("a spare that failed", WAITS, replace(AWAY, unfit=("spare0",)), ("node2", "spare0")),
+    ("a spare alone is enough", with_a_spare(four("failed", lost=FOUR)), AWAY, FOUR),
+    ("others are away than those that no layout fits", four("failed", lost=("node1", "node2")),
+     replace(AWAY, hopeless=ONE), ("node1", "node2")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("about", "view", "memory", "without"), LEFT_OUT)
+def test_who_is_left_out(about: str, view: GangView, memory: GuardMemory, without: tuple[str, ...]) -> None:
+    (decision,) = decisions(view, memory, 60)
+    assert (decision.do, decision.without) == (GuardAction.DEGRADE, without), about
+    assert refused(memory, "node1").restarts == memory.restarts, "a refusal counts none"
+
+
 GOING_ON: list[tuple[str, GangView, GuardMemory, str]] = [
     ("nobody is left", four("failed", lost=FOUR), AWAY, "wait"),
     ("no layout fits", four("failed", lost=ONE), replace(AWAY, hopeless=ONE), "wait"),
+    ("no layout fits, a spare or not", WAITS, replace(AWAY, hopeless=ONE), "wait"),
     ("it has just failed", four("failed", lost=ONE), replace(AWAY, not_before=99), "wait"),
     ("too often", four("failed", lost=ONE), replace(AWAY, restarts=3), "give-up"),
     ("a rank died on three nodes", four("failed", missing=ONE), NEW, "restart"),
@@ -323,6 +326,8 @@ GOING_ON: list[tuple[str, GangView, GuardMemory, str]] = [
     ("it is back", four("degraded", missing=ONE, trouble="nodes"), NEW, "return"),
     ("not looked yet", four("degraded", missing=ONE, trouble="nodes"), GuardMemory(return_at=99), "warn"),
     ("worse first", four("degraded", missing=ONE, trouble="hung"), NEW, "restart"),
+    ("its node is back", with_stand_in(four("ready", missing=ONE)), NEW, "return"),
+    ("its node is away", with_stand_in(four("ready", lost=ONE, missing=ONE)), NEW, "nothing"),
 ]
 
 
@@ -347,12 +352,6 @@ def test_serving_on_fewer_nodes_for_long_forgets_the_restarts() -> None:
     assert memory.restarts == 0
 
 
-def test_nodes_that_no_layout_fits_are_not_tried_again_until_others_are_away() -> None:
-    memory = GuardMemory(away_since=0.0, hopeless=("node2",))
-    assert decide(four("failed", lost=("node2",)), memory, 90, GOES_ON)[0].do is GuardAction.WAIT
-    assert decide(four("failed", lost=("node1", "node2")), memory, 90, GOES_ON)[0].do is GuardAction.DEGRADE
-
-
 NO_RAIL = "node2: none of its RDMA ports can be used"
 
 
@@ -363,7 +362,7 @@ def test_a_plan_that_a_node_can_not_carry_out_any_more_is_replaced_once_that_has
         decision, memory = decide(seen, memory, now, POLICY)
         if decision.do in (GuardAction.RESTART, GuardAction.REPLAN):
             made.append((now, decision.do))
-            memory = outdated(memory, now, POLICY, NO_RAIL)
+            memory = held_back(memory, now, POLICY, NO_RAIL, outdated=True)
     assert made == [(now, GuardAction.RESTART) for now in (0, 10, 30, 70)] + [(150, GuardAction.REPLAN)]
     assert memory.restarts == 0
     (last,) = decisions(seen, replace(memory, not_before=0), 200)
@@ -395,35 +394,6 @@ def test_a_gang_that_is_back_on_its_rails_has_forgotten_that_it_was_planned_anew
     for now in (0, POLICY.stable_s):
         _, memory = decide(seen, memory, now, POLICY)
     assert (memory.replanned, memory.returned) == ("p", 2), "it is not as it was, however long it serves"
-
-
-def with_a_spare(seen: GangView, *, lost: bool = False) -> GangView:
-    spare = NodeView(name="spare0", node_rank=-1, state=NodeState("spare"), error=LOST if lost else None, spare=True)
-    return replace(seen, spares=(spare,))
-
-
-def test_a_spare_that_can_not_take_the_place_is_left_out_with_the_node() -> None:
-    away, memory = four("failed", lost=("node2",)), GuardMemory(away_since=0.0)
-    (taken,) = decisions(with_a_spare(away), memory, 60)
-    assert (taken.do, taken.without) == (GuardAction.DEGRADE, ("node2",))
-    (lost,) = decisions(with_a_spare(away, lost=True), memory, 60)
-    (failed,) = decisions(with_a_spare(away), spares_failed(memory, ("spare0",)), 60)
-    assert lost.without == failed.without == ("node2", "spare0")
-    assert decide(with_a_spare(away), replace(memory, hopeless=("node2",)), 60, GOES_ON)[0].do is GuardAction.WAIT
-
-
-def test_a_spare_alone_is_enough_to_go_on() -> None:
-    (decision,) = decisions(with_a_spare(four("failed", lost=FOUR)), GuardMemory(away_since=0.0), 60)
-    assert decision.do is GuardAction.DEGRADE
-
-
-def test_a_gang_on_a_spare_returns_once_its_node_is_back() -> None:
-    stand_in = NodeView(name="spare0", node_rank=2, state=NodeState("ready"), alive=True, spare=True)
-    ready = four("ready", missing=("node2",))
-    seen = replace(ready, nodes=(*ready.nodes, stand_in))
-    assert decide(seen, GuardMemory(), 70, GOES_ON)[0].do is GuardAction.RETURN
-    away = replace(four("ready", lost=("node2",), missing=("node2",)))
-    assert decide(replace(away, nodes=(*away.nodes, stand_in)), GuardMemory(), 70, GOES_ON)[0].do is GuardAction.NOTHING
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from tests.support.reference_cluster import gang, topologies, topology
 from tests.support.reference_plan import plan_of, staged
 
-from orchestrator.gang.steps.replay import resolved_on
+from orchestrator.gang.steps.staging import resolved_on
 from orchestrator.model.inventory import NodeSpec, Overrides
 from orchestrator.model.topology import RAILS, Area, NotRead, Topology
 from orchestrator.planning.facts_of_now import Moved, gone, moved, off_the_rails

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import recorded_release as recorded
 
-from orchestrator.gang.actions import Goal, actions
+from orchestrator.gang.actions import Goal, next_step
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import progress as progress_block
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
@@ -167,7 +167,7 @@ def everything_about(view: GangView) -> None:
     downtime_words(view, 30.0)
     decide(view, GuardMemory(), 0.0, Policy())
     for run_id in ("", view.run_id):
-        actions(Goal(plan_id="p", run_id=run_id), view)
+        next_step(Goal(plan_id="p", run_id=run_id), view)
     last_verdict("gang0", {"node0": [], "node1": []})
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import recorded_release as recorded
 from tests.support.messages import message
 
-from orchestrator.gang.steps.replay import staged_request
+from orchestrator.gang.steps.staging import staged_request
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.agent.staged_run import run_of

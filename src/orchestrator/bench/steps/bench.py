@@ -35,7 +35,7 @@ from orchestrator.doctor.steps.look import look
 from orchestrator.engines import bench_client
 from orchestrator.engines.bench_client import BenchResult, DecodeLog
 from orchestrator.engines.registry import engine_of
-from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import JobLine, JobOrder

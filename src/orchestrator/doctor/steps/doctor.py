@@ -10,7 +10,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, gangs_of
 from orchestrator.doctor.rules.support.registry import LISTED_BY, all_rules, run_rules
 from orchestrator.doctor.steps.connectivity import try_ways
 from orchestrator.doctor.steps.look import look, named_stack
-from orchestrator.gang.rails import layout_of
+from orchestrator.gang.paths import layout_of
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.loading.resources import Library

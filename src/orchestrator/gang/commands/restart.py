@@ -12,16 +12,8 @@ from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_dry_run, interrupted, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.restart import (
-    RESTART,
-    ROLLING,
-    RestartRequest,
-    RestartResult,
-    RestartVerb,
-    can_roll,
-    rehearse_restart,
-    restart,
-)
+from orchestrator.gang.steps.restart import RestartResult, can_roll, rehearse_restart, restart
+from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory

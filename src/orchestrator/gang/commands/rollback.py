@@ -9,7 +9,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.outcome import add_dry_run
 from orchestrator.gang.commands.restart import carry_out, show_restarted
-from orchestrator.gang.steps.restart import RestartRequest
+from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.model.chosen import refuse_unnamed
 

@@ -13,7 +13,7 @@ from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.raising import UpRequest, UpResult
-from orchestrator.gang.steps.resume import rehearse_resume, resume
+from orchestrator.gang.steps.restart import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.up import rehearse, up
 from orchestrator.model.chosen import without
@@ -107,16 +107,16 @@ def _finish(args: argparse.Namespace, screen: Screen) -> int:
         return show_rehearsal(rehearse_resume(inventory, args.gang), screen)
     try:
         with RisingProgress(screen) as shown:
-            done = resume(inventory, args.gang, shown, command=command_line(), timeout_s=args.timeout)
+            views, left = resume(inventory, args.gang, shown, command=command_line(), timeout_s=args.timeout)
     except KeyboardInterrupt:
         screen.say("detached: gangs that were started continue on their own; repeat `l40s-deploy up` to finish")
         return Exit.INTERRUPTED
-    checks = answers("after_ready", inventory, done.views, args, screen)
+    checks = answers("after_ready", inventory, views, args, screen)
     if args.json:
-        screen.json({"left": list(done.words), **status_json(done.views), **checks_json(checks)})
+        screen.json({"left": list(left), **status_json(views), **checks_json(checks)})
     else:
-        finished = [f"finished: {', '.join(view.name for view in done.views)}"] if done.views else []
-        screen.show(*finished, *done.words)
+        finished = [f"finished: {', '.join(view.name for view in views)}"] if views else []
+        screen.show(*finished, *left)
     return say_checks(checks, screen)
 
 

@@ -18,8 +18,8 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.tables import cell, plain_table
 from orchestrator.gang.commands.gangs import LOAD_TITLES, LoadCells, around_block, gang_block, lines, node_words
 from orchestrator.gang.overview import Overview
-from orchestrator.gang.rates import PortRate
 from orchestrator.gang.steps.status.live import HOT_C, GangLoad, Moment, NodeLoad, Watching, live_json
+from orchestrator.gang.timeline import PortRate
 from orchestrator.gang.view import GangView
 from orchestrator.protocol.gauges import GpuGauges, slowed_by
 from orchestrator.protocol.report import RankState

@@ -6,13 +6,12 @@ the stop. A guard asks them before it restarts a gang that failed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.doctor.steps.doctor import Examination, check_accept, examine, sort_out
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.replay import Staged, resolved_on
-from orchestrator.gang.steps.staging import other_checkpoint
+from orchestrator.gang.steps.staging import Staged, other_checkpoint, resolved_on
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.deadlines import ARM_S
 from orchestrator.model.errors import DeployError, FindingsError, InputError
@@ -109,14 +108,10 @@ def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> StartRefusal | Non
 
 def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: Watcher) -> None:
     """Report planned hardware that a node no longer has."""
-    for node in plan.gang.nodes:
-        name = node.name
-        if name not in nodes:
-            continue
-        request, _ = resolved_on(node, plan.requests[name], nodes)
-        words = ", ".join(gone(request, nodes[name]))
-        if words:
-            words = f"{name} no longer has what its plan needs: {words}"
+    for node in (one for one in plan.gang.nodes if one.name in nodes):
+        request, _ = resolved_on(node, plan.requests[node.name], nodes)
+        if words := ", ".join(gone(request, nodes[node.name])):
+            words = f"{node.name} no longer has what its plan needs: {words}"
             watcher.step(plan.gang.name, f"{words}; `l40s-deploy plan --diff` shows what `up` would change")
 
 
@@ -126,7 +121,7 @@ def refuse_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> None:
         raise against.error
 
 
-def against_on_nodes(fleet: Fleet, plans: Iterable[Staged]) -> StartRefusal | None:
+def against_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> StartRefusal | None:
     """What the nodes' agents would refuse: no stack or model, another checkpoint than the others have, a port or a GPU
     that somebody else holds."""
     plan_of = {node.name: plan for plan in plans for node in plan.gang.nodes}
@@ -138,17 +133,14 @@ def against_on_nodes(fleet: Fleet, plans: Iterable[Staged]) -> StartRefusal | No
         return ask(session, "check", asked, CheckAnswer, deadline_s=ARM_S)
 
     told = fleet.on_every(one, only=list(plan_of))
-    refused = {name: _refusal(name, told.values[name]) for name in plan_of if told.values.get(name, _NONE).refusals}
+    refused = {name: _refusal(name, answer) for name, answer in told.values.items() if answer.refusals}
     for error in (*told.failures.values(), *refused.values()):
         return StartRefusal(error=error, nodes=(*told.failures, *refused))
-    for plan in {plan.gang.name: plan for plan in plan_of.values()}.values():
+    for plan in plans:
         checkpoints = {name: told.values[name].checkpoint for name in plan.requests if name in told.values}
         if different := other_checkpoint(plan.requests, checkpoints):
             return StartRefusal(error=different)
     return None
-
-
-_NONE = CheckAnswer()
 
 
 def _refusal(name: str, told: CheckAnswer) -> FindingsError:

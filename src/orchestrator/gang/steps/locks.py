@@ -65,7 +65,13 @@ def fence(fleet: Fleet, gang: str, node: str = "") -> str:
 
 @dataclass(eq=False)
 class GangLock:
-    """The lock on one gang, held between `with`. With `partial`, unreachable nodes are no obstacle."""
+    """The lock on one gang, held between `with`. With `partial`, unreachable nodes are no obstacle.
+
+    why:    for the audit log, where the command does not say it all
+    full:   with `partial`: nodes without room for it on their disk
+    _taken: the nodes where we got it: all, or with `partial` all that could be reached
+    _lost:  the answers of the nodes on which another command has it, by name
+    """
 
     fleet: Fleet
     gang: GangSpec
@@ -73,15 +79,11 @@ class GangLock:
     partial: bool = False
     force: bool = False
     why: str = ""
-    """For the audit log, where the command does not say it all."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     full: Collection[str] = ()
-    """With `partial`: nodes without room for it on their disk."""
     _nodes: Collection[str] = ()
     _taken: Collection[str] = ()
-    """Those of them where we got it: all, or with `partial` all that could be reached."""
     _lost: Mapping[str, LockAnswer] = field(default_factory=dict)
-    """The answers of the nodes on which another command has it, by name."""
     _renewed_at: float = 0.0
     _given_back: threading.Event = field(default_factory=threading.Event)
 
@@ -212,10 +214,9 @@ class GangLock:
         return _held_by(holder, self.gang.name, node, fix)
 
     def _lost_to(self, lost: Mapping[str, LockAnswer]) -> LockHeld:
-        node, answer = next(iter(lost.items()))
-        now = "no command holds it now; it was taken over or released by force"
-        if answer.held is not None:
-            now = f"{answer.held.name} holds it with `{answer.held.command}`"
+        node, held = next((node, answer.held) for node, answer in lost.items())
+        free = "no command holds it now; it was taken over or released by force"
+        now = free if held is None else f"{held.name} holds it with `{held.command}`"
         return LockHeld(
             f"the lock on gang {self.gang.name} was lost: {now}; nothing more was done",
             where=node,
@@ -268,7 +269,14 @@ def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = 
             if lock.held.token and not (lock.held.stale or force):
                 fix = "wait for it, or stop it. Use --force only if you are sure that it is not running"
                 raise _held_by(lock.held, lock.gang, lock.node, fix)
-        return tuple(_give_back(fleet, lock) for lock in found if lock.held.token or lock.error)
+        taken = {lock.node: lock for lock in found if lock.held.token}
+
+        def one(session: Session) -> LockAnswer:  # by its token: a lock that another command has taken meanwhile stays
+            lock = taken[session.spec.name]
+            return ask_lock(session, LockRequest(**where(session.spec, lock.gang), op="release", token=lock.held.token))
+
+        fleet.on_every(one, only=list(taken)).all()
+        return tuple(lock for lock in found if lock.held.token or lock.error)
 
 
 def _held_by(holder: LockHolder, gang: str, node: str, fix: str) -> LockHeld:
@@ -301,15 +309,3 @@ def _shown(held: LockHolder | None) -> LockHolder:
         command=held.command or "a lock file that can't be read",
         stale=held.stale or has_ended(held),
     )
-
-
-def _give_back(fleet: Fleet, lock: NodeLock) -> NodeLock:
-    """By its token: a lock that another command has taken meanwhile stays."""
-    if lock.error is not None:
-        return lock
-
-    def one(session: Session) -> LockAnswer:
-        return ask_lock(session, LockRequest(**where(session.spec, lock.gang), op="release", token=lock.held.token))
-
-    fleet.on_every(one, only=[lock.node]).all()
-    return lock

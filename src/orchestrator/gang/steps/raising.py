@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from orchestrator.doctor.steps.doctor import refuse
-from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, actions, on_its_way
-from orchestrator.gang.contact import Contact
+from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, next_step, on_its_way
+from orchestrator.gang.paths import Contact
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
-from orchestrator.gang.steps.staging import other_checkpoint, staging_requests
+from orchestrator.gang.steps.staging import Staged, other_checkpoint, staging_requests
 from orchestrator.gang.steps.status.reports import because, see, where
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, with_spares
@@ -127,28 +126,6 @@ class UpResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rising:
-    """One gang to start.
-
-    document: the plan as the record on this machine keeps it
-    requests: staging requests by node name, for a run id and a key
-    """
-
-    gang: GangSpec
-    plan_id: str
-    document: Mapping[str, Any]
-    requests: Callable[[str, str], Mapping[str, StagingRequest]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedGangs:
-    """The gangs as they were last seen, and which of them were ready before."""
-
-    views: tuple[GangView, ...]
-    ready_before: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFleet:
     """What `up` has before it starts anything: every node answers, is locked, and has its part of the plan.
 
@@ -215,39 +192,30 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked
         )
 
 
-def risings(
-    gangs: Sequence[GangSpec],
-    plan: Plan,
-    request: UpRequest,
-    *,
-    running: Mapping[str, str] = MappingProxyType({}),
-) -> list[Rising]:
-    """What a plan says of these gangs, in the plan's order."""
+def starts_of(
+    gangs: Sequence[GangSpec], plan: Plan, request: UpRequest, *, running: Mapping[str, str] = MappingProxyType({})
+) -> list[Staged]:
+    """What a plan says of these gangs, in the plan's order. running: ids of plans that mean the same, by gang."""
     scripts, document = launch_scripts(plan), plan_json(plan)
     # gangs are tested one after another; an armed one may have to wait for all the others
     test_s = sum(check.most_s for check in request.before_go) * len(plan.gangs)
+    by_name = {gang.name: gang for gang in gangs}
 
-    def requests(gang: GangSpec, planned: GangPlan, run_id: str, key: str) -> Mapping[str, StagingRequest]:
+    def requests(one: GangPlan) -> Mapping[str, StagingRequest]:
         made = staging_requests(
-            gang,
-            planned,
+            by_name[one.name],
+            one,
             scripts,
-            plan_id=running.get(gang.name, plan.plan_id),
-            run_id=run_id,
-            key=key,
+            plan_id=running.get(one.name, plan.plan_id),
+            run_id="",
+            key="",
             hung_after_s=request.hung_after_s,
             asked=request.to_repeat,
         )
-        return {name: one.tested_for(test_s) for name, one in made.items()}
+        return {name: node.tested_for(test_s) for name, node in made.items()}
 
-    by_name = {gang.name: gang for gang in gangs}
     return [
-        Rising(
-            gang=by_name[one.name],
-            plan_id=running.get(one.name, plan.plan_id),
-            document=document,
-            requests=partial(requests, by_name[one.name], one),
-        )
+        Staged(gang=by_name[one.name], requests=requests(one), document=document)
         for one in plan.gangs
         if one.name in by_name
     ]
@@ -255,50 +223,39 @@ def risings(
 
 def raise_all(
     fleet: Fleet,
-    risings: Sequence[Rising],
+    starts: Sequence[Staged],
     watcher: Watcher,
     *,
     timeout_s: float,
     undo_on_interrupt: bool = False,
     before_go: BeforeGo | None = None,
-) -> StartedGangs:
-    """Start gangs, wherever their plans come from. Raises as `up` does, with nothing left of a failed gang.
+) -> tuple[GangView, ...]:
+    """Start gangs, wherever their plans come from; as they were seen last. Raises as `up` does, with nothing left of a
+    failed gang.
 
     An interruption leaves gangs whose ranks were told to start unchanged, and raises Undone if there were others.
     """
-    begin = time.monotonic()
-    rises = [_Rise(fleet, rising, watcher, before_go) for rising in risings]
+    rises = [_Rise(fleet, start, watcher, before_go) for start in starts]
     try:
-        views = _follow(fleet, rises, timeout_s, watcher, begin)
+        return _follow(fleet, rises, timeout_s, watcher)
     except KeyboardInterrupt as interrupted:
         waiting = [rise for rise in rises if rise.waits]
         for rise in rises if undo_on_interrupt else waiting:
             rise.undo()
         if not waiting or isinstance(interrupted, Detached):
             raise
-        raise _undone(rises, waiting) from interrupted
+        goes_on = any(rise.open for rise in rises if rise not in waiting)
+        raise Undone(tuple(rise.gang.name for rise in waiting), goes_on=goes_on) from interrupted
     except BaseException:
         for rise in rises:
             rise.undo(unless_ended=True)
         raise
-    return StartedGangs(views=views, ready_before=frozenset(rise.gang.name for rise in rises if rise.ready_before))
 
 
-def _undone(rises: Sequence[_Rise], waiting: Sequence[_Rise]) -> Undone:
-    names = tuple(rise.gang.name for rise in waiting)
-    return Undone(names, goes_on=any(rise.open for rise in rises if rise not in waiting))
-
-
-def _follow(
-    fleet: Fleet,
-    rises: Sequence[_Rise],
-    timeout_s: float,
-    watcher: Watcher,
-    begin: float,
-) -> tuple[GangView, ...]:
+def _follow(fleet: Fleet, rises: Sequence[_Rise], timeout_s: float, watcher: Watcher) -> tuple[GangView, ...]:
+    begin, patience = time.monotonic(), USUAL
     failures: list[DeployError] = []
     seen: dict[str, str] = {}
-    patience = USUAL
     while True:
         looked = time.monotonic()
         views = see(fleet, [rise.gang for rise in rises], seen=seen, patience=patience)
@@ -320,53 +277,46 @@ def _follow(
 
 @dataclass
 class _Rise:
-    """One gang that is being started."""
+    """One gang that is being started.
+
+    joined, followed: another command starts it with the same plan; did so, and this one waited for that
+    broke: what made the start fail on this side, of which no agent can know
+    staged: what this command has staged, by node; gone: its ranks were told to start
+    well_at: when a look last began at which every node answered and the gang was not degraded
+    lost: nodes that have not answered for as long as a connection may take, or that no agent hears either
+    leave: what runs there is left as it is, whatever ends this command
+    """
 
     fleet: Fleet
-    rising: Rising
+    start: Staged
     watcher: Watcher
     before_go: BeforeGo | None = None
     goal: Goal = field(init=False)
     record: RunRecord | None = None
     done: bool = False
     failed: bool = False
-    waited: bool = False
-    """It was running already, and was not ready."""
     joined: bool = False
-    """Another command is starting it with the same plan."""
     followed: bool = False
-    """Another command was starting it, and this one waited for that."""
     broke: Cause | None = None
-    """What made the start fail on this side, of which no agent can know."""
     staged: Mapping[str, StagingRequest] = field(default_factory=dict)
-    """What this command has staged, by node."""
     gone: bool = False
-    """Its ranks were told to start."""
     well_at: float = field(init=False)
-    """When a look last began at which every node answered and the gang was not degraded."""
     lost: frozenset[str] = frozenset()
-    """Nodes that have not answered for as long as a connection may take, or that no agent hears either."""
     leave: bool = False
-    """What runs there is left as it is, whatever ends this command."""
 
     def __post_init__(self) -> None:
         self.well_at = time.monotonic()
-        self.goal = Goal(plan_id=self.rising.plan_id, lease_s=self.gang.leader.lease_s)
+        self.goal = Goal(plan_id=self.start.plan_id, lease_s=self.gang.leader.lease_s)
 
     @property
     def gang(self) -> GangSpec:
         """The gang."""
-        return self.rising.gang
+        return self.start.gang
 
     @property
     def open(self) -> bool:
         """Neither ready nor failed yet."""
         return not (self.done or self.failed)
-
-    @property
-    def ready_before(self) -> bool:
-        """It is ready, and this command neither staged it nor waited for it."""
-        return self.done and not self.goal.run_id and not self.waited
 
     @property
     def waits(self) -> bool:
@@ -382,14 +332,13 @@ class _Rise:
             node.name for node in view.unreachable if troubled_s >= CONNECT_S or node.contact is Contact.NODE
         )
         try:
-            acted = [self._act(action, view) for action in actions(self.goal, view, troubled_s)]
+            return self._act(next_step(self.goal, view, troubled_s), view)
         except DeployError as failure:
             self._event("failed", where=failure.where, text=failure.what)
             self.failed = True
             self.undo()
             failures.append(failure)
             return True
-        return any(acted)
 
     def give_up(self, view: GangView, waited: float) -> DeployError:
         """The timeout has passed: stop it, and report which nodes were late."""
@@ -412,31 +361,41 @@ class _Rise:
     def _act(self, action: Action, view: GangView) -> bool:
         self.joined = not self.goal.run_id and on_its_way(self.goal, view)
         self.followed = self.followed or self.joined
-        if action.do is not StepKind.WAIT:
-            self._event(action.do.value, nodes=action.nodes, why=action.why)
-        carry_out: dict[StepKind, Callable[[], object]] = {
-            StepKind.STAGE: self._stage,
-            StepKind.ARM: lambda: self._arm(action.nodes),
-            StepKind.GO: lambda: self._go(action.nodes),
-            StepKind.STOP_NOW: lambda: self._stop_now(action.nodes),
-            StepKind.DONE: self._done,
-            StepKind.FAIL: lambda: self._fail(view, action.why),
-            StepKind.REFUSE: lambda: self._refuse(action.why),
-            StepKind.GIVE_UP: lambda: self._give_up_on(view, action.why),
-            StepKind.LOST: lambda: self._lose(view),
-        }
         if action.do is StepKind.WAIT:
-            self.waited = self.waited or not self.goal.run_id
             return False
-        carry_out[action.do]()
+        self._event(action.do.value, nodes=action.nodes, why=action.why)
+        match action.do:
+            case StepKind.STAGE:
+                self._stage()
+            case StepKind.ARM:
+                self._arm(action.nodes)
+            case StepKind.GO:
+                self._go(action.nodes)
+            case StepKind.STOP_NOW:
+                self._stop_now(action.nodes)
+            case StepKind.DONE:
+                self.done = True
+            case StepKind.FAIL:
+                raise failure_of(view, action.why)
+            case StepKind.GIVE_UP:
+                self.broke = view.late or self.broke
+                raise failure_of(replace(view, cause=view.late), action.why)
+            case StepKind.LOST:
+                raise self._lost(view)
+            case StepKind.REFUSE:
+                raise InputError(
+                    f"this gang runs another plan: {action.why}; the requested plan is {self.goal.plan_id}",
+                    where=f"gang {self.gang.name}",
+                    fix="run the same command again; it starts from what is running now",
+                )
         return True
 
     def _stage(self) -> None:
         still_ours(self.fleet, [self.gang])
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.rising.document)
+        self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.start.recorded())
         self.watcher.step(self.gang.name, "staging")
-        requests = self.rising.requests(run_id, secrets.token_hex(32))
+        requests = self.start.of_run(run_id, secrets.token_hex(32))
         self.goal, self.staged = replace(self.goal, run_id=run_id, stops=0), requests
         nodes = tuple(node.name for node in self.gang.nodes)
         staged = self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
@@ -471,34 +430,17 @@ class _Rise:
         order = StopRequest(now=True, clear=not ours, deadline_s=KILL_S - MARGIN_S, because=because(self.broke))
         self._on(nodes, "stop", lambda _: order, KILL_S)
 
-    def _done(self) -> None:
-        self.done = True
-
-    def _fail(self, view: GangView, why: str) -> None:
-        raise failure_of(view, why)
-
-    def _give_up_on(self, view: GangView, why: str) -> None:
-        self.broke = view.late or self.broke
-        self._fail(replace(view, cause=view.late), why)
-
-    def _lose(self, view: GangView) -> None:
+    def _lost(self, view: GangView) -> DeployError:
         """Nothing can be staged or told to start without every node. What other commands began, and ranks that run
         already, are left alone."""
         if self.followed and view.state is GangState.FAILED:
-            raise failure_of(view)
+            return failure_of(view)
         failure = together({node.name: node.error for node in view.unreachable if node.error is not None})
         self.leave = self.gone or not self.goal.run_id
         if self.gone:
             failure.what += f"\n    what was started of {self.gang.name} continues on its own"
         self.broke = Cause(node=view.unreachable[0].name, text=f"can't be reached: {failure.what}", fix=failure.fix)
-        raise failure
-
-    def _refuse(self, why: str) -> None:
-        raise InputError(
-            f"this gang runs another plan: {why}; the requested plan is {self.goal.plan_id}",
-            where=f"gang {self.gang.name}",
-            fix="run the same command again; it starts from what is running now",
-        )
+        return failure
 
     def _all(
         self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float

@@ -1,4 +1,5 @@
-"""The verbs that restart gangs: which plan each wants, and in which order. `restart_sequence` has the steps.
+"""The verbs that restart gangs, which plan each wants, and in which order; and what an interrupted command has begun is
+finished, from wherever the nodes are now: by a guard, by the next `up`. `restart_sequence` has the steps.
 
 restart        the plan that its nodes have, all gangs in one turn
 --rolling      the same, gang by gang, while the others serve behind the router
@@ -8,82 +9,28 @@ rollback       the plan before, gang by gang; where it does not come up, the one
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 
-from orchestrator.gang.operations import OperationKind
+from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import refuse_starts
+from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.operation import Operation, kept
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.replay import Staged, facts_of_now, staged_plan
-from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
-from orchestrator.gang.steps.router.routing import Router, serving_router, take_in_serving, wanted_router
-from orchestrator.gang.steps.status.reports import as_they_run, see
+from orchestrator.gang.steps.restart_sequence import ROLLING, GangRestart, RestartRequest, RestartSequence
+from orchestrator.gang.steps.router.routing import Router, rejoin, serving_router, take_in_serving, wanted_router
+from orchestrator.gang.steps.staging import facts_of_now, staged_plan
+from orchestrator.gang.steps.status.reports import as_they_run, interrupted, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import FindingsError, InputError, NodeError
+from orchestrator.model.errors import DeployError, FindingsError, InputError, NodeError
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.planning.steps.changes import GangRehearsal, would
 from orchestrator.remote.fleet import Fleet, StragglerWait
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartVerb:
-    """What one verb wants.
-
-    what:     as the nodes remember it
-    done:     what was done to a gang afterwards, as text
-    together: all gangs at a time, whose requests the engines alone wait for; else one after the other
-    rolls:    others must serve meanwhile, and those that do not serve come first
-    before:   older plans of these gangs, which they are to run; one that does not come up starts the one that it had
-              again. None: the plans that they have
-    work:     on the nodes of a gang, between stop and start
-    """
-
-    what: OperationKind
-    done: str = "restarted"
-    together: bool = False
-    rolls: bool = False
-    before: Callable[[Inventory, Fleet, Sequence[Staged]], list[Staged]] | None = None
-    work: Callable[[Fleet, RestartRequest, Watcher], Callable[[Staged], None]] | None = None
-
-
-RESTART = RestartVerb(what=OperationKind.RESTART, together=True)
-ROLLING = RestartVerb(what=OperationKind.ROLLING, rolls=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartRequest:
-    """now: without draining. timeout_s: for one start.
-    hung_after_s: how long a started engine may show no progress before it counts as hung; None: as it was.
-    accept: findings that do not forbid the stop, `ID` or `ID@node`.
-
-    Rolling: without_router: whoever sends requests looks after himself. Maintenance: run, reboots, wait_s: see
-    `NodesWork`."""
-
-    verb: RestartVerb = RESTART
-    gangs: tuple[str, ...] = ()
-    command: str = "restart"
-    now: bool = False
-    timeout_s: float = 3600.0
-    hung_after_s: float | None = None
-    accept: tuple[str, ...] = ()
-    without_router: bool = False
-    run: str = ""
-    reboots: bool = False
-    wait_s: float = 3600.0
-
-    def __post_init__(self) -> None:
-        """Raises InputError for a command line whose quotes are open."""
-        try:
-            shlex.split(self.run)
-        except ValueError as wrong:
-            raise InputError(f"can't be parsed: {wrong}", where="--run", fix="close the quotes") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,144 +49,123 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
     """
     verb = request.verb
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
-        specs, _ = _answering(inventory, fleet, request)
+        wanted = _Wanted(inventory, fleet, request, watcher)
+        specs, _ = wanted.answering()
         why = verb.what.value if verb.work else ""
-        locks = [opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs]
-        gangs = _wanted(inventory, fleet, specs, see(fleet, specs), request, watcher)
-        router = opened.enter_context(_router(inventory, fleet, request, gangs))
+        locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs}
+        gangs = wanted.restarts(specs, see(fleet, specs))
+        router = opened.enter_context(wanted.router(gangs))
+        names = ", ".join(one.name for one in gangs)
         if router is not None:
-            _send_elsewhere(router, inventory, fleet, request, gangs, watcher)
-        _refuse(fleet, gangs, request, watcher)
+            behind = take_in_serving(router, fleet, inventory, watcher)
+            if verb.rolls:
+                wanted.refuse_too_few(behind, "serve behind the router")
+            elif not all(behind - {one.name} for one in gangs):
+                watcher.step(names, "no other gang serves behind the router: requests fail until this one is back")
+        wanted.refuse(gangs)
         if verb.together and len(gangs) > 1:
-            names = ", ".join(one.name for one in gangs)
             watcher.step(names, "all of these stop at the same time; each serves again once it has started")
-        views = [one.view for one in gangs]
-        with Operation(verb.what, request.command, views, locks, kept(request)) as operation:
-            begin = time.monotonic()
-            steps = RestartSequence(
-                inventory=inventory,
-                fleet=fleet,
-                router=router,
-                watcher=watcher,
-                operation=operation,
-                done=verb.done,
-                timeout_s=request.timeout_s,
-                together=verb.together,
-                now=request.now,
-                returns="plan" if verb.before else "",
-                check=lambda batch: _refuse(fleet, batch, request, watcher),
-                tells=not verb.rolls,
-                work=verb.work(fleet, request, watcher) if verb.work else None,
-            )
-            return RestartResult(views=steps.run(gangs), seconds=time.monotonic() - begin)
+        begin = time.monotonic()
+        steps = RestartSequence(
+            inventory=inventory, fleet=fleet, router=router, watcher=watcher, request=request, check=wanted.refuse
+        )
+        return RestartResult(views=steps.run(gangs, locks), seconds=time.monotonic() - begin)
 
 
 def rehearse_restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> tuple[GangRehearsal, ...]:
     """What `restart` would do; takes no lock and changes nothing. Raises what it would raise before it stops a gang."""
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
-        specs, views = _answering(inventory, fleet, request)
-        gangs = _wanted(inventory, fleet, specs, views, request, watcher)
-        opened.enter_context(_router(inventory, fleet, request, gangs))
-        _refuse(fleet, gangs, request, watcher)
+        wanted = _Wanted(inventory, fleet, request, watcher)
+        gangs = wanted.restarts(*wanted.answering())
+        opened.enter_context(wanted.router(gangs))
+        wanted.refuse(gangs)
     after = ", one gang after the other" if len(gangs) > 1 and not request.verb.together else ""
     return tuple(
-        would(one.view, one.check.plan_id, f"{_aim(one)}{after}; {one.downtime(now=request.now)}") for one in gangs
+        would(one.view, one.plan.plan_id, f"{_aim(one)}{after}; {one.downtime(now=request.now)}") for one in gangs
     )
 
 
 def _aim(one: GangRestart) -> str:
-    if one.before is None or one.before is one.check:
+    if one.before is None or one.before.plan_id == one.plan.plan_id:
         return "would be restarted"
-    return f"would return from plan {one.before.plan_id} to plan {one.check.plan_id} ({one.check.model})"
+    return f"would return from plan {one.before.plan_id} to plan {one.plan.plan_id} ({one.plan.model})"
 
 
-def _answering(
-    inventory: Inventory, fleet: Fleet, request: RestartRequest
-) -> tuple[Sequence[GangSpec], Sequence[GangView]]:
-    """The gangs on the nodes where they are to run. Raises where one of these does not answer."""
-    chosen = chosen_gangs(inventory, request.gangs)
-    specs = chosen if request.verb.before else as_they_run(fleet, chosen)
-    views = see(fleet, specs)
-    raising.everybody_answers(views)
-    return specs, views
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a request means for the gangs as they are, before anything is done."""
 
+    inventory: Inventory
+    fleet: Fleet
+    request: RestartRequest
+    watcher: Watcher
 
-def _wanted(
-    inventory: Inventory,
-    fleet: Fleet,
-    specs: Sequence[GangSpec],
-    views: Sequence[GangView],
-    request: RestartRequest,
-    watcher: Watcher,
-) -> list[GangRestart]:
-    """The gangs in their order, each with the plan that the verb wants."""
-    befores = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in as_they_run(fleet, specs)]
-    wanted = request.verb.before(inventory, fleet, befores) if request.verb.before else befores
-    found = [
-        GangRestart(
-            gang=gang,
-            view=view,
-            before=before,
-            check=plan,
-            start=plan.rising(going_back=request.verb.before is not None, of_now=facts_of_now(fleet, watcher)),
-        )
-        for gang, view, before, plan in zip(specs, views, befores, wanted, strict=True)
-    ]
-    # one that does not serve costs nothing to restart, and may serve for the next ones
-    return sorted(found, key=lambda one: bool(one.view.service_healthy)) if request.verb.rolls else found
+    def answering(self) -> tuple[Sequence[GangSpec], Sequence[GangView]]:
+        """The gangs on the nodes where they are to run. Raises where one of these does not answer."""
+        chosen = chosen_gangs(self.inventory, self.request.gangs)
+        specs = chosen if self.request.verb.before else as_they_run(self.fleet, chosen)
+        views = see(self.fleet, specs)
+        raising.everybody_answers(views)
+        return specs, views
 
+    def restarts(self, specs: Sequence[GangSpec], views: Sequence[GangView]) -> list[GangRestart]:
+        """The gangs in their order, each with the plan that the verb wants."""
+        verb, hung_s = self.request.verb, self.request.hung_after_s
+        befores = [staged_plan(self.fleet, gang).hung_after(hung_s) for gang in as_they_run(self.fleet, specs)]
+        plans = verb.before(self.inventory, self.fleet, befores) if verb.before else befores
+        of_now, back = facts_of_now(self.fleet, self.watcher.step), verb.before is not None
+        found = [
+            GangRestart(gang=gang, view=view, before=before, plan=plan.again(of_now, going_back=back))
+            for gang, view, before, plan in zip(specs, views, befores, plans, strict=True)
+        ]
+        # one that does not serve costs nothing to restart, and may serve for the next ones
+        return sorted(found, key=lambda one: bool(one.view.service_healthy)) if verb.rolls else found
 
-@contextmanager
-def _router(
-    inventory: Inventory, fleet: Fleet, request: RestartRequest, gangs: Sequence[GangRestart]
-) -> Iterator[Router | None]:
-    """What requests are sent elsewhere by. Raises where a rolling restart would leave nobody to serve them."""
-    if not request.verb.rolls:
-        with serving_router(None if request.verb.together else inventory.router) as router:
+    @contextmanager
+    def router(self, gangs: Sequence[GangRestart]) -> Iterator[Router | None]:
+        """What requests are sent elsewhere by. Raises where a rolling restart would leave nobody to serve them."""
+        inventory, verb = self.inventory, self.request.verb
+        if not verb.rolls:
+            with serving_router(None if verb.together else inventory.router) as router:
+                yield router
+            return
+        if len(inventory.gangs) < 2:
+            name = gangs[0].name
+            raise InputError(
+                f"a single gang can't be restarted without downtime: {gangs[0].downtime()}",
+                where=f"{inventory.path}: --rolling",
+                fix=f"accept the downtime with `l40s-deploy restart {name}`, or add a second gang behind a router",
+            )
+        with ExitStack() as opened:
+            router = None if self.request.without_router else opened.enter_context(Router(wanted_router(inventory)))
+            if router is not None:
+                router.workers()  # it must answer before anything is stopped
+            self.refuse_too_few({view.name for view in see(self.fleet, inventory.gangs) if view.serves}, "serve")
             yield router
-        return
-    if len(inventory.gangs) < 2:
-        raise InputError(
-            f"a single gang can't be restarted without downtime: {gangs[0].downtime()}",
-            where=f"{inventory.path}: --rolling",
-            fix=f"accept the downtime with `l40s-deploy restart {gangs[0].name}`, or add a second gang behind a router",
-        )
-    with ExitStack() as opened:
-        router = None if request.without_router else opened.enter_context(Router(wanted_router(inventory)))
-        if router is not None:
-            router.workers()  # it must answer before anything is stopped
-        serving = {view.name for view in see(fleet, inventory.gangs) if view.serves}
-        _refuse_too_few(inventory, serving, request)
-        yield router
 
+    def refuse_too_few(self, serving: Collection[str], do: str) -> None:
+        """Somebody must serve while others don't."""
+        chosen = {gang.name for gang in chosen_gangs(self.inventory, self.request.gangs)}
+        if len(serving) - bool(chosen & set(serving)) < 1:
+            raise InputError(
+                f"{len(serving)} of {len(self.inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'});"
+                " with one down at a time, none would be left",
+                where="--rolling",
+                fix="bring the others up first, or restart without --rolling",
+            )
 
-def _send_elsewhere(
-    router: Router,
-    inventory: Inventory,
-    fleet: Fleet,
-    request: RestartRequest,
-    gangs: Sequence[GangRestart],
-    watcher: Watcher,
-) -> None:
-    """The router knows every gang that could answer meanwhile; where there is none, that is refused or said."""
-    behind = take_in_serving(router, fleet, inventory, watcher)
-    if request.verb.rolls:
-        _refuse_too_few(inventory, behind, request, "serve behind the router")
-    elif not all(behind - {one.name} for one in gangs):
-        names = ", ".join(one.name for one in gangs)
-        watcher.step(names, "no other gang serves behind the router: requests fail until this one is back")
-
-
-def _refuse_too_few(inventory: Inventory, serving: Collection[str], request: RestartRequest, do: str = "serve") -> None:
-    """Somebody must serve while others don't."""
-    chosen = {gang.name for gang in chosen_gangs(inventory, request.gangs)}
-    if len(serving) - bool(chosen & set(serving)) < 1:
-        raise InputError(
-            f"{len(serving)} of {len(inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'}); with"
-            " one down at a time, none would be left",
-            where="--rolling",
-            fix="bring the others up first, or restart without --rolling",
-        )
+    def refuse(self, gangs: Sequence[GangRestart]) -> None:
+        """Raise what forbids the start that follows, unless that is accepted."""
+        try:
+            refuse_starts(self.fleet, [one.plan for one in gangs], self.watcher, accept=self.request.accept)
+        except (FindingsError, NodeError) as refused:
+            if self.request.verb.work:
+                names = " ".join(one.name for one in gangs)
+                refused.fix += (
+                    f"; if this work repairs it, and it can't be accepted: `l40s-deploy down {names}`, and after"
+                    f" the work `l40s-deploy restart {names}`"
+                )
+            raise
 
 
 def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
@@ -257,7 +183,7 @@ def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
 def _refuse(fleet: Fleet, gangs: Sequence[GangRestart], request: RestartRequest, watcher: Watcher) -> None:
     """Raise what forbids the start that follows, unless that is accepted."""
     try:
-        refuse_starts(fleet, [one.check for one in gangs], watcher, accept=request.accept)
+        refuse_starts(fleet, [one.plan for one in gangs], watcher, accept=request.accept)
     except (FindingsError, NodeError) as refused:
         if request.verb.work:
             names = " ".join(one.name for one in gangs)
@@ -266,3 +192,139 @@ def _refuse(fleet: Fleet, gangs: Sequence[GangRestart], request: RestartRequest,
                 f" the work `l40s-deploy restart {names}`"
             )
         raise
+
+
+Resumed = tuple[tuple[GangView, ...], tuple[str, ...]]
+"""The gangs that were restarted, as they were seen last; and what is left for the operator to do, as text."""
+
+
+def resume(inventory: Inventory, names: Sequence[str], watcher: Watcher, *, command: str, timeout_s: float) -> Resumed:
+    """Finish interrupted work on the chosen gangs that no command holds. timeout_s: for each gang's start.
+
+    First every partly changed gang serves again and is in the router, then `go_on`. A changed plan that not all nodes
+    of a gang have yet is given up: the gang keeps its previous one. Raises InputError where nothing was begun,
+    Unreachable before anything is done, LockHeld, and what a start raises; what is not finished stays begun.
+    """
+    gangs = chosen_gangs(inventory, names)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
+        specs = {gang.name: gang for gang in as_they_run(fleet, gangs)}
+        left = _left(fleet, specs.values())
+        locks = {one.gang: opened.enter_context(GangLock(fleet, specs[one.gang], command)) for one in left}
+        views: dict[str, GangView] = {}
+        for begun in left:
+            lock = locks[begun.gang]
+            view = finish(inventory, lock, begun, watcher, timeout_s=timeout_s) if begun.turning else None
+            views |= {view.name: view} if view is not None else {}
+        waiting = [begun for begun in left if begun.gang not in views]
+        for begun in waiting:
+            if not _goes_on(begun):
+                locks[begun.gang].finish()
+    went_on, words = go_on(inventory, waiting, command, watcher)
+    views |= {view.name: view for view in went_on}
+    return tuple(views[name] for name in specs if name in views), words
+
+
+def rehearse_resume(inventory: Inventory, names: Sequence[str]) -> tuple[GangRehearsal, ...]:
+    """What `resume` would do to the gangs on which a command was interrupted. Raises as it does."""
+    gangs = chosen_gangs(inventory, names)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
+        left = {begun.gang: begun for begun in _left(fleet, gangs)}
+        views = see(fleet, [gang for gang in gangs if gang.name in left])
+    return tuple(would(view, view.plan_id, _would(left[view.name])) for view in views)
+
+
+def _would(begun: GangOperation) -> str:
+    what = f"the {begun.what.value} that {begun.who}@{begun.host} began"
+    if begun.turning:
+        return f"{what} would be finished"
+    return f"{what} would be continued with this gang" if _goes_on(begun) else f"{what} would not reach this gang"
+
+
+def _left(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangOperation, ...]:
+    gangs = tuple(gangs)
+    left = interrupted(fleet, gangs)
+    if not left:
+        raise InputError(
+            "no model was given, and no interrupted command has left anything to finish",
+            where="command line",
+            fix="add --model NAME; run `l40s-deploy models` for the list",
+        )
+    names = {begun.gang for begun in left}
+    raising.everybody_answers(see(fleet, [gang for gang in gangs if gang.name in names]))
+    return left
+
+
+def finish(
+    inventory: Inventory, lock: GangLock, begun: GangOperation, watcher: Watcher, *, timeout_s: float
+) -> GangView | None:
+    """Have a gang serve whose restart was interrupted, and be in the router. lock: is held.
+
+    None where it had not come to the stop: it serves the run that it had, and nothing is lost.
+    """
+    fleet, gang = lock.fleet, lock.gang
+    (view,) = see(fleet, [gang])
+    if view.run_id == begun.was_run and view.serves:
+        rejoin(inventory, [view], watcher)
+        lock.begin(replace(begun, turning=False))
+        return None
+    watcher.step(gang.name, f"finishing the {begun.what.value} that {begun.who}@{begun.host} began")
+    if view.state is GangState.DEGRADED and not view.serves:
+        stop(fleet, [gang], watcher, now=True)
+    view = _serving_again(fleet, gang, begun, watcher, timeout_s)
+    rejoin(inventory, [view], watcher)
+    lock.finish()
+    return view
+
+
+def _serving_again(fleet: Fleet, gang: GangSpec, begun: GangOperation, watcher: Watcher, timeout_s: float) -> GangView:
+    """With the plan that all its nodes hold; where they hold several, or it does not come up, with the one before."""
+    now = facts_of_now(fleet, watcher.step)
+
+    def start(run_id: str = "") -> GangView:
+        plan = staged_plan(fleet, gang, run_id=run_id).again(now, going_back=bool(run_id))
+        return raising.raise_all(fleet, [plan], watcher, timeout_s=timeout_s)[0]
+
+    try:
+        plan_id = staged_plan(fleet, gang).plan_id
+    except InputError:
+        watcher.step(gang.name, "not all of its nodes have the new plan; restoring the one before")
+        return start(begun.was_run)
+    try:
+        return start()
+    except DeployError as failure:
+        if begun.what is not OperationKind.CHANGE or staged_plan(fleet, gang, run_id=begun.was_run).plan_id == plan_id:
+            raise
+        watcher.step(gang.name, f"{failure.where}: {failure.what}; restoring the plan before")
+    return start(begun.was_run)
+
+
+def _goes_on(begun: GangOperation) -> bool:
+    """A rolling restart does with the gangs that it had not reached: others serve behind the router meanwhile."""
+    return begun.what is OperationKind.ROLLING and not begun.options.get("without_router")
+
+
+def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, watcher: Watcher) -> Resumed:
+    """Restart the gangs that an interrupted rolling restart had not reached, by its options, as far as they are ones of
+    this release. What else was not reached serves as before, until its own command is repeated."""
+    words = tuple(
+        f"{begun.gang} was not reached and serves as before: for its {begun.what.value}, run `{begun.command}` again,"
+        " for it alone"
+        for begun in waiting
+        if not _goes_on(begun)
+    )
+    rolling = [begun for begun in waiting if _goes_on(begun)]
+    if not rolling:
+        return (), words
+    known = RestartRequest.option_names()
+    options = {name: value for name, value in rolling[0].options.items() if name in known}
+    names = tuple(begun.gang for begun in rolling)
+    request = RestartRequest(verb=ROLLING, gangs=names, command=command, **options)
+    return restart(inventory, request, watcher).views, words
+
+
+def settle(inventory: Inventory, gangs: Iterable[str], command: str) -> None:
+    """Remove the records of what was begun on these gangs: they serve. Skip gangs locked by another command."""
+    names = set(gangs)
+    for gang in (one for one in inventory.gangs if one.name in names):
+        with suppress(DeployError), Fleet(gang.nodes) as fleet, GangLock(fleet, gang, command) as lock:
+            lock.finish()

@@ -1,26 +1,32 @@
 """The steps of every restart, whichever verb it is for: checked while it serves, out of the router, drained, stopped,
 worked on, started, in the router again; or back on the plan that it had.
 
-A verb says what its gangs are to run and in which order: `restart.VERBS`, and `up` for a changed plan.
+A verb says what its gangs are to run and in which order. What it begins on them is kept on their nodes until it is
+finished, whatever becomes of the command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
+from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.down import stop
-from orchestrator.gang.steps.operation import Operation
+from orchestrator.gang.steps.locks import GangLock, user
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.replay import Staged, facts_of_now
 from orchestrator.gang.steps.router.routing import Router, rejoin, say_failures, take_in_all, wait_until_drained
+from orchestrator.gang.steps.staging import Staged, facts_of_now
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, Detached, Undone
+from orchestrator.model.errors import DeployError, Detached, InputError, Undone, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
@@ -39,21 +45,82 @@ _DOWN = (RestartStep.STOP, RestartStep.WORK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestartVerb:
+    """What one verb wants.
+
+    what:     as the nodes remember it
+    done:     what was done to a gang afterwards, as text
+    together: all gangs at a time, whose requests the engines alone wait for; else one after the other, each once its
+              requests are answered, for up to `DRAIN_S`
+    rolls:    others serve meanwhile; else each gang's downtime is told before it is taken down
+    before:   older plans of these gangs, which they are to run. None: the plans that they have
+    returns:  a gang that does not come up, or is undone, starts what it ran before: as text; '': it stays as it ended
+    work:     on the nodes of a gang, one after the other, between stop and start
+    """
+
+    what: OperationKind
+    done: str = "restarted"
+    together: bool = False
+    rolls: bool = False
+    before: Callable[[Inventory, Fleet, Sequence[Staged]], list[Staged]] | None = None
+    returns: str = ""
+    work: Callable[[Fleet, RestartRequest, Watcher, Staged], None] | None = None
+
+
+RESTART = RestartVerb(what=OperationKind.RESTART, together=True)
+ROLLING = RestartVerb(what=OperationKind.ROLLING, rolls=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRequest:
+    """now: without draining. timeout_s: for one start.
+    hung_after_s: how long a started engine may show no progress before it counts as hung; None: as it was.
+    accept: findings that do not forbid the stop, `ID` or `ID@node`.
+
+    Rolling: without_router: whoever sends requests looks after himself.
+    Maintenance: run: a command line on this machine, once a node, with L40S_NODE, L40S_HOST and L40S_GANG in its
+    environment. reboots: wait for a new boot of each node; without `run` that is all there is to wait for. wait_s: for
+    one gang's nodes."""
+
+    verb: RestartVerb = RESTART
+    gangs: tuple[str, ...] = ()
+    command: str = "restart"
+    now: bool = False
+    timeout_s: float = 3600.0
+    hung_after_s: float | None = None
+    accept: tuple[str, ...] = ()
+    without_router: bool = False
+    run: str = ""
+    reboots: bool = False
+    wait_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a command line whose quotes are open."""
+        try:
+            shlex.split(self.run)
+        except ValueError as wrong:
+            raise InputError(f"can't be parsed: {wrong}", where="--run", fix="close the quotes") from None
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """What is needed to go on, without what is chosen then."""
+        return sorted(set(cls.__dataclass_fields__) - {"verb", "gangs", "command"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GangRestart:
     """One gang's part.
 
     gang:   where it runs now
     view:   as it was seen before
     before: what its nodes have staged now; None where they do not have the same plan
-    check:  what it is to run, as the checks of its start judge it
-    start:  the same, to be started
+    plan:   what it is to run
     """
 
     gang: GangSpec
     view: GangView
     before: Staged | None
-    check: Staged
-    start: raising.Rising
+    plan: Staged
 
     @property
     def name(self) -> str:
@@ -70,118 +137,124 @@ class GangRestart:
         return downtime_words(self.view, self.before.drain_s if self.before and not now else 0.0)
 
 
-def _nothing(_: object) -> None:
-    """No check; whatever is ready serves."""
-
-
 @dataclass(kw_only=True)
 class RestartSequence:
-    """Restarts one after the other, as parts of one operation whose locks are held.
+    """Restarts gangs as parts of one operation.
 
-    router:  None where nothing sends requests elsewhere meanwhile
-    together: all at a time, whose running requests the engines alone wait for; else one after the other, each once its
-             requests are answered, for up to `DRAIN_S`
-    now:     running requests are ended
-    done:    what was done to a gang afterwards, as text
-    returns: a gang that does not come up, or is undone, starts what it ran before: as text; '': it stays as it ended
-    check:   raises what forbids the start, while these gangs serve; asked where another restart has passed since the
-             command ran its checks of all
-    tells:   of each gang how long it will not serve, before it is taken down
-    work:    on the nodes of a gang, one after the other, between stop and start; None for none
-    accept:  raises where what came up is not what was wanted
+    router: None where nothing sends requests elsewhere meanwhile
+    check:  raises what forbids the start, while these gangs serve; asked where another restart has passed since the
+            command ran its checks of all
+    accept: raises where what came up is not what was wanted
     """
 
     inventory: Inventory
     fleet: Fleet
     router: Router | None
     watcher: Watcher
-    operation: Operation
-    done: str
-    timeout_s: float
-    together: bool = False
-    now: bool = False
-    returns: str = ""
+    request: RestartRequest
+    check: Callable[[Sequence[GangRestart]], None]
     undo_on_interrupt: bool = False
     before_go: raising.BeforeGo | None = None
-    check: Callable[[Sequence[GangRestart]], None] = _nothing
-    tells: bool = False
-    work: Callable[[Staged], None] | None = None
-    accept: Callable[[Sequence[GangView]], None] = _nothing
-    views: list[GangView] = field(default_factory=list)
+    accept: Callable[[Sequence[GangView]], None] = lambda _: None
+    views: tuple[GangView, ...] = ()
     """Of the gangs that serve again."""
+    _risen: tuple[GangView, ...] = ()
+    _begun: dict[str, tuple[GangLock, GangOperation]] = field(default_factory=dict)
+    """What is not finished yet, by gang."""
 
-    def run(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
-        """Raises what its steps raise, with what became of the gangs. A gang that serves is in the router then."""
-        begun = 0
-        for batch in [gangs] if self.together else [[one] for one in gangs]:
-            if begun:
-                self.check(batch)
-            begun += len(batch)
-            self._restart(batch, gangs[begun:])
-        return tuple(self.views)
+    def run(self, gangs: Sequence[GangRestart], locks: Mapping[str, GangLock]) -> tuple[GangView, ...]:
+        """Raises LockHeld, why a node can't keep what is begun, and what the steps raise, with what became of the
+        gangs. A gang that serves is in the router then. locks: held, by gang.
 
-    def _restart(self, gangs: Sequence[GangRestart], later: Sequence[GangRestart]) -> None:
-        names = [one.name for one in gangs]
-        step = RestartStep.ASIDE
-        self._tell(gangs)
-        self.operation.turn(names)
+        An error that ends it has been reported to the operator: nothing is left to resume, unless a node was lost
+        halfway. An interruption leaves everything that is not finished for the next `up` or a guard.
+        """
+        verb, options = self.request.verb, {name: getattr(self.request, name) for name in RestartRequest.option_names()}
+        for one in gangs:
+            begun = GangOperation(
+                gang=one.name,
+                what=verb.what,
+                was_run=one.view.run_id,
+                command=self.request.command,
+                who=user(),
+                host=socket.gethostname(),
+                since=time.time(),
+                options=options,
+            )
+            self._begun[one.name] = locks[one.name], begun
         try:
-            self._aside(gangs)
-            step = RestartStep.STOP
-            stop(self.fleet, [one.gang for one in gangs], self.watcher, now=self.now)
-            step = RestartStep.WORK
-            self._work_on(gangs)
-            step = RestartStep.START
-            views = self._start(gangs)
-            step = RestartStep.BACK
-            self._back(gangs, views)
+            self._keep([one.name for one in gangs])
+            done = 0
+            for batch in [gangs] if verb.together else [[one] for one in gangs]:
+                if done:
+                    self.check(batch)
+                done += len(batch)
+                self._restart(batch, [one.name for one in gangs[done:]])
+        except DeployError as error:
+            if not isinstance(error, Unreachable):
+                self._finished(list(self._begun))
+            raise
+        return self.views
+
+    def _keep(self, gangs: Iterable[str], **change: Any) -> None:
+        """On these gangs' nodes: where their turn is."""
+        for name in gangs:
+            lock, begun = self._begun[name]
+            self._begun[name] = lock, replace(begun, **change)
+            lock.begin(self._begun[name][1])
+
+    def _finished(self, gangs: Iterable[str]) -> None:
+        for name in gangs:
+            if name in self._begun:
+                self._begun.pop(name)[0].finish()
+
+    def _restart(self, gangs: Sequence[GangRestart], later: Sequence[str]) -> None:
+        names, step = [one.name for one in gangs], RestartStep.ASIDE
+        for one in () if self.request.verb.rolls else gangs:
+            self.watcher.step(one.name, one.downtime(now=self.request.now))
+        self._keep(names, turning=True)
+        try:
+            for step in RestartStep:
+                self._do(step, gangs)
         except DeployError as failure:
             self._recover(gangs, step)
             if words := self._outcome(gangs, later, step):
                 failure.what += f"\n    {words}"
             raise
         except BaseException as ended:
-            if step in _DOWN and isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached):
-                self.operation.stopped_by_hand(names)
             self._recover(gangs, step)
             if words := self._undone(gangs, later, step, ended):
                 self.watcher.step(", ".join(names), words)
             raise
-        self.operation.finished(names)
-        self.views += views
+        self._finished(names)
+        self.views += self._risen
 
-    def _tell(self, gangs: Sequence[GangRestart]) -> None:
-        for one in gangs if self.tells else ():
-            self.watcher.step(one.name, one.downtime(now=self.now))
-
-    def _work_on(self, gangs: Sequence[GangRestart]) -> None:
-        if self.work is not None:
-            for one in gangs:
-                self.work(one.check)
-
-    def _aside(self, gangs: Sequence[GangRestart]) -> None:
-        if self.now or self.together:
-            take_out(self.router, gangs, self.watcher)
-        else:
-            set_aside(self.fleet, self.router, gangs, self.watcher)
-
-    def _start(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
-        raised = raising.raise_all(
-            self.fleet,
-            [one.start for one in gangs],
-            self.watcher,
-            timeout_s=self.timeout_s,
-            undo_on_interrupt=self.undo_on_interrupt,
-            before_go=self.before_go,
-        )
-        self.accept(raised.views)
-        return raised.views
-
-    def _back(self, gangs: Sequence[GangRestart], views: Sequence[GangView]) -> None:
-        if self.router is None:
-            rejoin(self.inventory, views, self.watcher)
-        else:
-            put_back(self.router, {one.name: one.check.service_url or one.url for one in gangs}, self.watcher)
+    def _do(self, step: RestartStep, gangs: Sequence[GangRestart]) -> None:
+        verb, now = self.request.verb, self.request.now
+        match step:
+            case RestartStep.ASIDE if now or verb.together:
+                take_out(self.router, gangs, self.watcher)
+            case RestartStep.ASIDE:
+                set_aside(self.fleet, self.router, gangs, self.watcher)
+            case RestartStep.STOP:
+                stop(self.fleet, [one.gang for one in gangs], self.watcher, now=now)
+            case RestartStep.WORK if verb.work is not None:
+                for one in gangs:
+                    verb.work(self.fleet, self.request, self.watcher, one.plan)
+            case RestartStep.START:
+                self._risen = raising.raise_all(
+                    self.fleet,
+                    [one.plan for one in gangs],
+                    self.watcher,
+                    timeout_s=self.request.timeout_s,
+                    undo_on_interrupt=self.undo_on_interrupt,
+                    before_go=self.before_go,
+                )
+                self.accept(self._risen)
+            case RestartStep.BACK if self.router is None:
+                rejoin(self.inventory, self._risen, self.watcher)
+            case RestartStep.BACK:
+                put_back(self.router, {one.name: one.plan.service_url or one.url for one in gangs}, self.watcher)
 
     def _now(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
         return see(self.fleet, [one.gang for one in gangs], patience=StragglerWait())
@@ -190,31 +263,34 @@ class RestartSequence:
         """Requests go to whichever of them serves; one that was never stopped is as it was."""
         with suppress(DeployError):
             if step is RestartStep.ASIDE:
-                self.operation.untouched([one.name for one in gangs])
+                self._keep([one.name for one in gangs], turning=False)
             elif self.router is not None:
                 say_failures(take_in_all(self.router, self._now(gangs)), self.watcher)
 
-    def _outcome(self, gangs: Sequence[GangRestart], later: Sequence[GangRestart], step: RestartStep) -> str:
+    def _outcome(self, gangs: Sequence[GangRestart], later: Sequence[str], step: RestartStep) -> str:
         """What became of these gangs after a failure, and of the others, as text."""
-        not_done = [one.name for one in later]
-        if self.work is not None:
-            return "; ".join(how_to_go_on(one.name, not_done, step) for one in gangs)
-        others = [f"{self.done}: {', '.join(view.name for view in self.views)}"] if self.views else []
-        others += [f"not {self.done}: {', '.join(not_done)}"] if later else []
-        if self.returns and step not in (RestartStep.ASIDE, RestartStep.STOP):
+        if self.request.verb.work is not None:
+            return "; ".join(how_to_go_on(one.name, later, step) for one in gangs)
+        done = self.request.verb.done
+        others = [f"{done}: {', '.join(view.name for view in self.views)}"] if self.views else []
+        others += [f"not {done}: {', '.join(later)}"] if later else []
+        if self.request.verb.returns and step not in (RestartStep.ASIDE, RestartStep.STOP):
             others = [*map(self._go_back, gangs), *others]
-        elif others or self.returns:
+        elif others or self.request.verb.returns:
             others.insert(0, f"it stopped at {', '.join(one.name for one in gangs)}")
         return "; ".join(others)
 
     def _undone(
-        self, gangs: Sequence[GangRestart], later: Sequence[GangRestart], step: RestartStep, ended: BaseException
+        self, gangs: Sequence[GangRestart], later: Sequence[str], step: RestartStep, ended: BaseException
     ) -> str:
         """What became of them after an interruption, as text."""
-        if self.work is not None:
-            not_done = [one.name for one in later]
-            return "; ".join(how_to_go_on(one.name, not_done, step, interrupted=True) for one in gangs)
-        if self.returns and self.undo_on_interrupt and step is not RestartStep.ASIDE:
+        by_hand = self.request.verb.what is OperationKind.MAINTENANCE and step in _DOWN
+        if by_hand and isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached):
+            with suppress(DeployError):  # its operator may still work on the nodes
+                self._keep([one.name for one in gangs], by_hand=True)
+        if self.request.verb.work is not None:
+            return "; ".join(how_to_go_on(one.name, later, step, interrupted=True) for one in gangs)
+        if self.request.verb.returns and self.undo_on_interrupt and step is not RestartStep.ASIDE:
             return "; ".join(map(self._go_back, gangs))
         if step in _DOWN or isinstance(ended, Undone):
             with suppress(DeployError):
@@ -233,13 +309,13 @@ class RestartSequence:
             raising.everybody_answers([view])
             if view.running:  # still draining, if the stop was interrupted
                 stop(self.fleet, [one.gang], self.watcher, now=True)
-            start = one.before.rising(going_back=True, of_now=facts_of_now(self.fleet, self.watcher))
-            raising.raise_all(self.fleet, [start], self.watcher, timeout_s=self.timeout_s)
+            start = one.before.again(facts_of_now(self.fleet, self.watcher.step), going_back=True)
+            raising.raise_all(self.fleet, [start], self.watcher, timeout_s=self.request.timeout_s)
             put_back(self.router, {one.name: one.before.service_url}, self.watcher)
         except DeployError as second:
             return f"restoring plan {one.before.plan_id} failed too: {second.where}: {second.what}"
-        self.operation.finished([one.name])
-        return f"{one.name} is back on {self.returns} {one.before.plan_id}"
+        self._finished([one.name])
+        return f"{one.name} is back on {self.request.verb.returns} {one.before.plan_id}"
 
 
 def _is_down(view: GangView) -> str:

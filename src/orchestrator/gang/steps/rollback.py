@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from orchestrator.gang.history import plan_before
 from orchestrator.gang.operations import OperationKind
-from orchestrator.gang.steps.replay import Staged, staged_plan
-from orchestrator.gang.steps.restart import RestartVerb
+from orchestrator.gang.steps.restart_sequence import RestartVerb
+from orchestrator.gang.steps.staging import Staged, staged_plan
 from orchestrator.gang.steps.status.history import history
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
@@ -33,4 +33,4 @@ def plans_before(inventory: Inventory, fleet: Fleet, running: Sequence[Staged]) 
     return found
 
 
-ROLLBACK = RestartVerb(what=OperationKind.CHANGE, done="rolled back", before=plans_before)
+ROLLBACK = RestartVerb(what=OperationKind.CHANGE, done="rolled back", before=plans_before, returns="plan")

@@ -39,17 +39,13 @@ def stands_as_replicas(gang: GangSpec, runs: Iterable[LastRun]) -> bool:
 def as_standing(inventory: Inventory) -> Inventory:
     """The inventory with the gangs that were last started with `up --replicas` as their replicas, and with spares that
     have a part in a gang's run among its nodes; only gangs with several nodes or a spare are asked."""
-    answers = _told(_of_several(inventory))
+    answers = _told(inventory)
     runs = _runs(answers.values.values())
-    manned = replace(inventory, gangs=tuple(_manned(gang, answers) for gang in inventory.gangs))
-    return split(manned, [gang.name for gang in inventory.gangs if stands_as_replicas(gang, runs)])
-
-
-def _manned(gang: GangSpec, told: PerNode[ReportAnswer]) -> GangSpec:
-    if not gang.spares:
-        return gang
-    (seen,) = views_of([gang], told.values, told.failures)
-    return with_spares(gang, seen.stand_ins)
+    seen = views_of([gang for gang in inventory.gangs if gang.spares], answers.values, answers.failures)
+    stand_ins = {view.name: view.stand_ins for view in seen}
+    gangs = tuple(with_spares(gang, stand_ins[gang.name]) if gang.spares else gang for gang in inventory.gangs)
+    as_replicas = [gang.name for gang in inventory.gangs if stands_as_replicas(gang, runs)]
+    return split(replace(inventory, gangs=gangs), as_replicas)
 
 
 def standing_gangs(gangs: Iterable[GangSpec], answers: Iterable[ReportAnswer]) -> tuple[GangSpec, ...]:
@@ -69,8 +65,8 @@ def to_start(inventory: Inventory, names: Collection[str], *, replicas: bool) ->
 
     Raises InputError where one of them runs the other way.
     """
-    several = _of_several(inventory)
-    runs = _runs(_told(several).values.values())
+    several = [gang for gang in inventory.gangs if len(gang.machines) > 1]
+    runs = _runs(_told(inventory).values.values())
     chosen = [gang for gang in several if concerned(gang, names)]
     for gang in chosen:
         last = last_run(gang, runs)
@@ -80,26 +76,23 @@ def to_start(inventory: Inventory, names: Collection[str], *, replicas: bool) ->
     return split(inventory, [*others, *(gang.name for gang in chosen if replicas)])
 
 
-def _of_several(inventory: Inventory) -> list[GangSpec]:
-    return [gang for gang in inventory.gangs if len(gang.machines) > 1]
-
-
 def _the_other_way(gang: GangSpec, *, replicas: bool) -> InputError:
     runs = f"one engine on {len(gang.nodes)} nodes" if replicas else "replicas, one a node"
+    fix = f"stop it first: `l40s-deploy down {gang.name}`"
     return InputError(
         f"this gang runs as {runs}, and --replicas was {'' if replicas else 'not '}given",
         where=f"gang {gang.name}",
-        fix=f"stop it first: `l40s-deploy down {gang.name}`"
-        + ("" if replicas else ", or add --replicas to keep its replicas"),
+        fix=fix if replicas else f"{fix}, or add --replicas to keep its replicas",
     )
 
 
-def _told(gangs: Collection[GangSpec]) -> PerNode[ReportAnswer]:
-    """What the nodes of these gangs report; one that does not answer tells nothing. Whoever asked goes on over the
-    same connections."""
-    if not gangs:
+def _told(inventory: Inventory) -> PerNode[ReportAnswer]:
+    """What the nodes of gangs with several of them or a spare report; one that does not answer tells nothing. Whoever
+    asked goes on over the same connections."""
+    nodes = [node for gang in inventory.gangs if len(gang.machines) > 1 for node in gang.machines]
+    if not nodes:
         return PerNode(values={}, failures={})
-    with Fleet([node for gang in gangs for node in gang.machines], hands_over=True) as fleet:
+    with Fleet(nodes, hands_over=True) as fleet:
         return everything(fleet, patience=StragglerWait())
 
 

@@ -16,43 +16,21 @@ _TELLING = 3
 """Shards after which the pace can be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadProgress:
-    """How far a node is with its weight files. Each node reads all of them. rate: bytes per second, 0 if unknown"""
-
-    done: int
-    total: int
-    rate: float
-
-
-def reading(node: NodeView, model_bytes: int) -> ReadProgress | None:
-    """None if it reads no weights now, or their size is unknown."""
-    phase = node.phase
-    if phase.name != WEIGHTS or not phase.of or not model_bytes:
-        return None
-    done = int(model_bytes * phase.step / phase.of)
-    return ReadProgress(done, model_bytes, done / node.phase_s if node.phase_s > 0 and phase.step >= _TELLING else 0.0)
-
-
-def left_s(node: NodeView, now: ReadProgress | None, last: Mapping[str, float]) -> float | None:
-    """Seconds until this node is ready, None if unknown. last: when each phase of the last start began"""
-    place = PHASES.index(node.phase.name) if node.phase.name in PHASES else -1
-    after = [name for name in PHASES[place + 1 :] if name in last] if place >= 0 else []
-    ready = last.get("ready")
-    if now is not None and now.rate:
-        rest = ready - last[after[0]] if ready is not None and after else 0.0
-        return (now.total - now.done) / now.rate + max(0.0, rest)
-    if ready is None or node.phase.name not in last:
-        return None
-    return max(0.0, ready - last[node.phase.name] - node.phase_s)
-
-
-def left_words(now: ReadProgress | None, seconds: float | None) -> str:
-    """'161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known."""
-    words = []
-    if now is not None:
-        words.append(f"{now.done / 1e9:.1f} of {now.total / 1e9:.1f} GB")
-        words += [f"{now.rate / 1e9:.2f} GB/s"] if now.rate else []
+def left_words(node: NodeView, model_bytes: int, last: Mapping[str, float]) -> str:
+    """How far a node is with its weight files, of which each node reads all, and how long its start still takes:
+    '161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known. last: when each phase of the last start
+    began."""
+    phase, ready, words = node.phase, last.get("ready"), []
+    seconds = max(0.0, ready - last[phase.name] - node.phase_s) if ready is not None and phase.name in last else None
+    if phase.name == WEIGHTS and phase.of and model_bytes:
+        done = int(model_bytes * phase.step / phase.of)
+        words.append(f"{done / 1e9:.1f} of {model_bytes / 1e9:.1f} GB")
+        if node.phase_s > 0 and phase.step >= _TELLING:
+            rate = done / node.phase_s
+            after = next((last[name] for name in PHASES[PHASES.index(WEIGHTS) + 1 :] if name in last), ready)
+            rest = max(0.0, ready - after) if ready is not None and after is not None else 0.0
+            words.append(f"{rate / 1e9:.2f} GB/s")
+            seconds = (model_bytes - done) / rate + rest
     if seconds is not None and seconds >= 1:
         minutes = round(seconds / 60)
         words.append(f"about {minutes} min left" if minutes > 1 else f"about {seconds:.0f} s left")
@@ -88,8 +66,7 @@ class StartClock:
     def left(self, gang: str, node: NodeView) -> str:
         """What is left of one node's start, as text."""
         plan = self._plans.get(gang)
-        now = reading(node, plan.model_bytes if plan else 0)
-        return left_words(now, left_s(node, now, self._last.get(gang, {})))
+        return left_words(node, plan.model_bytes if plan else 0, self._last.get(gang, {}))
 
 
 def downtime_words(view: GangView, drain_s: float) -> str:

@@ -1,14 +1,16 @@
 """`up`: starts the gangs that are not running, and changes over those that serve another plan, one after another.
 
 The first one that does not come up on the new plan returns to its previous plan; the others keep serving unchanged.
-What an interrupted command had begun is finished.
+What an interrupted command had begun is finished. A gang planned again on fewer of its nodes, and on all of them again,
+is an `up` of what its nodes keep of the operator's wishes.
 """
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from orchestrator.doctor.steps.doctor import forbidding
@@ -16,41 +18,34 @@ from orchestrator.gang import actions
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.operation import Operation, settle
 from orchestrator.gang.steps.raising import (
+    WISHES,
     BeforeGo,
-    Rising,
     StagedFleet,
     UpRequest,
     UpResult,
     Watcher,
     ground,
     raise_all,
-    risings,
+    starts_of,
 )
-from orchestrator.gang.steps.replay import Staged, newest_run, staged_plan
-from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
-from orchestrator.gang.steps.resume import go_on
+from orchestrator.gang.steps.restart import go_on, settle
+from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_router
+from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, begun_on, see
 from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import without
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.planning.plan_file import GangDiff, summary
 from orchestrator.planning.steps.changes import compare
-from orchestrator.protocol.staging import StagingRequest
+from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.remote.fleet import Fleet
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GangChanges:
-    """rise: names of gangs whose start interrupts nothing; same: ids of plans that mean the same as the new one, by
-    gang; turns: gangs that are changed over."""
-
-    rise: Collection[str]
-    same: Mapping[str, str]
-    turns: Sequence[GangRestart]
+CHANGE = RestartVerb(what=OperationKind.CHANGE, done="changed", rolls=True, returns="its previous plan")
 
 
 def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
@@ -76,49 +71,50 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
     with ground(inventory, request, watcher) as here:
         begin = time.monotonic()
         begun = begun_on(here.fleet, here.gangs)
-        change = _change(inventory, here, request, watcher)
-        refuse_on_nodes(here.fleet, [one.check for one in change.turns])
-        if request.plan.without or _led_by_another(here):
-            leave(inventory, here.fleet, here.plan, request.plan.without, watcher, rising=change.rise)
+        rise, turns = _change(inventory, here, request, watcher)
+        refuse_on_nodes(here.fleet, [one.plan for one in turns])
+        _leave_old_addresses(inventory, here, request, watcher, rise)
         before_go = _one_by_one([check.made(here, request, watcher) for check in request.before_go])
-        rise = [gang for gang in here.gangs if gang.name in change.rise]
-        raised = raise_all(
+        views = raise_all(
             here.fleet,
-            risings(rise, here.plan, request, running=change.same),
+            rise,
             watcher,
             timeout_s=request.timeout_s,
             undo_on_interrupt=request.undo_on_interrupt,
             before_go=before_go,
         )
+        served = {view.run_id for view in here.views if view.serves}
+        ready_before = frozenset(view.name for view in views if view.run_id in served)
+        if turns:
+            enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
+            with serving_router(inventory.router) as router:
+                steps = RestartSequence(
+                    inventory=inventory,
+                    fleet=here.fleet,
+                    router=router,
+                    watcher=watcher,
+                    request=RestartRequest(
+                        verb=CHANGE,
+                        command=request.command,
+                        timeout_s=request.timeout_s,
+                        hung_after_s=request.hung_after_s,
+                        accept=request.accept,
+                    ),
+                    undo_on_interrupt=request.undo_on_interrupt,
+                    before_go=before_go,
+                    check=lambda batch: refuse_on_nodes(here.fleet, [one.plan for one in batch]),
+                    accept=_accept if request.strict else lambda _: None,
+                )
+                views += steps.run(turns, here.locks)
+        seen = {view.name: view for view in views}
         done = UpResult(
-            plan=here.plan, views=raised.views, ready_before=raised.ready_before, seconds=time.monotonic() - begin
+            plan=here.plan,
+            views=tuple(seen[gang.name] for gang in here.gangs),
+            ready_before=ready_before,
+            seconds=time.monotonic() - begin,
+            changed=tuple(one.name for one in turns),
         )
-        if not change.turns:
-            return done, begun
-        enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
-        names = [one.name for one in change.turns]
-        locks = [here.locks[name] for name in names]
-        with (
-            serving_router(inventory.router) as router,
-            Operation(OperationKind.CHANGE, request.command, [one.view for one in change.turns], locks) as operation,
-        ):
-            steps = RestartSequence(
-                inventory=inventory,
-                fleet=here.fleet,
-                router=router,
-                watcher=watcher,
-                operation=operation,
-                done="changed",
-                returns="its previous plan",
-                timeout_s=request.timeout_s,
-                undo_on_interrupt=request.undo_on_interrupt,
-                before_go=before_go,
-                check=lambda batch: refuse_on_nodes(here.fleet, [one.check for one in batch]),
-                accept=_accept if request.strict else lambda _: None,
-            )
-            seen = {view.name: view for view in (*done.views, *steps.run(change.turns))}
-        views = tuple(seen[gang.name] for gang in here.gangs)
-        return replace(done, views=views, seconds=time.monotonic() - begin, changed=tuple(names)), begun
+        return done, begun
 
 
 def _one_by_one(checks: Sequence[BeforeGo]) -> BeforeGo | None:
@@ -151,26 +147,20 @@ def rehearse(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Plan
     """The plan that `up` would carry out. Changes nothing; raises what `up` would be refused for before it starts or
     stops anything."""
     with ground(inventory, request, watcher, locked=False) as here:
-        change = _change(inventory, here, request, watcher)
-        absent = [gang for gang, view in zip(here.gangs, here.views, strict=True) if not view.running]
-        rise = [_to_check(rising) for rising in risings(absent, here.plan, request)]
-        refuse_on_nodes(here.fleet, [*rise, *(one.check for one in change.turns)])
+        rise, turns = _change(inventory, here, request, watcher)
+        absent = {view.name for view in here.views if not view.running}
+        plans = [start for start in rise if start.gang.name in absent]
+        refuse_on_nodes(here.fleet, [*plans, *(one.plan for one in turns)])
         return here.plan
-
-
-def _to_check(rising: Rising) -> Staged:
-    """What is to be staged."""
-    return Staged(gang=rising.gang, requests=rising.requests("", ""))
 
 
 def refuse_transport(inventory: Inventory, views: Sequence[GangView], *, command: str) -> None:
     """For --strict: stop every gang whose traffic does not travel as planned and which is slower for it, and raise
     FindingsError with the first; quiet where there is none."""
     wrong = {view.name: refused for view in views if (refused := refusal(view))}
-    if not wrong:
-        return
-    down(inventory, DownRequest(gangs=tuple(wrong), now=True, command=command))
-    raise next(iter(wrong.values()))
+    if wrong:
+        down(inventory, DownRequest(gangs=tuple(wrong), now=True, command=command))
+        raise next(iter(wrong.values()))
 
 
 def refusal(view: GangView) -> FindingsError | None:
@@ -191,50 +181,50 @@ def _accept(views: Sequence[GangView]) -> None:
             raise refused
 
 
-def _led_by_another(here: StagedFleet) -> bool:
-    """Whether some gang's newest run had another leader than the plan, and so another address."""
+def _leave_old_addresses(
+    inventory: Inventory, here: StagedFleet, request: UpRequest, watcher: Watcher, rise: Sequence[Staged]
+) -> None:
+    """Where some gang's newest run had another leader than the plan, or nodes that are left out now."""
     leaders = {gang.name: gang.leader.name for gang in here.gangs}
-    return any(view.members and view.members[0] != leaders[view.name] for view in here.views)
+    moved = any(view.members and view.members[0] != leaders[view.name] for view in here.views)
+    if request.plan.without or moved:
+        rising = [start.gang.name for start in rise]
+        leave(inventory, here.fleet, here.plan, request.plan.without, watcher, rising=rising)
 
 
-def _change(inventory: Inventory, here: StagedFleet, request: UpRequest, watcher: Watcher) -> _GangChanges:
-    """What the plan does to each gang; raises InputError where that needs `replace`."""
+def _change(
+    inventory: Inventory, here: StagedFleet, request: UpRequest, watcher: Watcher
+) -> tuple[list[Staged], list[GangRestart]]:
+    """The gangs whose start interrupts nothing, and those that are changed over; raises InputError where that needs
+    `replace`."""
+    views, plan_id = {view.name: view for view in here.views}, here.plan.plan_id
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
-    wanted = {*same, *(view.name for view in here.views if view.plan_id == here.plan.plan_id)}
-    course = actions.course(here.views, wanted, elsewhere=_serving_elsewhere(inventory, here) if diffs else 0)
-    views = {view.name: view for view in here.views}
-    will = {rising.gang.name: rising for rising in risings(here.gangs, here.plan, request)}
-    turns = []
-    for name in course.turns:
-        one = GangRestart(
-            gang=here.standing[name],
-            view=views[name],
-            before=_previous(here, name),
-            check=_to_check(will[name]),
-            start=will[name],
-        )
-        cost = one.downtime()
+    wanted = {*same, *(view.name for view in here.views if view.plan_id == plan_id)}
+    course = actions.course(here.views, wanted, elsewhere=_serving_elsewhere(inventory, here.gangs) if diffs else 0)
+    starts = {start.gang.name: start for start in starts_of(here.gangs, here.plan, request, running=same)}
+    turns = [
+        GangRestart(gang=here.standing[name], view=views[name], before=_previous(here, name), plan=starts[name])
+        for name in course.turns
+    ]
+    for one in turns:
         if reason := _reason(inventory, one, course):
             if not request.replace:
-                raise _refused(one, diffs[name], here.plan.plan_id, f"{reason}: {cost}")
-            watcher.step(name, cost)
-        turns.append(one)
-    return _GangChanges(rise=course.rise, same=same, turns=turns)
+                raise _refused(one, diffs[one.name], plan_id, f"{reason}: {one.downtime()}")
+            watcher.step(one.name, one.downtime())
+    return [start for name, start in starts.items() if name in course.rise], turns
 
 
 def _diffs(here: StagedFleet) -> dict[str, GangDiff]:
     """What the plan changes on each gang that runs a plan of another id."""
-    other = [
-        gang
-        for gang, view in zip(here.gangs, here.views, strict=True)
-        if view.running and view.plan_id != here.plan.plan_id
-    ]
-    return {diff.name: diff for diff in compare(here.fleet, other, here.plan)}
+    other = {view.name for view in here.views if view.running and view.plan_id != here.plan.plan_id}
+    return {
+        diff.name: diff for diff in compare(here.fleet, [one for one in here.gangs if one.name in other], here.plan)
+    }
 
 
-def _serving_elsewhere(inventory: Inventory, here: StagedFleet) -> int:
-    chosen = {gang.name for gang in here.gangs}
+def _serving_elsewhere(inventory: Inventory, gangs: Sequence[GangSpec]) -> int:
+    chosen = {gang.name for gang in gangs}
     others = [gang for gang in inventory.gangs if gang.name not in chosen]
     if not others or inventory.router is None:
         return 0
@@ -251,7 +241,7 @@ def _previous(here: StagedFleet, name: str) -> Staged | None:
 
 def _reason(inventory: Inventory, one: GangRestart, course: actions.ChangeSchedule) -> str:
     """Why changing this gang over is more than an operator may expect of `up`; '' where it is not."""
-    if one.check.model != one.view.model:  # meanwhile, two models would answer at one address
+    if one.plan.model != one.view.model:  # meanwhile, two models would answer at one address
         return f"the new plan serves another model than {one.view.model}, which this address serves now"
     if one.name in course.busy:
         return "the gang is still starting"
@@ -322,3 +312,48 @@ def _take_out(
                     router.take_out(worker.url)
     except DeployError as failure:
         say_failures({gang.name: failure}, watcher)
+
+
+def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
+    """What the operator asked of this gang. gang: on the nodes of its newest run that can be asked.
+
+    Raises InputError where an older release started it, or nobody did.
+    """
+    if not gang.nodes:
+        raise InputError(
+            "none of the remaining nodes has run this gang, so its model and options are unknown",
+            where=f"gang {gang.name}",
+            fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --without NODE",
+        )
+    requests = staged_plan(fleet, gang, whole=False).requests
+    asked = next((request.asked for request in requests.values() if request.asked is not None), None)
+    if asked is None:
+        raise InputError(
+            "an older l40s-deploy started this gang, and its nodes did not record its model and options",
+            where=f"gang {gang.name}",
+            fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --replace, with --without NODE for a"
+            " node that does not answer",
+        )
+    return asked
+
+
+def planned_again(
+    inventory: Inventory, gang: GangSpec, asked: Asked, left_out: Sequence[str] = ()
+) -> tuple[Inventory, PlanRequest]:
+    """What to plan, of which inventory, to have the gang serve as was asked for: on all of its nodes, or without these:
+    with spares in their places, else with a layout that fits the others."""
+    left = without(inventory, left_out)
+    again = asked if not any(one.short for one in left.gangs if one.name == gang.name) else replace(
+        asked, tp=None, pp=None, ep=None, attn_dp=None, layout="")  # fmt: skip
+    words = {name: getattr(again, name) for name in WISHES}
+    return left, PlanRequest(**words, gangs=(gang.name,), without=tuple(left_out))
+
+
+def words_to_return(gang: GangSpec, asked: Asked) -> str:
+    """The command that returns the gang to all of its nodes."""
+    degrees = (("--tp", asked.tp), ("--pp", asked.pp), ("--ep", asked.ep), ("--attn-dp", asked.attn_dp))
+    options = [("--model", asked.model), ("--stack", asked.stack), ("--layout", asked.layout)]
+    options += [(flag, str(degree)) for flag, degree in degrees if degree]
+    words = [word for flag, value in options if value for word in (flag, value)]
+    extra = ["--", *asked.extra_args] if asked.extra_args else []
+    return shlex.join(["l40s-deploy", "up", *words, "--gang", gang.name, "--replace", *extra])

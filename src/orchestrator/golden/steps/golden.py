@@ -12,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, where
 from orchestrator.gang.view import GangView
 from orchestrator.golden.answers import (

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.doctor.steps.doctor import examine_inventory
-from orchestrator.gang.rates import port_rates
 from orchestrator.gang.steps.locks import user
 from orchestrator.gang.steps.status.reports import this_process
+from orchestrator.gang.timeline import port_rates
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Event, Inventory
 from orchestrator.model.notice import Notice

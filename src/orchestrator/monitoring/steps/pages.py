@@ -18,9 +18,9 @@ from orchestrator.doctor.steps.doctor import examine_inventory
 from orchestrator.doctor.steps.report import page_of as report_of
 from orchestrator.doctor.steps.report import pictures, report_html
 from orchestrator.gang.history import PastRun
-from orchestrator.gang.rates import PortRate
 from orchestrator.gang.steps.status.history import history, why, why_json
 from orchestrator.gang.steps.status.live import HOT_C, Moment, NodeLoad, Watching, live_json
+from orchestrator.gang.timeline import PortRate
 from orchestrator.gang.view import NodeView
 from orchestrator.loading.resources import templates
 from orchestrator.model.errors import DeployError, InputError

@@ -15,7 +15,7 @@ from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.nccl import VERSIONS
 from orchestrator.engines import nccl_log
 from orchestrator.gang.steps.locks import GangLock, fence
-from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.benchmark import Between

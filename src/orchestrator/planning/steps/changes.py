@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.gang.steps.replay import staged_request
-from orchestrator.gang.steps.staging import staging_requests
+from orchestrator.gang.steps.staging import staged_request, staging_requests
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs

@@ -26,7 +26,8 @@ from orchestrator.doctor.steps.doctor import examine_inventory
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
 from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
-from orchestrator.gang.steps.restart import RestartRequest, RestartResult, restart
+from orchestrator.gang.steps.restart import RestartResult, restart
+from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.standing import runs_in
 from orchestrator.gang.steps.status.reports import everything, see
 from orchestrator.gang.steps.up import up

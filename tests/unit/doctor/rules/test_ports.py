@@ -18,8 +18,8 @@ from orchestrator.doctor.steps.doctor import Examination, diagnose
 from orchestrator.doctor.steps.recordings import examine_given, given
 from orchestrator.doctor.steps.report import _cells, pictures
 from orchestrator.gang.commands.watching import load_cells
-from orchestrator.gang.rates import port_rates
 from orchestrator.gang.steps.status.live import NodeLoad
+from orchestrator.gang.timeline import port_rates
 from orchestrator.gang.view import NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.finding import Finding, Severity

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.commands import status as verb
-from orchestrator.gang.contact import Contact
 from orchestrator.gang.overview import Overview, RouterGlance
+from orchestrator.gang.paths import Contact
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.finding import Finding, Severity

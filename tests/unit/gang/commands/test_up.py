@@ -16,7 +16,6 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import up as verb
 from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.steps.raising import UpRequest, UpResult, failure_of
-from orchestrator.gang.steps.resume import ResumeResult
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.errors import (
@@ -151,10 +150,10 @@ def test_without_a_model_it_finishes_what_was_begun(
 ) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(INVENTORY)
-    done = ResumeResult(views=outcome().views, words=("h was not reached",))
+    done = (outcome().views, ("h was not reached",))
     asked: list[tuple[str, ...]] = []
 
-    def resume(_: object, names: Sequence[str], *__: object, **___: object) -> ResumeResult:
+    def resume(_: object, names: Sequence[str], *__: object, **___: object) -> object:
         asked.append(tuple(names))
         return done
 
@@ -217,7 +216,7 @@ def test_a_name_of_neither_is_told_with_the_nearest(
 def test_a_gang_alone_is_one_to_finish(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Sequence[str]] = []
 
-    def resume(_: object, names: Sequence[str], *__: object, **___: object) -> ResumeResult:
+    def resume(_: object, names: Sequence[str], *__: object, **___: object) -> object:
         asked.append(names)
         raise InputError("nothing", where="here", fix="")
 

@@ -17,9 +17,8 @@ from orchestrator.cli.screen import Screen
 from orchestrator.engines.serving import Serving
 from orchestrator.gang.commands.watching import ChangeLines, watch
 from orchestrator.gang.overview import Overview
-from orchestrator.gang.rates import PortRate
 from orchestrator.gang.steps.status.live import GangLoad, Moment, NodeLoad
-from orchestrator.gang.timeline import TimelineEvent
+from orchestrator.gang.timeline import PortRate, TimelineEvent
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState, NodeState

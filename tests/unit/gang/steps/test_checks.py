@@ -23,10 +23,10 @@ from orchestrator.gang.steps import checks
 from orchestrator.gang.steps import restart as restart_module
 from orchestrator.gang.steps.checks import against_on_nodes, against_starts, say_gone
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.replay import Staged
-from orchestrator.gang.steps.restart import RESTART, ROLLING, RestartRequest, RestartVerb, rehearse_restart, restart
+from orchestrator.gang.steps.restart import rehearse_restart, restart
+from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.gang.steps.rollback import ROLLBACK
-from orchestrator.gang.steps.staging import other_checkpoint
+from orchestrator.gang.steps.staging import Staged, other_checkpoint
 from orchestrator.model.errors import DeployError, Exit, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
@@ -108,7 +108,7 @@ def serving(local: Local, monkeypatch: pytest.MonkeyPatch) -> LocalGang:
 
 
 def rolled(gang: LocalGang, monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr(restart_module, "_refuse_too_few", lambda *_: None)
+    monkeypatch.setattr(restart_module._Wanted, "refuse_too_few", lambda *_: None)
     (one,) = gang.inventory.gangs
     absent = GangSpec(
         name="gang1", nodes=tuple(replace(node, name=f"{node.name}b", gang="gang1") for node in one.nodes)

@@ -16,7 +16,7 @@ from orchestrator.gang.steps import down as down_steps
 from orchestrator.gang.steps import locks, raising
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock, release, still_ours
-from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import has_ended, this_process
 from orchestrator.model.errors import DeployError, LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
@@ -187,7 +187,7 @@ def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
             assert (seen.state, seen.run_id) == (GangState.READY, before)
             gang.stop_all(clear=True)
             with pytest.raises(LockHeld):
-                raising.raise_all(fleet, [plan.rising()], Notes(), timeout_s=20.0)
+                raising.raise_all(fleet, [plan.again()], Notes(), timeout_s=20.0)
             assert gang.view().state is GangState.ABSENT
 
 

@@ -13,9 +13,9 @@ from tests.support.local_gang import LocalGang, Notes
 from orchestrator.gang.guarding import may_finish
 from orchestrator.gang.steps import maintenance
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.maintenance import MAINTENANCE, ReturnState, boot_of, place
-from orchestrator.gang.steps.restart import RestartRequest, restart
-from orchestrator.gang.steps.restart_sequence import RestartStep, how_to_go_on
+from orchestrator.gang.steps.maintenance import AWAY, BACK, MAINTENANCE, STILL, boot_of, place
+from orchestrator.gang.steps.restart import restart
+from orchestrator.gang.steps.restart_sequence import RestartRequest, RestartStep, how_to_go_on
 from orchestrator.gang.steps.status.reports import interrupted
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
@@ -39,7 +39,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Sequence[str | None]])
         last[:] = [next(seen, last[0] if last else ())]
         return {name: last[0][int(name[-1])] for name in names}
 
-    monkeypatch.setattr(maintenance.NodesWork, "boots", look)
+    monkeypatch.setattr(maintenance, "boots", look)
 
 
 def request(**words: Any) -> RestartRequest:
@@ -175,15 +175,15 @@ def test_what_names_a_boot() -> None:
 @pytest.mark.parametrize(
     ("before", "now", "reboots", "wanted"),
     [
-        (OLD, OLD, True, ReturnState.STILL),
-        (OLD, None, True, ReturnState.AWAY),
-        (OLD, NEW, True, ReturnState.BACK),
-        (OLD, "a 99", True, ReturnState.BACK),
-        (OLD, OLD, False, ReturnState.BACK),
-        (OLD, None, False, ReturnState.AWAY),
-        (None, NEW, True, ReturnState.BACK),
+        (OLD, OLD, True, STILL),
+        (OLD, None, True, AWAY),
+        (OLD, NEW, True, BACK),
+        (OLD, "a 99", True, BACK),
+        (OLD, OLD, False, BACK),
+        (OLD, None, False, AWAY),
+        (None, NEW, True, BACK),
     ],
     ids=["not yet", "away", "a new boot", "a container's new boot", "an answer is enough", "no answer", "was away"],
 )
-def test_where_it_is(before: str | None, now: str | None, reboots: bool, wanted: ReturnState) -> None:
-    assert place(before, now, reboots=reboots) is wanted
+def test_where_it_is(before: str | None, now: str | None, reboots: bool, wanted: str) -> None:
+    assert place(before, now, reboots=reboots) == wanted

@@ -16,8 +16,9 @@ from tests.support.recorded_release import APPLICATION
 from tests.support.waiting import until
 
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.gang.steps.restart import RestartRequest, restart
+from orchestrator.gang.steps.restart import restart
+from orchestrator.gang.steps.restart_sequence import RestartRequest
+from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.history import why
 from orchestrator.model.gang_state import GangState
 from orchestrator.node.verbs import report

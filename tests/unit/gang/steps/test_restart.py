@@ -10,7 +10,8 @@ from tests.support.local_gang import Local, LocalGang, Notes
 from orchestrator.gang.steps import down as down_module
 from orchestrator.gang.steps import restart_sequence
 from orchestrator.gang.steps.down import DownRequest, StopResult, down, refuse_leftovers
-from orchestrator.gang.steps.restart import RestartRequest, restart
+from orchestrator.gang.steps.restart import restart
+from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.status.history import why
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState

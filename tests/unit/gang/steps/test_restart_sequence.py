@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 
 from orchestrator.gang.operations import GangOperation, OperationKind
-from orchestrator.gang.steps import raising, restart_sequence, resume
-from orchestrator.gang.steps.raising import Rising, StartedGangs
-from orchestrator.gang.steps.replay import Staged
-from orchestrator.gang.steps.restart import ROLLING, RestartRequest
-from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
+from orchestrator.gang.steps import raising, restart, restart_sequence
+from orchestrator.gang.steps.restart_sequence import ROLLING, GangRestart, RestartRequest, RestartSequence, RestartVerb
+from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))
+REQUEST = StagingRequest(
+    gang="g",
+    run_id="r",
+    node="node0",
+    node_rank=0,
+    nnodes=1,
+    leader=Endpoint(port=1),
+)
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -27,31 +34,28 @@ def test_a_gang_is_drained_stopped_worked_on_and_started(monkeypatch: pytest.Mon
     def noted(word: str) -> Any:
         return lambda *_, **__: order.append(word)
 
-    def raised(*_: Any, **__: Any) -> StartedGangs:
+    def raised(*_: Any, **__: Any) -> tuple[()]:
         order.append("start")
-        return StartedGangs(views=(), ready_before=frozenset())
+        return ()
 
-    for name in ("set_aside", "take_out", "stop"):
+    for name in ("set_aside", "take_out", "stop", "put_back"):
         monkeypatch.setattr(restart_sequence, name, noted(name))
     monkeypatch.setattr(raising, "raise_all", raised)
-    operation = SimpleNamespace(turn=noted("turn"), finished=noted("finished"))
-    start = Rising(gang=GANG, plan_id="p", document={}, requests=lambda run, key: {})
-    check, view = Staged(gang=GANG, requests={}), GangView(name="g", state=GangState.READY, service_url="u")
-    one = GangRestart(gang=GANG, view=view, before=None, check=check, start=start)
+    lock: Any = SimpleNamespace(begin=lambda begun: order.append(f"turning: {begun.turning}"), finish=noted("finished"))
+    view = GangView(name="g", state=GangState.READY, service_url="u")
+    one = GangRestart(gang=GANG, view=view, before=None, plan=Staged(gang=GANG, requests={"node0": REQUEST}))
+    verb = RestartVerb(what=OperationKind.MAINTENANCE, work=noted("work"))
     steps = RestartSequence(
         inventory=SimpleNamespace(),  # type: ignore[arg-type]
         fleet=SimpleNamespace(),  # type: ignore[arg-type]
         router=SimpleNamespace(),  # type: ignore[arg-type]
-        watcher=SimpleNamespace(),
-        operation=operation,  # type: ignore[arg-type]
-        done="restarted",
-        timeout_s=9,
-        now=now,
-        work=noted("work"),
+        watcher=SimpleNamespace(step=lambda *_: None),
+        request=RestartRequest(verb=verb, now=now),
+        check=noted("check"),
     )
-    monkeypatch.setattr(steps, "_back", noted("put_back"))
-    assert steps.run([one]) == ()
-    assert order == ["turn", "take_out" if now else "set_aside", "stop", "work", "start", "put_back", "finished"]
+    assert steps.run([one], {"g": lock}) == ()
+    steps_done = ["take_out" if now else "set_aside", "stop", "work", "start", "put_back", "finished"]
+    assert order == ["turning: False", "turning: True", *steps_done]
 
 
 KEPT = {"timeout_s": 7.0, "of a later release": 1, "command": "no", "verb": "no"}
@@ -72,14 +76,15 @@ def test_only_what_others_serve_through_goes_on_by_itself(
 ) -> None:
     asked: list[RestartRequest] = []
 
-    def restart(_: object, request: RestartRequest, __: object) -> Any:
+    def restarted(_: object, request: RestartRequest, __: object) -> Any:
         asked.append(request)
         return SimpleNamespace(views=("a", "b"))
 
-    monkeypatch.setattr(resume, "restart", restart)
+    monkeypatch.setattr(restart, "restart", restarted)
     left = [GangOperation(gang=gang, what=what, command="l40s-deploy typed", options=options) for gang in ("a", "b")]
-    went_on: Any = resume.go_on(SimpleNamespace(), left, "l40s-deploy up", SimpleNamespace())  # type: ignore[arg-type]
-    views, words = went_on
+    nobody: Any = SimpleNamespace()
+    views: Any
+    views, words = restart.go_on(nobody, left, "l40s-deploy up", nobody)
     if goes_on:
         wanted = RestartRequest(verb=ROLLING, gangs=("a", "b"), command="l40s-deploy up", timeout_s=7.0)
         assert asked == [wanted] and list(views) == ["a", "b"] and words == ()

@@ -9,8 +9,8 @@ from tests.support.local_gang import Local, LocalGang, Notes
 from tests.unit.gang.steps.test_up import up, with_env
 
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
-from orchestrator.gang.steps.resume import rehearse_resume
+from orchestrator.gang.steps.restart import rehearse_restart, rehearse_resume, restart
+from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history
 from orchestrator.model.errors import GangFailed, InputError

@@ -11,7 +11,7 @@ import pytest
 from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of, staged
 
-from orchestrator.gang.steps.replay import Staged
+from orchestrator.gang.steps.staging import Staged
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.secret_text import fingerprint
@@ -98,7 +98,7 @@ def test_up_stages_the_patience_that_was_asked_for() -> None:
 
 
 def again(staged: Staged) -> Mapping[str, StagingRequest]:
-    return staged.rising().requests("r2", "11")
+    return staged.again().of_run("r2", "11")
 
 
 def read(request: StagingRequest) -> StagingRequest:

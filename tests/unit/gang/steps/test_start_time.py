@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.reference_plan import plan_of
 
-from orchestrator.gang.steps.start_time import ReadProgress, StartClock, downtime_words, left_s, left_words, reading
+from orchestrator.gang.steps.start_time import StartClock, downtime_words, left_words
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import Phase
@@ -29,35 +29,27 @@ def node(phase: str, step: int = 0, of: int = 0, phase_s: float = 0.0, started_s
     )
 
 
-def test_bytes_and_rate_of_a_node_that_reads_weights() -> None:
-    assert reading(node("weights", 41, 163, 20.0), 163_000) == ReadProgress(41_000, 163_000, 2050.0)
-    assert reading(node("weights", 1, 163, 20.0), 163_000) == ReadProgress(1000, 163_000, 0.0)  # one shard tells little
-    assert reading(node("weights", 41, 163, 20.0), 0) is None
-    assert reading(node("graphs", 1, 4, 20.0), 163_000) is None
-
-
 @pytest.mark.parametrize(
-    ("at", "last", "left"),
+    ("at", "last", "words"),
     [
-        (node("weights", 50, 100, 100.0), {}, 100.0),  # its pace alone
-        (node("weights", 50, 100, 100.0), LAST, 100.0 + 70.0),  # and what came after the weights last time
-        (node("rendezvous", phase_s=4.0), LAST, 390.0 - 4.0),
-        (node("kv-cache", phase_s=500.0), LAST, 0.0),  # later than last time: nothing below zero
-        (node("rendezvous"), {}, None),
-        (node("warm-up"), LAST, None),  # the last start had none
-        (node(""), LAST, None),
+        (node("weights", 50, 100, 100.0), {}, "500.0 of 1000.0 GB, 5.00 GB/s, about 2 min left"),  # its pace alone
+        (
+            node("weights", 50, 100, 100.0),
+            LAST,
+            "500.0 of 1000.0 GB, 5.00 GB/s, about 3 min left",
+        ),  # and what came after
+        (node("weights", 1, 100, 20.0), {}, "10.0 of 1000.0 GB"),  # one shard tells little
+        (node("rendezvous", phase_s=4.0), LAST, "about 6 min left"),
+        (node("graphs", phase_s=18.0), LAST, "about 42 s left"),
+        (node("kv-cache", phase_s=500.0), LAST, ""),  # later than last time: nothing below zero
+        (node("rendezvous"), {}, ""),
+        (node("warm-up"), LAST, ""),  # the last start had none
+        (node(""), LAST, ""),
     ],
 )
-def test_time_left(at: NodeView, last: dict[str, float], left: float | None) -> None:
-    assert left_s(at, reading(at, 1000), last) == left
-
-
-def test_words() -> None:
-    assert left_words(None, None) == ""
-    words = left_words(ReadProgress(161_000_000_000, 640_000_000_000, 2.1e9), 290.0)
-    assert words == "161.0 of 640.0 GB, 2.10 GB/s, about 5 min left"
-    assert left_words(None, 0.0) == "", "it is ready, or takes longer than the last time"
-    assert left_words(None, 42.0) == "about 42 s left"
+def test_what_is_left_of_a_start(at: NodeView, last: dict[str, float], words: str) -> None:
+    assert left_words(at, 10**12, last) == words
+    assert at.phase.name != "weights" or left_words(at, 0, {}) == "", "the model's size is unknown"
 
 
 def view(state: GangState, *nodes: NodeView, **more: Any) -> GangView:

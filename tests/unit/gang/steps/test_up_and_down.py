@@ -21,9 +21,9 @@ from orchestrator.gang.steps import down as module
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.raising import BeforeGoCheck, UpRequest, risings
-from orchestrator.gang.steps.replay import Staged
-from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
+from orchestrator.gang.steps.raising import BeforeGoCheck, UpRequest, starts_of
+from orchestrator.gang.steps.restart import rehearse_restart, restart
+from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.overview import status
@@ -96,8 +96,7 @@ def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touche
 
 def test_up_status_down(local: Local) -> None:
     gang = local(nodes=3)
-    outcome = gang.up()
-    assert outcome.ready_before == frozenset()
+    gang.up()
     document = status_json(status([gang.gang]).views)
     (told,) = document["gangs"]
     assert (told["name"], told["state"], told["model"], told["cause"]) == ("gang0", "ready", "Fake", None)
@@ -105,8 +104,8 @@ def test_up_status_down(local: Local) -> None:
     ranks = [rank for node in told["nodes"] for rank in node["ranks"]]
     assert [rank["tp_rank"] for rank in ranks] == list(range(6))
     assert all(rank["state"] == "alive" and rank["pid"] for rank in ranks)
-    again = gang.up()
-    assert again.ready_before == {"gang0"}
+    (again,) = gang.up()
+    assert again.run_id == told["run_id"]
     stopped = down(gang.inventory, DownRequest())
     assert [(node.told.state, node.was, node.clean) for node in stopped] == [("stopped", "ready", True)] * 3
     gang.nothing_left()
@@ -281,12 +280,11 @@ def test_where_the_network_is_tested_first_agents_wait_for_it(local: Local) -> N
     gang = local()
     request = UpRequest(plan=PlanRequest(model="Fake"))
     requests = (request, replace(request, before_go=(CHECK,)))
-    (usual,), (tested,) = (risings([gang.gang], gang.plan(), one) for one in requests)
-    for rising, armed_for_s in ((usual, ARMED_FOR_S), (tested, ARMED_FOR_S + TEST_BEFORE_GO_S)):
-        for node in rising.requests("r", "00").values():
+    (usual,), (tested,) = (starts_of([gang.gang], gang.plan(), one) for one in requests)
+    for start, armed_for_s in ((usual, ARMED_FOR_S), (tested, ARMED_FOR_S + TEST_BEFORE_GO_S)):
+        for node in start.requests.values():
             assert node.armed_for_s == armed_for_s
-    again = Staged(gang=gang.gang, requests=tested.requests("r", "00")).rising().requests("r2", "01")
-    for node in again.values():  # a restart runs no tests
+    for node in tested.again().requests.values():  # a restart runs no tests
         assert node.armed_for_s == ARMED_FOR_S
 
 

@@ -65,7 +65,7 @@ class Cluster:
 
         def up(*_: Any) -> UpResult:
             before = frozenset({"gang0"} if gang.view().serves else ())
-            views = gang.view() if before else gang.up().views[0]
+            views = gang.view() if before else gang.up()[0]
             return UpResult(plan=gang.plan(), views=(views,), ready_before=before, seconds=1.0)
 
         def bench(*_: Any) -> list[Any]:

@@ -29,30 +29,26 @@ from orchestrator.gang.guarding import (
     decide,
     does_without,
     held_back,
-    held_back_on_fewer,
     may_finish,
     not_back_yet,
     noted,
-    outdated,
     restarted,
     returned,
     returning,
     settling,
-    spares_failed,
 )
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
 from orchestrator.gang.steps.down import stop
-from orchestrator.gang.steps.guard.fewer import asked_of, planned_again, words_to_return
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
-from orchestrator.gang.steps.replay import facts_of_now, staged_plan
-from orchestrator.gang.steps.resume import finish
+from orchestrator.gang.steps.restart import finish
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
+from orchestrator.gang.steps.staging import facts_of_now, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, interrupted, see
-from orchestrator.gang.steps.up import up
+from orchestrator.gang.steps.up import asked_of, planned_again, up, words_to_return
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import as_written, chosen_gangs, staffed
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
@@ -75,7 +71,6 @@ USUAL = Policy()
 NO_HOOK = Hook()
 OVER_TCP = ("TRAFFIC-ON-TCP", TCP)
 NO_DECISION = GuardDecision(GuardAction.NOTHING)
-Remember = Callable[[GuardMemory, float, Policy, str, tuple[str, ...]], GuardMemory]
 
 
 class GuardWatcher(Watcher, Protocol):
@@ -105,7 +100,10 @@ class Notifies(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRequest:
-    """once: look once, and do what is due (for cron, and for tests). timeout_s: for one start."""
+    """once: look once, and do what is due (for cron, and for tests). timeout_s: for one start.
+    hung_after_s: for an engine that it starts: how long it may show no progress before it counts as hung; None: as it
+    was. restores: return to all nodes as soon as the doctor allows it; else only say how. notifier: tells who is named
+    in the inventory. check: what a gang that serves is asked now and then."""
 
     gangs: tuple[str, ...] = ()
     once: bool = False
@@ -115,13 +113,9 @@ class GuardRequest:
     command: str = "guard"
     timeout_s: float = 3600.0
     hung_after_s: float | None = None
-    """For an engine that it starts: how long it may show no progress before it counts as hung; None: as it was."""
     restores: bool = False
-    """Return to all nodes as soon as the doctor allows it; else only say how."""
     notifier: Notifies | None = None
-    """Tells who is named in the inventory."""
     check: GuardCheck | None = None
-    """What a gang that serves is asked now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +157,11 @@ def _guard_lock(fleet: Fleet, gang: GangSpec, request: GuardRequest) -> GangLock
 
 @dataclass
 class _Post:
-    """The loop about one gang."""
+    """The loop about one gang.
+
+    view: as it was seen last; surrender: why it was given up, once that has been reported
+    _back: runs, and what was told of their RDMA ports that work again; _checked_at: in monotonic seconds
+    """
 
     inventory: Inventory
     fleet: Fleet
@@ -173,16 +171,12 @@ class _Post:
     memory: GuardMemory = field(default_factory=GuardMemory)
     decision: GuardDecision = NO_DECISION
     view: GangView | None = None
-    """As it was seen last."""
     surrender: GuardDecision | None = None
-    """Why it was given up, once that has been reported."""
     defect: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     _told: str = ""
     _back: frozenset[tuple[str, str]] = frozenset()
-    """Runs, and what was told of their RDMA ports that work again."""
     _checked_at: float | None = None
-    """Monotonic seconds."""
 
     def planned(self, plan: Plan) -> None:
         """Of what a decision starts."""
@@ -208,26 +202,26 @@ class _Post:
         try:
             while not self.ended.is_set():
                 self._look()
-                self._count_surrender()
+                if not self.memory.given_up:
+                    self.surrender = None
+                elif self.surrender is None:
+                    self.surrender = self.decision
+                    self._notify(Event.GIVEN_UP, self.decision.why, f"l40s-deploy why {self.gang.name}")
                 if self.request.once:
                     return
                 self.ended.wait(LOOK_EVERY_S)
         except BaseException as defect:
             self.defect = defect
 
-    def _count_surrender(self) -> None:
-        if not self.memory.given_up:
-            self.surrender = None
-        elif self.surrender is None:
-            self.surrender = self.decision
-            self._notify(Event.GIVEN_UP, self.decision.why, f"l40s-deploy why {self.gang.name}")
-
     def _look(self) -> None:
         (self.view,) = see(self.fleet, [self.gang], patience=StragglerWait())
         self.watcher.seen([self.view])
         if self.request.notifier is not None:
             self.request.notifier.look(self.view)
-        self._tell_of_rails(self.view)
+        # once for each port and run: one that comes and goes is no news
+        if new := [words for words in self.view.rail_words(back=True) if (self.view.run_id, words) not in self._back]:
+            self._hook(self.request.on_ready, "back", "; ".join(new))
+            self._back |= {(self.view.run_id, words) for words in new}
         begun = self._begun(self.view)
         self.decision, self.memory = decide(self.view, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
@@ -236,7 +230,7 @@ class _Post:
         elif self.decision.do is GuardAction.DEGRADE:
             self._go_on_without(self.decision)
         elif self.decision.do is GuardAction.REPLAN:
-            self._replan(self.decision)
+            self._replan(self.decision, self.view)
         elif self.decision.do is GuardAction.RETURN:
             self._return(self.decision.why)
         elif self.decision.do is GuardAction.GIVE_UP:
@@ -247,12 +241,6 @@ class _Post:
             asking.start()
             if self.request.once:
                 asking.join()
-
-    def _tell_of_rails(self, seen: GangView) -> None:
-        """Once for each port and run: one that comes and goes is no news."""
-        if new := [words for words in seen.rails_back if (seen.run_id, words) not in self._back]:
-            self._hook(self.request.on_ready, "back", "; ".join(new))
-            self._back |= {(seen.run_id, words) for words in new}
 
     def _is_due(self) -> bool:
         check, last = self.request.check, self._checked_at
@@ -289,13 +277,12 @@ class _Post:
                 if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not GuardAction.RESTART:
                     return  # somebody was quicker than our lock
                 left = begun if begun is not None and may_finish(begun) else None
-                against = self._against(now, left)
-                if against is not None:
+                if (against := self._against(now, left)) is not None:
                     self._hold_back(why, against)
                     return
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
                 if left is not None:
-                    done = finish(self.inventory, lock, lock.gang, left, self, timeout_s=self.request.timeout_s)
+                    done = finish(self.inventory, lock, left, self, timeout_s=self.request.timeout_s)
                     self.view = done or now
                 else:
                     self._again(now, why)
@@ -309,59 +296,55 @@ class _Post:
 
     def _go_on_without(self, decision: GuardDecision) -> None:
         """Start the gang with spares, and on the nodes that are left. Where no layout fits them, that is said once."""
-        gang, without = self.gang, decision.without
-        there = staffed(gang, without)
+        there, without, before = staffed(self.gang, decision.without), decision.without, self.memory
         spares = tuple(node.name for node in there.nodes if node.spare)
         if (against := self._against_the_rest(there)) is not None:
-            self._hold_back(decision.why, against, held_back_on_fewer)
+            self._hold_back(decision.why, against, on_fewer=True)
             return
-        before = self.memory
-        words = f"{len(there.nodes)} of {len(gang.nodes)} nodes, without {', '.join(without)}"
+        words = f"{len(there.nodes)} of {len(self.gang.nodes)} nodes, without {', '.join(without)}"
         words += f", with the spare {', '.join(spares)}" if spares else ""
         try:
             self._start_anew(decision, there, words)
         except InputError as impossible:
             self._remember(replace(before, hopeless=without))
-            self.decision = GuardDecision(
-                GuardAction.WAIT, f"can't continue with {words}: {impossible.what}; {impossible.fix}"
-            )
+            why = f"can't continue with {words}: {impossible.what}; {impossible.fix}"
+            self.decision = GuardDecision(GuardAction.WAIT, why)
             self._tell(self.decision)
-            self._failed(self.decision.why)
+            self._failed(why)
         except FindingsError as refused:
             self._remember(before)
-            self._hold_back(decision.why, StartRefusal(error=refused), held_back_on_fewer)
+            self._hold_back(decision.why, StartRefusal(error=refused), on_fewer=True)
         except DeployError as failure:
             if spares:  # whatever the reason was, the next start is without them
-                self._remember(spares_failed(before, spares))
+                self._remember(replace(before, unfit=tuple(dict.fromkeys((*before.unfit, *spares)))))
             self._warn(f"going on with {words} did not work: {failure.where}: {failure.what}")
 
-    def _replan(self, decision: GuardDecision) -> None:
+    def _replan(self, decision: GuardDecision, seen: GangView) -> None:
         """Start the gang by a plan that does without what its nodes have no more, unless they have it again."""
-        there = staffed(self.gang, decision.without)
-        assert self.view is not None
-        against = self._against(self.view, None)
+        there, before = staffed(self.gang, decision.without), self.memory
+        against = self._against(seen, None)
         if against is None:
             self.memory = replace(self.memory, outdated_since=None)
             return
-        if not against.outdated:
-            self._hold_back(decision.why, against)
-            return
-        if (refused := self._against_the_rest(there)) is not None:
-            self._hold_back(decision.why, replace(refused, outdated=True))
-            return
-        before = self.memory
-        words = f"{len(there.nodes)} of {len(self.gang.nodes)} nodes, planned anew"
-        try:
-            if self._start_anew(decision, there, words):
-                self.memory = replace(self.memory, replanned=self.view.plan_id)
-        except (InputError, FindingsError) as impossible:
-            self._remember(before)
-            self._hold_back(decision.why, StartRefusal(error=impossible, outdated=True))
-        except DeployError as failure:
-            self._warn(f"planning it anew did not help: {failure.where}: {failure.what}")
+        if against.outdated and (refused := self._against_the_rest(there)) is not None:
+            against = replace(refused, outdated=True)
+        elif against.outdated:
+            words = f"{len(there.nodes)} of {len(self.gang.nodes)} nodes, planned anew"
+            try:
+                if (now := self._start_anew(decision, there, words)) is not None:
+                    self.memory = replace(self.memory, replanned=now.plan_id)
+            except (InputError, FindingsError) as impossible:
+                self._remember(before)
+                against = StartRefusal(error=impossible, outdated=True)
+            except DeployError as failure:
+                self._warn(f"planning it anew did not help: {failure.where}: {failure.what}")
+                return
+            else:
+                return
+        self._hold_back(decision.why, against)
 
-    def _start_anew(self, decision: GuardDecision, there: GangSpec, words: str) -> bool:
-        """By a new plan, for these nodes; words: what it is started on. False where somebody else holds the gang.
+    def _start_anew(self, decision: GuardDecision, there: GangSpec, words: str) -> GangView | None:
+        """By a new plan, for these nodes; words: what it is started on. None where somebody else holds the gang.
         Raises what `up` raises."""
         before = self.memory
         try:
@@ -371,13 +354,12 @@ class _Post:
         except LockHeld as held:
             self._remember(before)
             self._tell(GuardDecision(GuardAction.WAIT, f"{decision.why}; {held.what}"))
-            return False
+            return None
         self.view = outcome.views[0]
         prices = [f"{one.title}; {one.effect}" for one in outcome.plan.findings if one.id in OVER_TCP]
-        said = "; ".join([f"it serves at {self.view.service_url} on {words}", *prices])
-        self._warn(said)
+        self._warn("; ".join([f"it serves at {self.view.service_url} on {words}", *prices]))
         self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
-        return True
+        return self.view
 
     def _against_the_rest(self, there: GangSpec) -> StartRefusal | None:
         """What the doctor has against a start on just these nodes; None for nothing."""
@@ -426,9 +408,7 @@ class _Post:
     def _lost(self, missing: Collection[str], seen: Cluster, asked: Asked) -> StartRefusal | None:
         """A GPU that one of these nodes had in its last plan and has lost: its rank moves to another one by an
         operator's plan only."""
-        for node in self.gang.nodes:
-            if node.name not in missing:
-                continue
+        for node in (one for one in self.gang.nodes if one.name in missing):
             with contextlib.suppress(InputError):  # it has run nothing
                 request = staged_plan(self.fleet, replace(self.gang, nodes=(node,)), whole=False).requests[node.name]
                 if lost := lost_gpus(request, seen.topologies[node.name]):
@@ -441,9 +421,8 @@ class _Post:
         what = "return to all nodes" if self.view is not None and self.view.missing else "return to the plan for RDMA"
         if not self.memory.looks:
             self._hook(self.request.on_ready, "back", f"{why}; {what}: {command}")
-        often = ""
-        if self.request.restores:
-            often = f" It was returned {self.memory.returned} times and failed again each time: find out why first."
+        often = f" It was returned {self.memory.returned} times and failed again each time: find out why first."
+        often = often if self.request.restores else ""
         self._warn(f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}")
 
     def _up(self, asked: Asked, why: str, without: Sequence[str] = ()) -> UpResult:
@@ -473,37 +452,33 @@ class _Post:
             return None
         try:
             plan = staged_plan(self.fleet, self._as_it_runs)
-        except InputError as failure:  # its nodes do not hold one plan: what was begun needs none
-            return StartRefusal(error=failure) if left is None else None
-        except DeployError as failure:
-            return StartRefusal(error=failure)
-        self.watcher.step(self.gang.name, "running doctor")
-        try:
+            self.watcher.step(self.gang.name, "running doctor")
             return against_starts(self.fleet, [plan], self.watcher)
         except DeployError as failure:
+            if isinstance(failure, InputError) and left is not None:
+                return None  # its nodes do not hold one plan: what was begun needs none
             return StartRefusal(error=failure)
 
-    def _hold_back(self, why: str, against: StartRefusal, remember: Remember = held_back) -> None:
+    def _hold_back(self, why: str, against: StartRefusal, *, on_fewer: bool = False) -> None:
+        now, policy = time.monotonic(), self.request.policy
         words = f"{against.error.where}: {against.error.what}; {against.error.fix}"
-        remember = outdated if against.outdated else remember
-        self.memory = remember(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
+        self.memory = held_back(
+            self.memory, now, policy, words, against.nodes, outdated=against.outdated, on_fewer=on_fewer
+        )
         self.decision = GuardDecision(GuardAction.WAIT, f"{why}; {words}")
         self._tell(self.decision)
-        if self.memory.held_back == self.request.policy.tell_at or self.request.once:
-            self._notify(
-                Event.FINDING,
-                f"not restarted while this lasts: {against.error.where}: {against.error.what}",
-                against.error.fix,
-            )
+        if self.memory.held_back == policy.tell_at or self.request.once:
+            text = f"not restarted while this lasts: {against.error.where}: {against.error.what}"
+            self._notify(Event.FINDING, text, against.error.fix)
             self._failed(self.decision.why)
 
     def _again(self, now: GangView, why: str) -> None:
         plan = staged_plan(self.fleet, self._as_it_runs).hung_after(self.request.hung_after_s)
         self._stop(plan.gang, now, why)
-        start = plan.rising(of_now=facts_of_now(self.fleet, self))
-        done = raising.raise_all(self.fleet, [start], self, timeout_s=self.request.timeout_s)
-        rejoin(self.inventory, done.views, self.watcher)
-        self.view = done.views[0]
+        start = plan.again(facts_of_now(self.fleet, self.step))
+        views = raising.raise_all(self.fleet, [start], self, timeout_s=self.request.timeout_s)
+        rejoin(self.inventory, views, self.watcher)
+        self.view = views[0]
 
     def _stop(self, gang: GangSpec, now: GangView, why: str) -> None:
         """The nodes say what it is restarted for where that does not get so far that another run is staged."""
@@ -518,8 +493,7 @@ class _Post:
         self._hook(self.request.on_failed, "failed", why)
 
     def _hook(self, hook: Hook, event: str, why: str) -> None:
-        trouble = run_hook(hook, event, gang=self.gang.name, why=why)
-        if trouble:
+        if trouble := run_hook(hook, event, gang=self.gang.name, why=why):
             self.watcher.step(self.gang.name, f"the hook for {event} failed: {trouble}")
 
     def _warn(self, words: str) -> None:
@@ -541,23 +515,16 @@ class _RouterPost(_Post):
     held: ExitStack
     """Gives its guard lock back."""
 
-    def stand(self) -> None:
-        """As for a gang, once no other guard holds its guard lock."""
-        try:
-            while not self._is_ours():
-                if self.request.once or self.ended.wait(LOOK_EVERY_S):
-                    return
-        except BaseException as defect:
-            self.defect = defect
-        else:
-            super().stand()
+    ours: bool = False
 
-    def _is_ours(self) -> bool:
-        try:
-            self.held.enter_context(_guard_lock(self.fleet, self.gang, self.request))
-        except LockHeld:
-            return False
-        return True
+    def _look(self) -> None:
+        """As at a gang, once no other guard holds its guard lock."""
+        if not self.ours:
+            with contextlib.suppress(LockHeld):
+                self.held.enter_context(_guard_lock(self.fleet, self.gang, self.request))
+                self.ours = True
+        if self.ours:
+            super()._look()
 
     def _is_due(self) -> bool:
         return False
@@ -587,13 +554,12 @@ def _side_by_side(posts: Sequence[_Post]) -> None:
     threads = [threading.Thread(target=post.stand, daemon=True) for post in posts]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
+    while living := [thread for thread in threads if thread.is_alive()]:
         if any(post.defect is not None for post in posts):
             break
         if all(post.surrender is not None for post in posts):
             for post in posts:
                 post.ended.set()
-        next(thread for thread in threads if thread.is_alive()).join(JOIN_S)
-    for post in posts:
-        if post.defect is not None:
-            raise post.defect
+        living[0].join(JOIN_S)
+    for defect in (post.defect for post in posts if post.defect is not None):
+        raise defect

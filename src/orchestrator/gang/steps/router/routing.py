@@ -21,7 +21,7 @@ from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.serving import Worker, running_requests, workers
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import Rising, Watcher, everybody_answers, raise_all
+from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
 from orchestrator.gang.steps.router.host import (
     GANG,
     ask_from,
@@ -30,6 +30,7 @@ from orchestrator.gang.steps.router.host import (
     local_url,
     router_gang,
 )
+from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.view import GangView
 from orchestrator.loading.resources import Library, template
@@ -116,41 +117,32 @@ class Router:
     def take_in(self, url: str) -> None:
         """Have requests go there; returns once the engine answers what the router asks for its health, and the
         router counts it as healthy: a new worker counts as healthy until the router's checks of it have failed."""
-        self._wait_for_health_path(url)
+        if path := health_path(self.fleet, self.spec):
+            self._wait_for_health(f"{url}{path}")
         if not any(worker.url == url for worker in self.workers()):
             answer = self.ask("POST", "/workers", {"url": url, **self._key_of_gangs()})
             if answer.status not in (200, 201, 202):
                 raise self._trouble(f"does not accept {url}", answer)
-        healthy = self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S)
-        if not healthy:
+        if not self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S):
             raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", HttpAnswer())
 
     def _key_of_gangs(self) -> dict[str, str]:
         """What the router sends to a gang in place of its clients' key, where it asks them for one."""
         return {"api_key": gang_key} if (gang_key := _key(self.spec.gang_key_file, "gangs")) else {}
 
-    def _wait_for_health_path(self, url: str) -> None:
-        path = health_path(self.fleet, self.spec)
-        if not path:
-            return
-        answer = HttpAnswer()
-
-        def settled() -> bool:
-            nonlocal answer
-            (answer,) = ask_from(self.fleet, self.spec.node.name, [HttpRequest(url=f"{url}{path}", timeout_s=HEALTH_S)])
-            return answer.status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
-
-        self._until(settled, TAKE_IN_S)
-        if answer.status == HTTPStatus.NOT_FOUND:
-            failure = self._trouble(
-                f"checks the health of gangs at {url}{path}, but this engine has no such path", answer
-            )
-            failure.fix = f"{_ANEW} makes it use the right path"
-            raise failure
-        if answer.status != HTTPStatus.OK:
-            raise self._trouble(
-                f"checks the health of gangs at {url}{path}, without success within {TAKE_IN_S:.0f} s", answer
-            )
+    def _wait_for_health(self, at: str) -> None:
+        what, end = f"checks the health of gangs at {at}", time.monotonic() + TAKE_IN_S
+        while True:
+            (answer,) = ask_from(self.fleet, self.spec.node.name, [HttpRequest(url=at, timeout_s=HEALTH_S)])
+            if answer.status == HTTPStatus.OK:
+                return
+            if answer.status == HTTPStatus.NOT_FOUND:
+                failure = self._trouble(f"{what}, but this engine has no such path", answer)
+                failure.fix = f"{_ANEW} makes it use the right path"
+                raise failure
+            if time.monotonic() > end:
+                raise self._trouble(f"{what}, without success within {TAKE_IN_S:.0f} s", answer)
+            time.sleep(POLL_S)
 
     def take_out(self, url: str) -> None:
         """Have no new request go there; those that run are not touched."""
@@ -222,15 +214,15 @@ def start_router(
         now = router.view()
         refuse_elsewhere([now])
         gangs = see(fleet, inventory.gangs)
-        wanted = _wanted(router, inventory, gangs)
+        wanted = _start(router, inventory, gangs)
         if not now.serves:
             _refuse_expired(router.spec)
             with GangLock(router.fleet, router.gang, command):
                 now = router.view()  # one that is starting is waited for, whatever its settings
-                start = replace(wanted, plan_id=now.plan_id) if now.running else wanted
+                start = _start(router, inventory, gangs, plan_id=now.plan_id) if now.running else wanted
                 raise_all(router.fleet, [start], watcher, timeout_s=timeout_s)
             gangs = see(fleet, inventory.gangs)  # one that became ready meanwhile found no router
-        suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
+        suits = router.view().plan_id in (wanted.plan_id, _start_of(router, words.ANY_HEALTH).plan_id)
         if not suits:
             watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
         failure = next(iter(take_in_all(router, gangs).values()), None)
@@ -247,7 +239,7 @@ def raise_router(router: Router, inventory: Inventory, watcher: Watcher) -> Gang
     with Fleet(inventory.nodes) as fleet:
         _refuse_expired(router.spec)
         gangs = see(fleet, inventory.gangs, patience=StragglerWait())
-        raise_all(router.fleet, [_wanted(router, inventory, gangs)], watcher, timeout_s=ROUTER_START_S)
+        raise_all(router.fleet, [_start(router, inventory, gangs)], watcher, timeout_s=ROUTER_START_S)
         take_in_serving(router, fleet, inventory, watcher)
     return router.view()
 
@@ -294,7 +286,7 @@ def would_start_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
         everybody_answers([state.view])
         gangs = see(fleet, inventory.gangs)
         running = state.view.running
-        then = state.view.plan_id if running else _wanted(router, inventory, gangs).plan_id
+        then = state.view.plan_id if running else _start(router, inventory, gangs).plan_id
     behind = {worker.url for worker in state.workers}
     added = [view.name for view in gangs if view.serves and view.service_url not in behind]
     joining = f"{', '.join(added)} would be added" if added else "no gang would be added"
@@ -402,49 +394,45 @@ def _engines(inventory: Inventory, gangs: Iterable[GangView]) -> Iterator[Engine
                 yield engine_of(Library.stack(name))
 
 
-def _wanted(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> Rising:
+def _start(router: Router, inventory: Inventory, gangs: Sequence[GangView], *, plan_id: str = "") -> Staged:
     """What a start would carry out now."""
-    return _rising(router, _health_path(router, inventory, gangs))
+    return _start_of(router, _health_path(router, inventory, gangs), plan_id=plan_id)
 
 
-def _rising(router: Router, health_path: str) -> Rising:
-    """Its plan's id is the same for every start with the same settings: the admin key, generated for each, is no part
-    of it."""
+def _start_of(router: Router, health_path: str, *, plan_id: str = "") -> Staged:
+    """plan_id: '' for its own, which is the same for every start with the same settings: the admin key, generated for
+    each, is no part of it."""
     spec, front = router.spec, _front(router.spec)
     python, tls = f"{spec.venv}/bin/python3", spec.tls_cert is not None
     argv = words.command(python, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
-    plan_id = short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
+    plan_id = plan_id or short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
-
-    def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
-        request = StagingRequest(
-            state_dir=spec.node.state_dir,
-            gang=GANG,
-            run_id=run_id,
-            node=spec.node.name,
-            node_rank=0,
-            nnodes=1,
-            members=(spec.node.name,),
-            plan_id=plan_id,
-            model="all gangs",
-            stack=f"sglang-router-{words.VERSION}",
-            device="cpu",
-            engine_user=spec.node.engine_user,
-            argv=tuple(argv),
-            venv_python=argv[0],
-            python_fix=words.PYTHON_FIX,
-            ports=Ports(check_free=(Endpoint(address=listens, port=spec.port),)),
-            leader=Endpoint(address="127.0.0.1", port=router.gang.leader.ports.agent),
-            key=key,
-            lease_s=spec.node.lease_s,
-            service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
-            watch=words.watch(health_path),
-            secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
-            launch_script=words.launch_script(argv),
-        )
-        return {spec.node.name: request}
-
-    return Rising(gang=router.gang, plan_id=plan_id, document={"plan_id": plan_id, "argv": argv}, requests=requests)
+    request = StagingRequest(
+        state_dir=spec.node.state_dir,
+        gang=GANG,
+        run_id="",
+        node=spec.node.name,
+        node_rank=0,
+        nnodes=1,
+        members=(spec.node.name,),
+        plan_id=plan_id,
+        model="all gangs",
+        stack=f"sglang-router-{words.VERSION}",
+        device="cpu",
+        engine_user=spec.node.engine_user,
+        argv=tuple(argv),
+        venv_python=argv[0],
+        python_fix=words.PYTHON_FIX,
+        ports=Ports(check_free=(Endpoint(address=listens, port=spec.port),)),
+        leader=Endpoint(address="127.0.0.1", port=router.gang.leader.ports.agent),
+        lease_s=spec.node.lease_s,
+        service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
+        watch=words.watch(health_path),
+        secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
+        launch_script=words.launch_script(argv),
+    )
+    document = {"plan_id": plan_id, "argv": argv}
+    return Staged(gang=router.gang, requests={spec.node.name: request}, document=document)
 
 
 def _front(spec: RouterSpec) -> words.Front:

@@ -16,11 +16,10 @@ from typing import Any
 from orchestrator.engines.serving import METRICS, Serving, serving
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance, overview_json
-from orchestrator.gang.rates import PortRate, growth, port_rates
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status.overview import glance
 from orchestrator.gang.steps.status.reports import ask_report, interrupted, views_of, where
-from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
+from orchestrator.gang.timeline import NodeEvents, PortRate, TimelineEvent, growth, port_rates, timeline
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_NVML_S, WATCH_S

@@ -16,7 +16,8 @@ from orchestrator.gang.steps import down, raising
 from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
-from orchestrator.gang.steps.restart import ROLLING, RestartRequest, restart
+from orchestrator.gang.steps.restart import restart
+from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
 from orchestrator.model.errors import InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState

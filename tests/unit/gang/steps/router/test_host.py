@@ -47,7 +47,7 @@ def test_a_router_tells_where_it_asks_for_its_workers_health(tmp_path: Path) -> 
         assert health_path(fleet, spec) == ""
         (gang / "runs" / "r1").mkdir(parents=True)
         (gang / "current").write_text("r1")
-        (staged,) = routing._rising(Router(spec), "/ready").requests("r1", "00").values()
+        (staged,) = routing._start_of(Router(spec), "/ready").of_run("r1", "00").values()
         (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps(staged.kept()))
         assert health_path(fleet, spec) == "/ready"
         (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps({"argv": "not a list"}))

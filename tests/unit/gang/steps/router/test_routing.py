@@ -16,7 +16,7 @@ from orchestrator.engines.serving import Worker
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import restart, restart_sequence
-from orchestrator.gang.steps.restart import ROLLING, RestartRequest
+from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.view import GangView, NodeView
@@ -223,6 +223,7 @@ def test_a_router_that_cant_be_asked_fails_no_restart(world: World) -> None:
 class Staged:
     gang: GangSpec
     drain_s: float = 0.0
+    plan_id: str = "p"
 
     def hung_after(self, _: float | None) -> Staged:
         return self
@@ -231,8 +232,8 @@ class Staged:
     def service_url(self) -> str:
         return f"http://{self.gang.name}"
 
-    def rising(self, **_: object) -> str:
-        return self.gang.name
+    def again(self, *_: object, **__: object) -> Staged:
+        return self
 
 
 @pytest.fixture
@@ -243,10 +244,11 @@ def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tup
     def stop(_: object, gangs: Sequence[GangSpec], *__: object, **___: object) -> None:
         stops.append((" ".join(gang.name for gang in gangs), tuple(world.behind)))
 
-    def raise_all(_: object, names: Sequence[str], *__: object, **___: object) -> Any:
+    def raise_all(_: object, starts: Sequence[Staged], *__: object, **___: object) -> tuple[GangView, ...]:
+        names = [start.gang.name for start in starts]
         if "b" in names:
             raise GangFailed("does not come up", where="gang b", fix="look")
-        return type("Raised", (), {"views": tuple(view for view in world.gangs if view.name in names)})
+        return tuple(view for view in world.gangs if view.name in names)
 
     monkeypatch.setattr(restart, "staged_plan", lambda _, spec: Staged(spec))
     monkeypatch.setattr(restart, "GangLock", lock)
@@ -428,8 +430,8 @@ def test_a_gang_gets_its_own_key_from_a_router_that_asks_clients_for_another(
 
 def test_keys_and_certificate_are_files_of_the_routers_node_and_in_no_argument(tmp_path: Path) -> None:
     spec = guarded(tmp_path)
-    rising = routing._rising(routing.Router(spec), "/ready")
-    (staged,) = rising.requests("run-1", "00").values()
+    rising = routing._start_of(routing.Router(spec), "/ready")
+    (staged,) = rising.of_run("run-1", "00").values()
     assert staged.secrets is not None and staged.service is not None
     files = {file.name: file.text for file in staged.secrets.files}
     admin = staged.secrets.authorization.removeprefix("Bearer ")
@@ -446,7 +448,7 @@ def test_another_key_or_certificate_are_other_settings_and_another_start_is_not(
     spec = guarded(tmp_path)
 
     def plan_id() -> str:
-        return routing._rising(routing.Router(spec), "/ready").plan_id
+        return routing._start_of(routing.Router(spec), "/ready").plan_id
 
     at_first = plan_id()
     assert plan_id() == at_first
@@ -494,11 +496,11 @@ def test_an_interruption_leaves_what_is_not_finished(
     monkeypatch: pytest.MonkeyPatch,
     signal: type[BaseException],
 ) -> None:
-    def interrupted(_: object, names: Sequence[str], *__: object, **___: object) -> Any:
-        if "b" in names:
+    def interrupted(_: object, starts: Sequence[Staged], *__: object, **___: object) -> Any:
+        if any(start.gang.name == "b" for start in starts):
             world.gangs = (gang("a"), gang("b", GangState.STARTING, healthy=False), gang("c"))
             raise signal
-        return type("Raised", (), {"views": ()})
+        return ()
 
     monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", interrupted)
     with pytest.raises(signal):
