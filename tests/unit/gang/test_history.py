@@ -53,6 +53,11 @@ def report(node: str, run: str = "r1", state: str = "failed", **more: object) ->
 FAILED = {"node0": [report("node0", cause=FOLLOWED, verdict=OOM)], "node1": [report("node1", cause=OOM)]}
 
 
+def test_a_failed_run_is_remembered_with_its_cause() -> None:
+    (run,) = past_runs("gang0", FAILED, {})
+    assert (run.end, run.cause, run.command) == ("failed", OOM, "")
+
+
 def cleared(run: Report) -> Report:
     return replace(run, state=AgentState.STOPPED)
 

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.local_gang import Local, Notes
+from tests.support.local_gang import Local
 from tests.support.waiting import until
 
 from orchestrator.gang.steps import down as down_steps
-from orchestrator.gang.steps import locks, raising
-from orchestrator.gang.steps.down import stop
+from orchestrator.gang.steps import locks
 from orchestrator.gang.steps.locks import GangLock, release, still_ours
-from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import has_ended, this_process
 from orchestrator.model.errors import DeployError, LockHeld, Unreachable
-from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.node import processes
@@ -168,27 +165,6 @@ def test_a_node_that_is_down_costs_a_holder_no_second_question(nodes: Nodes, mon
         asked = nodes.asked
         lock.still_ours()
         assert nodes.asked == asked
-
-
-def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
-    local: Local, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.1)
-    gang = local()
-    gang.up()
-    before = gang.view().run_id
-    with Fleet(gang.gang.nodes) as fleet, Fleet(gang.gang.nodes) as others:
-        plan = staged_plan(fleet, gang.gang)
-        with GangLock(fleet, gang.gang, "restart") as lock, GangLock(others, gang.gang, "up", force=True):
-            until(lambda: bool(lock._lost), 20.0, "the loss is noticed")
-            with pytest.raises(LockHeld):
-                stop(fleet, [gang.gang], Notes(), now=True)
-            seen = gang.view()
-            assert (seen.state, seen.run_id) == (GangState.READY, before)
-            gang.stop_all(clear=True)
-            with pytest.raises(LockHeld):
-                raising.raise_all(fleet, [plan.again()], Notes(), timeout_s=20.0)
-            assert gang.view().state is GangState.ABSENT
 
 
 def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_alone(local: Local) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.local_gang import Local, LocalGang, Notes
+from tests.support.local_gang import Local, Notes
 from tests.unit.gang.steps.test_up import up, with_env
 
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -70,11 +70,3 @@ def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
     with pytest.raises(GangFailed, match="gang0 is back on plan plan2"):
         restart(gang.inventory, BACK, Notes())
     assert gang.view().plan_id == "plan2" and gang.view().state is GangState.READY
-
-
-def test_a_failed_run_is_remembered_with_its_cause(serving: LocalGang) -> None:
-    serving.kill_rank(2)
-    serving.nothing_left()
-    (kept,) = history(serving.inventory)
-    (run,) = kept.runs
-    assert run.end == "failed" and run.cause is not None and run.cause.node == "node1" and run.ended

@@ -289,50 +289,40 @@ def url_of(spec: GangSpec) -> str:
     return planned(spec).gangs[0].service_url
 
 
-def test_a_leader_that_leaves_leaves_the_router(world: World) -> None:
-    now = world.leave(["node0"])
-    assert now == url_of(left("node0")) != url_of(SPEC)
-    assert world.workers == ["http://another:8000"]
-    assert world.said == [
-        f"removing {url_of(SPEC)} from the router",
-        f"node1 leads it instead of node0; its address is now {now}",
-    ]
+def others(leader: str, led: str) -> str:
+    now = url_of(SPEC if leader == "node0" else left("node0"))
+    return f"{leader} leads it instead of {led}; its address is now {now}"
+
+
+LED_BY_NODE1 = ran(left("node0"), "20260101-000001-aaaa")
+"""node0 was away and still has the previous run."""
+
+
+@pytest.mark.parametrize(
+    ("again", "leaves", "rising", "gone", "said"),
+    [
+        pytest.param({}, ["node0"], ["gang0"], True, others("node1", "node0"), id="a leader leaves the router"),
+        pytest.param({}, ["node2"], ["gang0"], False, "", id="another node changes no address"),
+        pytest.param(LED_BY_NODE1, ["node3"], ["gang0"], True, others("node0", "node1"), id="a leader that is back"),
+        pytest.param(LED_BY_NODE1, [], ["gang0"], True, others("node0", "node1"), id="the same, and nobody leaves"),
+        pytest.param(LED_BY_NODE1, [], [], False, others("node0", "node1"), id="one that serves leaves in its turn"),
+    ],
+)
+def test_addresses_that_are_left_leave_the_router(
+    world: World, again: dict[str, StagedAnswer], leaves: list[str], rising: list[str], gone: bool, said: str
+) -> None:
+    was = url_of(left("node0") if again else SPEC)
+    world.known |= again
+    world.workers = [was, "http://another:8000"]
+    world.leave(leaves, rising=rising)
+    assert world.workers == ([] if gone else [was]) + ["http://another:8000"]
+    assert world.said == [*([f"removing {was} from the router"] if gone else []), *([said] if said else [])]
 
 
 def test_where_there_is_no_router_the_clients_are_to_be_told(world: World) -> None:
     world.leave(["node0"], router=False)
     assert len(world.workers) == 2
     assert "no router: tell your clients" in "".join(world.said)
-
-
-def test_another_node_that_leaves_changes_no_address(world: World) -> None:
-    assert world.leave(["node2"]) == url_of(SPEC)
-    assert (len(world.workers), world.said) == (2, [])
-
-
-def test_a_leader_that_is_back_takes_the_place_of_the_one_that_led_meanwhile(world: World) -> None:
-    """node0 was away and still has the previous run; node3 dies, and node0 leads again."""
-    world.known |= ran(left("node0"), "20260101-000001-aaaa")
-    world.workers = [url_of(left("node0"))]
-    now = world.leave(["node3"])
-    assert now == url_of(SPEC) and world.workers == []
-    assert f"node0 leads it instead of node1; its address is now {now}" in world.said
-
-
-def test_the_same_without_anybody_who_leaves(world: World) -> None:
-    """`up` after a gang on fewer nodes has failed, or was stopped."""
-    world.known |= ran(left("node0"), "20260101-000001-aaaa")
-    world.workers = [url_of(left("node0"))]
-    world.leave([])
-    assert world.workers == []
-
-
-def test_a_gang_that_serves_is_taken_out_in_its_turn(world: World) -> None:
-    world.known |= ran(left("node0"), "20260101-000001-aaaa")
-    world.workers = [url_of(left("node0"))]
-    world.leave([], rising=())
-    assert len(world.workers) == 1
-    assert any("node0 leads it instead of node1" in words for words in world.said)
 
 
 def test_what_the_router_can_not_be_told_is_said(world: World) -> None:
@@ -342,9 +332,6 @@ def test_what_the_router_can_not_be_told_is_said(world: World) -> None:
     world.said, world.refuses, world.serves = [], "", False
     world.leave(["node0"])
     assert len(world.workers) == 2 and len(world.said) == 1
-
-
-def test_a_gang_that_nobody_started_has_no_address_to_leave(world: World) -> None:
-    world.known = {}
+    world.said, world.known = [], {}
     world.leave(["node0"])
-    assert (len(world.workers), world.said) == (2, [])
+    assert world.said == [], "a gang that nobody started has no address to leave"
