@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,9 +56,7 @@ def _past(
     seen = view(gang, of_run)
     verdict = last_verdict(gang, {name: [one] if one is not None else [] for name, one in of_run.items()})
     over = seen.state in _OVER
-    # the last lock holder before this run was staged; both times are by the same node's clock
-    held = [line for line in audit if line.get("action") == "begins" and _at(line) <= report.started_at]
-    holder = held[-1] if held else {}
+    holder = _holder(audit, report.started_at)
     return PastRun(
         gang=gang,
         run_id=report.run_id,
@@ -75,9 +72,11 @@ def _past(
     )
 
 
-def _at(line: Mapping[str, Any]) -> float:
-    at = line.get("at")
-    return at if isinstance(at, (int, float)) else math.inf
+def _holder(audit: Sequence[Mapping[str, Any]], started: float) -> Mapping[str, Any]:
+    """The audit line of the last lock holder before this run was staged; both times are by the same node's clock."""
+    begun = [(line.get("at"), line) for line in audit if line.get("action") == "begins"]
+    held = [line for at, line in begun if isinstance(at, (int, float)) and at <= started]
+    return held[-1] if held else {}
 
 
 def plan_before(runs: Sequence[PastRun], plan_id: str) -> PastRun | None:

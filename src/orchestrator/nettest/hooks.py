@@ -36,7 +36,7 @@ def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
 
     if not args.nettest:
         return None
-    return BeforeGoCheck(TEST_BEFORE_GO_S, lambda *begun: partial(tested_before, args.nettest_min / 100, *begun))
+    return BeforeGoCheck(TEST_BEFORE_GO_S, partial(tested_before, args.nettest_min / 100))
 
 
 def tested_before(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.screen import Screen
@@ -46,4 +45,4 @@ def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     from orchestrator.gang.steps.raising import BeforeGoCheck
     from orchestrator.tuning.steps.kernels import checked_before
 
-    return BeforeGoCheck(KERNELS_S, lambda *begun: partial(checked_before, *begun)) if args.check_kernels else None
+    return BeforeGoCheck(KERNELS_S, checked_before) if args.check_kernels else None

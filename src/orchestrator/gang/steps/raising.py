@@ -57,6 +57,7 @@ class Watcher(Protocol):
         """The gangs were examined again."""
 
 
+_Request = GangRequest | StagingRequest
 POLL_S = 0.05
 """Nodes answer as soon as something has changed, or after a second."""
 LOST_POLL_S = 1.0
@@ -151,11 +152,10 @@ none may start."""
 
 @dataclass(frozen=True, slots=True)
 class BeforeGoCheck:
-    """A room's check of a gang between *armed* and *go*. most_s: how long it may take; made: what checks, of a fleet
-    that is staged."""
+    """A room's check of a gang of a staged fleet, as `BeforeGo`. most_s: how long it may take."""
 
     most_s: float
-    made: Callable[[StagedFleet, UpRequest, Watcher], BeforeGo]
+    check: Callable[[StagedFleet, UpRequest, Watcher, GangSpec, Mapping[str, StagingRequest]], None]
 
 
 @contextmanager
@@ -172,8 +172,10 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
         views = see(fleet, chosen)
         everybody_answers(views)
-        standing = {view.name: with_spares(gang, view.stand_ins) for gang, view in zip(chosen, views, strict=True)}
-        standing = {name: replace(gang, spares=()) for name, gang in standing.items()}
+        standing = {
+            view.name: replace(with_spares(gang, view.stand_ins), spares=())
+            for gang, view in zip(chosen, views, strict=True)
+        }
         locks = {name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
                  for name, gang in standing.items() if locked}  # fmt: skip
         planned = planning.result()
@@ -398,7 +400,7 @@ class _Rise:
         requests = self.start.of_run(run_id, secrets.token_hex(32))
         self.goal, self.staged = replace(self.goal, run_id=run_id, stops=0), requests
         nodes = tuple(node.name for node in self.gang.nodes)
-        staged = self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
+        staged = self._all("stage", {name: replace(requests[name], others=nodes) for name in nodes}, STAGE_S)
         if wrong := other_checkpoint(requests, {name: answer.checkpoint for name, answer in staged.items()}):
             raise wrong
         self._event(StepKind.ARM.value, nodes=nodes, why="staged")  # the answers show what another look would show
@@ -407,7 +409,7 @@ class _Rise:
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and the model on every node")
         request = ArmRequest(run_id=self.goal.run_id, deadline_s=ARM_S - MARGIN_S)
-        answers = self._all(nodes, "arm", lambda _: request, ARM_S)
+        answers = self._all("arm", dict.fromkeys(nodes, request), ARM_S)
         armed = tuple(name for name, answer in answers.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
             self._event(StepKind.GO.value, nodes=armed, why="all nodes are armed")
@@ -420,15 +422,15 @@ class _Rise:
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "go")
         self.gone = True
-        self._all(nodes, "go", lambda _: GangRequest(run_id=self.goal.run_id), GO_S)
+        self._all("go", dict.fromkeys(nodes, GangRequest(run_id=self.goal.run_id)), GO_S)
 
     def _stop_now(self, nodes: Sequence[str]) -> None:
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "stopping what is left on " + ", ".join(nodes))
-        ours = bool(self.goal.run_id)
         self.goal = replace(self.goal, stops=self.goal.stops + 1)
-        order = StopRequest(now=True, clear=not ours, deadline_s=KILL_S - MARGIN_S, because=because(self.broke))
-        self._on(nodes, "stop", lambda _: order, KILL_S)
+        clear = not self.goal.run_id  # else the nodes keep why our run has ended
+        order = StopRequest(now=True, clear=clear, deadline_s=KILL_S - MARGIN_S, because=because(self.broke))
+        self._on("stop", dict.fromkeys(nodes, order), KILL_S)
 
     def _lost(self, view: GangView) -> DeployError:
         """Nothing can be staged or told to start without every node. What other commands began, and ranks that run
@@ -442,28 +444,24 @@ class _Rise:
         self.broke = Cause(node=view.unreachable[0].name, text=f"can't be reached: {failure.what}", fix=failure.fix)
         return failure
 
-    def _all(
-        self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
-    ) -> Mapping[str, Any]:
+    def _all(self, verb: str, requests: Mapping[str, _Request], deadline_s: float) -> Mapping[str, Any]:
         """Every node's answer. Raises the first failure."""
         asked = time.monotonic()
-        answers = self._on(nodes, verb, request, deadline_s)
+        answers = self._on(verb, requests, deadline_s)
         if time.monotonic() - asked >= CONNECT_S:  # else its connection may have broken only just now
             self.lost |= {name for name, why in answers.failures.items() if isinstance(why, Unreachable)}
         self.broke = _what_broke(answers.failures)
         return answers.all()
 
-    def _on(
-        self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
-    ) -> PerNode[Message]:
-        """request: makes a node's request from its name; where it belongs is added here."""
+    def _on(self, verb: str, requests: Mapping[str, _Request], deadline_s: float) -> PerNode[Message]:
+        """requests: by node; where each belongs is added here."""
         token = fence(self.fleet, self.gang.name)
 
         def one(session: Session) -> Message:
-            asked = replace(request(session.spec.name), token=token, **where(session.spec, self.gang.name))
+            asked = replace(requests[session.spec.name], token=token, **where(session.spec, self.gang.name))
             return ask(session, verb, asked, ANSWERS[verb], deadline_s=deadline_s)
 
-        return self.fleet.on_every(one, only=nodes)
+        return self.fleet.on_every(one, only=list(requests))
 
     def _event(self, what: str, **details: Any) -> None:
         if self.record is not None:

@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 from orchestrator.doctor.steps.doctor import forbidding
@@ -20,7 +21,6 @@ from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.raising import (
     WISHES,
-    BeforeGo,
     StagedFleet,
     UpRequest,
     UpResult,
@@ -74,7 +74,7 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
         rise, turns = _change(inventory, here, request, watcher)
         refuse_on_nodes(here.fleet, [one.plan for one in turns])
         _leave_old_addresses(inventory, here, request, watcher, rise)
-        before_go = _one_by_one([check.made(here, request, watcher) for check in request.before_go])
+        before_go = partial(_one_by_one, here, request, watcher) if request.before_go else None
         views = raise_all(
             here.fleet,
             rise,
@@ -117,12 +117,11 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
         return done, begun
 
 
-def _one_by_one(checks: Sequence[BeforeGo]) -> BeforeGo | None:
-    def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
-        for check in checks:
-            check(gang, requests)
-
-    return before if checks else None
+def _one_by_one(
+    here: StagedFleet, request: UpRequest, watcher: Watcher, gang: GangSpec, requests: Mapping[str, StagingRequest]
+) -> None:
+    for one in request.before_go:
+        one.check(here, request, watcher, gang, requests)
 
 
 def _go_on(

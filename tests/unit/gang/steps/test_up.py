@@ -134,7 +134,7 @@ def test_a_slow_network_brings_the_previous_plan_back(served: Served, monkeypatc
         tested.append((view.plan_id, {node.state for node in view.nodes}))
         raise VerificationDiffers("the network is slow, and no rank was started", where="gang gang0", fix="look")
 
-    check = BeforeGoCheck(1.0, lambda *_: before_go)
+    check = BeforeGoCheck(1.0, lambda *given: before_go(*given[-2:]))
     with pytest.raises(VerificationDiffers, match="no rank was started") as slow:
         up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True, checks=(check,))
     assert "gang0 is back on its previous plan plan1" in slow.value.what

@@ -54,7 +54,7 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 
-CHECK = BeforeGoCheck(TEST_BEFORE_GO_S, lambda *_: lambda *_: None)
+CHECK = BeforeGoCheck(TEST_BEFORE_GO_S, lambda *_: None)
 
 
 def elsewhere(gang: LocalGang, tmp_path: Path) -> Inventory:

@@ -277,27 +277,22 @@ def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _P
     return post
 
 
-def test_a_survivor_with_a_stop_finding_is_left_out_too_and_that_counts_no_restart(
-    monkeypatch: pytest.MonkeyPatch,
+def again(post: _Post) -> None:
+    """Look once more, after every pause."""
+    post.memory = replace(post.memory, not_before=0.0, return_at=0.0)
+    post._look()
+
+
+@pytest.mark.parametrize(("sick", "spares"), [("node1", ()), ("node1", ("spare0",)), ("spare0", ("spare0",))])
+def test_who_has_a_stop_finding_is_left_out_too_and_that_counts_no_restart(
+    sick: str, spares: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster(lost=("node0",), sick=("node1",))
+    cluster = Cluster(lost=("node0",), sick=(sick,), spares=spares)
     post = guarded(cluster, monkeypatch, looks=1)
     assert (post.memory.restarts, cluster.without) == (0, [])
     assert post.decision.do is GuardAction.WAIT and "GPU-MISSING" in post.decision.why
     post._look()
-    assert (post.memory.restarts, cluster.without) == (1, [("node0", "node1")])
-
-
-def test_a_finding_of_a_node_is_none_of_the_spares(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(lost=("node0",), sick=("node1",), spares=("spare0",))
-    post = guarded(cluster, monkeypatch, looks=2)
-    assert (post.memory.unfit, cluster.without) == ((), [("node0", "node1")])
-
-
-def test_a_spare_with_a_stop_finding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(lost=("node0",), sick=("spare0",), spares=("spare0",))
-    post = guarded(cluster, monkeypatch, looks=2)
-    assert (post.memory.unfit, cluster.without) == ((), [("node0", "spare0")])
+    assert (post.memory.restarts, post.memory.unfit, cluster.without) == (1, (), [("node0", sick)])
 
 
 @pytest.mark.parametrize("spares", [(), ("spare0",)])
@@ -327,59 +322,50 @@ def test_a_node_without_an_rdma_port_has_its_gang_planned_anew_with_the_price(mo
     cluster = Cluster(off=("node2",))
     post = guarded(cluster, monkeypatch, looks=1)
     assert (post.memory.restarts, cluster.without) == (0, []), "a link may be training: it is looked at again first"
-    post.memory = replace(post.memory, not_before=0.0)
-    post._look()
+    again(post)
     assert (post.memory.restarts, cluster.without, post.memory.replanned) == (1, [()], "over-tcp")
     said = cluster.decisions[-1].why
     assert "4 of 4 nodes, planned anew; all of it uses TCP; half as fast" in said
 
 
-def off_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> _Post:
-    """A guard that is about to make a new plan."""
-    post = guarded(cluster, monkeypatch, looks=1)
-    post.memory = replace(post.memory, not_before=0.0)
-    return post
-
-
 def test_a_port_that_is_back_in_time_needs_no_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(off=("node2",))
-    post = off_for_long(cluster, monkeypatch)
+    post = guarded(cluster, monkeypatch, looks=1)
     cluster.off = ()
-    post._look()
+    again(post)
     assert (cluster.without, post.memory.outdated_since) == ([], None)
 
 
 def test_a_plan_that_can_not_be_made_counts_nothing_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(off=("node2",), ends=InputError("no layout", where="node2", fix="look"))
-    post = off_for_long(cluster, monkeypatch)
-    post._look()
+    post = guarded(cluster, monkeypatch, looks=1)
+    again(post)
     assert (cluster.without, post.memory.restarts, post.memory.replanned) == ([()], 0, "")
-    post.memory, cluster.ends = replace(post.memory, not_before=0.0), None
-    post._look()
+    cluster.ends = None
+    again(post)
     assert (len(cluster.without), post.memory.replanned) == (2, "over-tcp")
 
 
 def test_a_node_with_a_stop_finding_beside_it_is_left_out_of_the_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(off=("node2",), sick=("node1",), missing=("node1",))
-    post = off_for_long(cluster, monkeypatch)
-    post._look()
+    post = guarded(cluster, monkeypatch, looks=1)
+    again(post)
     assert (cluster.without, post.memory.barred) == ([], ("node1",))
-    post.memory = replace(post.memory, not_before=0.0)
-    post._look()
+    again(post)
     assert cluster.without == [("node1",)]
 
 
 def test_a_gang_that_was_planned_anew_returns_once_its_ports_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(off=("node2",))
-    post = off_for_long(cluster, monkeypatch)
-    post._look()
+    post = guarded(cluster, monkeypatch, looks=1)
+    again(post)
     cluster.state = GangState.READY
     post._look()
     assert (post.decision.do, cluster.returns) == (GuardAction.RETURN, 0)
     assert "node2: all of it uses TCP; half as fast" in cluster.decisions[-1].why
     for off, returns in (("node1",), 0), ((), 0), ((), 1):
-        cluster.off, post.memory = off, replace(post.memory, return_at=0.0)
-        post._look()
+        cluster.off = off
+        again(post)
         assert cluster.returns == returns
     assert any("ports of two looks in a row are the same" in one.why for one in cluster.decisions)
     assert post.memory.replanned == ""
@@ -392,8 +378,7 @@ def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_de
     post = guarded(cluster, monkeypatch, looks=0)
     post.memory = replace(post.memory, replanned="over-tcp")
     post._look()
-    post.memory = replace(post.memory, return_at=0.0)
-    post._look()
+    again(post)
     assert cluster.returns == 1
 
 
@@ -401,8 +386,8 @@ def test_a_node_returns_with_the_cards_that_it_had_and_no_others(monkeypatch: py
     cluster = Cluster(missing=("node3",), state=GangState.DEGRADED, gpus=("GPU-a", "GPU-c"))
     post = guarded(cluster, monkeypatch, looks=1)
     for gpus, returns in (cluster.gpus, 0), (cluster.gpus, 0), (("GPU-c", "GPU-b", "GPU-a"), 0), ((), 1):  # two looks
-        cluster.gpus, post.memory = gpus, replace(post.memory, return_at=0.0)
-        post._look()
+        cluster.gpus = gpus
+        again(post)
         assert cluster.returns == returns
     told = next(one.why for one in cluster.decisions if "it lost" in one.why)
     assert "node3: it lost GPU 1 (GPU-b); to use others: l40s-deploy up --model m --gang gang0 --replace" in told
