@@ -68,7 +68,7 @@ def open_way(target: SshTarget, deadline_s: float) -> SshConnection:
     assert through is not None
     way = SshConnection(through, closers)
     patience_s = SILENT_SSHD_S if target.direct else PATIENCE_S
-    closers.append(heartbeat(way.transport, way.close, patience_s=patience_s))
+    closers.append(heartbeat(way.transport, way.close, patience_s))
     return way
 
 
@@ -427,13 +427,7 @@ PATIENCE_S = 10.0
 """No answer to one heartbeat for this long: the connection is lost."""
 
 
-def heartbeat(
-    transport: paramiko.Transport,
-    lost: Callable[[], object],
-    *,
-    interval_s: float = INTERVAL_S,
-    patience_s: float = PATIENCE_S,
-) -> Callable[[], None]:
+def heartbeat(transport: paramiko.Transport, lost: Callable[[], object], patience_s: float) -> Callable[[], None]:
     """Ask the far sshd for an answer again and again; paramiko's own set_keepalive never looks for one.
 
     Returns what stops it; a beat in flight ends with its transport.
@@ -441,7 +435,7 @@ def heartbeat(
     stopped = threading.Event()
 
     def beat() -> None:
-        while not stopped.wait(interval_s) and transport.is_active():
+        while not stopped.wait(INTERVAL_S) and transport.is_active():
             limit = threading.Timer(patience_s, lost)
             limit.daemon = True
             limit.start()

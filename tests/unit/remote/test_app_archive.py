@@ -47,12 +47,6 @@ def test_this_python_takes_the_byte_code(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.stdout == b"byte code\n"
 
 
-def test_the_name_holds_the_digest_of_the_bytes() -> None:
-    app = app_archive.application()
-    assert app.digest == hashlib.sha256(app.content).hexdigest()
-    assert app.name == f"l40s-node-{app.digest[:32]}.pyz"
-
-
 def test_it_holds_node_and_protocol_and_pynvml_and_nothing_else() -> None:
     names = set(app_archive.sources())
     assert {"__main__.py", "pynvml.py", "orchestrator/__init__.py", "orchestrator/node/dispatch.py"} <= names
@@ -65,6 +59,8 @@ def test_it_holds_node_and_protocol_and_pynvml_and_nothing_else() -> None:
 def test_it_is_kept_by_its_sources_and_made_anew_when_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = app_archive.application()
+    assert first.digest == hashlib.sha256(first.content).hexdigest()
+    assert first.name == f"l40s-node-{first.digest[:32]}.pyz"
     (kept,) = (tmp_path / "l40s-deploy").iterdir()
     assert kept.read_bytes().endswith(first.content)
     assert kept.parent.stat().st_mode & 0o777 == 0o700

@@ -154,32 +154,27 @@ def test_the_first_stream_uploads_and_the_second_does_not(sshd: Sshd, session: C
     assert session.commands == 4
 
 
-def test_an_empty_value_is_a_value(session: Counting, app: App) -> None:
-    assert node_app.call(session, "none", Raw({}), deadline_s=20) is None
+@pytest.mark.parametrize(("verb", "value"), [("none", None), ("chatter", 1)])
+def test_an_empty_value_is_a_value_and_what_a_login_script_prints_is_passed_over(
+    session: Counting, app: App, verb: str, value: object
+) -> None:
+    assert node_app.call(session, verb, Raw({}), deadline_s=20) == value
 
 
-def test_what_a_login_script_prints_is_passed_over(session: Counting, app: App) -> None:
-    assert node_app.call(session, "chatter", Raw({}), deadline_s=20) == 1
-
-
-def test_a_told_failure_has_the_nodes_name(session: Counting, app: App) -> None:
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [
+        ("told", ("gpu-busy", "GPU 3 is busy", "node0: GPU 3", "stop pid 7", 3, "")),
+        ("defect", ("defect", "x", "node0: y", "", 1, "line")),
+    ],
+)
+def test_a_told_failure_has_the_nodes_name_and_a_defect_is_ours(
+    session: Counting, app: App, verb: str, told: tuple[object, ...]
+) -> None:
     with pytest.raises(node_app.NodeRefusal) as caught:
-        node_app.call(session, "told", Raw({}), deadline_s=20)
+        node_app.call(session, verb, Raw({}), deadline_s=20)
     error = caught.value
-    assert (error.kind, error.what, error.where, error.fix) == (
-        "gpu-busy",
-        "GPU 3 is busy",
-        "node0: GPU 3",
-        "stop pid 7",
-    )
-    assert error.exit_code == 3
-
-
-def test_a_defect_of_the_application_is_ours(session: Counting, app: App) -> None:
-    with pytest.raises(node_app.NodeRefusal) as caught:
-        node_app.call(session, "defect", Raw({}), deadline_s=20)
-    assert caught.value.exit_code == 1
-    assert caught.value.trace == "line"
+    assert (error.kind, error.what, error.where, error.fix, error.exit_code, error.trace) == told
 
 
 def test_a_failure_in_a_stream_comes_after_its_lines(session: Counting, app: App) -> None:

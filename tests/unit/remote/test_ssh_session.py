@@ -23,7 +23,6 @@ from orchestrator.remote import ssh_way
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.local import connect
 from orchestrator.remote.ssh_session import open_session
-from orchestrator.remote.ssh_way import heartbeat
 
 from .conftest import Sshd
 
@@ -375,21 +374,16 @@ def test_the_host_key_of_a_jump_host_is_checked(sshd: Sshd, start_sshd: Start) -
     assert caught.value.where.startswith("jump host hop0")
 
 
-def test_a_frozen_node_behind_a_jump_host_is_noticed(sshd: Sshd, start_sshd: Start) -> None:
+@pytest.mark.parametrize("jumps", [False, True])
+def test_a_frozen_node_ends_a_command_before_its_deadline(
+    sshd: Sshd, start_sshd: Start, monkeypatch: pytest.MonkeyPatch, jumps: bool
+) -> None:
+    """Its kernel, or the jump host, still acknowledges; a stop may take minutes, and nobody would answer it."""
+    for name, seconds in (("INTERVAL_S", 0.05), ("SILENT_SSHD_S", 0.5), ("PATIENCE_S", 0.5)):
+        monkeypatch.setattr(ssh_way, name, seconds)
     node = start_sshd()
-    session = open_session(node.spec(ssh_options=behind(sshd)), deadline_s=20)
-    stop_beats = heartbeat(session._way.transport, session.close, interval_s=0.05, patience_s=0.5)
+    session = open_session(node.spec(ssh_options=behind(sshd) if jumps else ()), deadline_s=20)
     assert session.run("sleep 0.3; echo alive", deadline_s=20).out == b"alive\n"
-    node.freeze_sessions()
-    until(lambda: not session.alive)
-    stop_beats()
-
-
-def test_a_frozen_node_ends_a_command_before_its_deadline(start_sshd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernel still acknowledges; a stop may take minutes, and nobody would answer it."""
-    monkeypatch.setattr("orchestrator.remote.ssh_way.SILENT_SSHD_S", 0.5)
-    node = start_sshd()
-    session = open_session(node.spec(), deadline_s=20)
     node.freeze_sessions()
     with pytest.raises(Unreachable, match="connection was lost"):
         session.run("true", deadline_s=600)

@@ -162,21 +162,19 @@ def test_a_checkpoint_and_an_environment(tmp_path: Path) -> None:
     assert told["glibc"] == os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
 
 
-def test_nothing_there(tmp_path: Path) -> None:
-    told = answer({"model_path": str(tmp_path / "no"), "venv": str(tmp_path / "no")})
-    assert (told["config"], told["config_error"], told["engine"], told["engine_python"]) == (None, "ENOENT", False, "")
-
-
 @pytest.mark.parametrize(
-    ("content", "told"), [(b"x" * (MOST_BYTES + 1), (None, "EFBIG")), (b"\xff{}", ("\ufffd{}", ""))]
+    ("make", "told"),
+    [
+        (lambda path: None, (None, "ENOENT")),
+        (lambda path: path.write_bytes(b"x" * (MOST_BYTES + 1)), (None, "EFBIG")),
+        (lambda path: path.write_bytes(b"\xff{}"), ("\ufffd{}", "")),
+        (os.mkdir, (None, "ENXIO")),
+        (os.mkfifo, (None, "ENXIO")),
+    ],
+    ids=["nothing", "too long", "no text", "a folder", "a pipe"],
 )
-def test_odd_files(tmp_path: Path, content: bytes, told: tuple[str | None, str]) -> None:
-    (tmp_path / "config.json").write_bytes(content)
-    found = answer({"model_path": str(tmp_path), "venv": "/"})
-    assert (found["config"], found["config_error"]) == told
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_in_its_place(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_odd_files(tmp_path: Path, make: Callable[[Path], object], told: tuple[str | None, str]) -> None:
     make(tmp_path / "config.json")
-    assert answer({"model_path": str(tmp_path)})["config_error"] == "ENXIO"
+    found = answer({"model_path": str(tmp_path), "venv": str(tmp_path / "no")})
+    assert (found["config"], found["config_error"]) == told
+    assert (found["engine"], found["engine_python"]) == (False, "")

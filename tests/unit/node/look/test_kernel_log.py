@@ -41,26 +41,16 @@ def test_a_folder_in_its_place_is_told(tmp_path: Path) -> None:
 RECORD = "4,{n},{n}000,-;NVRM: Xid (PCI:0000:3B:00): {xid}, pid=4711, name=python3, GPU has fallen off the bus.\n"
 
 
-def test_new_records_add_to_what_was_counted(tmp_path: Path) -> None:
-    log = tmp_path / "dev" / "kmsg"
-    log.parent.mkdir()
-    log.write_text("6,1,1,-;Linux version 6.1\n" + RECORD.format(n=2, xid=79))
-    xids = Xids(str(tmp_path))
+def test_new_records_add_to_what_was_counted_and_another_log_is_counted_from_its_beginning(tmp_path: Path) -> None:
+    root = log(tmp_path, ("6,1,1,-;Linux version 6.1\n" + RECORD.format(n=2, xid=79)).encode())
+    xids, kmsg = Xids(root), tmp_path / "dev/kmsg"
     assert xids.read() == xids.read() == (XidCount(pci_bus_id="0000:3b:00", xid=79, count=1),)
-    with log.open("a") as file:
+    with kmsg.open("a") as file:
         file.write(RECORD.format(n=3, xid=79) + RECORD.format(n=4, xid=119))
     assert [(one.xid, one.count) for one in xids.read()] == [(79, 2), (119, 1)]
-
-
-def test_another_log_is_counted_from_its_beginning(tmp_path: Path) -> None:
-    log = tmp_path / "dev" / "kmsg"
-    log.parent.mkdir()
-    log.write_text(RECORD.format(n=2, xid=79))
-    xids = Xids(str(tmp_path))
-    assert xids.read()
-    fresh = log.with_name("new")
+    fresh = kmsg.with_name("new")
     fresh.write_text(RECORD.format(n=1, xid=31))
-    fresh.replace(log)
+    fresh.replace(kmsg)
     assert [(one.xid, one.count) for one in xids.read()] == [(31, 1)]
 
 

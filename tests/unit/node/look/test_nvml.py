@@ -176,30 +176,10 @@ def test_a_gpu_without_nvlink_and_a_library_without_the_function_say_why() -> No
     assert first["nvlinks"] == [] and first["errors"]["nvmlDeviceGetNvLinkState"] == "not in this pynvml"
 
 
-class OldNvml(ModuleType):
-    """One GPU that is lost and one whose driver knows little."""
-
-    NVMLError = NVMLError
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        if index == 0:
-            raise NVMLError("GPU is lost")
-        return index
-
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
-        return 71
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        return SimpleNamespace(gpu=98, memory=40)
-
-
 def test_a_gpu_tells_what_it_can_and_a_lost_one_why_not() -> None:
-    told = sensors(OldNvml("old"))
+    told = sensors(FakeNvml(lost=0))
     lost, other = told["gpus"]
     assert lost == {"index": 0, "error": "NVMLError: GPU is lost"}
-    assert (other["temperature_c"], other["utilization_percent"]) == (71, 98)
-    assert other["sm_clock_mhz"] is None and other["ecc_corrected"] is None
-    assert told["processes"] == [None, None] and told["indices"] == {}
+    assert (other["name"], other["memory_used_bytes"], other["ecc_uncorrected"]) == ("NVIDIA L40S", 5, 10)
+    assert other["sm_clock_mhz"] is None and other["temperature_c"] is None
+    assert told["processes"] == [None, [[41, 0]]] and told["indices"] == {}
