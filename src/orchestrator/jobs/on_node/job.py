@@ -30,7 +30,7 @@ from orchestrator.node.agent import preflight
 from orchestrator.node.agent.staged_run import Run, run_of, staged_in
 from orchestrator.node.engine import engine_container, guardian
 from orchestrator.node.engine.gpus import GpuMemory
-from orchestrator.node.engine.logfile import LogSince
+from orchestrator.node.engine.logfile import log_since_now
 from orchestrator.node.engine.watch import shown
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.files import ENGINE_LOG, REPORT_FILE
@@ -75,7 +75,7 @@ def stream(request: dict[str, Any]) -> None:
             _refuse_unready(run)
             if run.container is not None:
                 stage.make_cache(state, run, run.owner())
-        with _folder(state, run) as folder, LogSince(run.path(ENGINE_LOG)) as engine_log:
+        with _folder(state, run) as folder, log_since_now(run.path(ENGINE_LOG)) as engine_log:
             _put(order, run, folder)
             _carry_out(order, run, folder, engine_log)
 
@@ -131,7 +131,7 @@ def _put(order: JobOrder, run: Run, folder: pathlib.Path) -> None:
         files.write(str(folder / name), text, owner=run.owner())
 
 
-def _carry_out(order: JobOrder, run: Run, folder: pathlib.Path, engine_log: LogSince) -> None:
+def _carry_out(order: JobOrder, run: Run, folder: pathlib.Path, engine_log: Callable[[], Iterator[str]]) -> None:
     log = Output(re.compile(order.progress))
     child, remove = _begin(order, run, folder)
     try:
@@ -294,9 +294,9 @@ def follow(child: subprocess.Popen[bytes], output: Output, until: float, *, resu
     return child.poll() is not None
 
 
-def _decoded(engine_log: LogSince, pattern: re.Pattern[str]) -> list[list[float]]:
+def _decoded(engine_log: Callable[[], Iterator[str]], pattern: re.Pattern[str]) -> list[list[float]]:
     """What the engine's log has said meanwhile, the newest where it is very much."""
-    found = (pattern.search(shown(line)) for line in engine_log.lines())
+    found = (pattern.search(shown(line)) for line in engine_log())
     rows = ([float(number) for number in match.groups(default="0")] for match in found if match is not None)
     return list(deque(rows, maxlen=MOST_ROWS))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -75,40 +75,32 @@ class LineCutter:
         self._rest += piece[: max(0, LONGEST_LINE - len(self._rest))]
 
 
-class LogSince:
-    """A log from now on, including rotated parts. A context manager: it keeps the current file open, so that no later
-    file can reuse its inode and be mistaken for it."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._begun: BinaryIO | None = None
+@contextlib.contextmanager
+def log_since_now(path: str) -> Iterator[Callable[[], Iterator[str]]]:
+    """A log's lines from now on, including rotated parts, oldest first. The current file is kept open, so that no later
+    file can reuse its inode and be mistaken for it. If the log was rotated three times meanwhile, the parts in between
+    are lost."""
+    with contextlib.ExitStack() as opened:
+        begun: BinaryIO | None = None
         with contextlib.suppress(FileNotFoundError):
-            self._begun = open(self._path, "rb")  # noqa: SIM115 - closed by __exit__
-            self._begun.seek(0, os.SEEK_END)
+            begun = opened.enter_context(open(path, "rb"))
+            begun.seek(0, os.SEEK_END)
 
-    def __enter__(self) -> LogSince:
-        return self
+        def is_at(name: str) -> bool:
+            with contextlib.suppress(FileNotFoundError):
+                return begun is not None and os.path.samestat(os.stat(name), os.fstat(begun.fileno()))
+            return False
 
-    def __exit__(self, *_: object) -> None:
-        if self._begun is not None:
-            self._begun.close()
+        def lines() -> Iterator[str]:
+            if begun is not None:
+                yield from _lines_of(begun)
+                if is_at(path):
+                    return
+                if not is_at(f"{path}.1"):
+                    yield from lines_at(f"{path}.1")
+            yield from lines_at(path)
 
-    def lines(self) -> Iterator[str]:
-        """Oldest first. If the log was rotated three times meanwhile, the parts in between are lost."""
-        if self._begun is not None:
-            yield from _lines_of(self._begun)
-            if self._is(self._path):
-                return
-            if not self._is(f"{self._path}.1"):
-                yield from lines_at(f"{self._path}.1")
-        yield from lines_at(self._path)
-
-    def _is(self, path: str) -> bool:
-        """Whether the path still names the same file."""
-        assert self._begun is not None
-        with contextlib.suppress(FileNotFoundError):
-            return os.path.samestat(os.stat(path), os.fstat(self._begun.fileno()))
-        return False
+        yield lines
 
 
 def lines_at(path: str) -> Iterator[str]:

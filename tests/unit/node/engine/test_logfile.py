@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.engine.logfile import MARK, LogFile, LogSince, Redactor, secrets_of
+from orchestrator.node.engine.logfile import MARK, LogFile, Redactor, log_since_now, secrets_of
 from orchestrator.node.verbs import logs
 
 
@@ -21,9 +21,9 @@ def write(path: Path, text: str) -> None:
 def test_only_what_came_after_the_mark(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     write(log, "old\n")
-    with LogSince(str(tmp_path / "engine.log")) as since:
+    with log_since_now(str(tmp_path / "engine.log")) as since:
         write(log, "new\nnewer")
-        assert list(since.lines()) == ["new", "newer"]
+        assert list(since()) == ["new", "newer"]
 
 
 def test_over_rotations(tmp_path: Path) -> None:
@@ -31,27 +31,27 @@ def test_over_rotations(tmp_path: Path) -> None:
     write(before, "very old\n")
     write(log, "old\n")
     with (
-        LogSince(str(tmp_path / "engine.log")) as once,
-        LogSince(str(tmp_path / "engine.log")) as twice,
-        LogSince(str(tmp_path / "engine.log")) as thrice,
+        log_since_now(str(tmp_path / "engine.log")) as once,
+        log_since_now(str(tmp_path / "engine.log")) as twice,
+        log_since_now(str(tmp_path / "engine.log")) as thrice,
     ):
         write(log, "new\n")
         log.replace(before)
         write(log, "newer\n")
-        assert list(once.lines()) == ["new", "newer"]
+        assert list(once()) == ["new", "newer"]
         log.replace(before)
         write(log, "newest\n")
-        assert list(twice.lines()) == ["new", "newer", "newest"]
+        assert list(twice()) == ["new", "newer", "newest"]
         log.replace(before)
         write(log, "last\n")
-        assert list(thrice.lines()) == ["new", "newest", "last"]
+        assert list(thrice()) == ["new", "newest", "last"]
 
 
 def test_where_there_was_no_log(tmp_path: Path) -> None:
-    with LogSince(str(tmp_path / "engine.log")) as since:
-        assert list(since.lines()) == []
+    with log_since_now(str(tmp_path / "engine.log")) as since:
+        assert list(since()) == []
         write(tmp_path / "engine.log", "first\n")
-        assert list(since.lines()) == ["first"]
+        assert list(since()) == ["first"]
 
 
 @pytest.mark.parametrize(
