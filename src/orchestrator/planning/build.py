@@ -128,8 +128,7 @@ def _plan_gang(
     layout.refuse(profile, its_layout, able, fits=partial(fits, profile), where=where)
     about = _choices(gang, profile, stack, topologies, hosts, gpus, its_layout)
     its_memory, to_read = budget(profile, its_layout), memory.checkpoint_bytes(profile)
-    needed = dict.fromkeys(gpus, page_cache.to_read(to_read, its_layout))
-    caches = page_cache.fits(needed, page_cache.rooms(gang, its_layout, topologies))
+    caches = page_cache.fits(to_read, its_layout, gpus, topologies)
     nodes = tuple(_node_plan(about, node, options) for node in gang.nodes)
     ports = gang.leader.ports
     plan = GangPlan(

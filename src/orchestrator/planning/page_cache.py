@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.inventory import GangSpec
 from orchestrator.model.topology import Topology
 from orchestrator.protocol.planned import Layout
 
@@ -19,15 +18,6 @@ KEPT = f"{SYSTEM_BYTES // GIB} GiB and {A_RANK_BYTES // GIB} GiB per rank"
 """In words."""
 FAST_DISK, SLOW_DISK = 5e9, 1e9
 """Bytes a second of one good NVMe disk, and of one over a 10 Gb/s network: what the price is counted at."""
-
-
-def rooms(gang: GangSpec, layout: Layout, topologies: Mapping[str, Topology]) -> dict[str, int]:
-    """Bytes that the page cache of each node may hold beside the engine, of nodes whose memory was read."""
-    ranks = layout.tensor_parallel * layout.pipeline_parallel // layout.nnodes
-    seen = {node.name: topologies[node.name] for node in gang.nodes if node.name in topologies}
-    totals = {name: sum(domain.memory_bytes for domain in topology.numa) for name, topology in seen.items()}
-    kept = SYSTEM_BYTES + A_RANK_BYTES * ranks
-    return {name: total - min(kept, total // 4) for name, total in totals.items() if total}
 
 
 def to_read(model_bytes: int, layout: Layout) -> int:
@@ -53,19 +43,24 @@ Fits = Mapping[str, PageCacheFit]
 """By node, of those whose memory and whose files are known."""
 
 
-def fits(needed: Mapping[str, int], rooms_: Mapping[str, int]) -> Fits:
-    """What each node reads beside what it has room for."""
-    return {name: PageCacheFit(needed[name], room) for name, room in rooms_.items() if needed.get(name)}
+def fits(model_bytes: int, layout: Layout, names: Iterable[str], topologies: Mapping[str, Topology]) -> Fits:
+    """What each of these nodes reads beside what its page cache may hold. model_bytes: 0 where they are unknown"""
+    needed, ranks = to_read(model_bytes, layout), layout.tensor_parallel * layout.pipeline_parallel // layout.nnodes
+    kept = SYSTEM_BYTES + A_RANK_BYTES * ranks
+    seen = {name: sum(domain.memory_bytes for domain in topologies[name].numa) for name in names if name in topologies}
+    rooms = {name: total - min(kept, total // 4) for name, total in seen.items() if total and needed}
+    return {name: PageCacheFit(needed, room) for name, room in rooms.items()}
 
 
 def words(nodes: Fits) -> str:
     """One line for a gang; '' where nothing is known."""
     if not nodes:
         return ""
-    needed, least = max(one.needed for one in nodes.values()), min(one.room for one in nodes.values())
+    least = min(nodes.values(), key=lambda one: one.room)
     short = [name for name, one in nodes.items() if not one.fits]
     fit = f"they do not fit on {', '.join(short)}" if short else "they fit"
-    return f"page cache: {_gib(needed)} GiB of weight files per node, room for {_gib(least)} GiB (calculated): {fit}"
+    read, room = _gib(least.needed), _gib(least.room)
+    return f"page cache: {read} GiB of weight files per node, room for {room} GiB (calculated): {fit}"
 
 
 def findings(nodes: Fits) -> Iterator[Finding]:

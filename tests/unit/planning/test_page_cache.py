@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.model.finding import Severity
+from orchestrator.model.topology import NumaDomain, Topology
 from orchestrator.planning import page_cache
 from orchestrator.protocol.planned import Layout
 
@@ -19,8 +20,17 @@ def test_a_node_reads_the_files_of_its_stages(tensor: int, pipeline: int, nodes:
     assert page_cache.to_read(640 * GIB, layout) == int(640 * GIB * share)
 
 
+def judged(model_gib: int, *rooms_gib: int) -> page_cache.Fits:
+    """Of nodes with room for so many GiB beside 8 ranks."""
+    layout = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
+    numa = {f"node{number}": (NumaDomain(node=0, memory_bytes=(gib + 40) * GIB),)
+            for number, gib in enumerate(rooms_gib)}  # fmt: skip
+    known = {name: Topology(node=name, numa=domains) for name, domains in numa.items()}
+    return page_cache.fits(model_gib * GIB, layout, [*known, "unknown"], known)
+
+
 def test_a_node_with_too_little_memory_is_named() -> None:
-    nodes = page_cache.fits(dict.fromkeys(("node0", "node1"), 640 * GIB), {"node0": 960 * GIB, "node1": 472 * GIB})
+    nodes = judged(640, 960, 472)
     assert "do not fit on node1" in page_cache.words(nodes)
     (finding,) = page_cache.findings(nodes)
     assert (finding.node, finding.severity) == ("node1", Severity.NOTE)
@@ -32,17 +42,10 @@ def test_a_node_with_too_little_memory_is_named() -> None:
 
 
 def test_what_fits_is_said_and_no_finding() -> None:
-    nodes = page_cache.fits({"node0": 640 * GIB}, {"node0": 960 * GIB})
+    nodes = judged(640, 960)
     assert page_cache.words(nodes).endswith("they fit")
     assert list(page_cache.findings(nodes)) == []
 
 
-def test_each_node_is_judged_by_its_own_files() -> None:
-    nodes = page_cache.fits({"node0": 166 * GIB, "node1": 640 * GIB}, dict.fromkeys(("node0", "node1"), 472 * GIB))
-    assert [finding.node for finding in page_cache.findings(nodes)] == ["node1"]
-    assert "640 GiB" in page_cache.words(nodes)
-
-
 def test_nothing_is_said_of_nodes_that_were_not_read() -> None:
-    assert page_cache.words(page_cache.fits({"node0": 640 * GIB}, {})) == ""
-    assert page_cache.words(page_cache.fits({"node0": 0}, {"node0": GIB})) == ""
+    assert page_cache.words(judged(640)) == page_cache.words(judged(0, 960)) == ""

@@ -92,21 +92,11 @@ def caches_of(cluster: Cluster, views: Iterable[GangView]) -> dict[str, page_cac
         layout, gang = cluster.layouts.get(view.name), gangs[view.name]
         if layout is None or not view.model:
             continue
-        members = replace(
-            gang, nodes=tuple(node for node in gang.nodes if not view.members or node.name in view.members)
-        )
-        rooms = page_cache.rooms(members, layout, cluster.topologies)
-        if fits := page_cache.fits(_to_read(view, layout), rooms):
-            found[view.name] = fits
-    return found
-
-
-def _to_read(view: GangView, layout: Layout) -> dict[str, int]:
-    """Bytes by node, as the profile says of the checkpoint; none where that profile is gone since."""
-    with suppress(InputError):
-        each = page_cache.to_read(checkpoint_bytes(Library.profile(view.model)), layout)
-        return {node.name: each for node in view.nodes}
-    return {}
+        names = [node.name for node in gang.nodes if not view.members or node.name in view.members]
+        with suppress(InputError):  # a profile that is gone since
+            model_bytes = checkpoint_bytes(Library.profile(view.model))
+            found[view.name] = page_cache.fits(model_bytes, layout, names, cluster.topologies)
+    return {name: fits for name, fits in found.items() if fits}
 
 
 def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:

@@ -105,7 +105,7 @@ def test_whether_the_model_that_runs_fits_the_page_cache_is_said_both_ways(capsy
     gib = 1 << 30
     seen = examine_topologies(*_healthy())
     for room, words in ((472, "they fit"), (100, "they do not fit on node0")):
-        fits = page_cache.fits({"node0": 166 * gib}, {"node0": room * gib})
+        fits = {"node0": page_cache.PageCacheFit(166 * gib, room * gib)}
         one = replace(seen, caches={"gang0": fits})
         assert doctor.document(one)["page_cache"] == [
             {
