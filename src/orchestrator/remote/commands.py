@@ -54,6 +54,8 @@ class RunningCommand(ABC):
 class CommandSession(ABC):
     """Sessions differ in how a command is started, and in what a passed deadline means."""
 
+    late_fix = "check that it responds: ssh {node} uptime"
+
     def __init__(self, spec: NodeSpec) -> None:
         self.spec = spec
         self._conversations: list[CommandConversation] = []
@@ -62,9 +64,12 @@ class CommandSession(ABC):
     def begin(self, line: str, stdin: bytes | None, deadline: Deadline) -> RunningCommand:
         """Start a line for a shell with this input; None where it comes later. Raises Unreachable, NodeError."""
 
-    @abstractmethod
     def too_late(self, command: str, seconds: float) -> Unreachable:
         """The error for a command that did not end in time."""
+        name = self.spec.name
+        return Unreachable(
+            f"`{command}` did not end within {seconds:g} s", where=name, fix=self.late_fix.format(node=name)
+        )
 
     def run(
         self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None

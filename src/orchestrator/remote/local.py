@@ -11,7 +11,6 @@ import subprocess
 import weakref
 from collections.abc import Iterator
 
-from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote.commands import CommandSession, LoginOutput, RunningCommand
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
@@ -25,18 +24,11 @@ class LocalSession(CommandSession):
     """Runs commands with /bin/sh in process groups of their own."""
 
     alive = True
+    late_fix = "check the load of this machine (`uptime`), then try again"
 
     def begin(self, line: str, stdin: bytes | None, _: Deadline) -> RunningCommand:
         """As CommandSession.begin."""
         return _LocalCommand(line, stdin)
-
-    def too_late(self, command: str, seconds: float) -> Unreachable:
-        """As CommandSession.too_late."""
-        return Unreachable(
-            f"`{command}` did not end within {seconds:g} s",
-            where=self.spec.name,
-            fix="check the load of this machine (`uptime`), then try again",
-        )
 
     def close(self) -> None:
         """End what stays between commands."""

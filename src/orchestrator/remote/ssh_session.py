@@ -74,11 +74,7 @@ class SshSession(CommandSession):
     def too_late(self, command: str, seconds: float) -> Unreachable:
         """It is unknown whether the node still hears us, so the connection is closed too."""
         self.close()
-        return Unreachable(
-            f"`{command}` did not end within {seconds:g} s",
-            where=self.spec.name,
-            fix=f"check that it responds: ssh {self.spec.name} uptime",
-        )
+        return super().too_late(command, seconds)
 
     def close(self) -> None:
         """End the connection and everything on it."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.node.engine.ras_words import RasAnswer, RasVerdict, judge, read
+from orchestrator.node.engine.ras_words import RasVerdict, judge, read
 
 FIRST_WORD_S = 1.0
 ANSWER_S = 12.0
@@ -81,21 +81,16 @@ class Inquiry:
 
     address: str
     nodes: Mapping[str, str] = field(default_factory=dict)
-    apart_s: float = APART_S
-    _verdict: RasVerdict | None = None
+    verdict: RasVerdict | None = None
+    """The newest answer; None before the first one."""
     _asked_at: float = float("-inf")
     _thread: threading.Thread | None = None
-
-    @property
-    def verdict(self) -> RasVerdict | None:
-        """The newest answer; None before the first one."""
-        return self._verdict
 
     def follow(self, now: float, *, still: bool) -> None:
         """Query when it is due; discard the answers if the engine makes progress again."""
         asking = self._thread is not None and self._thread.is_alive()
         if not still and not asking:
-            self._verdict, self._asked_at = None, float("-inf")
+            self.verdict, self._asked_at = None, float("-inf")
         elif still and not asking and now - self._asked_at >= AGAIN_S:
             self._asked_at = now
             self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
@@ -103,16 +98,12 @@ class Inquiry:
 
     def _ask(self) -> None:
         if not self.address:
-            self._verdict = RasVerdict(
-                "NCCL's RAS, which could name the rank that the others wait for, is off or missing in this NCCL"
-            )
+            missing = "NCCL's RAS, which could name the rank that the others wait for, is off or missing in this NCCL"
+            self.verdict = RasVerdict(missing)
             return
         try:
-            first = self._look()
-            time.sleep(self.apart_s)
-            self._verdict = judge(first, self._look(), self.nodes)
+            first = read(status(self.address))
+            time.sleep(APART_S)
+            self.verdict = judge(first, read(status(self.address)), self.nodes)
         except (OSError, ValueError, RecursionError) as error:
-            self._verdict = RasVerdict(f"NCCL RAS at {self.address} could not be asked: {error}")
-
-    def _look(self) -> RasAnswer:
-        return read(status(self.address))
+            self.verdict = RasVerdict(f"NCCL RAS at {self.address} could not be asked: {error}")

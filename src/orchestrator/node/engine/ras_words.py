@@ -38,7 +38,6 @@ class RasAnswer:
     behind:  members that have launched fewer collectives than others: (member, operation, launched, most launched)
     """
 
-    version: str = ""
     ranks: int = 0
     missing: tuple[tuple[Member, bool], ...] = ()
     failed: tuple[tuple[Member, int], ...] = ()
@@ -56,10 +55,8 @@ class RasVerdict:
 def read(text: str) -> RasAnswer:
     """Parse an answer to STATUS. Raises ValueError for anything else."""
     try:
-        raw = json.loads(text)
-        communicators = raw["communicators"]
+        communicators = json.loads(text)["communicators"]
         return RasAnswer(
-            version=str(raw.get("nccl_version", "")),
             ranks=max((int(one["size"]) for one in communicators), default=0),
             missing=_once((_member(rank), bool(rank["status"]["considered_dead"]))
                           for one in communicators for rank in one["missing_ranks"]
