@@ -40,7 +40,7 @@ def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
 
 
 def tested_before(
-    enough: float, here: StagedFleet, request: UpRequest, watcher: Watcher,
+    enough: float, here: StagedFleet, _: UpRequest, watcher: Watcher,
     gang: GangSpec, requests: Mapping[str, StagingRequest],
 ) -> None:  # fmt: skip
     """Between *armed* and *go*: a slow network, or wrong data, keeps the ranks from starting. enough: the share of the
@@ -52,8 +52,7 @@ def tested_before(
     if sum(len(one.tp_ranks) for one in requests.values()) < 2:
         return
     watcher.step(gang.name, "testing the network in the engine's place")
-    shape = nettest.shape_of(request.plan.model, requests)
-    setup = nettest.NettestSetup(gang=gang, requests=requests, topologies=here.topologies, shape=shape, enough=enough)
+    setup = nettest.NettestSetup(gang, requests, here.topologies, nettest.NettestOptions(enough=enough))
     result = nettest.test(here.fleet, setup, lambda *_: None).result
     if result.verdict is NettestVerdict.FAILED:
         wrong = findings(result)[0]

@@ -90,14 +90,14 @@ class NettestLine(JobLine):
 class RailRun(Message):
     """One end of one `ib_write_bw`. peer: address of the node to send to, '' to be the one who receives
 
-    gid: index of the GID to use, -1 for the program's choice; gpu: whose memory to use where the program can, -1 for
+    gid: index of the GID to use, None for the program's choice; gpu: whose memory to use where the program can, -1 for
     the host's
     """
 
     id: int
     device: str
     port: int
-    gid: int = -1
+    gid: int | None = None
     gpu: int = -1
     peer: str = ""
 
@@ -109,7 +109,7 @@ class RailsOrder(Message):
     run:      as for an engine, whose user and limits the program has
     tcp_port: where the receiving end listens for the other
     times:    messages of a MiB in a run
-    traffic_class, service_level: of the packets, as NCCL's have them; -1 for the program's choice
+    traffic_class, service_level: of the packets, as NCCL's have them; None for the program's choice
     wait_s:   for one run, with the wait for the other end; deadline_s: for all
     """
 
@@ -117,8 +117,8 @@ class RailsOrder(Message):
     tcp_port: int
     runs: tuple[RailRun, ...]
     times: int = 250
-    traffic_class: int = -1
-    service_level: int = -1
+    traffic_class: int | None = None
+    service_level: int | None = None
     wait_s: float
     deadline_s: float
 

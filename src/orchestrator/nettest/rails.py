@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from orchestrator.model.benchmark import Between
-from orchestrator.nettest.expected import LESS_HEADERS
 from orchestrator.nettest.messages import RailsLine, alone
 from orchestrator.nettest.schedule import rounds
-from orchestrator.nettest.verdict import Expectation, LinkEnd, LinkResult, NettestVerdict, peers, usual
+from orchestrator.nettest.verdict import LESS_HEADERS, Expectation, LinkEnd, LinkResult, NettestVerdict, peers, usual
 
 _MOST_TIMES, _WHOLE = 250, 4200
 """_WHOLE: the MTU from which on RoCE's packets have their full 4096 bytes."""
@@ -35,7 +34,7 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailPort:
-    """One port that a plan uses. gid: index, -1 where the plan names none; mtu: of its interface, 0 where unknown
+    """One port that a plan uses. gid: index, None where the plan names none; mtu: of its interface, 0 where unknown
 
     gpu: the nearest, -1 where there is none
     """
@@ -44,7 +43,7 @@ class RailPort:
     device: str
     port: int
     rate_gbps: float
-    gid: int = -1
+    gid: int | None = None
     mtu: int = 0
     gpu: int = -1
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.engines import nccl_log
-from orchestrator.engines.nccl_log import NcclTransport
 from orchestrator.model.benchmark import BYTES_A_NUMBER, Between
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine, NettestStep
@@ -21,8 +20,7 @@ _REDUCES_A_LAYER = 2
 """After attention and after the MLP, where both are cut by TP."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
+class ModelShape(NamedTuple):
     """Of the model: what a decode step reduces."""
 
     hidden_size: int
@@ -83,7 +81,7 @@ def _slow(result: NettestResult) -> Finding | None:
     evidence = list(map(words, sorted(slow, key=lambda link: link.best / link.limit)))
     one, name = result.odd, "NETTEST-SLOW-LINK"
     if one is not None:
-        name = "NETTEST-SLOW-LINK" if one.device or not one.end else "NETTEST-SLOW-NODE"
+        name = "NETTEST-SLOW-LINK" if one.device or len(one.ends) > 1 else "NETTEST-SLOW-NODE"
         title, fix = f"{one.name} is slow, and nothing else is: {one.why}", _place(one)
     elif slow:
         names = "; ".join(dict.fromkeys(f"{link.start} to {link.end}" for link in slow))
@@ -100,7 +98,7 @@ def _slow(result: NettestResult) -> Finding | None:
     return Finding(
         id=name,
         severity=Severity.SLOW,
-        node=one.node if one else "",
+        node=one.ends[0].node if one else "",
         devices=(one.device,) if one and one.device else (),
         title=title,
         evidence=tuple(evidence[:8]),
@@ -110,9 +108,9 @@ def _slow(result: NettestResult) -> Finding | None:
 
 
 def _place(one: Odd) -> str:
-    if one.end is None:
-        return f"check cables, switch ports and routes between {one.start} and {one.stop}"
-    node, port = one.end.node, one.end.port
+    if len(one.ends) > 1:
+        return f"check cables, switch ports and routes between {' and '.join(map(str, one.ends))}"
+    node, port = one.ends[0].node, one.ends[0].port
     if port:
         return (
             f"check the cable and switch port of {port} on {node}, the PCIe link of that card (`l40s-deploy "
@@ -125,17 +123,14 @@ def _place(one: Odd) -> str:
 
 def price(result: NettestResult) -> str:
     """What the measured all-reduce of all ranks lets a decode step take at best; '' where none was measured."""
-    most = max(TOKENS)
-    wanted = most * result.shape.hidden_size * BYTES_A_NUMBER
+    most, (hidden, layers) = max(TOKENS), result.shape
+    wanted = most * hidden * BYTES_A_NUMBER
     test = next((one for one in result.tests if one.between is Between.ALL and one.wanted == wanted), None)
     if test is None or not test.us:
         return ""
-    us = test.us * wanted / test.bytes
-    count = _REDUCES_A_LAYER * result.shape.layers
-    step_s = count * us / 1e6
-    instead = ""
-    if test.expected is not None:
-        instead = f" instead of {count * test.expected.value / 1e6 * 1e3:.3g} ms ({test.expected.basis})"
+    us, count = test.us * wanted / test.bytes, _REDUCES_A_LAYER * layers
+    step_s, want = count * us / 1e6, test.expected
+    instead = f" instead of {count * want.value / 1e3:.3g} ms ({want.basis})" if want else ""
     return (
         f"the all-reduces of one decode step of {most} requests take {step_s * 1e3:.3g} ms{instead}: "
         f"{count} of {us:.0f} us each over all {result.ranks} ranks; no more than {most / step_s:.0f} tokens/s "
@@ -170,19 +165,15 @@ def transport_findings(
 
     nodes: of the gang; predicted: `nNodes` by the topology, 0 where unknown
     """
-    seen = nccl_log.read(lines)
-    found = list(nccl_log.findings(node, network, lines)) if nodes > 1 else []
-    channels = seen.direct + seen.staged
-    if nodes == 1 and predicted == 1 and channels:
-        found.append(_other_way(node, f"NCCL sends between the GPUs of one node over the network ({_net(seen)})"))
+    seen, found = nccl_log.read(lines), nccl_log.findings(node, network, lines) if nodes > 1 else ()
+    if nodes == 1 and predicted == 1 and seen.direct + seen.staged:
+        over = " and ".join(seen.networks) or "unknown"
+        title = f"NCCL sends between the GPUs of one node over the network ({over})"
     elif predicted and seen.nodes and seen.nodes != predicted:
-        what = f"NCCL counts {seen.nodes} nodes, and should count {predicted} by the PCIe topology"
-        found.append(_other_way(node, what))
-    return tuple(found)
-
-
-def _other_way(node: str, title: str) -> Finding:
-    return Finding(
+        title = f"NCCL counts {seen.nodes} nodes, and should count {predicted} by the PCIe topology"
+    else:
+        return found
+    other_way = Finding(
         id="NETTEST-TRANSPORT",
         severity=Severity.SLOW,
         node=node,
@@ -191,10 +182,7 @@ def _other_way(node: str, title: str) -> Finding:
         effect="the GPUs do not use the fastest path between them",
         fix="unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_P2P_LEVEL in l40s_env; see l40s-deploy doctor",
     )
-
-
-def _net(seen: NcclTransport) -> str:
-    return " and ".join(seen.networks) or "unknown"
+    return (*found, other_way)
 
 
 def as_json(result: NettestResult) -> dict[str, Any]:
@@ -352,31 +340,22 @@ def data_finding(gang: str, found: Verification) -> Finding | None:
     """What is corrupt, and how to find out why; None where nothing is."""
     if not found.corrupt:
         return None
-    shared = _shared(found.corrupt)
-    nodes = {end.node for end in shared or set[LinkEnd]().union(*(one.ends for one in found.corrupt))}
+    corrupt, pairs = found.corrupt, sum(len(one.ends) > 1 for one in found.corrupt)
+    common = set.intersection(*(one.ends for one in corrupt))
+    shared = common if len(corrupt) > 1 and len(common) == 1 else set[LinkEnd]()
+    nodes = {end.node for end in shared or set[LinkEnd]().union(*(one.ends for one in corrupt))}
+    where = f"{pairs} of {found.pairs} pairs" if pairs else "sums, while every pair is right"
+    more = f" and {len(corrupt) - _SHOWN} more" if len(corrupt) > _SHOWN else ""
+    at = "".join(f"; all of them at {end}" for end in shared)
     return Finding(
         id="DATA-CORRUPT",
         severity=Severity.STOP,
         node=nodes.pop() if len(nodes) == 1 else "",
-        title=_title(found),
-        evidence=tuple(f"{one}: {one.bytes} bytes differ from what was sent" for one in found.corrupt[:_SHOWN]),
+        title=f"data arrives wrong in {where}: {'; '.join(map(str, corrupt[:_SHOWN]))}{more}{at}",
+        evidence=tuple(f"{one}: {one.bytes} bytes differ from what was sent" for one in corrupt[:_SHOWN]),
         effect="the engine computes with wrong numbers, and nothing else shows it; nothing was timed",
-        fix=f"{_tries(found.corrupt)}; each time: l40s-deploy nettest --verify {gang}",
+        fix=f"{_tries(corrupt)}; each time: l40s-deploy nettest --verify {gang}",
     )
-
-
-def _shared(corrupt: Sequence[Corrupt]) -> set[LinkEnd]:
-    """The one end that all of them have; nothing where there is a single one, or none that all have."""
-    common = set.intersection(*(one.ends for one in corrupt))
-    return common if len(corrupt) > 1 and len(common) == 1 else set()
-
-
-def _title(found: Verification) -> str:
-    pairs = sum(len(one.ends) > 1 for one in found.corrupt)
-    where = f"{pairs} of {found.pairs} pairs" if pairs else "sums, while every pair is right"
-    more = f" and {len(found.corrupt) - _SHOWN} more" if len(found.corrupt) > _SHOWN else ""
-    at = "".join(f"; all of them at {end}" for end in _shared(found.corrupt))
-    return f"data arrives wrong in {where}: {'; '.join(map(str, found.corrupt[:_SHOWN]))}{more}{at}"
 
 
 def _tries(corrupt: Sequence[Corrupt]) -> str:

@@ -1,17 +1,24 @@
-"""What the figures of a network test mean: a verdict for each link and test, and the outlier."""
+"""What the figures of a network test should be on this hardware, and what they mean: a verdict for each link and test,
+and the outlier.
+
+Expected between GPUs are NCCL's own constants (topology.distance) and what the articles measured on 8 L40S; between
+nodes the rates of the ports less headers. Nobody has measured what NCCL makes of TCP: nothing is expected of it.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from orchestrator.model.benchmark import Between
+from orchestrator.model.per_node import collected
+from orchestrator.model.topology import PathType, Topology
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.nettest.schedule import Place
+from orchestrator.topology.distance import Bandwidths, Distances, Version, gpu_groups
 
 ENOUGH = 0.8
 """Of what is expected."""
@@ -42,12 +49,12 @@ class NettestVerdict(str, Enum):
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """What a figure should be, and who says so. value: us of an all-reduce, Gb/s of a link; basis: calculated or
-    measured; source: as text; enough: sufficient share of it, 0 for the operator's setting"""
+    measured; source: as text; enough: share of it that will do"""
 
     value: float
     basis: str
     source: str
-    enough: float = 0.0
+    enough: float = ENOUGH
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +66,13 @@ class LinkEnd:
     gpu: int | None = None
     port: str = ""
 
+    @property
+    def device(self) -> str:
+        """'GPU 3', 'mlx5_0:1'; '' on a CPU."""
+        return self.port or ("" if self.gpu is None else f"GPU {self.gpu}")
+
     def __str__(self) -> str:
-        if self.port:
-            return f"{self.node} {self.port}"
-        return self.node if self.gpu is None else f"{self.node} GPU {self.gpu}"
+        return f"{self.node} {self.device}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,38 +121,29 @@ class Test:
         return self.expected.value / self.us if self.expected and self.us else 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Odd:
-    """What is slow, and nothing else is. end: a node, GPU or port; None: a link, from `start` to `stop`"""
+    """What is slow, and nothing else is. ends: a node, GPU or port; two of them: the link between them"""
 
-    end: LinkEnd | None = None
-    start: str = ""
-    stop: str = ""
+    ends: tuple[LinkEnd, ...]
     why: str
 
     @property
     def name(self) -> str:
         """'node2', 'node1 GPU 3', 'node1 mlx5_0:1', 'node1 - node2'."""
-        return str(self.end) if self.end else f"{self.start} - {self.stop}"
-
-    @property
-    def node(self) -> str:
-        """Where it is; of a link, where it starts."""
-        return self.end.node if self.end else self.start.split()[0]
+        return " - ".join(map(str, self.ends))
 
     @property
     def device(self) -> str:
         """'GPU 3', 'mlx5_0:1'; '' for a whole node, or a link."""
-        if self.end is None:
-            return ""
-        return self.end.port or ("" if self.end.gpu is None else f"GPU {self.end.gpu}")
+        return self.ends[0].device if len(self.ends) == 1 else ""
 
     def as_json(self) -> dict[str, Any]:
         """`odd` of the document."""
-        if self.end is None:
-            return {"from": self.start, "to": self.stop, "why": self.why}
-        what = {"port": self.end.port} if self.end.port else {"gpu": self.end.gpu}
-        return {"node": self.end.node, **what, "why": self.why}
+        if len(self.ends) == 2:
+            return {**dict(zip(("from", "to"), map(str, self.ends), strict=True)), "why": self.why}
+        (end,) = self.ends
+        return {"node": end.node, **({"port": end.port} if end.port else {"gpu": end.gpu}), "why": self.why}
 
 
 Expected = Mapping[tuple[Between, int], Expectation]
@@ -159,86 +160,70 @@ def ends(places: Iterable[Place]) -> dict[int, LinkEnd]:
 
 
 def judge_links(
-    steps: Sequence[NettestStep],
-    figures: Sequence[NettestLine],
-    places: Sequence[Place],
-    expected: Expected,
-    *,
-    enough: float = ENOUGH,
+    steps: Sequence[NettestStep], figures: Sequence[NettestLine], places: Sequence[Place], expected: Expected
 ) -> tuple[LinkResult, ...]:
     """Every link that was measured, in the order of the schedule; its verdict is that of all its tries together.
 
     Where nothing is expected, a link that was as fast as another of its kind in the same seconds is not slow.
     """
-    by_id, where = {step.id: step for step in steps}, ends(places)
-    tries: dict[tuple[Between, int, int], list[float]] = defaultdict(list)
-    first: dict[tuple[Between, int, int], float] = {}
-    cleared = set()
-    for one in figures:
-        step = by_id[one.step]
-        if step.kind != ALL_REDUCE and one.us > 0:
-            start, end = step.groups[one.group]
-            link = Between(step.between), start, end
-            tries[link].append(one.bytes * 8e-3 / one.us)
-            if not one.beside_us:
-                first[link] = max(tries[link])
-            elif one.us <= one.beside_us / HALF:
-                cleared.add(link)
-    kinds: dict[Between, list[float]] = defaultdict(list)
-    for (between, _, _), best in first.items():
-        kinds[between].append(best)
-    found = []
-    for (between, start, end), gbps in tries.items():
-        wanted = expected.get((between, start))
-        limit = wanted.value * (wanted.enough or enough) if wanted else usual(kinds[between])
-        slow = max(gbps) < limit and (wanted is not None or (between, start, end) not in cleared)
-        found.append(
-            LinkResult(start=where[start], end=where[end], between=between, gbps=tuple(gbps), expected=wanted,
-                       limit=limit, verdict=NettestVerdict.of(judged=bool(limit), slow=slow))
+    by_id, where = {step.id: step for step in steps if step.kind != ALL_REDUCE}, ends(places)
+    measured = ((by_id[one.step], one) for one in figures if one.step in by_id and one.us > 0)
+    tries = collected(
+        ((Between(step.between), start, end), one) for step, one in measured for start, end in (step.groups[one.group],)
+    )
+    kinds = collected(
+        (link[0], max(plain))
+        for link, found in tries.items()
+        if (plain := [_gbps(one) for one in found if not one.beside_us])
+    )
+    links = []
+    for (between, start, end), found in tries.items():
+        gbps, wanted = tuple(map(_gbps, found)), expected.get((between, start))
+        limit = wanted.value * wanted.enough if wanted else usual(kinds.get(between, ()))
+        kept_up = wanted is None and any(one.us <= one.beside_us / HALF for one in found)
+        verdict = NettestVerdict.of(judged=bool(limit), slow=max(gbps) < limit and not kept_up)
+        links.append(
+            LinkResult(start=where[start], end=where[end], between=between, gbps=gbps, expected=wanted, limit=limit,
+                       verdict=verdict)
         )  # fmt: skip
-    return tuple(found)
+    return tuple(links)
+
+
+def _gbps(one: NettestLine) -> float:
+    return one.bytes * 8e-3 / one.us
 
 
 def usual(bests: Sequence[float]) -> float:
     """Below it one of its kind is slow; 0 where there are not three of them to compare, or two that differ widely."""
-    if len(bests) < 3:
-        return 0.0
-    return max(HALF * statistics.median(bests), TENTH * max(bests))
+    return max(HALF * statistics.median(bests), TENTH * max(bests)) if len(bests) > 2 else 0.0
 
 
 def judge_tests(
-    steps: Sequence[NettestStep],
-    figures: Sequence[NettestLine],
-    places: Sequence[Place],
-    expected: Expected,
-    *,
-    enough: float = ENOUGH,
+    steps: Sequence[NettestStep], figures: Sequence[NettestLine], places: Sequence[Place], expected: Expected
 ) -> tuple[Test, ...]:
-    """Every all-reduce, a size at a time, in the order of the schedule; of its tries the best one counts."""
+    """Every all-reduce, a size at a time, in the order of the schedule; of its tries the best one counts. Those of
+    halves are compared with each other: `bisected`."""
     where = ends(places)
-    tries: dict[tuple[Between, tuple[int, ...], int], list[NettestLine]] = defaultdict(list)
-    for step in steps:
-        if step.kind != ALL_REDUCE:
-            continue
-        if step.between == Between.HALVES.value:
-            continue  # compared with each other: nettest.halves
-        between, seen = Between(step.between), dict[int, int]()
-        for one in (figure for figure in figures if figure.step == step.id):
-            number = seen[one.group] = seen.get(one.group, -1) + 1
-            tries[between, tuple(step.groups[one.group]), step.bytes[number]].append(one)
-    found = []
-    for (between, ranks, wanted), figures_of_one in tries.items():
-        one = min(figures_of_one, key=lambda figure: (-figure.bytes, figure.us))
-        expectation = expected.get((between, wanted))
-        share = enough if expectation is None else expectation.enough or enough
-        slow = expectation is not None and (one.bytes < wanted or one.us > expectation.value / share)
-        verdict = NettestVerdict.of(judged=expectation is not None, slow=slow)
-        found.append(
+    of_group = collected(((one.step, one.group), one) for one in figures)
+    tries = collected(
+        ((Between(step.between), ranks, wanted), one)
+        for step in steps
+        if step.kind == ALL_REDUCE and step.between != Between.HALVES.value
+        for number, wanted in enumerate(step.bytes)
+        for group, ranks in enumerate(step.groups)
+        for one in of_group.get((step.id, group), [])[number : number + 1]
+    )
+    tests = []
+    for (between, ranks, wanted), found in tries.items():
+        one, expectation = min(found, key=lambda figure: (-figure.bytes, figure.us)), expected.get((between, wanted))
+        late = expectation is not None and one.us > expectation.value / expectation.enough
+        verdict = NettestVerdict.of(judged=expectation is not None, slow=late or one.bytes < wanted)
+        tests.append(
             Test(between=between, where=_where(between, ranks, where), ranks=len(ranks), wanted=wanted,
                  bytes=one.bytes, us=one.us, captured=one.captured, expected=expectation, verdict=verdict,
                  uncaptured=one.uncaptured)
         )  # fmt: skip
-    return tuple(found)
+    return tuple(tests)
 
 
 def _where(between: Between, ranks: Sequence[int], where: Mapping[int, LinkEnd]) -> str:
@@ -259,8 +244,8 @@ def odd(found: Sequence[LinkResult]) -> Odd | None:
     rails = [link for link in slow if link.start.port]
     if rails and len(rails) < len(slow):
         one = _common(rails)
-        nodes = {one.end.node} if one and one.end else {node for link in rails for node in _nodes(link)}
-        if one is not None and all(nodes & set(_nodes(link)) for link in slow):
+        nodes = {end.node for end in one.ends} if one else set[str]()
+        if one and all(nodes & _nodes(link) for link in slow):
             return one  # a slow port makes the GPUs' ways over it slow
     return _common(slow) if slow else None
 
@@ -269,20 +254,16 @@ def _common(slow: Sequence[LinkResult]) -> Odd | None:
     worst = min(slow, key=lambda link: link.best / link.limit)
     why = f"{worst.start} to {worst.end}: {worst.why or f'{worst.best:.3g} Gb/s'}, {_than(worst)}"
     common = set.intersection(*({link.start, link.end} for link in slow))
-    if len(common) == 1 and len(peers(slow, common)) > 1:
-        return Odd(end=next(iter(common)), why=why)
     if len(common) == 2:
-        return Odd(start=str(worst.start), stop=str(worst.end), why=why)
-    pairs = {_nodes(link) for link in slow}
-    if len(pairs) == 1:
-        ((start, *more),) = pairs
-        return Odd(start=start, stop=more[0], why=why) if more else Odd(end=LinkEnd(start, -1), why=why)
-    nodes = set.intersection(*(set(pair) for pair in pairs))
-    return Odd(end=LinkEnd(next(iter(nodes)), -1), why=why) if len(nodes) == 1 else None
+        return Odd((worst.start, worst.end), why)
+    if common and len(peers(slow, common)) > 1:
+        return Odd(tuple(common), why)
+    nodes = set.intersection(*map(_nodes, slow))
+    return Odd(tuple(LinkEnd(node, -1) for node in sorted(nodes)), why) if nodes else None
 
 
-def _nodes(link: LinkResult) -> tuple[str, ...]:
-    return tuple(sorted({link.start.node, link.end.node}))
+def _nodes(link: LinkResult) -> set[str]:
+    return {link.start.node, link.end.node}
 
 
 def peers(links: Iterable[LinkResult], common: set[LinkEnd]) -> set[LinkEnd]:
@@ -304,37 +285,105 @@ def overall(found: Iterable[LinkResult | Test]) -> NettestVerdict:
 
 def bisected(steps: Sequence[NettestStep], figures: Sequence[NettestLine], places: Sequence[Place]) -> Odd | None:
     """The node whose halves all take at least twice as long as the others, in every try; None where there is none."""
-    by_id = {step.id: step for step in steps if step.between == Between.HALVES.value}
-    paces: dict[tuple[tuple[int, ...], ...], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one in figures:
-        if one.step in by_id and one.bytes > 0 and one.us > 0:
-            paces[by_id[one.step].groups][one.group].append(one.us / one.bytes)
-    halves = {step.groups for step in by_id.values()}
-    if not halves or halves != paces.keys():
+    by_id = {step.id: step.groups for step in steps if step.between == Between.HALVES.value}
+    timed = (one for one in figures if one.step in by_id and one.bytes > 0 and one.us > 0)
+    paces = collected((by_id[one.step][one.group], one.us / one.bytes) for one in timed)
+    slower = [
+        max((_times(paces.get(half), paces.get(other)), half) for half, other in (halves, halves[::-1]))
+        for halves in dict.fromkeys(by_id.values())
+    ]
+    least = min((times for times, _ in slower), default=0.0)
+    nodes = [place.node for place in places if all({*half}.issuperset(place.ranks) for _, half in slower)]
+    if least * HALF < 1 or len(nodes) != 1:
         return None
-    slower = [_slower(tries) for tries in paces.values()]
-    candidates = set.intersection(
-        *(
-            set(_whole_nodes(groups[half], places)) if half >= 0 else set[str]()
-            for groups, (half, _) in zip(paces, slower, strict=True)
-        )
-    )
-    if len(candidates) != 1:
-        return None
-    least = min(times for _, times in slower)
     why = (
         f"each half of the nodes that it is in takes at least {least:.1f} times as long for an all-reduce as the other"
     )
-    return Odd(end=LinkEnd(candidates.pop(), -1), why=why)
+    return Odd((LinkEnd(nodes[0], -1),), why)
 
 
-def _slower(tries: dict[int, list[float]]) -> tuple[int, float]:
-    """The half whose best try is far slower than the other's worst, and by how much; (-1, 0) for neither."""
-    for half, other in ((0, 1), (1, 0)):
-        if tries.get(half) and tries.get(other) and min(tries[half]) * HALF >= max(tries[other]):
-            return half, min(tries[half]) / max(tries[other])
-    return -1, 0.0
+def _times(one: Sequence[float] | None, other: Sequence[float] | None) -> float:
+    """How many times as long the best try of one took as the other's worst; 0 where one of them was not measured."""
+    return min(one) / max(other) if one and other else 0.0
 
 
-def _whole_nodes(ranks: Sequence[int], places: Sequence[Place]) -> Iterator[str]:
-    return (place.node for place in places if set(place.ranks) <= set(ranks))
+LESS_HEADERS = 0.92
+"""Of a port's rate at RoCE MTU 4096 (line rate less headers)."""
+NVLINK_SHARE = 0.6
+"""Of NCCL's constant for all NVLinks between two GPUs: one sender and one receiver do not fill them."""
+ACROSS_SOCKETS_GBS = 11.0
+OVER_RDMA_GBS = 19.0
+_ALL_REDUCE_RIGHT_US = {14336: 48.0, 57344: 63.0, 458752: 158.0, 1835008: 283.0}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHardware:
+    """What a node's figures follow from. rdma: the plan's transport between nodes is RDMA over the ports of `rate`
+
+    rate_gbps: of all ports that the plan uses on this node, together
+    """
+
+    topology: Topology
+    nccl: Version
+    rdma: bool = False
+    rate_gbps: float = 0.0
+
+
+def expectations(
+    steps: Sequence[NettestStep], places: Sequence[Place], machines: Mapping[str, NodeHardware], enough: float = ENOUGH
+) -> dict[tuple[Between, int], Expectation]:
+    """By what is measured, and bytes of an all-reduce (us) or sending rank (Gb/s)."""
+    where = {rank: place for place in places for rank in place.ranks if place.gpus and place.node in machines}
+    found = list[tuple[tuple[Between, int], Expectation | None]]()
+    for step in steps:
+        between = Between(step.between)
+        if step.kind == ALL_REDUCE:
+            found += [((between, size), _all_reduce(size, between, places, machines)) for size in step.bytes]
+        else:
+            pairs = [pair for pair in step.groups if where.keys() >= {*pair}]
+            found += [((between, pair[0]), _link(pair[0], pair[1], where, machines)) for pair in pairs]
+    return {key: replace(one, enough=enough) for key, one in found if one is not None}
+
+
+def _link(start: int, end: int, where: Mapping[int, Place], machines: Mapping[str, NodeHardware]) -> Expectation | None:
+    here, there = where[start], where[end]
+    machine, other = machines[here.node], machines[there.node]
+    if here is there:
+        return _inside(here, start, end, machine)
+    rate, share = min(machine.rate_gbps, other.rate_gbps), len(here.ranks)
+    if not (machine.rdma and other.rdma and rate):
+        return None
+    source = f"{LESS_HEADERS * 100:.0f} % of {rate:g} Gb/s, shared by {share} GPUs"  # all of a node send at once
+    return Expectation(rate * LESS_HEADERS / share, "calculated", source)
+
+
+def _inside(place: Place, start: int, end: int, machine: NodeHardware) -> Expectation | None:
+    gpus = {gpu.index: gpu for gpu in machine.topology.gpus}
+    one, two = (gpus.get(place.gpus[place.ranks.index(rank)]) for rank in (start, end))
+    if one is None or two is None:
+        return None
+    path = Distances(machine.topology).path_type(one.key, two.key)
+    gbs = Bandwidths(machine.topology, machine.nccl).between(one.key, two.key) if path is not PathType.DIS else 0.0
+    basis, source = "calculated", "NCCL's constants for this path"
+    if path is PathType.NVL:
+        gbs, source = gbs * NVLINK_SHARE, f"{NVLINK_SHARE:g} of {source}"
+    elif path > PathType.PXB:
+        ends = {one.index, two.index}
+        over_rdma = machine.rdma and not any(
+            ends <= {*group} for group in gpu_groups(machine.topology, machine.nccl).groups
+        )
+        best, way = (OVER_RDMA_GBS, "over GPUDirect RDMA") if over_rdma else (ACROSS_SOCKETS_GBS, "through the CPUs")
+        basis, gbs, source = "measured", min(gbs, best), f"the articles, 8 L40S a node: across the sockets {way}"
+    return Expectation(gbs * 8, basis, source) if gbs else None
+
+
+def _all_reduce(
+    size: int, between: Between, places: Sequence[Place], machines: Mapping[str, NodeHardware]
+) -> Expectation | None:
+    """Only for the case that was calculated."""
+    ranks = sum(len(place.ranks) for place in places)
+    rdma = all(place.node in machines and machines[place.node].rdma for place in places)
+    us = _ALL_REDUCE_RIGHT_US.get(size)
+    if us is None or not rdma or (between, ranks, len(places)) != (Between.ALL, 32, 4):
+        return None
+    return Expectation(us, "calculated", "NCCL's tuning model for 4 nodes of 8 GPUs, not measured")

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
 from orchestrator.model.benchmark import Between
-from orchestrator.nettest.expected import NodeHardware, expectations
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS
 from orchestrator.nettest.schedule import LARGE, TRIES, Place, rounds, schedule, switch_groups
-from orchestrator.nettest.verdict import Expectation
+from orchestrator.nettest.verdict import Expectation, NodeHardware, expectations
 
 HIDDEN = 7168
 

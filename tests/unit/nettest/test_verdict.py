@@ -91,8 +91,10 @@ def test_an_expectation_is_held_with_the_share_that_is_asked_for() -> None:
     places = cluster(2, 1)
     steps = schedule(places, 64)
     figures = [NettestLine(step=step.id, group=0, bytes=10**6, us=100) for step in steps if step.kind == "pairs"]
-    expected = {(Between.NODES, rank): Expectation(100.0, "calculated", "a port") for rank in (0, 1)}
-    verdicts = [overall(judge_links(steps, figures, places, expected, enough=share)) for share in (0.79, 0.81)]
+    verdicts = [
+        overall(judge_links(steps, figures, places, {(Between.NODES, rank): wanted for rank in (0, 1)}))
+        for wanted in (Expectation(100.0, "calculated", "a port", share) for share in (0.79, 0.81))
+    ]
     assert verdicts == [NettestVerdict.OK, NettestVerdict.SLOW]
 
 
@@ -199,7 +201,7 @@ def test_what_was_not_measured_names_nobody() -> None:
 
 
 def test_it_is_a_finding_where_no_link_is_slow() -> None:
-    odd = Odd(end=LinkEnd("node2", -1), why="each half is slow")
+    odd = Odd((LinkEnd("node2", -1),), "each half is slow")
     result = NettestResult(gang="gang0", nodes=("node0",), ranks=8, links=(), tests=(), transport={}, moved=(),
                            bisected=odd, shape=ModelShape(hidden_size=64, layers=2), seconds=1.0, steps_s=1.0,
                            verification=Verification(pairs=2, least=1 << 26, seconds=0.1))  # fmt: skip

@@ -96,9 +96,9 @@ def _gpu_words(run: Run, program: str) -> tuple[str, ...] | None:
 def _words(program: str, order: RailsOrder, rail: RailRun, more: Iterable[str] = ()) -> list[str]:
     words = [program, "-d", rail.device, "-i", str(rail.port), "-p", str(order.tcp_port)]
     words += ["-s", str(BYTES), "-n", str(order.times), "-F", "--report_gbits"]
-    words += ["-x", str(rail.gid)] if rail.gid >= 0 else []
-    words += [f"--tclass={order.traffic_class}"] if order.traffic_class >= 0 else []
-    words += ["-S", str(order.service_level)] if order.service_level >= 0 else []
+    words += ["-x", str(rail.gid)] if rail.gid is not None else []
+    words += [f"--tclass={order.traffic_class}"] if order.traffic_class is not None else []
+    words += ["-S", str(order.service_level)] if order.service_level is not None else []
     words += more
     return [*words, "--", rail.peer] if rail.peer else words
 

@@ -11,28 +11,37 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from orchestrator.doctor.steps.look import look
-from orchestrator.doctor.steps.nccl import VERSIONS
+from orchestrator.doctor.rules.support.cluster import nccl_of
+from orchestrator.doctor.steps.look import look, named_stack
 from orchestrator.engines import nccl_log
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
-from orchestrator.loading.profiles import load_profile, load_stack
+from orchestrator.loading.profiles import load_profile
 from orchestrator.model.benchmark import Between
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.per_node import lost_first
+from orchestrator.model.per_node import collected, lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.nettest import report
-from orchestrator.nettest.expected import NodeHardware, expectations
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RanksOrder
 from orchestrator.nettest.report import ModelShape, NettestResult, Verification, verified
 from orchestrator.nettest.schedule import Place, schedule, verification
 from orchestrator.nettest.steps import ports as rails
-from orchestrator.nettest.verdict import HALF, Expectation, NettestVerdict, bisected, judge_links, judge_tests
+from orchestrator.nettest.verdict import (
+    HALF,
+    Expectation,
+    NettestVerdict,
+    NodeHardware,
+    bisected,
+    ends,
+    expectations,
+    judge_links,
+    judge_tests,
+)
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.planned import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
@@ -49,7 +58,7 @@ REACH_S = 60.0
 STEP_S = 60.0
 GRACE_S = 1.0
 """After the first sign of a failure, for what the others say of it."""
-UNKNOWN_SHAPE = ModelShape(hidden_size=7168, layers=61)
+UNKNOWN_SHAPE = ModelShape(7168, 61)
 """DeepSeek-V3's, used if the model is unknown."""
 Progress = Callable[[str, int, int], None]
 """(gang, steps done, of)."""
@@ -69,7 +78,7 @@ class NettestOptions:
     model: str | None = None
     stack: str | None = None
     enough: float
-    command: str
+    command: str = ""
     timeout_s: float = NETTEST_S
     verify_only: bool = False
 
@@ -111,16 +120,7 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptio
             asked = PlanRequest(model=order.model, stack=order.stack, gangs=(gang.name,))
             planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="nettest")
             topologies = planned.topologies
-        setup = NettestSetup(
-            gang=gang,
-            requests=requests,
-            topologies=topologies,
-            shape=shape_of(order.model, requests),
-            enough=order.enough,
-            timeout_s=order.timeout_s,
-            verify_only=order.verify_only,
-        )
-        return test(fleet, setup, progress, begin)
+        return test(fleet, NettestSetup(gang, requests, topologies, order), progress, begin)
 
 
 def _last_requests(fleet: Fleet, gang: GangSpec) -> Mapping[str, StagingRequest]:
@@ -130,67 +130,64 @@ def _last_requests(fleet: Fleet, gang: GangSpec) -> Mapping[str, StagingRequest]
         raise InputError(nothing.what, where=nothing.where, fix="name it: l40s-deploy nettest --model NAME") from None
 
 
-def shape_of(model: str | None, requests: Mapping[str, StagingRequest]) -> ModelShape:
-    """The model's, by its profile; that of DeepSeek-V3 where there is none at hand."""
-    name = model or next(iter(requests.values())).model
-    try:
-        dimensions = load_profile(name).dimensions
-    except DeployError:
-        return UNKNOWN_SHAPE
-    return ModelShape(hidden_size=dimensions.hidden_size, layers=dimensions.num_hidden_layers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NettestSetup:
-    """What a test stands on. requests: as the engine would be staged, by node; timeout_s: for its ranks
-
-    enough: share of what is expected that will do; verify_only: nothing is to be timed
-    """
+    """What a test stands on. requests: as the engine would be staged, by node; topologies: of nodes that were seen"""
 
     gang: GangSpec
     requests: Mapping[str, StagingRequest]
     topologies: Mapping[str, Topology]
-    shape: ModelShape
-    enough: float
-    timeout_s: float = NETTEST_S
-    verify_only: bool = False
+    options: NettestOptions
+
+    @property
+    def first(self) -> StagingRequest:
+        """The leader's; its model and stack are those of all."""
+        return self.requests[self.gang.leader.name]
+
+    @property
+    def shape(self) -> ModelShape:
+        """The model's, by its profile; that of DeepSeek-V3 where there is none at hand."""
+        try:
+            dimensions = load_profile(self.first.model).dimensions
+        except DeployError:
+            return UNKNOWN_SHAPE
+        return ModelShape(dimensions.hidden_size, dimensions.num_hidden_layers)
 
 
 def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | None = None) -> TestedGang:
     """Run the ranks on every node of a gang, judge their figures, keep them. Raises as `run_now` does."""
     began, at = time.monotonic() if begin is None else begin, time.time()
-    gang, places = setup.gang, _places(setup)
+    gang, first, shape, enough = setup.gang, setup.first, setup.shape, setup.options.enough
+    places = _places(setup)
     ranks = sum(len(place.ranks) for place in places)
     if ranks < 2:
         raise InputError("it has a single rank: there is no network to test", where=f"gang {gang.name}",
                          fix="nothing: it can be started")  # fmt: skip
-    compare = verification(places, setup.shape.hidden_size)
-    steps = () if setup.verify_only else schedule(places, setup.shape.hidden_size, len(compare))
+    compare = verification(places, shape.hidden_size)
+    steps = () if setup.options.verify_only else schedule(places, shape.hidden_size, len(compare))
     heard = _NettestAnswers(gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress)
     began_ranks = time.monotonic()
     _run(fleet, setup, places, heard)
     began_ports = time.monotonic()
     right = _verified(heard, places)
-    timed = bool(steps) and not right.corrupt
-    ports, broke = _ports(fleet, setup) if timed else (rails.RailMeasurements(), None)
+    ports, broke = _ports(fleet, setup) if steps and not right.corrupt else (rails.RailMeasurements(), None)
     ports_s = time.monotonic() - began_ports
-    request = setup.requests[gang.leader.name]
     expected: dict[tuple[Between, int], Expectation] = {}
-    if request.device == "cuda":
-        before = last_good(gang, request.stack, ranks)
-        expected = {**_as_before(before, places, steps), **expectations(steps, places, _machines(setup))}
+    if first.device == "cuda":
+        before = last_good(gang, first.stack, ranks)
+        expected = {**_as_before(before, places, steps), **expectations(steps, places, _machines(setup), enough)}
     result = NettestResult(
         gang=gang.name,
         nodes=tuple(setup.requests),
         ranks=ranks,
         verification=right,
-        links=(*judge_links(steps, heard.figures, places, expected, enough=setup.enough), *ports.links),
+        links=(*judge_links(steps, heard.figures, places, expected), *ports.links),
         rails_note=ports.note,
-        tests=judge_tests(steps, heard.figures, places, expected, enough=setup.enough),
-        transport=_transport(setup, heard),
+        tests=judge_tests(steps, heard.figures, places, expected),
+        transport={name: _transport(one, heard.logs[name]) for name, one in setup.requests.items()},
         moved=_moved(setup, heard),
         bisected=bisected(steps, heard.figures, places),
-        shape=setup.shape,
+        shape=shape,
         seconds=time.monotonic() - began,
         steps_s=heard.seconds - right.seconds,
         rails_s=ports_s,
@@ -200,13 +197,8 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
             "join and end": began_ports - heard.imported_at - heard.seconds,
         },
     )
-    record = {
-        **report.as_json(result),
-        "addresses": addresses_of(gang.nodes),
-        "plan_id": request.plan_id,
-        "model": request.model,
-        "stack": request.stack,
-    }
+    of_run = {"addresses": addresses_of(gang.nodes), "plan_id": first.plan_id, "model": first.model}
+    record = {**report.as_json(result), **of_run, "stack": first.stack}
     file = str(write_nettest(record, at))
     if broke is not None:
         broke.what = (
@@ -228,57 +220,39 @@ def _verified(heard: _NettestAnswers, places: Sequence[Place]) -> Verification:
 def _ports(fleet: Fleet, setup: NettestSetup) -> tuple[rails.RailMeasurements, DeployError | None]:
     """What was measured of the RDMA ports, and what ended that early: the ranks' figures are not lost with it."""
     try:
-        return rails.measure(fleet, setup.gang, setup.requests, setup.topologies, enough=setup.enough), None
+        measured = rails.measure(fleet, setup.gang, setup.requests, setup.topologies, enough=setup.options.enough)
     except DeployError as failure:
         return rails.RailMeasurements(note=f"RDMA ports were not measured: {failure.where}: {failure.what}"), failure
+    return measured, None
 
 
 def _places(setup: NettestSetup) -> tuple[Place, ...]:
-    places, first = [], 0
+    places, first = list[Place](), 0
     for name, request in setup.requests.items():
         count = len(request.gpus) or len(request.tp_ranks)
-        gpus = {gpu.index: gpu for gpu in setup.topologies[name].gpus} if name in setup.topologies else {}
-        known = request.device == "cuda" and all(index in gpus for index in request.gpus)
-        places.append(
-            Place(
-                node=name,
-                ranks=tuple(range(first, first + count)),
-                gpus=request.gpus if request.device == "cuda" else (),
-                switch=tuple(gpus[index].switch for index in request.gpus) if known else (),
-                numa=tuple(gpus[index].numa_node for index in request.gpus) if known else (),
-            )
-        )
-        first += count
+        indices = request.gpus if request.device == "cuda" else ()
+        known = {gpu.index: gpu for gpu in setup.topologies[name].gpus} if name in setup.topologies else {}
+        gpus = [known[index] for index in indices] if known.keys() >= {*indices} else []
+        switch, numa = tuple(gpu.switch for gpu in gpus), tuple(gpu.numa_node for gpu in gpus)
+        ranks, first = tuple(range(first, first + count)), first + count
+        places.append(Place(node=name, ranks=ranks, gpus=indices, switch=switch, numa=numa))
     return tuple(places)
 
 
 def _machines(setup: NettestSetup) -> dict[str, NodeHardware]:
-    found = {}
-    for name, request in setup.requests.items():
-        if name not in setup.topologies:
-            continue
-        network, topology = request.network, setup.topologies[name]
-        named = network.ports  # one that is down is missing from what was planned
-        found[name] = NodeHardware(
-            topology=topology,
-            nccl=nccl_version(request.stack),
-            rdma=network.rdma,
-            rate_gbps=sum(
-                port.rate_gbps
-                for port in topology.rdma
-                if takes(network.hca, port.device, port.port) and (named or (port.active and not port.virtual))
-            ),
-        )
-    return found
+    nccl = nccl_of(named_stack(setup.first.stack))
+    return {
+        name: NodeHardware(setup.topologies[name], nccl, request.network.rdma, _rate(setup.topologies[name], request))
+        for name, request in setup.requests.items()
+        if name in setup.topologies
+    }
 
 
-def nccl_version(stack: str) -> tuple[int, ...]:
-    """That of the stack, else of the newest that we know."""
-    try:
-        named = load_stack(stack).nccl_version
-    except DeployError:
-        named = ""
-    return tuple(int(part) for part in re.findall(r"\d+", named or VERSIONS[-1])[:3])
+def _rate(topology: Topology, request: StagingRequest) -> float:
+    """Of all ports that NCCL takes; one that is down is missing from a plan that names it, and not from prefixes."""
+    network = request.network
+    taken = [port for port in topology.rdma if takes(network.hca, port.device, port.port)]
+    return sum(port.rate_gbps for port in taken if network.ports or (port.active and not port.virtual))
 
 
 def _as_before(
@@ -287,20 +261,21 @@ def _as_before(
     """What this cluster was last seen to do where nothing is calculated: the best link of a kind, each all-reduce."""
     if before is None:
         return {}
-    source = f"the test {before.get('id')} of these nodes"
-    found: dict[tuple[Between, int], Expectation] = {}
-    best: dict[str, float] = {}
-    for link in before["links"]:
-        best[link["kind"]] = max(best.get(link["kind"], 0.0), float(link["measured_gbps"]))
-    ranks = [rank for place in places for rank in place.ranks]
-    for step in steps:
-        if step.between in best:
-            value = Expectation(best[step.between], "measured", source, HALF)
-            found |= {(Between(step.between), rank): value for rank in ranks}
-    for one in before["tests"]:
-        if one["kind"] == Between.ALL.value and one["bytes"] == one["wanted_bytes"]:
-            found[Between.ALL, int(one["bytes"])] = Expectation(float(one["measured_us"]), "measured", source, HALF)
-    return found
+
+    def measured(value: float) -> Expectation:
+        return Expectation(value, "measured", f"the test {before['id']} of these nodes", HALF)
+
+    links = collected((link["kind"], float(link["measured_gbps"])) for link in before["links"])
+    kinds = [Between(kind) for kind in dict.fromkeys(step.between for step in steps) if kind in links]
+    reduced = [one for one in before["tests"] if one["kind"] == Between.ALL.value]
+    return {
+        **{(kind, rank): measured(max(links[kind.value])) for kind in kinds for one in places for rank in one.ranks},
+        **{
+            (Between.ALL, int(one["bytes"])): measured(float(one["measured_us"]))
+            for one in reduced
+            if one["bytes"] == one["wanted_bytes"]
+        },
+    }
 
 
 @dataclass
@@ -335,24 +310,21 @@ class _NettestAnswers:
         if what := self.odd(node, line):
             raise NodeError(f"it reported {what}", where=node, fix="l40s-deploy nettest again")
         with self._lock:
-            self._keep(node, line)
+            if line.step >= 0:
+                (self.compared if line.wrong >= 0 else self.figures).append(line)
+            if line.started:
+                self.imported_at = time.monotonic()
+            self.logs[node] += line.log
+            if line.died >= 0 or line.failed >= 0 or line.ended > 0:
+                self.ended.append((node, line))
+                self.broken()
+            if line.done >= 0:
+                self.step, self.seconds = min(line.done + 1, len(self.schedule)), line.seconds
+                if any(step.verify for step in self.schedule[line.done : line.done + 1]):
+                    self.compared_s = line.seconds
         if line.done >= 0:
             self.progress(self.gang, self.step, len(self.schedule))
         return bool(self._broken_at) and time.monotonic() - self._broken_at > GRACE_S
-
-    def _keep(self, node: str, line: NettestLine) -> None:
-        if line.step >= 0:
-            (self.compared if line.wrong >= 0 else self.figures).append(line)
-        if line.done >= 0:
-            self.step, self.seconds = min(line.done + 1, len(self.schedule)), line.seconds
-            if line.done < len(self.schedule) and self.schedule[line.done].verify:
-                self.compared_s = line.seconds
-        if line.started:
-            self.imported_at = time.monotonic()
-        self.logs[node] += line.log
-        if line.died >= 0 or line.failed >= 0 or line.ended > 0:
-            self.ended.append((node, line))
-            self.broken()
 
     def odd(self, node: str, line: NettestLine) -> str:
         """Why a line is none of this test, '' where it is one: what a node says becomes places in our lists."""
@@ -381,40 +353,37 @@ class _NettestAnswers:
 
 
 def _run(fleet: Fleet, setup: NettestSetup, places: Sequence[Place], heard: _NettestAnswers) -> None:
-    leader = setup.gang.leader
-    rendezvous = Endpoint(address=setup.requests[leader.name].leader.address, port=leader.ports.dist_init)
-    fenced = fence(fleet, setup.gang.name)
-    orders = {}
-    for place in places:
-        engine = setup.requests[place.node]
-        orders[place.node] = in_its_place(
+    gang, timeout_s = setup.gang.name, setup.options.timeout_s
+    rendezvous = Endpoint(address=setup.first.leader.address, port=setup.gang.leader.ports.dist_init)
+    fenced = fence(fleet, gang)
+
+    def one(session: Session) -> None:
+        name = session.spec.name
+        order = in_its_place(
             PROGRAM,
             "network test",
-            in_place_of(engine, ports=Ports(check_free=(rendezvous,) if place.node == leader.name else ())),
+            in_place_of(setup.requests[name], ports=Ports(check_free=(rendezvous,) * (name == setup.gang.leader.name))),
             RanksOrder(
-                ranks=place.ranks,
-                world=sum(len(one.ranks) for one in places),
+                ranks=tuple(heard.ranks[name]),
+                world=sum(map(len, heard.ranks.values())),
                 host=rendezvous.address,
                 port=rendezvous.port,
-                device=engine.device,
+                device=setup.first.device,
                 steps=tuple(heard.schedule),
                 reach_s=REACH_S,
                 timeout_s=STEP_S,
             ),
-            deadline_s=setup.timeout_s,
-            beside=f"stop it with `l40s-deploy down {setup.gang.name}`, or test before its next start: `up --nettest`",
+            deadline_s=timeout_s,
+            beside=f"stop it with `l40s-deploy down {gang}`, or test before its next start: `up --nettest`",
             too_long="run `l40s-deploy doctor`, allow more time with --timeout, or name fewer gangs",
         )
-
-    def one(session: Session) -> None:
-        name = session.spec.name
         try:
-            follow(session, setup.gang.name, orders[name], NettestLine, partial(heard.take, name), fenced)
+            follow(session, gang, order, NettestLine, partial(heard.take, name), fenced)
         except DeployError:
             heard.broken()
             raise
 
-    done = fleet.on_every(one, only=list(orders))
+    done = fleet.on_every(one, only=list(setup.requests))
     if (failure := _failure(setup, places, heard, done.failures)) is not None:
         raise failure
 
@@ -428,58 +397,57 @@ def _failure(
         return Unreachable(
             f"the connection was lost during the network test ({heard.at}): {first.what}",
             where=first.where,
-            fix=f"check it with `ssh {first.where}`; its ranks stop within {setup.timeout_s:.0f} s. {first.fix}",
+            fix=f"check it with `ssh {first.where}`; its ranks stop within {setup.options.timeout_s:.0f} s."
+            f" {first.fix}",
         )
-    if first is not None:
+    if first is not None or not heard.ended:
         return first
-    for node, line in heard.ended:
-        if line.died >= 0:
-            fix = f"l40s-deploy doctor, and check for the OOM killer with `journalctl -k` on {node}"
-            return _of_rank(places, node, line.died, f"was killed by signal {line.signal} {heard.at}", fix)
-    failed = [(node, line) for node, line in heard.ended if line.failed >= 0]
-    for node, line in (*(one for one in failed if not _TORN.search(one[1].what)), *failed):
+
+    def weight(one: tuple[str, NettestLine]) -> int:
+        return 0 if one[1].died >= 0 else 3 if one[1].failed < 0 else 2 if _TORN.search(one[1].what) else 1
+
+    node, line = min(heard.ended, key=weight)
+    if line.died >= 0:
+        fix = f"l40s-deploy doctor, and check for the OOM killer with `journalctl -k` on {node}"
+        return _of_rank(places, line.died, f"was killed by signal {line.signal} {heard.at}", fix)
+    if line.failed >= 0:
         port = setup.gang.leader.ports.dist_init
         fix = f"check ports and firewall between the nodes: l40s-deploy doctor; the port is {port}"
-        return _of_rank(places, node, line.failed, f"failed {heard.at}: {line.what}", fix)
-    for node, line in heard.ended:
-        return NodeError(f"its ranks ended {heard.at}: {line.what}", where=node, fix="l40s-deploy doctor")
-    return None
+        return _of_rank(places, line.failed, f"failed {heard.at}: {line.what}", fix)
+    return NodeError(f"its ranks ended {heard.at}: {line.what}", where=node, fix="l40s-deploy doctor")
 
 
-def _of_rank(places: Sequence[Place], node: str, rank: int, what: str, fix: str) -> NodeError:
-    place = next(place for place in places if place.node == node)
-    gpu = f", GPU {place.gpus[place.ranks.index(rank)]}" if place.gpus else ""
-    return NodeError(f"rank {rank} of the network test {what}; all ranks were stopped", where=f"{node}{gpu}", fix=fix)
+def _of_rank(places: Sequence[Place], rank: int, what: str, fix: str) -> NodeError:
+    end = ends(places)[rank]
+    where = ", ".join(filter(None, (end.node, end.device)))
+    return NodeError(f"rank {rank} of the network test {what}; all ranks were stopped", where=where, fix=fix)
 
 
-def _transport(setup: NettestSetup, heard: _NettestAnswers) -> dict[str, str]:
-    found = {}
-    for name, request in setup.requests.items():
-        if request.device == "cuda":
-            seen = nccl_log.read(heard.logs[name].splitlines())
-            counted = f"; nNodes {seen.nodes}, localRanks {seen.local_ranks}" if seen.nodes else ""
-            found[name] = f"NCCL: {seen.words}{counted}"
-        else:
-            found[name] = f"Gloo over {request.network.interface or 'the interface of its host name'}"
-    return found
+def _transport(request: StagingRequest, log: str) -> str:
+    if request.device != "cuda":
+        return f"Gloo over {request.network.interface or 'the interface of its host name'}"
+    seen = nccl_log.read(log.splitlines())
+    counted = f"; nNodes {seen.nodes}, localRanks {seen.local_ranks}" if seen.nodes else ""
+    return f"NCCL: {seen.words}{counted}"
 
 
 def _moved(setup: NettestSetup, heard: _NettestAnswers) -> tuple[Finding, ...]:
     """What NCCL did otherwise than planned, by its own lines; nothing where not all nodes were looked at."""
-    cuda = {name: request for name, request in setup.requests.items() if request.device == "cuda"}
-    nodes = []
-    for name, request in cuda.items():
-        if name not in setup.topologies:
-            return ()
-        topology = setup.topologies[name]
-        used = tuple(gpu for gpu in topology.gpus if gpu.index in request.gpus)
-        nodes.append(gpu_groups(replace(topology, gpus=used), nccl_version(request.stack)))
-    predicted = predicted_log(nodes)[0] if nodes else 0
+    requests, topologies = setup.requests, setup.topologies
+    if setup.first.device != "cuda" or not topologies.keys() >= requests.keys():
+        return ()
+    nccl = nccl_of(named_stack(setup.first.stack))
+    used = {
+        name: tuple(gpu for gpu in topologies[name].gpus if gpu.index in one.gpus) for name, one in requests.items()
+    }
+    predicted, _ = predicted_log(
+        [gpu_groups(replace(topologies[name], gpus=gpus), nccl) for name, gpus in used.items()]
+    )
     return tuple(
         finding
-        for name, request in cuda.items()
+        for name, one in requests.items()
         for finding in report.transport_findings(
-            name, request.network, heard.logs[name].splitlines(), len(cuda), predicted
+            name, one.network, heard.logs[name].splitlines(), len(requests), predicted
         )
     )
 

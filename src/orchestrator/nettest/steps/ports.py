@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from orchestrator.gang.steps.locks import fence
 from orchestrator.gang.steps.status.reports import where
@@ -33,8 +34,7 @@ WAIT_S = 20.0
 PACKAGE = "perftest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RailMeasurements:
+class RailMeasurements(NamedTuple):
     """links: every path that was measured; note: what was not, and what to do, as text"""
 
     links: tuple[LinkResult, ...] = ()
@@ -74,8 +74,8 @@ def measure(
             tcp_port=gang.leader.ports.dist_init,
             runs=runs,
             times=times(port for found in ports.values() for port in found),
-            traffic_class=_or_none_said(network.traffic_class),
-            service_level=_or_none_said(network.service_level),
+            traffic_class=network.traffic_class,
+            service_level=network.service_level,
             wait_s=WAIT_S,
             deadline_s=RAILS_ROUND_S,
         )
@@ -105,18 +105,13 @@ def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tup
             device=port.device,
             port=port.port,
             rate_gbps=port.rate_gbps,
-            gid=_or_none_said(network.gid_index),
+            gid=network.gid_index,
             mtu=interface.mtu if (interface := topology.interface(port.netdev)) else 0,
             gpu=near[min(near, key=lambda gpu: distances.path_type(gpu, port.key))] if near else -1,
         )
         for port in up
         if takes(network.hca, port.device, port.port)
     )
-
-
-def _or_none_said(number: int | None) -> int:
-    """-1 where the plan says nothing."""
-    return -1 if number is None else number
 
 
 def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, str]) -> str | None:

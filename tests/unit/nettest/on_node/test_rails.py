@@ -93,13 +93,13 @@ def run(number: int, device: str, *, to: str = "", gpu: int = -1) -> RailRun:
 HERE = "127.0.0.1"
 
 
-@pytest.mark.parametrize(("traffic", "level"), [(-1, -1), (106, 3)])
-def test_packets_are_of_the_plans_class(traffic: int, level: int) -> None:
+@pytest.mark.parametrize(("traffic", "level"), [(None, None), (106, 3)])
+def test_packets_are_of_the_plans_class(traffic: int | None, level: int | None) -> None:
     engine = StagingRequest(gang="g", run_id="r", node="n", node_rank=0, nnodes=2, leader=Endpoint(port=1))
     order = RailsOrder(run=engine, tcp_port=5000, runs=(), traffic_class=traffic, service_level=level, wait_s=1,
                        deadline_s=1)  # fmt: skip
     words = rails._words("ib_write_bw", order, run(0, "mlx5_0", to=HERE))
-    wanted = ["--tclass=106", "-S", "3"] if traffic >= 0 else []
+    wanted = ["--tclass=106", "-S", "3"] if traffic is not None else []
     assert words == ["ib_write_bw", "-d", "mlx5_0", "-i", "1", "-p", "5000", "-s", "1048576", "-n", "250", "-F",
                      "--report_gbits", "-x", "3", *wanted, "--", HERE]  # fmt: skip
 

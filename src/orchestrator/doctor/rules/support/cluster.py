@@ -117,9 +117,7 @@ class Node(Machine):
     @property
     def nccl(self) -> tuple[int, ...]:
         """NCCL's version of its stack; the newest known one where no stack is known."""
-        said = self.stack.nccl_version if self.stack else ""
-        known = bool(said) and all(part.isdecimal() for part in said.split("."))
-        return tuple(int(part) for part in said.split(".")) if known else NEWEST_NCCL
+        return nccl_of(self.stack)
 
     @property
     def kernel_release(self) -> str:
@@ -305,6 +303,12 @@ class Cluster:
                 yield most[1], most[0]
             elif len(set(values.values())) > 1:
                 yield values, None
+
+
+def nccl_of(stack: Stack | None) -> tuple[int, ...]:
+    """NCCL's version of a stack; the newest known one where its file states none."""
+    said = (stack.nccl_version if stack else "").split(".")
+    return tuple(map(int, said)) if all(part.isdecimal() for part in said) else NEWEST_NCCL
 
 
 def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
