@@ -23,9 +23,8 @@ from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from orchestrator.bench.steps import bench
 from orchestrator.checkpoint.steps import chain, checkpoint, verify
 from orchestrator.checkpoint.steps.verify import same_roots
-from orchestrator.doctor.steps import connectivity
 from orchestrator.doctor.steps.doctor import diagnose
-from orchestrator.doctor.steps.look import labels_of, look
+from orchestrator.doctor.steps.look import labels_of, look, try_ways
 from orchestrator.engines import bench_client, serving
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.staging import staged_request
@@ -257,7 +256,7 @@ def _job(session: Session) -> None:
 
 
 def _ways(fleet: Fleet) -> None:
-    connectivity.try_ways(fleet, _cluster())
+    try_ways(fleet, _cluster())
 
 
 def _push(verb: str) -> Callable[[Fleet], None]:

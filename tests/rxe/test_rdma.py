@@ -14,10 +14,8 @@ import pytest
 from tests.rxe.machines import RAILS, Machines, machines
 from tests.support.waiting import until
 
-from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.doctor.steps.connectivity import try_ways
-from orchestrator.doctor.steps.doctor import stacks_of
-from orchestrator.doctor.steps.look import look
+from orchestrator.doctor.steps.doctor import cluster_of
+from orchestrator.doctor.steps.look import look, try_ways
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.jobs.run import planned_requests
 from orchestrator.loading.inventory import load_inventory
@@ -139,7 +137,7 @@ def test_rails_that_do_not_reach_each_other_are_found(rxe: Machines) -> None:
     with Fleet(specs.values()) as fleet:
         seen = look(fleet, list(specs.values())).all()
         topologies = {name: build(snapshot) for name, snapshot in seen.items()}
-        trials = try_ways(fleet, Cluster(topologies, seen, specs, stacks=stacks_of(seen)))
+        trials = try_ways(fleet, cluster_of(specs.values(), topologies, seen))
     between = [one for one in trials if one.side in DEVICES and one.source != one.target]
     assert {one.outcome for one in between if not one.far} == {Outcome.OPEN}
     across = {one.outcome for one in between if one.far}

@@ -10,7 +10,7 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_interface
 from typing import Any
 
@@ -36,11 +36,10 @@ _NEW = tuple(IPv4Network(f"192.168.{third}.0/24") for third in range(101, 255))
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """Of one node. wanted: texts by path; there: what is there now, in the same form; open: what nobody here knows"""
+    """Of one node. wanted: by path the text, after what is there now in the same form; open: what nobody here knows"""
 
     node: str
-    wanted: Mapping[str, str]
-    there: Mapping[str, str] = field(default_factory=dict)
+    wanted: Mapping[str, tuple[str, str]]
     open: tuple[str, ...] = ()
 
     @property
@@ -48,10 +47,8 @@ class NodeFiles:
         """From what is there to what is wanted."""
         return "".join(
             line
-            for path, text in self.wanted.items()
-            for line in difflib.unified_diff(
-                self.there.get(path, "").splitlines(True), text.splitlines(True), f"{self.node} now", path, n=1
-            )
+            for path, (now, text) in self.wanted.items()
+            for line in difflib.unified_diff(now.splitlines(True), text.splitlines(True), f"{self.node} now", path, n=1)
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -133,22 +130,20 @@ def _of_node(
         if not one.ipv4 or one.mtu < mtu:
             wanted[one.name] = _entry(one, addresses, max(mtu, one.mtu))
             there[one.name] = _entry(one, list(one.ipv4), one.mtu)
-    files, now = {}, {}
-    if wanted:
-        files[RAIL_FILE], now[RAIL_FILE] = _netplan(wanted), _netplan(there)
+    files = {RAIL_FILE: (_netplan(there), _netplan(wanted))} if wanted else {}
     if bond := _bond(node, {rail.interface.name for rail in rails[node.name].values()}):
-        files[BOND_FILE], now[BOND_FILE] = bond
+        files[BOND_FILE] = bond
     ports = [rail.port for rail in rails[node.name].values()]
-    settings = dict(_settings(node, ports, unknown))
-    if settings:
-        files[SYSCTL_FILE] = "".join(f"net.ipv4.conf.all.{name} = {value}\n" for name, value in settings.items())
-        now[SYSCTL_FILE] = "".join(
-            f"net.ipv4.conf.all.{name} = {max(node.ipv4_setting(port.netdev, name) for port in ports)}\n"
-            for name in settings
-        )
+    if settings := dict(_settings(node, ports, unknown)):
+        now = {name: max(node.ipv4_setting(port.netdev, name) for port in ports) for name in settings}
+        files[SYSCTL_FILE] = _sysctl(now), _sysctl(settings)
     if unit := _lossless(rails, node):
-        files[PFC_FILE] = unit
-    return NodeFiles(node.name, files, now, tuple(unknown))
+        files[PFC_FILE] = "", unit
+    return NodeFiles(node.name, files, tuple(unknown))
+
+
+def _sysctl(settings: Mapping[str, int]) -> str:
+    return "".join(f"net.ipv4.conf.all.{name} = {value}\n" for name, value in settings.items())
 
 
 def _mtu(place: Slot, rails: Mapping[str, Mapping[Slot, _PlacedPort]]) -> int:
@@ -180,7 +175,8 @@ def _entry(one: Interface, addresses: Sequence[str], mtu: int) -> dict[str, Any]
 
 
 def _bond(node: Node, rails: set[str]) -> tuple[str, str] | None:
-    """802.3ad over both ports of the card that carries TCP, where it runs on one and the other one does nothing."""
+    """What is there now; and 802.3ad over both ports of the card that carries TCP, where it runs on one and the other
+    does nothing."""
     side = node.interfaces.get(node.tcp.interface) if node.tcp else None
     idle = _idle_beside(node, side, rails) if side is not None else []
     if side is None or len(idle) != 1:
@@ -195,7 +191,7 @@ def _bond(node: Node, rails: set[str]) -> tuple[str, str] | None:
         f"# move them to {name}, and take its addresses out of your other files. SSH may run over it.\n"
     )
     now = _netplan({side.name: _entry(side, side.ipv4, side.mtu)})
-    return said + _netplan(members, {name: bond}), now
+    return now, said + _netplan(members, {name: bond})
 
 
 def _idle_beside(node: Node, side: Interface, rails: set[str]) -> list[str]:

@@ -166,11 +166,7 @@ def judge_links(
 
     Where nothing is expected, a link that was as fast as another of its kind in the same seconds is not slow.
     """
-    by_id, where = {step.id: step for step in steps if step.kind != ALL_REDUCE}, ends(places)
-    measured = ((by_id[one.step], one) for one in figures if one.step in by_id and one.us > 0)
-    tries = collected(
-        ((Between(step.between), start, end), one) for step, one in measured for start, end in (step.groups[one.group],)
-    )
+    where, tries = ends(places), _tries(steps, figures)
     kinds = collected(
         (link[0], max(plain))
         for link, found in tries.items()
@@ -187,6 +183,16 @@ def judge_links(
                        verdict=verdict)
         )  # fmt: skip
     return tuple(links)
+
+
+def _tries(
+    steps: Sequence[NettestStep], figures: Sequence[NettestLine]
+) -> dict[tuple[Between, int, int], list[NettestLine]]:
+    by_id = {step.id: step for step in steps if step.kind != ALL_REDUCE}
+    measured = ((by_id[one.step], one) for one in figures if one.step in by_id and one.us > 0)
+    return collected(
+        ((Between(step.between), start, end), one) for step, one in measured for start, end in (step.groups[one.group],)
+    )
 
 
 def _gbps(one: NettestLine) -> float:
@@ -288,10 +294,7 @@ def bisected(steps: Sequence[NettestStep], figures: Sequence[NettestLine], place
     by_id = {step.id: step.groups for step in steps if step.between == Between.HALVES.value}
     timed = (one for one in figures if one.step in by_id and one.bytes > 0 and one.us > 0)
     paces = collected((by_id[one.step][one.group], one.us / one.bytes) for one in timed)
-    slower = [
-        max((_times(paces.get(half), paces.get(other)), half) for half, other in (halves, halves[::-1]))
-        for halves in dict.fromkeys(by_id.values())
-    ]
+    slower = [_slower(paces, halves) for halves in dict.fromkeys(by_id.values())]
     least = min((times for times, _ in slower), default=0.0)
     nodes = [place.node for place in places if all({*half}.issuperset(place.ranks) for _, half in slower)]
     if least * HALF < 1 or len(nodes) != 1:
@@ -302,9 +305,16 @@ def bisected(steps: Sequence[NettestStep], figures: Sequence[NettestLine], place
     return Odd((LinkEnd(nodes[0], -1),), why)
 
 
-def _times(one: Sequence[float] | None, other: Sequence[float] | None) -> float:
-    """How many times as long the best try of one took as the other's worst; 0 where one of them was not measured."""
-    return min(one) / max(other) if one and other else 0.0
+_Ranks = tuple[int, ...]
+
+
+def _slower(paces: Mapping[_Ranks, Sequence[float]], halves: Iterable[_Ranks]) -> tuple[float, _Ranks]:
+    """How many times as long the best try of one half took as the other's worst, and which half; 0 where one of them
+    was not measured."""
+    one, other = halves
+    if not (paces.get(one) and paces.get(other)):
+        return 0.0, one
+    return max((min(paces[slow]) / max(paces[fast]), slow) for slow, fast in ((one, other), (other, one)))
 
 
 LESS_HEADERS = 0.92

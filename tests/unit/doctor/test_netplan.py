@@ -35,7 +35,7 @@ def example(name: str) -> Cluster:
 
 
 def ethernets(found: NodeFiles, path: str = RAIL_FILE) -> dict[str, Any]:
-    network: dict[str, Any] = yaml.safe_load(found.wanted[path])["network"]
+    network: dict[str, Any] = yaml.safe_load(found.wanted[path][1])["network"]
     assert network["version"] == 2
     return network["ethernets"] | network.get("bonds", {})  # type: ignore[no-any-return]
 
@@ -99,7 +99,7 @@ def test_a_node_gets_what_it_lacks_and_keeps_what_it_has(breaks: Change, path: s
     (one,) = found
     assert one.node == "node2" and set(one.wanted) == {path} and f"+++ {path}" in one.diff
     if path == SYSCTL_FILE:
-        assert one.wanted[path] == wanted
+        assert one.wanted[path][1] == wanted
     else:
         entries = {name: (entry["addresses"], entry["mtu"]) for name, entry in ethernets(one, path).items()
                    if "addresses" in entry}  # fmt: skip
@@ -128,7 +128,9 @@ def test_a_lossless_class_is_turned_on_where_it_is_off(
         node.host["flow_control"] = {"ens2f1np1": own if name == "node1" else others}
     cluster = cluster_of(nodes)
     specs = {**cluster.specs, "node1": replace(cluster.specs["node1"], overrides=Overrides(ib_tc=ib_tc))}
-    (unit,) = [one.wanted.get(PFC_FILE, "") for one in lacking(replace(cluster, specs=specs))] or [""]
+    (unit,) = [one.wanted[PFC_FILE][1] for one in lacking(replace(cluster, specs=specs)) if PFC_FILE in one.wanted] or [
+        ""
+    ]
     assert unit.partition("/usr/sbin/dcb pfc set ")[2].partition("\n\n")[0] == wanted.removesuffix("\n")
 
 

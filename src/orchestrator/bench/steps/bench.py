@@ -416,7 +416,7 @@ def read_dataset(path: Path, prompts: int) -> Dataset:
 def findings_now(gang: GangSpec, view: GangView, snapshots: Mapping[str, Snapshot]) -> list[dict[str, Any]]:
     """What `doctor` finds on these snapshots, accepted or not; the ways between nodes are not tried."""
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
-    cluster = cluster_of([gang], topologies, snapshots)
+    cluster = cluster_of((node for node in gang.nodes if node.name in topologies), topologies, snapshots)
     cluster = replace(cluster, layouts=layouts_of([view]), models={gang.name: view.model})
     return [finding.as_json() for finding in run_rules(cluster)]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_from, add_inventory, add_json, open_inventory
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.doctor.steps.discover import discover_given, discover_inventory, marks_of
+from orchestrator.doctor.rules.support.registry import marks_of
 from orchestrator.doctor.steps.doctor import Examination
-from orchestrator.doctor.steps.recordings import given, save_snapshots
+from orchestrator.doctor.steps.recordings import discover_inventory, examine_given, given, save_snapshots
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError, Exit, InputError
 from orchestrator.model.topology import Topology
@@ -89,7 +89,7 @@ def _discover(args: argparse.Namespace, screen: Screen) -> Examination:
         named = given(args.saved).only(args.node, " ".join(args.saved))
         if named.words and not args.json:
             (screen.say if args.matrix else screen.verbatim)(printable(f"recognised: {named.words}"))
-        return discover_given(named, options, redact=args.redact)
+        return examine_given(named, options, redact=args.redact)
     inventory = open_inventory(args, screen)
     count = len(chosen_nodes(inventory.nodes, args.node, inventory.path))
     with patience(screen, f"inspecting {count} node{'s' if count > 1 else ''}"):

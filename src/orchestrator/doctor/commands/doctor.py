@@ -29,8 +29,7 @@ from orchestrator.topology.stated import recognised
 
 if TYPE_CHECKING:
     from orchestrator.doctor.rules.support.cluster import Node
-    from orchestrator.doctor.steps.doctor import Examination
-    from orchestrator.doctor.steps.nccl import NcclExpectation
+    from orchestrator.doctor.steps.doctor import Examination, NcclExpectation
 
 
 EXAMPLE = """examples:
@@ -90,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 no finding of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
-    from orchestrator.doctor.steps.nccl import expected
+    from orchestrator.doctor.steps.doctor import expected
 
     if args.explain is not None:
         return _rules(args, screen)
@@ -131,7 +130,7 @@ def _example(args: argparse.Namespace) -> list[str]:
 def _draw(examination: Examination, screen: Screen) -> None:
     """The first node of each shape."""
     from orchestrator.doctor.commands.discover import show_node
-    from orchestrator.doctor.steps.discover import marks_of
+    from orchestrator.doctor.rules.support.registry import marks_of
 
     cluster = examination.cluster
     for name in {shape(topology).words: name for name, topology in reversed(list(cluster.topologies.items()))}.values():

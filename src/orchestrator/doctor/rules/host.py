@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_interface
 from statistics import median
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, stop, unjudged, unknown
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS
 from orchestrator.planning.host import HostFacts, state_dir
@@ -125,17 +125,17 @@ def disk_full(node: Node) -> Iterator[Finding]:
     disks = part(host, "disks")
     facts = HostFacts(user=str(host.get("user") or ""), home=str(host.get("home") or ""))
     paths = {"root": "/", "tmp": "/tmp", "state": state_dir(spec, facts), "models": spec.model_root}  # noqa: S108
-    file_systems: dict[int, list[_Room]] = {}
-    for place in _NEEDS:
+    rooms = list[_Room]()
+    for place, need in _NEEDS.items():
         said = part(disks, place)
         if "error" in said:
             yield _size_unread(paths[place], said["error"])
         elif whole(said.get("bytes")) > 0 and {"free_bytes", "device"} <= said.keys():
-            room = _Room(place, paths[place], *(whole(said.get(name)) for name in ("bytes", "free_bytes", "device")))
-            file_systems.setdefault(room.device, []).append(room)
-    for rooms in file_systems.values():
-        short = [room for room in rooms if room.free < _NEEDS[room.place].wanted]
-        if short:
+            rooms.append(
+                _Room(need, paths[place], *(whole(said.get(name)) for name in ("bytes", "free_bytes", "device")))
+            )
+    for of_one in collected((room.device, room) for room in rooms).values():
+        if short := [room for room in of_one if room.free < room.need.wanted]:
             yield _short(short)
 
 
@@ -156,7 +156,7 @@ _NEEDS = {
 
 
 class _Room(NamedTuple):
-    place: str
+    need: _Need
     path: str
     size: int
     free: int
@@ -164,21 +164,20 @@ class _Room(NamedTuple):
 
 
 def _short(rooms: list[_Room]) -> Finding:
-    stops, first = any(room.free < _NEEDS[room.place].least for room in rooms), rooms[0]
-    wanted = sum(_NEEDS[room.place].wanted for room in rooms)
-    held = ", ".join(f"{_NEEDS[room.place].holds} ({room.path})" for room in rooms)
-    used = 100 * (first.size - first.free) // first.size
+    stops, first = any(room.free < room.need.least for room in rooms), rooms[0]
+    held = ", ".join(f"{room.need.holds} ({room.path})" for room in rooms)
     return finding(
         Severity.STOP if stops else Severity.NOTE,
-        f"{first.path} is {used} % full: {_size(first.free)} of {_size(first.size)} free, {_size(wanted)}"
-        f" needed for {held}",
+        f"{first.path} is {100 * (first.size - first.free) // first.size} % full: {_size(first.free)} of"
+        f" {_size(first.size)} free, {_size(sum(room.need.wanted for room in rooms))} needed for {held}",
         *(f"statvfs {room.path}: {room.free} of {room.size} bytes free" for room in rooms),
         effect="no run can be staged, and a running engine loses its log and its compiled kernels"
         if stops
         else "it may fill up while a gang runs, or during the next push",
         fix="free space there; find the largest directories with"
         f" `du -xh --max-depth=2 {shlex.quote(first.path)} | sort -h`"
-        + ("; or set l40s_state_dir to a larger disk" if any(room.place == "state" for room in rooms) else ""),
+        + "; or set l40s_state_dir to a larger disk"
+        * any(room.need is _NEEDS["state"] for room in rooms),
         devices=tuple(room.path for room in rooms),
     )
 
@@ -237,16 +236,10 @@ class _Mount(NamedTuple):
 
 def _mount_of(mounts: str, path: str) -> _Mount | None:
     """The mount that a path is on: the longest mount point above it, the last of several at one place."""
-    found: _Mount | None = None
-    for line in mounts.splitlines():
-        fields = [_plain(field) for field in line.split(" ")]
-        if len(fields) < 3:
-            continue
-        mount = _Mount(*fields[:3])
-        above = mount.point.rstrip("/") + "/"
-        if f"{path.rstrip('/')}/".startswith(above) and (found is None or len(mount.point) >= len(found.point)):
-            found = mount
-    return found
+    lines = (tuple(map(_plain, line.split(" ")[:3])) for line in mounts.splitlines())
+    there = [_Mount(*fields) for fields in lines if len(fields) == 3]
+    above = [one for one in there if f"{path.rstrip('/')}/".startswith(f"{one.point.rstrip('/')}/")]
+    return max(reversed(above), key=lambda one: len(one.point), default=None)
 
 
 def _plain(field: str) -> str:
@@ -302,17 +295,10 @@ def _is_public(address: str) -> bool:
 ).of_node
 def host_setting(node: Node) -> Iterator[Finding]:
     """One note for each setting; a file that does not exist is no finding."""
+    jitter = "more jitter in every all-reduce (not measured)"
     for name, (judge, fix) in _SETTINGS.items():
-        for title, evidence in judge(node):
-            yield note(
-                title,
-                evidence,
-                effect="less page cache for loading weights"
-                if name == "nr_hugepages"
-                else "more jitter in every all-reduce (not measured)",
-                fix=fix,
-                devices=(name,),
-            )
+        effect = "less page cache for loading weights" if name == "nr_hugepages" else jitter
+        yield from (note(title, seen, effect=effect, fix=fix, devices=(name,)) for title, seen in judge(node))
 
 
 DEEP_US = 50
@@ -324,10 +310,12 @@ Wrong = Iterator[tuple[str, str]]
 
 def _governor(node: Node) -> Wrong:
     policies = [f"{_CPU}/cpufreq/{name}/scaling_governor" for name in node.snapshot.names(f"{_CPU}/cpufreq")]
-    governors = {path: value for path in policies if (value := node.snapshot.text(path)) and value != "performance"}
-    for common, count in Counter(governors.values()).most_common(1):
-        first = next(path for path, value in governors.items() if value == common)
-        evidence = f"{first} = {common} (of {count} policies)"
+    others = collected(
+        (value, path) for path in policies if (value := node.snapshot.text(path)) not in ("", "performance")
+    )
+    if others:
+        common, paths = max(others.items(), key=lambda item: len(item[1]))
+        evidence = f"{paths[0]} = {common} (of {len(paths)} policies)"
         yield f"scaling_governor is {common}; performance is better here", evidence
 
 

@@ -36,11 +36,20 @@ from orchestrator.topology.rdma import card_of, ports_by_card
 def node_differs(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each fact and each odd node."""
     for fact in _FACTS:
-        for values, common in cluster.differing(fact.read):
-            if common is None:
-                yield _disagreement(fact, values)
-            else:
-                yield from (_odd_one(fact, name, value, common) for name, value in values.items())
+        for name, values, common in cluster.differing(fact.read):
+            each = "; ".join(f"{value} on {_who(values, value)}" for value in dict.fromkeys(values.values()))
+            read = f"{fact.where} = "
+            yield finding(
+                fact.severity,
+                f"{fact.words} is {values[name]}, on the other nodes {common}"
+                if name
+                else f"the nodes differ in their {fact.words}: {each}",
+                *([read + values[name]] if name else [f"{one}: {read}{value}" for one, value in values.items()]),
+                effect=fact.effect,
+                fix=fact.fix if name else "make them the same",
+                devices=(fact.words,),
+                node=name,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,31 +216,6 @@ _FACTS = (
         lambda node: node.topology.cpu.name or None,
     ),
 )  # fmt: skip
-
-
-def _odd_one(fact: _Fact, name: str, value: str, common: str) -> Finding:
-    return finding(
-        fact.severity,
-        f"{fact.words} is {value}, on the other nodes {common}",
-        f"{fact.where} = {value}",
-        effect=fact.effect,
-        fix=fact.fix,
-        devices=(fact.words,),
-        node=name,
-    )
-
-
-def _disagreement(fact: _Fact, values: Mapping[str, str]) -> Finding:
-    return finding(
-        fact.severity,
-        f"the nodes differ in their {fact.words}: "
-        + "; ".join(f"{value} on {_who(values, value)}" for value in dict.fromkeys(values.values())),
-        *(f"{name}: {fact.where} = {value}" for name, value in values.items()),
-        effect=fact.effect,
-        fix="make them the same",
-        devices=(fact.words,),
-        node="",
-    )
 
 
 def _who(values: Mapping[str, str], wanted: str) -> str:

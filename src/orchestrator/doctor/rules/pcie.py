@@ -10,7 +10,7 @@ from orchestrator.doctor.rules.support.cluster import Input, Node, gpu_address
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unjudged, unknown
 from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PEERMEM, direct, has_gpudirect, kernel
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RAILS, Area, PciDevice, PcieLink
+from orchestrator.model.topology import RAILS, Area, Gpu, PciDevice, PcieLink
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import both_ends, bridges_above, card, config_space, config_unread, number
 from orchestrator.topology.rdma import ports_by_card
@@ -150,19 +150,16 @@ _FOLDERS = ("/sys/kernel/mm/memory_peers", "system")
 def iommu_translating(node: Node) -> Iterator[Finding]:
     """Where GPUs or RDMA cards are in a group of type DMA or DMA-FQ; a stop where what the plan uses is known to
     fail."""
-    translating = {}
-    for one in node.endpoints:
-        if f"{one.key}/iommu_group" in node.snapshot.links:
-            group = node.snapshot.realpath(f"{one.key}/iommu_group")
-            kind = node.snapshot.text(f"{group}/type")
-            if kind.startswith("DMA"):
-                translating[one.address] = f"{group}/type = {kind} ({one.address})"
+    links = {one.address: f"{one.key}/iommu_group" for one in node.endpoints}
+    groups = {name: node.snapshot.realpath(link) for name, link in links.items() if link in node.snapshot.links}
+    kinds = {name: node.snapshot.text(f"{group}/type") for name, group in groups.items()}
+    translating = [name for name, kind in kinds.items() if kind.startswith("DMA")]
     broken = _known_to_fail(node)
     if translating:
         yield finding(
             Severity.STOP if broken else Severity.SLOW,
             f"the IOMMU translates the DMA of {len(translating)} GPUs and cards",
-            *[*translating.values()][:4],
+            *(f"{groups[name]}/type = {kinds[name]} ({name})" for name in translating[:4]),
             effect=f"{' and '.join(broken)} through it is not supported on bare metal: NCCL hangs or fails, or data is"
             " silently wrong"
             if broken
@@ -191,15 +188,9 @@ def _links_of_text(node: Node) -> list[Finding] | None:
     if not node.topology.lacks(Area.PCI, Area.LINKS):
         return list(_links(node))
     loose = [gpu for gpu in node.topology.gpus if gpu.key not in node.devices and gpu.link.width and gpu.link_max.width]
-    functions = {
-        gpu: PciDevice(
-            address=gpu.address, key="", parent="", root="", vendor=0, device=0, class_code=0, link=gpu.link,
-            link_max=gpu.link_max,
-        )
-        for gpu in loose
-    }  # fmt: skip
-    found = [one for gpu, it in functions.items() for one in _reduced(f"GPU {gpu.index}", it, None, judge_speed=False)]
-    return found if loose else None
+    return (
+        [one for gpu in loose for one in _reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False)] if loose else None
+    )
 
 
 @Rule(
@@ -236,7 +227,7 @@ def _cards_and_uplinks(node: Node) -> Iterator[tuple[str, str]]:
     yield from ((one.key, "the switch's uplink") for one in node.topology.switches if one.key in needed)
 
 
-def _reduced(words: str, device: PciDevice, bridge: PciDevice | None, *, judge_speed: bool) -> Iterator[Finding]:
+def _reduced(words: str, device: PciDevice | Gpu, bridge: PciDevice | None, *, judge_speed: bool) -> Iterator[Finding]:
     at, lanes, slot_lanes = device.link, device.link_max.width, bridge.link_max.width if bridge else 0
     best_gts = both_ends(device.link_max, bridge.link_max if bridge else PcieLink()).speed_gts
     if bridge and not bridge.link_max.speed_gts:
@@ -253,7 +244,7 @@ def _reduced(words: str, device: PciDevice, bridge: PciDevice | None, *, judge_s
     now, could = f"x{at.width}", f"x{lanes}"
     if slowed:
         now, could = f"{at.speed_gts:g} GT/s {now}", f"{best_gts:g} GT/s {could}"
-    slot = f" in slot {device.slot}" if device.slot else ""
+    slot = f" in slot {device.slot}" if isinstance(device, PciDevice) and device.slot else ""
     yield slow(
         f"{words} at {device.address} runs at {now}, but supports {could}",
         *(line for line, holds in evidence.items() if holds),

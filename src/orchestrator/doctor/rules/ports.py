@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from orchestrator.doctor.rules.placement import wiring_of
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_devices
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
-from orchestrator.doctor.rules.support.stated_wiring import wiring_of
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
@@ -153,8 +153,8 @@ def _of_rails(cluster: Cluster, node: Node) -> list[Trouble]:
 
 def _spare_ports_down(node: Node) -> list[Trouble]:
     """Dead ports beside the one that carries TCP; those of a bond are the bond's."""
-    tcp = node.tcp.interface if node.tcp else ""
-    main = {card_of(port) for port in node.topology.rdma if tcp and carrier(port, node.topology) == tcp}
+    carried = [port for port in node.topology.rdma if carrier(port, node.topology) == node.tcp_side]
+    main = {card_of(port) for port in carried if node.tcp_side}
     spare = [port for port in _own_ports(node) if port not in node.rail_ports and card_of(port) in main]
     return _troubles(node, [port for port in spare if not port.active])
 

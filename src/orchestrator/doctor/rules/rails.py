@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
 
-from orchestrator.doctor.rules.support.cluster import Cluster, Node, Slot, odd_in_place
+from orchestrator.doctor.rules.support.cluster import Cluster, Node, in_place, odd_in_place
 from orchestrator.doctor.rules.support.registry import Rule, note, slow
 from orchestrator.model.finding import Finding
-from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected, majority
-from orchestrator.model.topology import RAILS, Interface, RdmaPort
+from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.topology.speed import Traffic, price
 
 
@@ -118,14 +118,8 @@ def _network(node: Node, port: RdmaPort) -> str | None:
 def rail_mtu(cluster: Cluster) -> Iterator[Finding]:
     """One finding per node: ports that are smaller than most of their peers, else too small for full packets."""
     for group in cluster.peers:
-        rails: dict[Slot, dict[str, int]] = {}
-        for node in group:
-            for place, _, interface in _with_mtu(node):
-                rails.setdefault(place, {})[node.name] = interface.mtu
-        common = {place: most[0] for place, mtus in rails.items() if (most := majority(mtus))}
-        for node in group:
-            judged = [(port, one, common.get(place, one.mtu)) for place, port, one in _with_mtu(node)]
-            small = [each for each in judged if each[1].mtu != each[2] or each[1].mtu < SMALLEST_FULL]
+        for node, places in in_place(group, _usable_mtu):
+            small = [found for found in places.values() if found[1] != found[2] or found[1] < SMALLEST_FULL]
             if small:
                 yield _small_mtu(node.name, small)
 
@@ -134,32 +128,29 @@ SMALLEST_FULL = 4200
 USUAL_MTU = 9000
 
 
-def _with_mtu(node: Node) -> Iterator[tuple[Slot, RdmaPort, Interface]]:
-    usable = set(node.usable)
-    for place, port in node.rail_places.items():
-        interface = node.interfaces.get(port.netdev)
-        if interface and interface.mtu and port in usable and port.link_layer == "Ethernet":
-            yield place, port, interface
+def _usable_mtu(node: Node, port: RdmaPort) -> int | None:
+    interface = node.interfaces.get(port.netdev) if port in node.usable and port.link_layer == "Ethernet" else None
+    return interface.mtu or None if interface else None
 
 
-def _small_mtu(name: str, ports: Sequence[tuple[RdmaPort, Interface, int]]) -> Finding:
-    """Of each port its interface, and the MTU that most of its peers have."""
+def _small_mtu(name: str, ports: Sequence[tuple[RdmaPort, int, int]]) -> Finding:
+    """Of each port its MTU, and the one that most of its peers have."""
     parts, fixes = [], []
-    for port, interface, peers in ports:
-        wanted = max(peers, interface.mtu) if max(peers, interface.mtu) >= SMALLEST_FULL else USUAL_MTU
-        differs = f", on the other nodes {peers}" if peers != interface.mtu else ""
-        parts.append(f"{interface.name} ({port.device}) is {interface.mtu}{differs}")
-        fixes.append(f"run `ip link set {interface.name} mtu {wanted}`")
-    smallest = min(interface.mtu for _, interface, _ in ports)
+    for port, mtu, peers in ports:
+        wanted = max(peers, mtu) if max(peers, mtu) >= SMALLEST_FULL else USUAL_MTU
+        differs = f", on the other nodes {peers}" if peers != mtu else ""
+        parts.append(f"{port.netdev} ({port.device}) is {mtu}{differs}")
+        fixes.append(f"run `ip link set {port.netdev} mtu {wanted}`")
+    smallest = min(mtu for _, mtu, _ in ports)
     packet = max((size for size in (256, 512, 1024, 2048, 4096) if size + 72 <= smallest), default=256)
     return slow(
         "MTU of " + "; ".join(parts),
-        *(f"/sys/class/net/{interface.name}/mtu = {interface.mtu}" for _, interface, _ in ports),
+        *(f"/sys/class/net/{port.netdev}/mtu = {mtu}" for port, mtu, _ in ports),
         effect=f"RoCE packets of {packet} bytes instead of 4096 (loss not measured)"
         if packet < 4096
         else "NCCL uses the smaller of both ends; it hangs if a switch or peer drops larger frames",
         fix="; ".join(fixes) + "; set the same on the switch and in netplan",
-        devices=tuple(word for port, interface, _ in ports for word in (port.device, interface.name)),
+        devices=tuple(word for port, *_ in ports for word in (port.device, port.netdev)),
         node=name,
     )
 

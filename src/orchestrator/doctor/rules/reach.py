@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import IPv4Interface
-from typing import NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, gangs_of
 from orchestrator.doctor.rules.support.registry import Rule, finding, slow, stop, unknown
@@ -241,10 +240,16 @@ def _too_big(node: str, side: str, trials: Sequence[Trial]) -> Finding:
 def rails_isolated(cluster: Cluster) -> Iterator[Finding]:
     """One stop a gang, if its nodes fall into halves and a port can't reach one of another card; unknown if that could
     not be tried within a node."""
+    full = {trial.source for trial in cluster.trials if trial.outcome is Outcome.UNTRIED}
+    tried = [trial for trial in cluster.trials if not {trial.source, trial.target} & full]
     for gang in cluster.gangs:
-        paths = _paths(cluster.trials, {node.name: node for node in gang})
-        if (paths.closed or paths.unknown) and _falls_apart(gang):
-            yield _closed(gang, paths) if paths.closed else _unresolved(gang, paths.unknown)
+        nodes = {node.name: node for node in gang}
+        needed = [trial for trial in tried if _between_cards(trial, nodes)]
+        told = [trial for trial in needed if not _dropped(trial, nodes[trial.source])]
+        closed = [trial for trial in told if trial.outcome in _CLOSED]
+        unresolved = [trial for trial in needed if not trial.resolved and _dropped(trial, nodes[trial.source])]
+        if (closed or unresolved) and _falls_apart(gang):
+            yield _closed(gang, closed, len(told)) if closed else _unresolved(gang, unresolved)
 
 
 _CLOSED = (Outcome.SILENT, Outcome.UNREACHABLE, Outcome.REFUSED)
@@ -254,31 +259,6 @@ _INSIDE = (
     "let the halves communicate through the CPU: set l40s_env: {NCCL_NET_DISABLE_INTRA: '1', NCCL_CROSS_NIC: '0'}"
     " (about 11 instead of 19 GB/s between them)"
 )
-
-
-class _Paths(NamedTuple):
-    """What trials tell of the paths between a gang's cards.
-
-    told:    number of paths that are known to be open or closed; not known are those within a node that drops its own
-             packets
-    closed:  those of them that let nothing through
-    unknown: those within such a node whose ARP request got no answer
-    """
-
-    told: int
-    closed: Sequence[Trial]
-    unknown: Sequence[Trial]
-
-
-def _paths(trials: Sequence[Trial], gang: Mapping[str, Node]) -> _Paths:
-    full = {trial.source for trial in trials if trial.outcome is Outcome.UNTRIED}
-    needed = [trial for trial in trials if _between_cards(trial, gang) and not {trial.source, trial.target} & full]
-    told = [trial for trial in needed if not _dropped(trial, gang[trial.source])]
-    return _Paths(
-        told=len(told),
-        closed=[trial for trial in told if trial.outcome in _CLOSED],
-        unknown=[trial for trial in needed if not trial.resolved and _dropped(trial, gang[trial.source])],
-    )
 
 
 def _between_cards(trial: Trial, gang: Mapping[str, Node]) -> bool:
@@ -329,14 +309,14 @@ def _version(gang: Sequence[Node]) -> str:
     return ".".join(map(str, gang[0].nccl))
 
 
-def _closed(gang: Sequence[Node], paths: _Paths) -> Finding:
-    closed, first = paths.closed, paths.closed[0]
-    pairs = {(trial.source, trial.target) for trial in closed}
+def _closed(gang: Sequence[Node], closed: Sequence[Trial], told: int) -> Finding:
+    """told: number of paths that are known to be open or closed"""
+    first, pairs = closed[0], set(map(_way, closed))
     blame = list(blamed(pairs))
     one = len(blame) == 1 and (len(gang) > 2 or all(source == target for source, target in pairs))
     return stop(
         f"gang {gang[0].spec.gang}: rails can't reach each other: {first.side} of {first.source} does not reach"
-        f" {first.far} of {first.target} ({len(closed)} of {paths.told} paths between cards are closed)",
+        f" {first.far} of {first.target} ({len(closed)} of {told} paths between cards are closed)",
         *(
             f"{trial.source} {trial.side} -> {trial.target} {trial.far} ({trial.address}): {trial.outcome.value}"
             f"{f' {trial.detail}' if trial.detail else ''}{'' if trial.resolved else ', no answer to ARP'}"

@@ -1,4 +1,5 @@
-"""The engine's environment as the probe read it: there on each node, the same everywhere, the stack's, and patched."""
+"""The engine's environment as the probe read it: there on each node, the same everywhere, the stack's, and patched; and
+its tuned kernel configs: the same, usable, and there for the model that is planned."""
 
 from __future__ import annotations
 
@@ -6,14 +7,18 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.doctor.rules.support.registry import Rule, finding, note, unknown
+from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unknown
 from orchestrator.engines.engine import Lookup, moe_root
-from orchestrator.engines.registry import UNLISTED, dialects, unlisted
+from orchestrator.engines.registry import UNLISTED, dialects, engine_of, unlisted
+from orchestrator.engines.tuned_validity import Holding, State, digest, flaws, judged, read_name
+from orchestrator.engines.tuned_wanted import Wanted, wanted_files
 from orchestrator.model import packages
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import collected
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.protocol.looks import Holdings
@@ -127,41 +132,33 @@ def _between_nodes(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Ins
     def version(node: Node) -> str | None:
         return _version(seen[node.name], kind) if node.name in seen else None
 
-    for values, common in cluster.differing(version):
-        if common is None:
-            each = "; ".join(f"{name} {value}" for name, value in values.items())
-            first = next(iter(values))
-            yield _differs(kind, "", f"the nodes differ in {kind.words}: {each}", seen[first], kind.severity)
-            continue
-        for name, value in values.items():
-            title = f"{kind.words} is {value}, on the other nodes {common}"
-            yield _differs(kind, name, title, seen[name], kind.severity)
+    for name, values, common in cluster.differing(version):
+        each = "; ".join(f"{one} {value}" for one, value in values.items())
+        title = f"{kind.words} is {values[name]}, on the other nodes {common}" if name else ""
+        title = title or f"the nodes differ in {kind.words}: {each}"
+        yield _differs(kind, name, title, seen[name or next(iter(values))], kind.severity)
 
 
 def _against_the_stack(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
     for name, found in seen.items():
-        stack = cluster.stacks.get(name)
-        version, wanted = _version(found, kind), kind.demand(stack) if stack else ""
+        stack, version = cluster.stacks.get(name), _version(found, kind)
+        wanted = kind.demand(stack) if stack else ""
         if stack and version and wanted and release(version) != release(wanted):
-            severity = Severity.STOP if kind.refused else Severity.NOTE
-            yield _differs(
-                kind, name, f"{kind.words} is {version}, but the stack {stack.name} has {wanted}", found, severity
-            )
+            title = f"{kind.words} is {version}, but the stack {stack.name} has {wanted}"
+            yield _differs(kind, name, title, found, Severity.STOP if kind.refused else Severity.NOTE)
 
 
 def _version(found: Installed, kind: _SoftwareKind) -> str | None:
-    return next((f"{found.versions[name]}" for name in kind.names if name in found.versions), None)
+    return next((found.versions[name] for name in kind.names if name in found.versions), None)
 
 
 def _differs(kind: _SoftwareKind, node: str, title: str, found: Installed, severity: Severity) -> Finding:
-    there = [f"{name}-{found.versions[name]}.dist-info" for name in kind.names if name in found.versions]
+    there = [f"{found.venv}: {name}-{found.versions[name]}.dist-info" for name in kind.names if name in found.versions]
     return finding(
         severity,
         title,
-        *tuple(f"{found.venv}: {name}" for name in there) or (f"{found.venv}",),
-        effect=kind.effect
-        if severity is not Severity.NOTE
-        else "not measured: the plan is based on the stack's version",
+        *(there or [found.venv]),
+        effect="not measured: the plan is based on the stack's version" if severity is Severity.NOTE else kind.effect,
         fix="install the stack's packages with `l40s-deploy prepare`, or choose the installed stack with --stack",
         devices=(kind.words,),
         node=node,
@@ -281,21 +278,130 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def held(node: Node, found: Installed, rules: Lookup, moe_directory: str) -> Holdings:
-    """The tuned configs of a snapshot, as `tuning status` reads them from a node."""
-    snapshot, folders = node.snapshot, dict[str, dict[str, str]]()
-    root = moe_root(rules, moe_directory)
-    for folder in (rules.linear, root, *(_below(snapshot, found.root, root) if rules.by_triton else ())):
+@Rule(
+    id="TUNED-CONFIGS",
+    title="tuned kernel configs differ, can't be used, or are missing",
+    explain=(
+        "Compares the tuned configs for this GPU between nodes and checks each (tiles that give wrong text, tiles"
+        " that do not fit). `up` knows the model and layout, so it also reports which files the engine will look for"
+        " and not find. docs/tuning.md has the rules."
+    ),
+    reads=("E=*.json and N=*.json for this GPU below the engine's config folders", "triton-*.dist-info"),
+    source="sglang fused_moe_triton_config.get_moe_configs, fp8_kernel.get_w8a8_block_fp8_configs; sglang issue 39626",
+    weight=30,
+).of_cluster
+def tuned_configs(cluster: Cluster) -> Iterator[Finding]:
+    """Differences between nodes, unusable files, and what the planned model misses."""
+    holdings = {node.name: known for node in cluster.nodes if (known := _held(node))}
+    yield from _differences(cluster, {name: found for name, (_, found) in holdings.items()})
+    for node in cluster.nodes:
+        if node.name in holdings:
+            rules, found = holdings[node.name]
+            planned = _planned(node, rules, found)
+            yield from _unusable(node, found, {row.name for _, row in planned})
+            yield from _missing(node, planned)
+
+
+def _held(node: Node) -> tuple[Lookup, Holdings] | None:
+    """What a node's engine looks configs up by, and those that it has, as `tuning status` reads them from a node."""
+    stack, found = node.stack, installed(node)
+    if stack is None or found is None or not found.root or stack.device != "cuda":
+        return None
+    rules, snapshot = engine_of(stack).tuned, node.snapshot
+    directory = _directory(node, rules)
+    above = tuple(f"{folder}/" for folder in (found.root, directory) if folder)
+    if any(path.startswith(above) and snapshot.unread(path) for path in snapshot.errors):
+        return None
+    root, folders = moe_root(rules, directory), dict[str, dict[str, str]]()
+    names = snapshot.names(posixpath.join(found.root, root)) if rules.by_triton else ()
+    for folder in (rules.linear, root, *(f"{root}/{name}" for name in names if name.startswith("triton_"))):
         at = posixpath.join(found.root, folder)
-        texts = {
-            name: text
-            for name in snapshot.names(at)
-            if name.endswith(".json") and (text := snapshot.files.get(f"{snapshot.realpath(at)}/{name}")) is not None
-        }
-        if texts:
+        files = {name: f"{snapshot.realpath(at)}/{name}" for name in snapshot.names(at) if name.endswith(".json")}
+        if texts := {name: snapshot.files[path] for name, path in files.items() if path in snapshot.files}:
             folders[folder] = texts
-    return Holdings(root=found.root, versions=found.versions, folders=folders)
+    return rules, Holdings(root=found.root, versions=found.versions, folders=folders)
 
 
-def _below(snapshot: Snapshot, engine: str, root: str) -> list[str]:
-    return [f"{root}/{name}" for name in snapshot.names(posixpath.join(engine, root)) if name.startswith("triton_")]
+def _directory(node: Node, rules: Lookup) -> str:
+    env = dict(node.stack.env if node.stack else ()) | dict(node.spec.overrides.env)
+    return env.get(rules.variable, "") if rules.variable else ""
+
+
+def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator[Finding]:
+    """One finding for each odd node, and one where no value has a majority; what no node has is not a difference."""
+
+    def digest_of(folder: str, name: str, node: Node) -> str | None:
+        """The beginning of a file's SHA-256, or that it is missing."""
+        found = holdings.get(node.name)
+        text = found.folders.get(folder, {}).get(name) if found else None
+        return None if found is None else "missing" if text is None else digest(text)[:12]
+
+    files = {(folder, name) for found in holdings.values() for folder, texts in found.folders.items() for name in texts}
+    odd = collected(
+        (node, (name, f"{folder}/{name}{_versus(node, values, common)}"))
+        for folder, name in sorted(files)
+        for node, values, common in cluster.differing(partial(digest_of, folder, name))
+    )
+    for node, differing in odd.items():
+        count = f"{len(differing)} tuned config{'s' * (len(differing) != 1)}"
+        yield slow(
+            f"{count} from the other nodes" if node else f"the nodes differ in {count}",
+            *(said for _, said in differing),
+            effect="not measured: every step of the gang waits for the node with the slower tiles",
+            fix="copy them from a node that has the right ones: `l40s-deploy tuning pull --from NODE`, then"
+            " `l40s-deploy tuning push`",
+            devices=tuple(name for name, _ in differing),
+            node=node,
+        )
+
+
+def _versus(node: str, values: Mapping[str, str], common: str | None) -> str:
+    if node:
+        return f" = {values[node]}, on the other nodes {common}"
+    return ": " + "; ".join(f"{where} {value}" for where, value in values.items())
+
+
+def _planned(node: Node, rules: Lookup, found: Holdings) -> list[tuple[Wanted, Holding]]:
+    """What the planned model looks for here, and what it takes; nothing where no model is planned."""
+    names = {gpu.name for gpu in node.topology.gpus if gpu.name}
+    if node.served is None or node.stack is None or len(names) != 1:
+        return []
+    wanted = wanted_files(
+        *node.served,
+        rules,
+        gpu=names.pop(),
+        triton=found.versions.get("triton", node.stack.triton_version),
+        moe_directory=_directory(node, rules),
+    )
+    return [(one, judged(one, rules, found)) for one in wanted]
+
+
+def _unusable(node: Node, found: Holdings, taken: set[str]) -> Iterator[Finding]:
+    for folder, texts in found.folders.items():
+        for name, text in texts.items():
+            for flaw in flaws(name, text) if read_name(name) else ():  # what no engine looks for harms none
+                if flaw.severity is Severity.STOP:
+                    yield finding(
+                        Severity.STOP if name in taken else Severity.SLOW,
+                        f"the tuned config {name} can't be used",
+                        f"{folder}/{name}: {flaw.text}",
+                        effect="an engine that uses it fails, or generates wrong text",
+                        fix="if it was pushed, run `l40s-deploy tuning push --remove`; otherwise"
+                        " `l40s-deploy tuning run --model NAME FILE` makes one that a push puts in its place",
+                        devices=(name,),
+                        node=node.name,
+                    )
+
+
+def _missing(node: Node, planned: list[tuple[Wanted, Holding]]) -> Iterator[Finding]:
+    missing = [one for one, row in planned if row.state is State.DEFAULT and not one.optional]
+    needed = [one for one, _ in planned if not one.optional]
+    if missing:
+        yield note(
+            f"{len(missing)} of the {len(needed)} tuned configs for this model are missing",
+            *(f"{one.folder}/{one.name}" for one in missing),
+            effect="these kernels run with the engine's default tiles; the cost is not measured",
+            fix="list them with `l40s-deploy tuning status --model NAME`; docs/tuning.md describes how to make and"
+            " install them",
+            node=node.name,
+        )

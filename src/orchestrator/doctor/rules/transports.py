@@ -28,24 +28,18 @@ from orchestrator.topology.speed import Traffic, price, tcp_severity
     source="NCCL src/plugin/net.cc (one network for a communicator); the articles' third fault",
     weight=12,
     needs=RAILS,
-).of_cluster
-def traffic_on_tcp(cluster: Cluster) -> Iterator[Finding]:
-    """One finding on each node that has cards and no usable port; quiet where TCP was asked for, or one node is all."""
-    for node in cluster.nodes:
-        physical = any(not port.virtual for port in node.topology.rdma)
-        if physical and not node.usable and node.spec.transport != "tcp" and not node.alone:
-            yield _only_tcp(node)
-
-
-def _only_tcp(node: Node) -> Finding:
-    choice = node.tcp
-    interface = node.interfaces.get(choice.interface) if choice else None
-    side = choice.interface if choice else ""
-    if side:
-        side = f"TCP on {side}" if interface and len(interface.slaves) > 1 else f"one TCP port, {side}"
-    return finding(
+).of_node
+def traffic_on_tcp(node: Node) -> Iterator[Finding]:
+    """Where a node has cards and no usable port; quiet where TCP was asked for, or one node is all."""
+    physical = any(not port.virtual for port in node.topology.rdma)
+    if not physical or node.usable or node.spec.transport == "tcp" or node.alone:
+        return
+    choice, side = node.tcp, node.tcp_side
+    bonded = side in node.interfaces and len(node.interfaces[side].slaves) > 1
+    words = f"TCP on {side}" if bonded else f"one TCP port, {side}" if side else "TCP"
+    yield finding(
         tcp_severity(node.layout),
-        f"no RDMA port of this node can carry the gang's traffic: all of it uses {side or 'TCP'}",
+        f"no RDMA port of this node can carry the gang's traffic: all of it uses {words}",
         *(
             f"{port.device}: {port.state or 'state unreadable'}, "
             f"{'behind a switch' if port.switch else 'on a root port'}, netdev {port.netdev or 'none'}"
@@ -55,7 +49,6 @@ def _only_tcp(node: Node) -> Finding:
         effect=price(Traffic.TCP, node.layout),
         fix="correct the ports named in this node's other findings; `l40s-deploy discover` shows them in the tree",
         devices=(choice.interface,) if choice else (),
-        node=node.name,
     )
 
 

@@ -1,1 +1,1 @@
-"""Nodes inspected: snapshots, topology, findings, connectivity."""
+"""Nodes inspected: snapshots, paths, findings."""

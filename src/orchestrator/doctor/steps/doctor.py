@@ -1,4 +1,5 @@
-"""Check every node and the paths between them, and report what is wrong. Changes nothing."""
+"""Check every node and the paths between them, and report what is wrong and what NCCL will make of them. Changes
+nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from orchestrator.doctor.rules.support.cluster import Cluster, gangs_of
+from orchestrator.doctor.rules.support.cluster import Cluster, Node, gangs_of
 from orchestrator.doctor.rules.support.registry import LISTED_BY, all_rules, run_rules
-from orchestrator.doctor.steps.connectivity import try_ways
-from orchestrator.doctor.steps.look import look, named_stack
+from orchestrator.doctor.steps.look import look, named_stack, try_ways
 from orchestrator.gang.paths import layout_of
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
@@ -17,8 +17,7 @@ from orchestrator.loading.resources import Library
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.profile import Stack
+from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
@@ -27,6 +26,8 @@ from orchestrator.protocol.planned import Layout
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
+from orchestrator.topology.distance import Groups, gpu_groups, nccl_log
+from orchestrator.topology.stated import TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ def examine(
     running = ahead(lambda: see(fleet, gangs_of(specs.values())))
     looked = look(fleet, [node for node in specs.values() if not only or node.name in only])
     topologies = {name: build(snapshot) for name, snapshot in looked.values.items()}
-    cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs, stacks=stacks_of(looked.values))
     views = running.result()
     models = {view.name: view.model for view in views if view.running}
-    cluster = replace(cluster, trials=try_ways(fleet, cluster), layouts=layouts_of(views), models=models)
+    cluster = replace(cluster_of(specs.values(), topologies, looked.values), layouts=layouts_of(views), models=models)
+    cluster = replace(cluster, trials=try_ways(fleet, cluster))
     caches = caches_of(cluster, views)
     more = [finding for fits in caches.values() for finding in page_cache.findings(fits)]
     return replace(diagnose(cluster, looked.failures, accept=accept, more=more), caches=caches)
@@ -109,30 +110,20 @@ def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
     return {name: layout for name, layout in found.items() if layout is not None}
 
 
-def examine_topologies(
-    topologies: Mapping[str, Topology], snapshots: Mapping[str, Snapshot], *, accept: Collection[str] = ()
-) -> Examination:
-    """The same on topologies that are there already; all nodes are taken for one gang."""
-    check_accept(accept, topologies)
-    specs = assumed_specs(topologies)
-    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots), saved=True)
-    return diagnose(cluster, {}, accept=accept)
-
-
 def cluster_of(
-    gangs: Sequence[GangSpec], topologies: Mapping[str, Topology], snapshots: Mapping[str, Snapshot]
+    nodes: Iterable[NodeSpec],
+    topologies: Mapping[str, Topology],
+    snapshots: Mapping[str, Snapshot],
+    *,
+    saved: bool = False,
 ) -> Cluster:
-    """What rules look at, of gangs whose nodes were looked at already."""
-    specs = {node.name: node for gang in gangs for node in gang.nodes if node.name in topologies}
-    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots))
-
-
-def stacks_of(snapshots: Mapping[str, Snapshot]) -> dict[str, Stack]:
-    """The stack that each node was looked at for; one that has no file any more can't be compared with."""
+    """What rules look at, of nodes that were looked at already, each with the stack that it was looked at for; one that
+    has no file any more can't be compared with."""
     asked = {name: snapshot.host.get("stack") for name, snapshot in snapshots.items()}
     named = {name: str(said.get("name") or "") for name, said in asked.items() if isinstance(said, Mapping)}
     known = {stack: named_stack(stack) for stack in set(named.values())}
-    return {name: stack for name, value in named.items() if (stack := known[value]) is not None}
+    stacks = {name: stack for name, value in named.items() if (stack := known[value]) is not None}
+    return Cluster(topologies, snapshots, {node.name: node for node in nodes}, stacks=stacks, saved=saved)
 
 
 def diagnose(
@@ -200,15 +191,52 @@ def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
     )
 
 
-def assumed_specs(topologies: Mapping[str, Topology]) -> dict[str, NodeSpec]:
-    """What an inventory might say of nodes of which none is at hand: one gang, each with the GPUs that it shows."""
-    return {
-        name: NodeSpec(
-            name=name,
-            gang="saved",
-            node_rank=rank,
-            reach=Reach(host=name, connection="local"),
-            gpus=sum(1 for gpu in topology.gpus if not gpu.lost),
+VERSIONS = ("2.21.5", "2.30.7")
+"""What torch 2.5.1 (the articles' stack) and torch 2.14.1 (today's) bring; taken where the stack does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class NcclExpectation:
+    """One gang under one version of NCCL.
+
+    nodes, local_ranks: `nNodes` and the largest `localRanks` of NCCL's INFO line
+    halves:             per node: its GPU groups, and why
+    """
+
+    gang: str
+    version: str
+    nodes: int
+    local_ranks: int
+    halves: Mapping[str, Groups]
+
+
+def expected(cluster: Cluster, stack: str | None = None) -> tuple[NcclExpectation, ...]:
+    """Every gang of two or more nodes whose GPUs are known, under the version of its stack, else under both."""
+    gangs = [[node for node in gang if not node.spec.spare] for gang in cluster.gangs]
+    return tuple(
+        _expected(gang, version)
+        for gang in gangs
+        if len(gang) > 1 and any(node.gpus for node in gang)
+        if not any(one.path == TEXT for node in gang for one in node.topology.unread)  # told in part
+        for version in _versions(stack or gang[0].spec.stack)
+    )
+
+
+def _expected(gang: Sequence[Node], version: str) -> NcclExpectation:
+    """NCCL sees the GPUs that the gang uses, not all that the bus shows. Where one node has no usable RDMA port, it
+    takes sockets for all, and no node falls apart."""
+    over_rdma = all(node.usable for node in gang)
+    numbers = tuple(int(part) for part in version.split("."))
+    halves = {
+        node.name: gpu_groups(
+            replace(node.topology, gpus=node.gpus, rdma=node.topology.rdma if over_rdma else ()), numbers
         )
-        for rank, (name, topology) in enumerate(topologies.items())
+        for node in gang
     }
+    nodes, ranks = nccl_log(halves.values())
+    return NcclExpectation(gang[0].spec.gang, version, nodes, ranks, halves)
+
+
+def _versions(stack: str | None) -> tuple[str, ...]:
+    said = found.nccl_version if (found := named_stack(stack)) else ""
+    return (said,) if said and all(part.isdecimal() for part in said.split(".")) else VERSIONS

@@ -1,12 +1,13 @@
-"""What --from names, and what is written to be read so: saved snapshots, machines that others recorded (a tarball of
-/sys and /proc, a sysfs directory), NCCL's topologies, and texts that somebody pasted."""
+"""Nodes as they are, without the paths between them: from themselves, or from what --from names and what is written to
+be read so: saved snapshots, machines that others recorded (a tarball of /sys and /proc, a sysfs directory), NCCL's
+topologies, and texts that somebody pasted."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
+import secrets
 import tarfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,20 +16,24 @@ from pathlib import Path
 from urllib.parse import quote
 
 from orchestrator.doctor.netplan import NodeFiles
-from orchestrator.doctor.steps.doctor import Examination, examine_topologies
+from orchestrator.doctor.steps.doctor import Examination, check_accept, cluster_of, diagnose
+from orchestrator.doctor.steps.look import look
 from orchestrator.gang.steps.status.logs_read import lines_of_file, named_file
 from orchestrator.model.chosen import chosen
-from orchestrator.model.errors import InputError
+from orchestrator.model.errors import InputError, VerificationDiffers
+from orchestrator.model.inventory import Inventory, NodeSpec, Overrides, Reach
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, snapshot_from_json, snapshot_json
 from orchestrator.model.topology import Topology
 from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader
-from orchestrator.records.documents import cant_be_written, write_whole
+from orchestrator.records.documents import write_whole
+from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.pasted.read import FORMS, read_pasted
 from orchestrator.topology.rdma import natural
+from orchestrator.topology.redaction import redact as under_pseudonyms
 from orchestrator.topology.stated import recognised
 
 SUFFIX = ".json"
@@ -41,29 +46,31 @@ _SYSFS_FOLDERS = ("bus", "class", "devices")
 
 
 def save_snapshots(snapshots: Mapping[str, Snapshot], folder: Path) -> tuple[Path, ...]:
-    """One JSON file per node, each replaced atomically. Raises InputError where the folder can't be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return tuple(_save(snapshot, folder / f"{file_name(name)}{SUFFIX}") for name, snapshot in snapshots.items())
-    except OSError as failure:
-        raise cant_be_written(folder, failure, "choose another folder with --save") from None
+    """One JSON file a node, each replaced atomically. Raises InputError where the folder can't be written."""
+    texts = {
+        f"{file_name(name)}{SUFFIX}": f"{json.dumps(snapshot_json(one), indent=1)}\n" for name, one in snapshots.items()
+    }
+    return _write(texts, folder, "--save")
 
 
 def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ...]:
     """One NCCL topology file a node. Raises InputError where the folder can't be written."""
-    texts = {folder / f"{file_name(name)}.xml": nccl_xml(topology) for name, topology in topologies.items()}
-    for path, text in texts.items():
-        write_whole(path, text, folders=0o777, fix="choose another folder with --dump-xml")
-    return tuple(texts)
+    return _write({f"{file_name(name)}.xml": nccl_xml(one) for name, one in topologies.items()}, folder, "--dump-xml")
 
 
 def write_netplan(found: Iterable[NodeFiles], folder: Path) -> tuple[Path, ...]:
     """A folder of files a node. Raises InputError where they can't be written."""
-    texts = {folder / file_name(one.node) / path: text for one in found for path, text in one.wanted.items()}
-    for path, text in texts.items():
-        write_whole(path, text, folders=0o777, fix="choose another folder with --netplan")
+    texts = {f"{file_name(one.node)}/{path}": text for one in found for path, (_, text) in one.wanted.items()}
+    paths = _write(texts, folder, "--netplan")
+    for path in paths:
         path.chmod(0o600)
-    return tuple(texts)
+    return paths
+
+
+def _write(texts: Mapping[str, str], folder: Path, option: str) -> tuple[Path, ...]:
+    for name, text in texts.items():
+        write_whole(folder / name, text, folders=0o777, fix=f"choose another folder with {option}")
+    return tuple(folder / name for name in texts)
 
 
 def load_saved(path: Path) -> dict[str, Snapshot]:
@@ -81,17 +88,6 @@ def load_saved(path: Path) -> dict[str, Snapshot]:
     read = _recorded_directory if path.is_dir() else _tarball if path.name.endswith(TARBALLS) else _saved_file
     snapshot = read(path)
     return {snapshot.node: snapshot}
-
-
-def _save(snapshot: Snapshot, path: Path) -> Path:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        draft.write_text(json.dumps(snapshot_json(snapshot), indent=1) + "\n", "ascii")
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-    return path
 
 
 def file_name(node: str) -> str:
@@ -284,7 +280,71 @@ def _of_text(node: str, file: str) -> Given:
     return Given(read_pasted({name: text}, name))
 
 
-def examine_given(seen: Given, options: BuildOptions | None = None, *, accept: Collection[str] = ()) -> Examination:
-    """The doctor on what --from named; without an inventory each node is taken to want the GPUs that it shows."""
-    topologies = {name: seen.topologies.get(name) or build(one, options) for name, one in seen.snapshots.items()}
-    return examine_topologies(topologies, seen.snapshots, accept=accept)
+def examine_given(
+    seen: Given, options: BuildOptions | None = None, *, accept: Collection[str] = (), redact: bool = False
+) -> Examination:
+    """The doctor on what --from named. Without an inventory all of it is taken for one gang, each node of which wants
+    the GPUs that it shows. redact: under pseudonyms, nodes' names too"""
+    hidden = redacted(seen.snapshots) if redact else seen.snapshots
+    names = {name: one.node if redact else name for name, one in hidden.items()}
+    topologies = {
+        names[name]: replace(seen.topologies[name], node=names[name])
+        if name in seen.topologies
+        else build(one, options)
+        for name, one in hidden.items()
+    }
+    check_accept(accept, topologies)
+    nodes = [
+        NodeSpec(
+            name=name,
+            gang="saved",
+            node_rank=rank,
+            reach=Reach(host=name, connection="local"),
+            gpus=sum(1 for gpu in topology.gpus if not gpu.lost),
+        )
+        for rank, (name, topology) in enumerate(topologies.items())
+    ]
+    snapshots = {names[name]: one for name, one in hidden.items()}
+    return diagnose(cluster_of(nodes, topologies, snapshots, saved=True), {}, accept=accept)
+
+
+def discover_inventory(
+    inventory: Inventory, only: Sequence[str] = (), options: BuildOptions | None = None, *, redact: bool = False
+) -> Examination:
+    """Inspect every node of an inventory (or those named) over connections of its own, without the paths between them.
+
+    redact: everything that was seen is under pseudonyms, nodes' names too; failures keep theirs
+    """
+    nodes = [node for node in inventory.nodes if not only or node.name in only]
+    with Fleet(nodes) as fleet:
+        looked = look(fleet, nodes)
+    seen = redacted(looked.values) if redact else looked.values
+    snapshots = {snapshot.node: snapshot for snapshot in seen.values()}
+    topologies = {name: build(snapshot, options) for name, snapshot in snapshots.items()}
+    specs = (_renamed(node, seen[node.name].node) for node in nodes if node.name in seen)
+    return diagnose(cluster_of(specs, topologies, snapshots), looked.failures)
+
+
+def _renamed(spec: NodeSpec, name: str) -> NodeSpec:
+    """Under a pseudonym the inventory's addresses and names fit nothing any more."""
+    return spec if spec.name == name else replace(spec, name=name, address=None, overrides=Overrides())
+
+
+KEY_BYTES = 32
+
+
+def redacted(snapshots: Mapping[str, Snapshot], tries: int = 3) -> dict[str, Snapshot]:
+    """The same machines under pseudonyms, by their original names. The key is forgotten.
+
+    Raises VerificationDiffers where something that tells who they are would stay: nothing may be shown then.
+    """
+    try:
+        return dict(zip(snapshots, under_pseudonyms(snapshots.values(), secrets.token_bytes(KEY_BYTES)), strict=True))
+    except ValueError as left:
+        if tries > 1:  # a pseudonym may happen to be another one's original
+            return redacted(snapshots, tries - 1)
+        raise VerificationDiffers(
+            f"data that identifies a machine would remain: {left}",
+            where="--redact",
+            fix="nothing was written. Inspect that part without --redact",
+        ) from None

@@ -11,12 +11,11 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.rules.placement import nic_not_under_switch
 from orchestrator.doctor.rules.support.cluster import Node
-from orchestrator.doctor.rules.support.registry import COSTLY, FindingGroup, grouped, who
-from orchestrator.doctor.steps.discover import devices_to_mark
-from orchestrator.doctor.steps.doctor import Examination
-from orchestrator.doctor.steps.nccl import NcclExpectation
+from orchestrator.doctor.rules.support.registry import COSTLY, FindingGroup, devices_to_mark, grouped, who
+from orchestrator.doctor.steps.doctor import Examination, NcclExpectation
 from orchestrator.loading.resources import templates
 from orchestrator.model.finding import Severity
+from orchestrator.model.per_node import collected
 from orchestrator.protocol.looks import LabelsAnswer
 from orchestrator.records.documents import write_whole
 from orchestrator.rendering import report_page
@@ -119,7 +118,7 @@ def _picture(node: Node, marks: Mapping[str, Mark]) -> Picture:
         node.topology,
         marks,
         rails=node.rail_ports,
-        tcp=node.tcp.interface if node.tcp else "",
+        tcp=node.tcp_side,
         slots=empty_slots(node.topology, node.snapshot),
     )
 
@@ -129,11 +128,10 @@ def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) ->
     kinds: list[tuple[Picture, list[str]]] = []
     for node in nodes:
         drawn = _picture(node, marks[node.name])
-        known = next((names for other, names in kinds if alike(drawn, other)), None)
-        if known is None:
-            kinds.append((drawn, [node.name]))
-        else:
-            known.append(node.name)
+        names = next((names for other, names in kinds if alike(drawn, other)), None)
+        if names is None:
+            kinds.append((drawn, names := []))
+        names.append(node.name)
     for drawn, names in sorted(kinds, key=lambda kind: not any(marks[name] for name in kind[1])):
         yield {"nodes": names, "picture": without_addresses(drawn) if len(names) > 1 else drawn}
 
@@ -223,12 +221,9 @@ def switch_ports(text: str) -> dict[str, str]:
 
     An interface's name may hold a dot (a VLAN), so it is read up to the part's name.
     """
-    said: dict[str, dict[str, str]] = {}
-    for line in text.splitlines():
-        match = _KEY.fullmatch(line.strip())
-        if match:
-            said.setdefault(match[1], {}).setdefault(match[2], match[3])
-    return {name: words for name, keys in said.items() if (words := _words(keys))}
+    matches = filter(None, (_KEY.fullmatch(line.strip()) for line in text.splitlines()))
+    said = collected((match[1], (match[2], match[3])) for match in matches)
+    return {name: words for name, keys in said.items() if (words := _words(dict(reversed(keys))))}
 
 
 _KEY = re.compile(r"lldp\.(.{1,15}?)\.(chassis\.(?:name|mac|mgmt-ip)|port\.(?:ifname|descr|local|mac))=(.{1,200})")

@@ -138,8 +138,7 @@ def _show_logins(logins: Mapping[str, Login], screen: Screen) -> None:
 
 def _doctor(path: Path, asks_for_password: bool, screen: Screen) -> int:
     from orchestrator.doctor.commands.doctor import show
-    from orchestrator.doctor.steps.doctor import examine_inventory
-    from orchestrator.doctor.steps.nccl import expected
+    from orchestrator.doctor.steps.doctor import examine_inventory, expected
     from orchestrator.loading.inventory import load_inventory
 
     inventory = load_inventory(path)

@@ -141,8 +141,8 @@ class NettestSetup:
 
     @property
     def first(self) -> StagingRequest:
-        """The leader's; its model and stack are those of all."""
-        return self.requests[self.gang.leader.name]
+        """A node's; model, stack and leader are those of all."""
+        return next(iter(self.requests.values()))
 
     @property
     def shape(self) -> ModelShape:

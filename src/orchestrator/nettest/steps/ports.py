@@ -146,7 +146,7 @@ class _RailsAnswers:
                 self.missing.add(node)
             if line.run < 0:
                 return
-            way = next((way for way in self.order if way.id == line.run), None)
+            way = self.order[line.run] if line.run < len(self.order) else None
             if way is None or node not in (way.start.node, way.end.node):
                 what = f"it reported run {line.run}, which is not one of its runs"
                 raise NodeError(what, where=node, fix="l40s-deploy nettest again")

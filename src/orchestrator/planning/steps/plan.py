@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.doctor.rules.support.registry import in_order, run_rules, with_limits
-from orchestrator.doctor.steps.connectivity import try_ways
 from orchestrator.doctor.steps.doctor import check_accept, cluster_of, sort_out
+from orchestrator.doctor.steps.look import try_ways
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import dialect, dialects
 from orchestrator.loading.resources import Library, template
@@ -283,7 +283,8 @@ def examined(
     layouts = {gang.name: gang.layout for gang in planned.plan.gangs}
     served = {name: (planned.profile, its_layout) for name, its_layout in layouts.items()}
     models = {gang.name: gang.model for gang in planned.plan.gangs}
-    seen = cluster_of(gangs, planned.topologies, planned.snapshots)
+    nodes = (node for gang in gangs for node in gang.nodes if node.name in planned.topologies)
+    seen = cluster_of(nodes, planned.topologies, planned.snapshots)
     cluster = replace(seen, served=served, layouts=layouts, models=models)
     own = planned.plan.findings
     check_accept(accept, cluster.specs, {finding.id for finding in own})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,7 @@ from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.doctor.commands import doctor
 from orchestrator.doctor.rules.support.registry import all_rules
-from orchestrator.doctor.steps.doctor import examine_topologies
-from orchestrator.doctor.steps.recordings import save_snapshots
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Topology
+from orchestrator.doctor.steps.recordings import Given, examine_given, save_snapshots
 from orchestrator.planning import page_cache
 
 MODEL = "DeepSeek-V3-0324-Block64x64"
@@ -103,7 +99,7 @@ def test_the_document(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_whether_the_model_that_runs_fits_the_page_cache_is_said_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
     gib = 1 << 30
-    seen = examine_topologies(*_healthy())
+    seen = examine_given(Given(cluster_of(healthy_nodes()).snapshots))
     for room, words in ((472, "they fit"), (100, "they do not fit on node0")):
         fits = {"node0": page_cache.PageCacheFit(166 * gib, room * gib)}
         one = replace(seen, caches={"gang0": fits})
@@ -116,11 +112,6 @@ def test_whether_the_model_that_runs_fits_the_page_cache_is_said_both_ways(capsy
         doctor.show(one, (), Screen())
         said = f"gang0: page cache: 166 GiB of weight files per node, room for {room} GiB (calculated): {words}"
         assert said in capsys.readouterr().out.replace("\n", " ")
-
-
-def _healthy() -> tuple[Mapping[str, Topology], Mapping[str, Snapshot]]:
-    cluster = cluster_of(healthy_nodes())
-    return cluster.topologies, cluster.snapshots
 
 
 def test_one_node_alone(broken: str, capsys: pytest.CaptureFixture[str]) -> None:

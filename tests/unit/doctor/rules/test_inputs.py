@@ -15,7 +15,7 @@ from tests.support.variants import gpus_alone_behind_their_own_switch, nested_no
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.registry import run_rules
-from orchestrator.doctor.steps.doctor import Examination, examine_topologies
+from orchestrator.doctor.steps.doctor import Examination
 from orchestrator.doctor.steps.recordings import Given, examine_given, given, save_snapshots
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import Snapshot
@@ -37,7 +37,7 @@ def through_xml(snapshot: Snapshot) -> Examination:
     """The findings from a file that `doctor --dump-xml` writes and `doctor --from` reads."""
     topology = topology_of_xml(nccl_xml(build(snapshot)), snapshot.node)
     empty = Snapshot(node=snapshot.node, taken_at=0.0, files={}, nvml={"error": "not recorded"})
-    return examine_topologies({snapshot.node: topology}, {snapshot.node: empty})
+    return examine_given(Given({snapshot.node: empty}, {snapshot.node: topology}))
 
 
 def bad(examination: Examination) -> list[Finding]:

@@ -12,8 +12,7 @@ from tests.support.faults import FAULTS, ODD
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.doctor.rules.support.registry import COSTLY, run_rules
-from orchestrator.doctor.steps.discover import marks_of
+from orchestrator.doctor.rules.support.registry import COSTLY, marks_of, run_rules
 from orchestrator.doctor.steps.doctor import Examination, diagnose
 from orchestrator.doctor.steps.recordings import examine_given, given
 from orchestrator.doctor.steps.report import _cells, pictures

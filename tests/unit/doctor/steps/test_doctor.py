@@ -12,8 +12,15 @@ from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.doctor.steps.doctor import Examination, caches_of, check_accept, diagnose, layouts_of, refuse
-from orchestrator.doctor.steps.nccl import expected
+from orchestrator.doctor.steps.doctor import (
+    Examination,
+    caches_of,
+    check_accept,
+    diagnose,
+    expected,
+    layouts_of,
+    refuse,
+)
 from orchestrator.doctor.steps.recordings import Given, dump_xml, examine_given, given
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile, load_stack

@@ -15,8 +15,7 @@ from tests.support.faults import FAULTS, Fault, fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.doctor.steps.doctor import diagnose
-from orchestrator.doctor.steps.nccl import expected
+from orchestrator.doctor.steps.doctor import diagnose, expected
 from orchestrator.doctor.steps.report import bmc, page_of, serial, switch_ports, write_report
 from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.protocol.looks import LabelsAnswer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 from orchestrator.doctor.rules.support.registry import all_rules
@@ -35,26 +35,22 @@ class FindingEntry:
     source: str
 
 
-_PLAN = "the plan (`l40s-deploy plan`, `up`)"
 _NCCL = "NCCL's INFO lines in the engine's log, after a start"
 _FILES = "the checkpoint's files (`l40s-deploy checkpoint inspect`)"
+_PLAN = "the plan (`l40s-deploy plan`, `up`)"
+
+
+def _entry(kind: Kind, reads: str, source: str, name: str, title: str, explain: str) -> FindingEntry:
+    return FindingEntry(name, kind, title, explain, (reads,), source)
 
 
 def _plan(name: str, title: str, explain: str, source: str) -> FindingEntry:
-    return FindingEntry(name, "plan", title, explain, (_PLAN,), source)
+    return _entry("plan", _PLAN, source, name, title, explain)
 
 
-def _transport(name: str, title: str, explain: str) -> FindingEntry:
-    return FindingEntry(name, "transport", title, explain, (_NCCL,), "NCCL src/init.cc, src/transport/net_ib")
-
-
-def _nettest(name: str, title: str, explain: str) -> FindingEntry:
-    return FindingEntry(name, "nettest", title, explain, ("the figures of the test",), "docs/measure.md")
-
-
-def _checkpoint(name: str, title: str, explain: str) -> FindingEntry:
-    return FindingEntry(name, "checkpoint", title, explain, (_FILES,), "safetensors format; SGLang's model loader")
-
+_transport = partial(_entry, "transport", _NCCL, "NCCL src/init.cc, src/transport/net_ib")
+_nettest = partial(_entry, "nettest", "the figures of the test", "docs/measure.md")
+_checkpoint = partial(_entry, "checkpoint", _FILES, "safetensors format; SGLang's model loader")
 
 _OTHERS = (
     _plan("DRIVER-OLD", "the NVIDIA driver is too old for the stack",
@@ -175,9 +171,8 @@ _OTHERS = (
 def catalogue() -> Mapping[str, FindingEntry]:
     """Every id with its entry; rules first, by id."""
     found: dict[str, FindingEntry] = {}
-    for rule in all_rules():
-        found[rule.id] = FindingEntry(rule.id, "rule", rule.title, rule.explain, rule.reads, rule.source)
-    for entry in (*_OTHERS, *_of_causes()):
+    rules = (FindingEntry(one.id, "rule", one.title, one.explain, one.reads, one.source) for one in all_rules())
+    for entry in (*rules, *_OTHERS, *_of_causes()):
         found.setdefault(entry.id, entry)
     return found
 

@@ -89,7 +89,7 @@ class Node(Machine):
     stack: that it is looked at for, None where none is known
     layout: that its gang runs or is planned in, None where nobody knows
     served: the model that is planned on its gang, and its layout; None where nothing is planned
-    alone: its gang has no other node
+    alone: its gang has no other node by the inventory, whether it answered or not
     """
 
     snapshot: Snapshot
@@ -108,6 +108,11 @@ class Node(Machine):
         if self.snapshot.nvml.get("error") == NOT_RECORDED:
             return Input.RECORDING if self.snapshot.files else Input.XML
         return Input.SNAPSHOT if self.saved else Input.LIVE
+
+    @property
+    def tcp_side(self) -> str:
+        """The interface of its TCP side, '' where there is none."""
+        return self.tcp.interface if self.tcp else ""
 
     @cached_property
     def is_guest(self) -> bool:
@@ -161,7 +166,7 @@ class Node(Machine):
     def roles(self) -> Roles:
         """What the RDMA ports are for."""
         asked = {port.device for port in self.named_ports}
-        return roles(self.topology, self.gpu_switches, self.tcp.interface if self.tcp else "", asked)
+        return roles(self.topology, self.gpu_switches, self.tcp_side, asked)
 
     @property
     def rail_ports(self) -> tuple[RdmaPort, ...]:
@@ -177,23 +182,18 @@ class Node(Machine):
     def rail_places(self) -> Mapping[Slot, RdmaPort]:
         """Rail ports by their place: which of the GPUs' switches, which card behind it, which port of that card."""
         order = {switch.key: number for number, switch in enumerate(self.gpu_switches, 1)}
-        cards: dict[int, list[str]] = {}
-        places: dict[Slot, RdmaPort] = {}
+        cards, places = dict[tuple[int, str], int](), dict[Slot, RdmaPort]()
         for port in sorted(self.rail_ports, key=lambda port: (sort_key(port.address), port.device, port.port)):
-            above = next((key for key in self.places.above(port.key) if key in order), "")
-            switch = order.get(above, 0)
-            known = cards.setdefault(switch, [])
-            if card_of(port) not in known:
-                known.append(card_of(port))
-            place = known.index(card_of(port)) + 1
-            number = sum(slot[:2] == (switch, place) for slot in places) + 1
+            switch = next((order[key] for key in self.places.above(port.key) if key in order), 0)
+            place = cards.setdefault((switch, card_of(port)), 1 + sum(one == switch for one, _ in cards))
+            number = 1 + sum(slot[:2] == (switch, place) for slot in places)
             places[Slot(switch, place, number)] = port
         return places
 
     @cached_property
     def usable(self) -> tuple[RdmaPort, ...]:
         """RDMA ports that can carry the gang's traffic now."""
-        return tuple(rail.port for rail in usable_rails(self.topology, self.tcp.interface if self.tcp else ""))
+        return tuple(rail.port for rail in usable_rails(self.topology, self.tcp_side))
 
     @cached_property
     def nvml_devices(self) -> tuple[Mapping[str, Any], ...]:
@@ -210,10 +210,6 @@ class Node(Machine):
         if any(self.snapshot.unread(f"{_IPV4}/{scope}/rp_filter") for scope in ("all", netdev)):
             return False
         return self.ipv4_setting(netdev, "accept_local") >= 1 and self.ipv4_setting(netdev, "rp_filter") != 1
-
-    def with_above(self, switch: Switch) -> tuple[str, ...]:
-        """Keys of a switch and of those above it, nearest first."""
-        return self.places.above(f"{switch.key}/")
 
     def above(self, key: str) -> PciDevice | None:
         """The bridge above a PCI function, None on a root bus."""
@@ -245,20 +241,20 @@ class Cluster:
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """Every node that answered, in the inventory's order."""
-        return tuple(self._node(name, topology) for name, topology in self.topologies.items())
-
-    def _node(self, name: str, topology: Topology) -> Node:
-        spec = self.specs[name]
-        return Node(
-            spec,
-            topology,
-            self.snapshots[name],
-            self.tcp.get(name),
-            self.saved,
-            stack=self.stacks.get(name),
-            layout=self.layouts.get(spec.gang),
-            served=self.served.get(spec.gang),
-            alone=self.is_alone(spec.gang),
+        return tuple(
+            Node(
+                spec,
+                topology,
+                self.snapshots[name],
+                self.tcp.get(name),
+                self.saved,
+                stack=self.stacks.get(name),
+                layout=self.layouts.get(spec.gang),
+                served=self.served.get(spec.gang),
+                alone=sum(one.gang == spec.gang for one in self.specs.values()) < 2,
+            )
+            for name, topology in self.topologies.items()
+            for spec in (self.specs[name],)
         )
 
     @cached_property
@@ -271,10 +267,6 @@ class Cluster:
         """The same as if these nodes had not answered."""
         left = {name: topology for name, topology in self.topologies.items() if name not in names}
         return replace(self, topologies=left)
-
-    def is_alone(self, gang: str) -> bool:
-        """Whether a gang has a single node, by the inventory: those that did not answer are its nodes too."""
-        return sum(spec.gang == gang for spec in self.specs.values()) < 2
 
     @cached_property
     def tcp(self) -> Mapping[str, TcpChoice]:
@@ -293,16 +285,15 @@ class Cluster:
         rest = tuple(node for gang in self.gangs if len(gang) < FEWEST_FOR_A_MAJORITY for node in gang)
         return tuple((*large, rest) if rest else large)
 
-    def differing(self, fact: Callable[[Node], V | None]) -> Iterator[tuple[Mapping[str, V], V | None]]:
-        """For each group of peers that differ in a fact, as far as it is known of them: what the odd ones have, by
-        name, and what most have; what all have, and None, where no value has a majority."""
+    def differing(self, fact: Callable[[Node], V | None]) -> Iterator[tuple[str, Mapping[str, V], V | None]]:
+        """For each group of peers that differ in a fact, as far as it is known of them: every odd one with what each
+        has, by name, and what most have; '' and None, once, where no value has a majority."""
         for group in self.peers:
             values = {node.name: value for node in group if (value := fact(node)) is not None}
-            most = majority(values)
-            if most:
-                yield most[1], most[0]
+            if most := majority(values):
+                yield from ((name, values, most[0]) for name in most[1])
             elif len(set(values.values())) > 1:
-                yield values, None
+                yield "", values, None
 
 
 def nccl_of(stack: Stack | None) -> tuple[int, ...]:
@@ -320,25 +311,28 @@ def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
     ]
 
 
+def in_place(
+    group: Sequence[Node], fact: Callable[[Node, RdmaPort], V | None]
+) -> Iterator[tuple[Node, dict[Slot, tuple[RdmaPort, V, V]]]]:
+    """Each node with its rail ports of which a fact is known: {place: (port, own value, that of most nodes in that
+    place)}; its own twice where no other has a majority there."""
+    values = {
+        node.name: {place: value for place, port in node.rail_places.items() if (value := fact(node, port)) is not None}
+        for node in group
+    }
+    by_place = collected((place, (name, value)) for name, known in values.items() for place, value in known.items())
+    common = {place: most[0] for place, found in by_place.items() if (most := majority(dict(found)))}
+    for node in group:
+        known = values[node.name]
+        yield node, {place: (node.rail_places[place], one, common.get(place, one)) for place, one in known.items()}
+
+
 def odd_in_place(
     group: Sequence[Node], fact: Callable[[Node, RdmaPort], V | None]
 ) -> Iterator[tuple[Node, dict[Slot, tuple[RdmaPort, V, V]]]]:
-    """Each node with rail ports of which a fact differs from what most nodes have in that place:
-    {place: (port, own value, the others')}."""
-    values: dict[Slot, dict[str, V]] = {}
-    for node in group:
-        for place, port in node.rail_places.items():
-            value = fact(node, port)
-            if value is not None:
-                values.setdefault(place, {})[node.name] = value
-    most = {place: found for place, by_node in values.items() if (found := majority(by_node))}
-    for node in group:
-        odd = {
-            place: (port, values[place][node.name], most[place][0])
-            for place, port in node.rail_places.items()
-            if place in most and node.name in most[place][1]
-        }
-        if odd:
+    """Those of which it differs from what most have, and their nodes."""
+    for node, places in in_place(group, fact):
+        if odd := {place: found for place, found in places.items() if found[1] != found[2]}:
             yield node, odd
 
 

@@ -8,13 +8,15 @@ import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from orchestrator.doctor import rules
 from orchestrator.doctor.rules.support.cluster import Cluster, Input, Node
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gpu_facts import L40S, short_name
-from orchestrator.model.topology import Area
+from orchestrator.model.per_node import collected
+from orchestrator.model.topology import Area, Topology
+from orchestrator.topology.network import port_fault
 from orchestrator.topology.speed import PRICED_ON, limits
 
 V = TypeVar("V")
@@ -181,11 +183,35 @@ def _only(values: Collection[V | None]) -> V | None:
     return next(iter(values)) if len(values) == 1 else None
 
 
+def devices_to_mark(finding: Finding) -> Sequence[str]:
+    """The devices that a drawing marks; none for a note or an unknown. A finding that names places on the PCI bus is
+    marked there, not on the ports that it names with them."""
+    if finding.severity not in COSTLY:
+        return ()
+    return [device for device in finding.devices if ":" in device] or finding.devices
+
+
+def marks_of(topology: Topology, findings: Iterable[Finding]) -> dict[str, str]:
+    """{device of a node: what is wrong with it}, with the finding's id: of a port its own judgement, else the rule's
+    title."""
+    titles = {rule.id: rule.title for rule in all_rules()}
+    faults = {port: fault.value for port in topology.rdma if (fault := port_fault(port, topology))}
+    ports = {name: words for port, words in faults.items() for name in (port.device, port.netdev) if name}
+    marks = collected(
+        (device, f"{said or titles.get(finding.id, finding.title)} ({finding.id})")
+        for finding in findings
+        if finding.node == topology.node
+        for device in devices_to_mark(finding)
+        for said in (ports.get(device) if finding.id in _OF_PORTS else None,)
+    )
+    return {device: "; ".join(dict.fromkeys(words)) for device, words in marks.items()}
+
+
+_OF_PORTS = ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED")
 _FEW = 4
 
 
-@dataclass(frozen=True, slots=True)
-class FindingGroup:
+class FindingGroup(NamedTuple):
     """A finding, and all nodes that have it in the same form; '' means the entire cluster."""
 
     finding: Finding
@@ -194,11 +220,8 @@ class FindingGroup:
 
 def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
     """Findings in their order; those that differ in node and evidence only are put together."""
-    groups: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
-    for one in findings:
-        key = (one.id, one.severity, one.devices, one.title, one.effect, one.fix)
-        groups.setdefault(key, (one, []))[1].append(one.node)
-    return [FindingGroup(finding, tuple(nodes)) for finding, nodes in groups.values()]
+    groups = collected(((one.id, one.severity, one.devices, one.title, one.effect, one.fix), one) for one in findings)
+    return [FindingGroup(alike[0], tuple(one.node for one in alike)) for alike in groups.values()]
 
 
 def who(nodes: Sequence[str], of: int) -> str:

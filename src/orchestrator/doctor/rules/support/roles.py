@@ -98,18 +98,10 @@ def _misplaced(
     devices = {device.key: device for device in topology.pci}
     makes = {make(devices.get(port.key)) for port in near}
     domains = {switch.numa_node for switch in lonely}
-
-    def is_alike(port: RdmaPort) -> bool:
-        return make(devices.get(port.key)) in makes
-
-    def is_close(port: RdmaPort) -> bool:
-        return port.numa_node in domains
-
-    left = list(far)
-    for fits in (is_alike, is_close):
-        if len(_cards(left)) > len(lonely):
-            left = [port for port in left if fits(port)] or left
-    return left
+    alike = [port for port in far if make(devices.get(port.key)) in makes]
+    left = (alike or list(far)) if len(_cards(far)) > len(lonely) else list(far)
+    close = [port for port in left if port.numa_node in domains]
+    return (close or left) if len(_cards(left)) > len(lonely) else left
 
 
 def _main_card_is_another(
