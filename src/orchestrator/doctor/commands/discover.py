@@ -112,14 +112,14 @@ def _show_matrices(seen: Examination, screen: Screen) -> None:
             screen.verbatim(name)
         screen.verbatim(matrix(topology))
     for name, failure in seen.failures.items():
-        _show_failure(name, failure, screen)
+        show_failure(name, failure, screen, "inspected")
 
 
 def _show(seen: Examination, screen: Screen) -> None:
     for name, topology in seen.cluster.topologies.items():
         show_node(topology, seen.cluster.tcp.get(name), screen, marks_of(topology, seen.findings))
     for name, failure in seen.failures.items():
-        _show_failure(name, failure, screen)
+        show_failure(name, failure, screen, "inspected")
     screen.out.print(_totals(seen.cluster.topologies, len(seen.failures)))
 
 
@@ -150,8 +150,9 @@ def _line(part: TreeLine) -> Text:
     return line
 
 
-def _show_failure(name: str, failure: DeployError, screen: Screen) -> None:
-    screen.out.print(f"{printable(name)}: not inspected: {printable(failure.what)}", style="bold red")
+def show_failure(name: str, failure: DeployError, screen: Screen, what: str) -> None:
+    """Of a node that did not answer. what: was not done with it, as text"""
+    screen.out.print(f"{printable(name)}: not {what}: {printable(failure.what)}", style="bold red")
     if failure.fix:
         screen.out.print(f"  fix: {printable(failure.fix)}")
 

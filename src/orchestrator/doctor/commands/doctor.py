@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.doctor.commands.discover import add_accelerators, build_options
+from orchestrator.doctor.commands.discover import add_accelerators, build_options, show_failure, show_node
 from orchestrator.doctor.netplan import BOND_FILE, NodeFiles, lacking
 from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.model.chosen import no_such
@@ -129,7 +129,6 @@ def _example(args: argparse.Namespace) -> list[str]:
 
 def _draw(examination: Examination, screen: Screen) -> None:
     """The first node of each shape."""
-    from orchestrator.doctor.commands.discover import show_node
     from orchestrator.doctor.rules.support.registry import marks_of
 
     cluster = examination.cluster
@@ -251,8 +250,7 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
     """Findings for people, most severe first, and each machine's layout."""
     cluster, count = examination.cluster, len(examination.cluster.topologies)
     for name, failure in examination.failures.items():
-        screen.out.print(f"{printable(name)}: not examined: {printable(failure.what)}", style="bold red")
-        screen.out.print(f"  fix: {printable(failure.fix)}")
+        show_failure(name, failure, screen, "examined")
     show_findings(examination.findings, screen, nodes=count)
     shapes = collected((shape(topology).words, name) for name, topology in cluster.topologies.items())
     spares = [node for node in cluster.nodes if node.spec.spare]

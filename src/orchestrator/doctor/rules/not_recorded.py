@@ -26,9 +26,10 @@ from orchestrator.model.topology import PcieLink
 def not_recorded(cluster: Cluster) -> Iterator[Finding]:
     """One unknown finding for each node recorded with another tool, and for each that was not read in full."""
     for node in cluster.nodes:
-        source = node.input
-        missing = [] if source in (Input.LIVE, Input.SNAPSHOT) else _missing(node, alone=len(cluster.nodes) == 1)
-        if source is Input.PASTED:
+        whole, alone = node.input in (Input.LIVE, Input.SNAPSHOT), len(cluster.nodes) == 1
+        kinds = [kind for kind in _KINDS if not whole and (alone or kind.words != _OTHERS)]
+        missing = [kind for kind in kinds if not kind.there(node)]
+        if node.input is Input.PASTED:
             yield from _untold(node, missing)
             continue
         if node.topology.unread:
@@ -48,10 +49,6 @@ def _blind(node: Node, ids: Sequence[str], title: str, *evidence: str, named: bo
         devices=tuple(ids),
         node=node.name,
     )
-
-
-def _missing(node: Node, *, alone: bool) -> list[_RecordKind]:
-    return [kind for kind in _KINDS if (alone or kind.words != _OTHERS) and not kind.there(node)]
 
 
 @dataclass(frozen=True, slots=True)

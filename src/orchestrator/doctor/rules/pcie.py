@@ -214,17 +214,13 @@ def pcie_link_reduced(node: Node) -> Iterator[Finding]:
 
 def _links(node: Node) -> Iterator[Finding]:
     gpus = {gpu.key: f"GPU {gpu.index}" for gpu in node.topology.gpus}
-    for key, words in (gpus | dict(_cards_and_uplinks(node))).items():
-        device = node.devices.get(key)
-        if device is not None:
+    cards = {ports[0].key: f"RDMA card {', '.join(port.device for port in ports)}"
+             for ports in ports_by_card(node.rail_ports).values()}  # fmt: skip
+    needed = {key for gpu in gpus for key in node.places.above(gpu)}
+    uplinks = {one.key: "the switch's uplink" for one in node.topology.switches if one.key in needed}
+    for key, words in (gpus | cards | uplinks).items():
+        if (device := node.devices.get(key)) is not None:
             yield from _reduced(words, device, node.above(key), judge_speed=key not in gpus)
-
-
-def _cards_and_uplinks(node: Node) -> Iterator[tuple[str, str]]:
-    for ports in ports_by_card(node.rail_ports).values():
-        yield ports[0].key, f"RDMA card {', '.join(port.device for port in ports)}"
-    needed = {key for gpu in node.topology.gpus for key in node.places.above(gpu.key)}
-    yield from ((one.key, "the switch's uplink") for one in node.topology.switches if one.key in needed)
 
 
 def _reduced(words: str, device: PciDevice | Gpu, bridge: PciDevice | None, *, judge_speed: bool) -> Iterator[Finding]:

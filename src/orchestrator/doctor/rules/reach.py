@@ -45,8 +45,7 @@ def blamed(failed: Collection[Way]) -> Iterator[tuple[str, list[Way]]]:
 def no_common_network(cluster: Cluster) -> Iterator[Finding]:
     """One finding per gang: on the outlier, if there is one."""
     for members in cluster.gangs:
-        failure = _failure(cluster, members)
-        if failure:
+        if (failure := _failure(cluster, members)) is not None:
             networks = {node.name: _networks(node) for node in members}
             apart = _apart(networks)
             yield stop(
@@ -59,9 +58,9 @@ def no_common_network(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _failure(cluster: Cluster, members: Sequence[Node]) -> DeployError | None:
+    (gang,) = gangs_of(node.spec for node in members)
     try:
-        for gang in gangs_of(node.spec for node in members):
-            tcp_choices(gang, cluster.topologies)
+        tcp_choices(gang, cluster.topologies)
     except DeployError as failure:
         return failure
     return None

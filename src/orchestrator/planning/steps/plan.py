@@ -10,8 +10,7 @@ from typing import Any
 
 from orchestrator.doctor.rules.support.registry import in_order, run_rules, with_limits
 from orchestrator.doctor.steps.doctor import check_accept, cluster_of, sort_out
-from orchestrator.doctor.steps.look import try_ways
-from orchestrator.doctor.steps.look import look
+from orchestrator.doctor.steps.look import look, try_ways
 from orchestrator.engines.registry import dialect, dialects
 from orchestrator.loading.resources import Library, template
 from orchestrator.loading.secret_file import read_api_key

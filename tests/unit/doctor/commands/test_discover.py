@@ -27,6 +27,13 @@ all:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "hosts.yml").write_text(LOCAL)
+    return str(tmp_path / "hosts.yml")
+
+
+@pytest.fixture
 def seen(tmp_path: Path) -> Path:
     folder = tmp_path / "seen"
     save_snapshots({f"node{n}": reference_machine(f"node{n}", n, right=n != 1).snapshot() for n in range(3)}, folder)
@@ -68,12 +75,9 @@ def test_a_redacted_report_shows_the_same_machines_under_other_names(
 
 
 def test_looking_saves_what_answers_and_tells_what_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "hosts.yml").write_text(LOCAL)
-    arguments = ["discover", "-i", str(tmp_path / "hosts.yml"), "--save", str(tmp_path / "out")]
-    assert main(arguments) == 4
+    assert main(["discover", "-i", here, "--save", str(tmp_path / "out")]) == 4
     said = capsys.readouterr()
     assert "away: not inspected: " in said.out and "; 1 node did not answer" in said.out
     assert f"snapshot written to {tmp_path}/out/here.json" in said.err
@@ -82,12 +86,8 @@ def test_looking_saves_what_answers_and_tells_what_does_not(
     assert said.out.splitlines()[0] in capsys.readouterr().out
 
 
-def test_unreachable_nodes_are_in_the_json_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "hosts.yml").write_text(LOCAL)
-    assert main(["discover", "-i", str(tmp_path / "hosts.yml"), "--json", "--node", "away"]) == 4
+def test_unreachable_nodes_are_in_the_json_too(here: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["discover", "-i", here, "--json", "--node", "away"]) == 4
     document = json.loads(capsys.readouterr().out)
     assert document["nodes"] == [] and document["unreachable"][0]["name"] == "away"
 

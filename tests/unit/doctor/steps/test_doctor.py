@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.faults import fault
@@ -21,7 +22,7 @@ from orchestrator.doctor.steps.doctor import (
     layouts_of,
     refuse,
 )
-from orchestrator.doctor.steps.recordings import Given, dump_xml, examine_given, given
+from orchestrator.doctor.steps.recordings import given
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import FindingsError, InputError
@@ -36,7 +37,6 @@ from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.steps.plan import PlanResult, examined
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.report import RankReport
-from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON, tcp_severity
 
 
@@ -114,24 +114,26 @@ def test_stop_refuses_and_slow_only_where_strict() -> None:
         refuse([finding(Severity.SLOW, "")], strict=True)
 
 
+def planned_on(cluster: Cluster, *found: Finding, **more: Any) -> tuple[PlanResult, list[GangSpec]]:
+    plan = replace(PLAN, findings=found, gangs=more.pop("gangs", ()))
+    facts = {"topologies": cluster.topologies, "snapshots": cluster.snapshots}
+    planned = PlanResult(**{"plan": plan, "profile": PROFILE, "stack": STACK, **facts, **more})
+    return planned, [GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))]
+
+
 def test_a_plans_own_facts_are_enough() -> None:
-    cluster = cluster_with("node2", small_shm)
-    gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
-    plan = replace(PLAN, findings=(finding(Severity.SLOW, ""), transport("TRANSPORT-TCP")))
-    planned = PlanResult(
-        plan=plan, profile=PROFILE, stack=STACK, topologies=cluster.topologies, snapshots=cluster.snapshots
-    )
-    made = examined(planned, [gang])
+    planned = planned_on(cluster_with("node2", small_shm), finding(Severity.SLOW, ""), transport("TRANSPORT-TCP"))
+    made = examined(*planned)
     assert [(one.id, one.node) for one in made.findings] == [
         ("LIMITS", "node2"),
         ("TRANSPORT-TCP", ""),
         ("SOME-ID", ""),
     ]
-    accepted = examined(planned, [gang], accept=("LIMITS", "TRANSPORT-TCP"))
+    accepted = examined(*planned, accept=("LIMITS", "TRANSPORT-TCP"))
     assert [one.id for one in accepted.findings] == ["SOME-ID"]
     assert [one.id for one in accepted.accepted] == ["LIMITS", "TRANSPORT-TCP"]
     with pytest.raises(InputError, match="RDMA-PORTS-UNEVEN"):
-        examined(planned, [gang], accept=("RDMA-PORTS-UNEVEN",))
+        examined(*planned, accept=("RDMA-PORTS-UNEVEN",))
 
 
 def test_rules_judge_by_the_profile_that_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,29 +145,16 @@ def test_rules_judge_by_the_profile_that_was_planned(monkeypatch: pytest.MonkeyP
         return ()
 
     monkeypatch.setattr("orchestrator.planning.steps.plan.run_rules", judge)
-    cluster, own = cluster_with("node2", small_shm), replace(PROFILE, name="mine")
-    planned = SimpleNamespace(name="gang0", layout=Layout(tensor_parallel=8, nnodes=1, gpus_per_node=8), model="mine")
-    plan = replace(PLAN, gangs=(planned,))  # type: ignore[arg-type]
-    made = PlanResult(plan=plan, profile=own, stack=STACK, topologies=cluster.topologies, snapshots=cluster.snapshots)
-    examined(made, [GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))])
+    own = replace(PROFILE, name="mine")
+    gang = SimpleNamespace(name="gang0", layout=Layout(tensor_parallel=8, nnodes=1, gpus_per_node=8), model="mine")
+    examined(*planned_on(cluster_with("node2", small_shm), gangs=(gang,), profile=own))
     assert judged[0].served["gang0"][0] is own
 
 
 def test_what_a_rule_tells_better_is_told_once() -> None:
     cluster = cluster_with("node2", fault("all RDMA ports without a link").breaks)
-    gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
-    plan = replace(PLAN, findings=(transport("TRANSPORT-TCP"), transport("RDMA-PORTS-UNEVEN")))
-    made = examined(
-        PlanResult(plan=plan, profile=PROFILE, stack=STACK, topologies=cluster.topologies, snapshots=cluster.snapshots),
-        [gang],
-    )
+    made = examined(*planned_on(cluster, transport("TRANSPORT-TCP"), transport("RDMA-PORTS-UNEVEN")))
     assert [one.id for one in made.findings] == ["TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"]
-
-
-def test_saved_snapshots_are_judged_without_an_inventory() -> None:
-    cluster = cluster_with("node2", small_shm)
-    examination = examine_given(Given(cluster.snapshots))
-    assert [(one.id, one.node) for one in examination.findings] == [("LIMITS", "node2")]
 
 
 def test_what_nccl_should_log() -> None:
@@ -217,33 +206,28 @@ def test_a_gpu_that_is_short_is_missing_and_no_choice() -> None:
     assert "GPU-NOT-USED" not in {finding.id for finding in diagnose(cluster_of(nodes), {}).findings}
 
 
+def price_at(cluster: Cluster) -> str:
+    return next(finding.effect for finding in diagnose(cluster, {}).findings if finding.node == "node2")
+
+
 def test_a_price_says_where_it_does_not_apply() -> None:
     nodes = healthy_nodes(4)
     fault("card in a root-port slot").breaks(nodes["node2"])
-    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
-    assert PRICED_ON in effect and "NVLink" not in effect
-    for node in nodes.values():
-        for gpu in node.gpus:
-            gpu["name"] = "NVIDIA H100 PCIe"
-    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
-    assert effect.endswith("not measured on H100")
-    links = [{"active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"}] * 18
-    for node in nodes.values():
-        for gpu in node.gpus:
-            gpu["nvlinks"] = links
-    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
-    assert effect.endswith("these GPUs have NVLink, for which the cost does not apply")
-
-
-def test_a_price_says_which_layout_and_model_it_was_not_measured_with() -> None:
-    nodes = healthy_nodes(4)
-    fault("card in a root-port slot").breaks(nodes["node2"])
     cluster = cluster_of(nodes)
+    assert PRICED_ON in price_at(cluster) and "NVLink" not in price_at(cluster)
     stages = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)
     gang = cluster.specs["node2"].gang
-    cluster = replace(cluster, layouts={gang: stages}, models={gang: "Kimi-K2"})
-    effect = next(finding.effect for finding in diagnose(cluster, {}).findings if finding.node == "node2")
-    assert effect.endswith("not measured at PP4 x TP8, nor with Kimi-K2")
+    other = replace(cluster, layouts={gang: stages}, models={gang: "Kimi-K2"})
+    assert price_at(other).endswith("not measured at PP4 x TP8, nor with Kimi-K2")
+    links = [{"active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"}] * 18
+    for change, words in (
+        ({"name": "NVIDIA H100 PCIe"}, "not measured on H100"),
+        ({"nvlinks": links}, "these GPUs have NVLink, for which the cost does not apply"),
+    ):
+        for node in nodes.values():
+            for gpu in node.gpus:
+                gpu.update(change)
+        assert price_at(cluster_of(nodes)).endswith(words)
 
 
 def test_a_node_without_ports_costs_pipeline_stages_next_to_nothing() -> None:
@@ -268,16 +252,6 @@ def test_the_stack_decides_the_version() -> None:
     assert [one.version for one in expected(cluster_of(nodes))] == ["2.21.5"]
 
 
-def test_topology_files_are_written_and_read_back(tmp_path: Path) -> None:
-    cluster = cluster_of(healthy_nodes(2))
-    written = dump_xml(cluster.topologies, tmp_path / "new" / "folder")
-    assert [path.name for path in written] == ["node0.xml", "node1.xml"]
-    assert written[0].read_text() == nccl_xml(cluster.topologies["node0"])
-    examination = examine_given(given([str(written[0])]))
-    assert [len(one.gpus) for one in examination.cluster.topologies.values()] == [8]
-    assert {one.severity for one in examination.findings} == {Severity.UNKNOWN}
-
-
 @pytest.mark.parametrize(
     ("name", "text", "words"), [("no.xml", None, "does not exist"), ("bad.xml", "<html/>", "wanted <system>")]
 )
@@ -286,12 +260,6 @@ def test_other_files_are_refused_in_words(tmp_path: Path, name: str, text: str |
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=words):
         given([str(tmp_path / name)])
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="can't be written"):
-        dump_xml(cluster_of(healthy_nodes()).topologies, tmp_path / "file" / "below")
 
 
 def test_a_running_gangs_layout_is_counted_by_its_ranks() -> None:

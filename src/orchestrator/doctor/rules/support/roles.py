@@ -42,9 +42,11 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
         return Roles(tuple(meant))
     near = [port for port in meant if beside.near(port)]
     far = [port for port in meant if port not in near and port.key and port.device not in asked]
-    lonely = _lonely(homes, near, places)
+    served = {switch for port in near for switch in places.above(port.key)}
+    lonely = [switch for switch in homes if served.isdisjoint(places.above(f"{switch.key}/"))]
     chosen = tuple(_misplaced(topology, near, far, lonely))
-    sure = bool(tcp) or _main_card_is_another(topology, far, chosen, lonely)
+    spare = bool(_cards(far) - _cards(chosen)) and len(_cards(chosen)) <= len(lonely)
+    sure = bool(tcp) or spare or _has_a_bonded_card(topology)  # another card is the main card
     away, unclear = (chosen, ()) if sure else ((), chosen)
     rails = tuple(port for port in meant if port not in far or port in away)
     return Roles(rails, away, unclear, _highest(lonely, homes, places))
@@ -53,7 +55,7 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
 def _meant(topology: Topology, places: GpuPlaces, tcp: str, asked: Collection[str]) -> list[RdmaPort]:
     """All ports but virtual ones, bonds that are no rails, the TCP side's, and those of its card where that is the main
     card."""
-    carriers = _carriers(topology, tcp)
+    carriers = [port for port in topology.rdma if tcp and carrier(port, topology) == tcp and not port.virtual]
     meant = {*may_be_rails(topology, tcp), *carriers}
     own = [port for port in topology.rdma if port.device in asked or port in meant]
     main = _cards(port for port in carriers if not places.near(port))
@@ -62,13 +64,8 @@ def _meant(topology: Topology, places: GpuPlaces, tcp: str, asked: Collection[st
     return [port for port in own if port.device in asked or (card_of(port) not in main and port not in carriers)]
 
 
-def _carriers(topology: Topology, tcp: str) -> list[RdmaPort]:
-    return [port for port in topology.rdma if tcp and carrier(port, topology) == tcp and not port.virtual]
-
-
-def _lonely(homes: Sequence[Switch], near: Iterable[RdmaPort], places: SwitchPlaces) -> list[Switch]:
-    served = {switch for port in near for switch in places.above(port.key)}
-    return [switch for switch in homes if served.isdisjoint(places.above(f"{switch.key}/"))]
+def _has_a_bonded_card(topology: Topology) -> bool:
+    return any(is_bonded(port, topology) for port in topology.rdma if port not in may_be_rails(topology))
 
 
 def _highest(lonely: Sequence[Switch], homes: Sequence[Switch], places: SwitchPlaces) -> tuple[Switch, ...]:
@@ -102,19 +99,6 @@ def _misplaced(
     left = (alike or list(far)) if len(_cards(far)) > len(lonely) else list(far)
     close = [port for port in left if port.numa_node in domains]
     return (close or left) if len(_cards(left)) > len(lonely) else left
-
-
-def _main_card_is_another(
-    topology: Topology,
-    far: Sequence[RdmaPort],
-    chosen: Sequence[RdmaPort],
-    lonely: Sequence[Switch],
-) -> bool:
-    """Without a known TCP side: whether a bonded card or one that is left over may be the main card, and no more cards
-    are chosen than switches lack one."""
-    others = _cards(far) - _cards(chosen)
-    bonded = any(is_bonded(port, topology) for port in topology.rdma if port not in may_be_rails(topology))
-    return bonded or (bool(others) and len(_cards(chosen)) <= len(lonely))
 
 
 def _cards(ports: Iterable[RdmaPort]) -> set[str]:
