@@ -220,10 +220,12 @@ def _links(node: Node) -> Iterator[Finding]:
     uplinks = {one.key: "the switch's uplink" for one in node.topology.switches if one.key in needed}
     for key, words in (gpus | cards | uplinks).items():
         if (device := node.devices.get(key)) is not None:
-            yield from _reduced(words, device, node.above(key), judge_speed=key not in gpus)
+            yield from _reduced(words, device, node.above(key), judge_speed=key not in gpus, slot=device.slot)
 
 
-def _reduced(words: str, device: PciDevice | Gpu, bridge: PciDevice | None, *, judge_speed: bool) -> Iterator[Finding]:
+def _reduced(
+    words: str, device: PciDevice | Gpu, bridge: PciDevice | None, *, judge_speed: bool, slot: str = ""
+) -> Iterator[Finding]:
     at, lanes, slot_lanes = device.link, device.link_max.width, bridge.link_max.width if bridge else 0
     best_gts = both_ends(device.link_max, bridge.link_max if bridge else PcieLink()).speed_gts
     if bridge and not bridge.link_max.speed_gts:
@@ -240,7 +242,7 @@ def _reduced(words: str, device: PciDevice | Gpu, bridge: PciDevice | None, *, j
     now, could = f"x{at.width}", f"x{lanes}"
     if slowed:
         now, could = f"{at.speed_gts:g} GT/s {now}", f"{best_gts:g} GT/s {could}"
-    slot = f" in slot {device.slot}" if isinstance(device, PciDevice) and device.slot else ""
+    slot = f" in slot {slot}" if slot else ""
     yield slow(
         f"{words} at {device.address} runs at {now}, but supports {could}",
         *(line for line, holds in evidence.items() if holds),

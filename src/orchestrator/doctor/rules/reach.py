@@ -239,14 +239,10 @@ def _too_big(node: str, side: str, trials: Sequence[Trial]) -> Finding:
 def rails_isolated(cluster: Cluster) -> Iterator[Finding]:
     """One stop a gang, if its nodes fall into halves and a port can't reach one of another card; unknown if that could
     not be tried within a node."""
-    full = {trial.source for trial in cluster.trials if trial.outcome is Outcome.UNTRIED}
-    tried = [trial for trial in cluster.trials if not {trial.source, trial.target} & full]
     for gang in cluster.gangs:
-        nodes = {node.name: node for node in gang}
-        needed = [trial for trial in tried if _between_cards(trial, nodes)]
-        told = [trial for trial in needed if not _dropped(trial, nodes[trial.source])]
+        told, dropped = _between_cards_of(gang, cluster.trials)
         closed = [trial for trial in told if trial.outcome in _CLOSED]
-        unresolved = [trial for trial in needed if not trial.resolved and _dropped(trial, nodes[trial.source])]
+        unresolved = [trial for trial in dropped if not trial.resolved]
         if (closed or unresolved) and _falls_apart(gang):
             yield _closed(gang, closed, len(told)) if closed else _unresolved(gang, unresolved)
 
@@ -258,6 +254,16 @@ _INSIDE = (
     "let the halves communicate through the CPU: set l40s_env: {NCCL_NET_DISABLE_INTRA: '1', NCCL_CROSS_NIC: '0'}"
     " (about 11 instead of 19 GB/s between them)"
 )
+
+
+def _between_cards_of(gang: Sequence[Node], trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
+    """What trials tell of the paths between a gang's cards: those that are known to be open or closed, and those within
+    a node that drops its own packets."""
+    full = {trial.source for trial in trials if trial.outcome is Outcome.UNTRIED}
+    nodes = {node.name: node for node in gang}
+    needed = [one for one in trials if _between_cards(one, nodes) and not {one.source, one.target} & full]
+    drops = collected((_dropped(trial, nodes[trial.source]), trial) for trial in needed)
+    return drops.get(False, []), drops.get(True, [])
 
 
 def _between_cards(trial: Trial, gang: Mapping[str, Node]) -> bool:

@@ -312,14 +312,18 @@ def _held(node: Node) -> tuple[Lookup, Holdings] | None:
     above = tuple(f"{folder}/" for folder in (found.root, directory) if folder)
     if any(path.startswith(above) and snapshot.unread(path) for path in snapshot.errors):
         return None
-    root, folders = moe_root(rules, directory), dict[str, dict[str, str]]()
+    root = moe_root(rules, directory)
     names = snapshot.names(posixpath.join(found.root, root)) if rules.by_triton else ()
-    for folder in (rules.linear, root, *(f"{root}/{name}" for name in names if name.startswith("triton_"))):
-        at = posixpath.join(found.root, folder)
-        files = {name: f"{snapshot.realpath(at)}/{name}" for name in snapshot.names(at) if name.endswith(".json")}
-        if texts := {name: snapshot.files[path] for name, path in files.items() if path in snapshot.files}:
-            folders[folder] = texts
-    return rules, Holdings(root=found.root, versions=found.versions, folders=folders)
+    folders = rules.linear, root, *(f"{root}/{name}" for name in names if name.startswith("triton_"))
+    texts = {folder: there for folder in folders if (there := _configs(snapshot, posixpath.join(found.root, folder)))}
+    return rules, Holdings(root=found.root, versions=found.versions, folders=texts)
+
+
+def _configs(snapshot: Snapshot, folder: str) -> dict[str, str]:
+    """{name: text} of a folder's JSON files."""
+    names = [name for name in snapshot.names(folder) if name.endswith(".json")]
+    paths = {name: f"{snapshot.realpath(folder)}/{name}" for name in names}
+    return {name: snapshot.files[path] for name, path in paths.items() if path in snapshot.files}
 
 
 def _directory(node: Node, rules: Lookup) -> str:

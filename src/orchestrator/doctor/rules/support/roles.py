@@ -42,11 +42,9 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
         return Roles(tuple(meant))
     near = [port for port in meant if beside.near(port)]
     far = [port for port in meant if port not in near and port.key and port.device not in asked]
-    served = {switch for port in near for switch in places.above(port.key)}
-    lonely = [switch for switch in homes if served.isdisjoint(places.above(f"{switch.key}/"))]
+    lonely = _lonely(homes, near, places)
     chosen = tuple(_misplaced(topology, near, far, lonely))
-    spare = bool(_cards(far) - _cards(chosen)) and len(_cards(chosen)) <= len(lonely)
-    sure = bool(tcp) or spare or _has_a_bonded_card(topology)  # another card is the main card
+    sure = bool(tcp) or _main_card_is_another(topology, _cards(far), _cards(chosen), len(lonely))
     away, unclear = (chosen, ()) if sure else ((), chosen)
     rails = tuple(port for port in meant if port not in far or port in away)
     return Roles(rails, away, unclear, _highest(lonely, homes, places))
@@ -64,8 +62,16 @@ def _meant(topology: Topology, places: GpuPlaces, tcp: str, asked: Collection[st
     return [port for port in own if port.device in asked or (card_of(port) not in main and port not in carriers)]
 
 
-def _has_a_bonded_card(topology: Topology) -> bool:
-    return any(is_bonded(port, topology) for port in topology.rdma if port not in may_be_rails(topology))
+def _lonely(homes: Sequence[Switch], near: Iterable[RdmaPort], places: SwitchPlaces) -> list[Switch]:
+    served = {switch for port in near for switch in places.above(port.key)}
+    return [switch for switch in homes if served.isdisjoint(places.above(f"{switch.key}/"))]
+
+
+def _main_card_is_another(topology: Topology, far: set[str], chosen: set[str], lonely: int) -> bool:
+    """Without a known TCP side: whether a bonded card or one that is left over may be the main card, and no more cards
+    are chosen than switches lack one."""
+    bonded = any(is_bonded(port, topology) for port in topology.rdma if port not in may_be_rails(topology))
+    return bonded or (far != chosen and len(chosen) <= lonely)
 
 
 def _highest(lonely: Sequence[Switch], homes: Sequence[Switch], places: SwitchPlaces) -> tuple[Switch, ...]:
