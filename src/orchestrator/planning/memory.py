@@ -172,15 +172,17 @@ def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division = 
     whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
     attention = _attention(profile, tensor // groups)
     sparse = _experts(profile, tensor, 1 if whole_shared else tensor)
-    total = layers * attention + (layers - dense) * sparse
-    total += dense * _mlp(profile, "dense", dims.intermediate_size, 1 if whole_dense else tensor)
-    total += profile.vision.bytes if profile.vision else 0
-    if division.draft:
-        projection = 2 * dims.hidden_size * dims.hidden_size * 2
-        total += dims.num_nextn_predict_layers * (attention + sparse + projection)
     vocabulary = dims.vocab_size * dims.hidden_size * 2
     embedding = vocabulary // (1 if division.whole_embedding and groups > 1 else tensor // groups)
-    return total + vocabulary // tensor + (0 if staged else embedding)
+    return (
+        layers * attention
+        + (layers - dense) * sparse
+        + dense * _mlp(profile, "dense", dims.intermediate_size, 1 if whole_dense else tensor)
+        + dims.num_nextn_predict_layers * (attention + sparse + _projection(dims)) * division.draft
+        + (profile.vision.bytes if profile.vision else 0)
+        + vocabulary // tensor
+        + embedding * (not staged)
+    )
 
 
 def routed_experts_per_gpu(profile: ModelProfile, layout: Layout) -> int:
@@ -198,12 +200,19 @@ def checkpoint_bytes(profile: ModelProfile) -> int:
     dims = profile.dimensions
     dense = dims.num_hidden_layers if not dims.n_routed_experts else dims.first_k_dense_replace
     layers = dims.num_hidden_layers + dims.num_nextn_predict_layers
-    total = layers * _attention(profile, 1, absorbed=False)
-    total += dense * _mlp(profile, "dense", dims.intermediate_size, 1)
-    total += (layers - dense) * _experts(profile, 1, 1)
-    mtp = dims.num_nextn_predict_layers * (2 * dims.hidden_size * dims.hidden_size * 2)
-    total += profile.vision.bytes if profile.vision else 0
-    return total + mtp + (2 + 2 * dims.num_nextn_predict_layers) * dims.vocab_size * dims.hidden_size * 2
+    return (
+        layers * _attention(profile, 1, absorbed=False)
+        + (layers - dense) * _experts(profile, 1, 1)
+        + dense * _mlp(profile, "dense", dims.intermediate_size, 1)
+        + dims.num_nextn_predict_layers * _projection(dims)
+        + (profile.vision.bytes if profile.vision else 0)
+        + (2 + 2 * dims.num_nextn_predict_layers) * dims.vocab_size * dims.hidden_size * 2
+    )
+
+
+def _projection(dims: Dimensions) -> int:
+    """Of one multi-token-prediction layer."""
+    return 2 * dims.hidden_size * dims.hidden_size * 2
 
 
 class Matrix(NamedTuple):

@@ -16,7 +16,7 @@ right or with wrong wiring.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -55,16 +55,8 @@ and the share of the experts that one request asks for."""
 _OVER = {Traffic.RAILS: "RDMA", Traffic.TCP: "TCP"}
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Seconds a layer that neither memory nor network explains: each step, and each request in it."""
-
-    step_s: float
-    request_s: float
-
-    def of(self, batch: float) -> float:
-        """Of one layer."""
-        return self.step_s + self.request_s * batch
+Line = Callable[[float], float]
+"""Seconds of one layer by the requests in a step: of the rest, what neither memory nor network explains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +151,7 @@ def _step_s(
     layout: Layout,
     batch: int,
     bandwidth: float,
-    rest: Rest,
+    rest: Line,
     network: Network,
     whole_reduces: int,
 ) -> float:
@@ -174,7 +166,7 @@ def _step_s(
         group = replace(layout, tensor_parallel=layout.tensor_parallel // groups, attention_data_parallel=1)
         reduce_s += (REDUCES_A_LAYER - whole) * _reduces_s(profile.dimensions, group, filled // groups, network)
     handed_s = _crossings(layout) * _hand_over_s(profile.dimensions, layout, batch, network)
-    return _weights_s(profile, layout, batch, bandwidth) + layers * (reduce_s + rest.of(batch)) + handed_s
+    return _weights_s(profile, layout, batch, bandwidth) + layers * (reduce_s + rest(batch)) + handed_s
 
 
 def _hand_over_s(dimensions: Dimensions, layout: Layout, batch: int, network: Network) -> float:
@@ -233,21 +225,21 @@ def _between(known: Mapping[int, float], batch: int) -> float | None:
     return known[below] + (known[above] - known[below]) * (batch - below) / (above - below)
 
 
-def _fitted(points: Mapping[int, float]) -> Rest:
+def _fitted(points: Mapping[int, float]) -> Line:
     """What is left of the measured steps, as a line through the batch sizes by least squares of relative errors."""
     known = {batch: _read_s(batch) + _LAYERS * REDUCES_A_LAYER * _over_nodes(Traffic.RAILS, batch) for batch in points}
     left = {batch: (batch / speed - known[batch]) / _LAYERS for batch, speed in points.items()}
     return _line(left, {batch: (speed / batch) ** 2 for batch, speed in points.items()})
 
 
-def _line(values: Mapping[int, float], weights: Mapping[int, float]) -> Rest:
+def _line(values: Mapping[int, float], weights: Mapping[int, float]) -> Line:
     """Least squares."""
     total = sum(weights.values())
     x = sum(weights[one] * one for one in values) / total
     y = sum(weights[one] * values[one] for one in values) / total
     over = sum(weights[one] * (one - x) ** 2 for one in values)
     slope = sum(weights[one] * (one - x) * (values[one] - y) for one in values) / over
-    return Rest(step_s=y - slope * x, request_s=slope)
+    return lambda batch: y - slope * x + slope * batch
 
 
 def _read_s(batch: int) -> float:
@@ -262,19 +254,20 @@ def leave_one_out(traffic: Traffic = Traffic.RAILS) -> dict[int, float]:
     An all-reduce over TCP is then a line through those that the other points of wrong wiring tell of. That one request
     is faster than this line (a message below 16 KB) only its own point tells: its error is the largest.
     """
-    found, over_tcp = {}, traffic is Traffic.TCP
-    for batch, speed in (WRONG_POINTS if over_tcp else POINTS).items():
+
+    def predicted(batch: int) -> float:
         rest = _fitted({one: value for one, value in POINTS.items() if one != batch})
-        reduce_s = _wrong_line(rest, batch).of(batch) if over_tcp else _over_nodes(traffic, batch)
-        step = _read_s(batch) + _LAYERS * (REDUCES_A_LAYER * reduce_s + rest.of(batch))
-        found[batch] = abs(batch / step - speed) / speed
-    return found
+        reduce_s = _wrong_line(rest, batch)(batch) if traffic is Traffic.TCP else _over_nodes(traffic, batch)
+        return batch / (_read_s(batch) + _LAYERS * (REDUCES_A_LAYER * reduce_s + rest(batch)))
+
+    points = WRONG_POINTS if traffic is Traffic.TCP else POINTS
+    return {batch: abs(predicted(batch) - speed) / speed for batch, speed in points.items()}
 
 
-def _wrong_line(rest: Rest, without: int) -> Rest:
+def _wrong_line(rest: Line, without: int) -> Line:
     """An all-reduce over TCP by batch, through the points of wrong wiring but this one and that of one request."""
     reduces = {
-        one: (one / value - _read_s(one) - _LAYERS * rest.of(one)) / (_LAYERS * REDUCES_A_LAYER)
+        one: (one / value - _read_s(one) - _LAYERS * rest(one)) / (_LAYERS * REDUCES_A_LAYER)
         for one, value in WRONG_POINTS.items()
         if one not in (without, 1)
     }
