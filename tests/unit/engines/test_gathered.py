@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.test_memory import RESOLVED, STACK, in_version
 
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialects
-from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names, stack_names
 from orchestrator.loading.resources import template
 
 HERE = Path(__file__).parent
@@ -159,3 +160,28 @@ def test_a_tuning_run_looks_where_the_version_keeps_its_kernels(version: str) ->
     looked_in = re.findall(r'"(sglang\.[a-z0-9_.]+)"', template("tune.py"))
     for kernel, modules in GATHERED[version]["tuned_kernels"].items():
         assert set(modules) & set(looked_in), kernel
+
+
+RECORDED = json.loads(RESOLVED.read_text("utf-8"))
+KIT = Path(__file__).parents[2] / "gpu/kit/sglang-0.5.17-triton.yml"
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_fraction_and_chunk_are_the_engines(version: str) -> None:
+    plans = {words: plan for words, (_, plan) in in_version(version).items() if words in RECORDED[version]}
+    assert len(plans) == len(RECORDED[version]) > 50
+    wrong = {}
+    for words, plan in plans.items():
+        engine, memory = RECORDED[version][words], plan.memory
+        chunk = f"prefills {engine['chunk']:,} tokens at once"
+        if memory.static_fraction != pytest.approx(engine["fraction"], abs=0.0005) or (
+            plan.layout.attention_data_parallel > 1 and chunk not in memory.explanation[-1]
+        ):
+            wrong[words] = (memory.static_fraction, memory.explanation[-1], engine)
+    assert wrong == {}
+
+
+def test_every_version_that_a_stack_or_the_gpu_kit_names_is_compared() -> None:
+    stacks = [load_stack(name) for name in (*stack_names(), str(KIT))]
+    named = {stack.engine_version for stack in stacks if stack.dialect == STACK.dialect}
+    assert named <= {STACK.engine_version, *RECORDED}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from tests.support.reference_cluster import gang, topologies, topology
 from tests.support.reference_plan import plan_of
 
@@ -27,6 +28,7 @@ from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning.host import HostFacts
 from orchestrator.planning.plan_file import refuse_changes
 from orchestrator.planning.steps import plan as workflow
+from orchestrator.planning.steps.exports import compose_files
 from orchestrator.planning.steps.plan import (
     PlanRequest,
     StackChoice,
@@ -311,3 +313,17 @@ def test_the_document_is_the_plans_own(file: Path) -> None:
     document = json.loads(file.read_text())
     assert {"format", "plan_id", "facts_digest", "nodes", "request"} <= set(document)
     assert [path.name for path in file.parent.iterdir()] == ["plan.json"]
+
+
+def test_a_compose_file_says_what_the_plan_says() -> None:
+    evil = Overrides(env=(("NCCL_PRICE", "5$ \n: {"), ("HF_TOKEN", "hf_secret")))
+    plan = plan_of(gang(overrides=evil))
+    engine = yaml.safe_load(compose_files(plan)["node1"])["services"]["engine"]
+    node = plan.gangs[0].nodes[1]
+    assert engine["command"] == ["python3", *node.argv[1:]]
+    assert engine["environment"]["NCCL_IB_HCA"] == dict(node.env)["NCCL_IB_HCA"]
+    assert engine["environment"]["NCCL_PRICE"] == "5$$ \n: {"
+    assert engine["environment"]["HF_TOKEN"] == "${HF_TOKEN:?put it into .env}"
+    assert (engine["restart"], engine["network_mode"], engine["devices"]) == ("no", "host", ["/dev/infiniband"])
+    gpus = engine["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+    assert gpus == [str(gpu) for gpu in node.gpus]
