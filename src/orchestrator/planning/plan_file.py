@@ -74,11 +74,16 @@ def _settings(plan: Plan) -> _ByNode:
 
 
 def _differences(then: _ByNode, now: _ByNode) -> Iterator[str]:
+    for node, name in _differing(then, now):
+        was, will = (_word(side.get(node, {}).get(name)) for side in (then, now))
+        yield f"{node}: {name} was {was}, is now {will}"
+
+
+def _differing(then: _ByNode, now: _ByNode) -> Iterator[tuple[str, str]]:
+    """Node and name of each value that one side has otherwise, or not at all."""
     for node in dict.fromkeys((*then, *now)):
         was, will = then.get(node, {}), now.get(node, {})
-        for name in dict.fromkeys((*was, *will)):
-            if was.get(name) != will.get(name):
-                yield f"{node}: {name} was {_word(was.get(name))}, is now {_word(will.get(name))}"
+        yield from ((node, name) for name in dict.fromkeys((*was, *will)) if was.get(name) != will.get(name))
 
 
 def _word(value: str | None) -> str:
@@ -214,11 +219,14 @@ def changes(
 ) -> tuple[SettingChange, ...]:
     """Between the requests that were staged and those that would be, by node name; so is public: variables that may
     be shown beside those that are documented."""
+    then, now = ({node: _staged_settings(one) for node, one in side.items()} for side in (was, will))
+    before, after = (
+        {node: _staged_settings(one, public.get(node, ())) for node, one in side.items()} for side in (was, will)
+    )
     return tuple(
-        change
-        for node in dict.fromkeys((*was, *will))
-        for change in _node_changes(node, was.get(node), will.get(node), public.get(node, ()))
-        if not (change.name == "engine_user" and change.will is None)  # the node knows who called sudo
+        SettingChange(node, name, before.get(node, {}).get(name), after.get(node, {}).get(name))
+        for node, name in _differing(then, now)
+        if name != "engine_user" or name in now.get(node, {})  # the node knows who called sudo
     )
 
 
@@ -239,20 +247,8 @@ def summary(changes: Sequence[SettingChange]) -> str:
     return "; ".join(parts[:3]) + (f"; and {len(parts) - 3} more" if len(parts) > 3 else "")
 
 
-def _node_changes(
-    node: str, was: StagingRequest | None, will: StagingRequest | None, public: Collection[str]
-) -> Iterator[SettingChange]:
-    then, now = _staged_settings(was), _staged_settings(will)
-    before, after = _staged_settings(was, public), _staged_settings(will, public)
-    for name in dict.fromkeys((*then, *now)):
-        if then.get(name) != now.get(name):
-            yield SettingChange(node, name, before.get(name), after.get(name))
-
-
-def _staged_settings(request: StagingRequest | None, public: Collection[str] | None = None) -> dict[str, str]:
+def _staged_settings(request: StagingRequest, public: Collection[str] | None = None) -> dict[str, str]:
     """All settings of a node, by the name that users know. public: None for the values as they are"""
-    if request is None:
-        return {}
     env, flags = request.env, request.flags
     if public is not None:
         env, flags = shown_env(env, public), shown_flags(flags)

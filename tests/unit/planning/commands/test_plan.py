@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -115,10 +114,6 @@ def test_sources_are_shown_when_asked_for(run) -> None:  # type: ignore[no-untyp
     assert reason in " ".join(run("--sources").split())
 
 
-def test_json_is_one_document(run) -> None:  # type: ignore[no-untyped-def]
-    assert json.loads(run("--json"))["nodes"][3]["name"] == "node3"
-
-
 def test_one_nodes_environment_command_and_script(run) -> None:  # type: ignore[no-untyped-def]
     assert "NCCL_SOCKET_IFNAME==bond0\n" in run("--show", "env")
     assert " --node-rank 2 " in run("--show", "argv", "--node", "node2")
@@ -177,15 +172,3 @@ def test_the_plan_as_a_file(run, tmp_path: Path) -> None:  # type: ignore[no-unt
     assert plan_options.request_of(parse("--plan", str(tmp_path / "plan.json"))).model == "M"
     with pytest.raises(InputError):
         run("--out", str(tmp_path / "missing" / "plan.json"))
-
-
-def test_pipelines_show_in_the_layout() -> None:
-    plan = planned()
-    piped = replace(plan.gangs[0], layout=replace(plan.gangs[0].layout, tensor_parallel=8, pipeline_parallel=4))
-    screen = Screen()
-    from rich.console import Console
-
-    written = io.StringIO()
-    screen.__dict__["out"] = Console(file=written, width=200, markup=False)
-    plan_options.show_plan(replace(plan, gangs=(piped,)), screen)
-    assert "PP4 x TP8 on 4 x 8" in written.getvalue()
