@@ -6,8 +6,18 @@ from dataclasses import replace
 from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
-from orchestrator.engines.engine import WATCH, AttentionGroups, Engine, Lookup, Names, phases_of
-from orchestrator.engines.memory import Division, MemoryAsked, element_bytes, usual_requests
+from orchestrator.engines.engine import (
+    WATCH,
+    AttentionGroups,
+    Division,
+    Engine,
+    Lookup,
+    MemoryAsked,
+    Names,
+    element_bytes,
+    phases_of,
+    usual_requests,
+)
 from orchestrator.engines.registry import Dialect
 from orchestrator.protocol.staging import StopOrder
 

@@ -9,8 +9,18 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from orchestrator.engines.causes import COMMON, PCIE_IPC, PCIE_IPC_IN_USE, REMARKS
-from orchestrator.engines.engine import WATCH, AttentionGroups, Engine, Lookup, Names, phases_of
-from orchestrator.engines.memory import Division, MemoryAsked, element_bytes, usual_requests
+from orchestrator.engines.engine import (
+    WATCH,
+    AttentionGroups,
+    Division,
+    Engine,
+    Lookup,
+    MemoryAsked,
+    Names,
+    element_bytes,
+    phases_of,
+    usual_requests,
+)
 from orchestrator.engines.registry import Dialect, since
 from orchestrator.protocol.staging import StopOrder
 

@@ -15,9 +15,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
-from orchestrator.engines.engine import ACCESS, HARMLESS, WATCH, Engine, Intent, Lookup, Names, of_nodes, option
+from orchestrator.engines.engine import (
+    ACCESS,
+    HARMLESS,
+    WATCH,
+    Division,
+    Engine,
+    Intent,
+    Lookup,
+    MemoryAsked,
+    Names,
+    element_bytes,
+    of_nodes,
+    option,
+)
 from orchestrator.engines.known_flags import Option
-from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
 from orchestrator.engines.registry import Dialect
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from orchestrator.engines.engine import Intent
-from orchestrator.engines.memory import context_length
 from orchestrator.engines.registry import engine_of, unlisted
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
@@ -21,6 +20,7 @@ from orchestrator.model.topology import Area, Gpu, Topology
 from orchestrator.planning import choices, layout, memory, page_cache
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning.choices import rdma_choice, tcp_choices
+from orchestrator.planning.dimensions import context_length
 from orchestrator.planning.environment import GangChoices, environment, network
 from orchestrator.planning.host import HostFacts, contradictions, gang_dir, model_path
 from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest

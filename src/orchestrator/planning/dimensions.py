@@ -57,6 +57,22 @@ def layer_kinds(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(kind) for kind in kinds[:_MOST_LAYERS]) if isinstance(kinds, list) else ()
 
 
+_CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+"""CONTEXT_LENGTH_KEYS of srt/utils/hf_transformers (0.4.4: srt/hf_transformers_utils.py)."""
+
+
+def context_length(config: Mapping[str, Any]) -> int | None:
+    """The context length that the engine reads out of a config.json (get_context_length); None where it has none."""
+    text = config.get("text_config")
+    config = text if isinstance(text, Mapping) else config
+    scaling, factor = config.get("rope_scaling"), 1.0
+    if isinstance(scaling, Mapping) and "original_max_position_embeddings" not in scaling:
+        given = scaling.get("factor", 1)
+        factor = given if isinstance(given, int | float) and scaling.get("rope_type") != "llama3" else 1.0
+    found = next((value for key in _CONTEXT_KEYS if type(value := config.get(key)) is int and value > 0), None)
+    return int(factor * found) if found else None
+
+
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = config.get("text_config")
     return {**config, **inner} if isinstance(inner, dict) else config

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import bench_client
-from orchestrator.engines.engine import Engine, Intent
-from orchestrator.engines.memory import MemoryAsked
+from orchestrator.engines.engine import Engine, Intent, MemoryAsked
 from orchestrator.engines.registry import dialect, dialects, newest
 from orchestrator.engines.serving import finished_requests, running_requests, serving
 from orchestrator.engines.tuned_wanted import file_name

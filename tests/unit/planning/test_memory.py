@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import GPU_BYTES
 
-from orchestrator.engines.memory import context_length
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
+from orchestrator.planning.dimensions import context_length
 from orchestrator.planning.memory import GIB, budget, checkpoint_bytes, kv_bytes_per_token, weights_per_gpu
 from orchestrator.protocol.planned import Layout
 
