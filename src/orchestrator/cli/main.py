@@ -30,68 +30,60 @@ if TYPE_CHECKING:  # most verbs name no model
 
 GROUPS = {
     "most used": {
-        "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",
-        "doctor": "check the hardware and wiring: what is wrong, what it costs, how to fix it",
-        "prepare": "set up the hosts: packages, user, limits, sudo rule, stack; --remove undoes it",
-        "up": "start a model on every gang: ready to serve, or one cause and nothing left behind",
-        "status": "show nodes, ranks, GPUs and service at a glance",
-        "why": "explain what is wrong now and the last failure: its cause, the log lines that show it, and the fix",
-        "restart": "restart a gang, all ranks, with its current plan; --rolling: one gang at a time behind the router",
-        "down": "stop every gang, in the order its engine needs",
+        "hosts.init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",
+        "doctor.doctor": "check the hardware and wiring: what is wrong, what it costs, how to fix it",
+        "hosts.prepare": "set up the hosts: packages, user, limits, sudo rule, stack; --remove undoes it",
+        "gang.up": "start a model on every gang: ready to serve, or one cause and nothing left behind",
+        "gang.status": "show nodes, ranks, GPUs and service at a glance",
+        "gang.why": "explain what is wrong now and the last failure: its cause, the log lines that show it,"
+        " and the fix",
+        "gang.restart": "restart a gang, all ranks, with its current plan; --rolling: one gang at a time behind"
+        " the router",
+        "gang.down": "stop every gang, in the order its engine needs",
     },
     "serve": {
-        "rollback": "return a gang to its previous plan",
-        "router": "one address in front of several gangs: start it, show its status, stop it",
-        "guard": "watch gangs and restart a gang that fails or hangs",
-        "lock": "show which command holds a gang; release a lock that a dead command left behind",
+        "gang.rollback": "return a gang to its previous plan",
+        "gang.router": "one address in front of several gangs: start it, show its status, stop it",
+        "gang.guard": "watch gangs and restart a gang that fails or hangs",
+        "gang.lock": "show which command holds a gang; release a lock that a dead command left behind",
     },
     "inspect": {
-        "web": "serve a read-only page with status, GPUs, rails, failures and benchmarks",
-        "logs": "show the engines' log lines, node by node",
-        "history": "list past runs: who started them, when, with which command, and how they ended; or commands",
-        "plan": "show what would run where, and why; changes nothing",
-        "models": "list the models that have a profile, and the layouts that fit this cluster",
-        "discover": "show each node as a tree: NUMA domains, switches, GPUs, NICs, ports",
+        "monitoring.web": "serve a read-only page with status, GPUs, rails, failures and benchmarks",
+        "gang.logs": "show the engines' log lines, node by node",
+        "gang.history": "list past runs: who started them, when, with which command, and how they ended; or commands",
+        "planning.plan": "show what would run where, and why; changes nothing",
+        "checkpoint.models": "list the models that have a profile, and the layouts that fit this cluster",
+        "doctor.discover": "show each node as a tree: NUMA domains, switches, GPUs, NICs, ports",
         "version": "show the version of this program, and of the agents and stacks on the nodes",
     },
     "verify": {
-        "nettest": "measure the network between GPUs and nodes with the stack's own libraries, and name what is slow",
-        "bench": "measure the speed with the engine's own benchmark, and compare it with the expected speed",
-        "golden": "check that a gang still returns the answers that you accepted",
-        "certify": "measure, start, bench, kill a rank and restart, and write what was found as one file without names",
+        "nettest.nettest": "measure the network between GPUs and nodes with the stack's own libraries, and name"
+        " what is slow",
+        "bench.bench": "measure the speed with the engine's own benchmark, and compare it with the expected speed",
+        "golden.golden": "check that a gang still returns the answers that you accepted",
+        "support.certify": "measure, start, bench, kill a rank and restart, and write what was found as one file"
+        " without names",
     },
     "operate": {
-        "exporter": "metrics of gangs, ranks, GPUs and rails for Prometheus",
-        "export": "write the cluster for other programs: Prometheus and Grafana, compose",
-        "notify": "show who is notified when a gang fails; send a test message",
+        "monitoring.exporter": "metrics of gangs, ranks, GPUs and rails for Prometheus",
+        "monitoring.export": "write the cluster for other programs: Prometheus and Grafana, compose",
+        "monitoring.notify": "show who is notified when a gang fails; send a test message",
     },
     "set up": {
-        "stack": "pack a stack's packages into one file, or check its kernels on the nodes",
-        "checkpoint": "re-block, inspect, copy and verify checkpoints",
-        "tuning": "show which tuned kernel configs a model needs and each node has; copy them between nodes",
+        "hosts.stack": "pack a stack's packages into one file, or check its kernels on the nodes",
+        "checkpoint.checkpoint": "re-block, inspect, copy and verify checkpoints",
+        "tuning.tuning": "show which tuned kernel configs a model needs and each node has; copy them between nodes",
     },
     "this program": {
         "completion": "print a script that completes commands in bash, zsh or fish",
-        "support-bundle": "write one file for a bug report, without secrets, names and addresses",
+        "support.support-bundle": "write one file for a bug report, without secrets, names and addresses",
     },
 }
-VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
-"""Every verb is a module with `configure(parser)` and `run(args, screen) -> exit code`."""
-HOMES = {
-    "gang": ("up", "down", "restart", "rollback", "router", "guard", "lock", "status", "logs", "history", "why"),
-    "doctor": ("doctor", "discover"),
-    "planning": ("plan",),
-    "checkpoint": ("checkpoint", "models"),
-    "nettest": ("nettest",),
-    "bench": ("bench",),
-    "golden": ("golden",),
-    "tuning": ("tuning",),
-    "monitoring": ("exporter", "export", "notify", "web"),
-    "hosts": ("init", "prepare", "stack"),
-    "support": ("support-bundle", "certify"),
-}
-"""Verbs by the package whose commands/ they stand in; the others stand beside this file."""
-_HOME_OF = {verb: home for home, verbs in HOMES.items() for verb in verbs}
+"""Verbs by what they are for, with their summaries. Before the dot: the package whose commands/ a verb stands in;
+without one it stands beside this file. Each is a module with `configure(parser)` and `run(args, screen) -> exit code`.
+"""
+_HOME_OF = {key.rpartition(".")[2]: key.rpartition(".")[0] for verbs in GROUPS.values() for key in verbs}
+VERBS = {key.rpartition(".")[2]: summary for verbs in GROUPS.values() for key, summary in verbs.items()}
 APART = {"lab": "l40s-deploy-lab"}
 """Verbs of other distributions. Their modules, which have a SUMMARY too, stand in the entry points VERBS_OF_OTHERS."""
 VERBS_OF_OTHERS = "l40s_deploy.verbs"
@@ -223,20 +215,17 @@ def every_action(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 def module_of(verb: str) -> str:
     """The name of the module that a verb of ours is."""
-    home = f"{_HOME_OF[verb]}.commands" if verb in _HOME_OF else "cli"
+    home = f"{_HOME_OF[verb]}.commands" if _HOME_OF[verb] else "cli"
     return f"orchestrator.{home}.{verb.replace('-', '_')}"
 
 
 def _groups(others: Mapping[str, ModuleType]) -> dict[str, dict[str, str]]:
-    """The verbs that are there, with their summaries."""
-    ours = {group: {name: words for name, words in verbs.items() if _is_there(name)} for group, verbs in GROUPS.items()}
+    """The verbs that are there, with their summaries: a room may have been taken out."""
+    there = [verb for verb, home in _HOME_OF.items() if importlib.util.find_spec(f"orchestrator.{home or 'cli'}")]
+    names = {group: [key.rpartition(".")[2] for key in verbs] for group, verbs in GROUPS.items()}
+    ours = {group: {name: VERBS[name] for name in verbs if name in there} for group, verbs in names.items()}
     rehearse = {name: str(module.SUMMARY) for name, module in others.items()}
     return {**ours, "rehearse": rehearse} if rehearse else ours
-
-
-def _is_there(verb: str) -> bool:
-    """A room may have been taken out."""
-    return verb not in _HOME_OF or importlib.util.find_spec(f"orchestrator.{_HOME_OF[verb]}") is not None
 
 
 def _verbs_of_others() -> dict[str, ModuleType]:

@@ -83,11 +83,16 @@ def seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def count(text: str) -> int:
-    """The type of an option that takes a number from 1 up."""
+def add_duration(parser: argparse.ArgumentParser, option: str, what: str, default_s: float | None = None) -> None:
+    """An option with a TIME."""
+    parser.add_argument(option, type=seconds, default=default_s, metavar="TIME", help=what)
+
+
+def count(text: str, least: int = 1) -> int:
+    """The type of an option that takes a number from `least` up."""
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"found {number}, wanted {least} or more")
     return number
 
 
@@ -184,9 +189,7 @@ def add_nodes(parser: argparse.ArgumentParser, what: str = "only this node (repe
 
 def add_time_limit(parser: argparse.ArgumentParser) -> None:
     """--timeout TIME of a verb that can take hours and be run again: none by default."""
-    parser.add_argument(
-        "--timeout", type=seconds, default=0.0, metavar="TIME", help="give up after this time; run it again to resume"
-    )
+    add_duration(parser, "--timeout", "give up after this time; run it again to resume", 0.0)
 
 
 def add_install(parser: argparse.ArgumentParser, what: str = "write a systemd unit that runs this command") -> None:

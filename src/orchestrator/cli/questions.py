@@ -17,16 +17,15 @@ class Questions:
 
     def text(self, question: str, option: str, default: str | None = None) -> str:
         """A line; the default for an empty one. Raises InputError that names the option if no user can be asked."""
-        if not self.asks:
-            raise InputError(f"no answer to: {question}", where=self._where, fix=f"use {option}")
         hint = f" [{default}]" if default else ""
-        while True:
+        while self.asks:
             self._screen.err.print(f"{question}{hint}: ", end="")
             line = sys.stdin.readline()
             if not line:
-                raise InputError(f"no answer to: {question}", where=self._where, fix=f"use {option}")
+                break
             if line.strip() or default is not None:
                 return line.strip() or default or ""
+        raise InputError(f"no answer to: {question}", where=self._where, fix=f"use {option}")
 
     def agreed(self, question: str, option: str) -> bool:
         """Yes, spelt out: nothing is agreed to by mistake."""

@@ -190,16 +190,12 @@ def fitted(table: Table, width: int) -> list[RenderableType]:
     if sum(least) > room:
         return _as_lines(table)
     if sum(widths) > room:
-        for column, columns in zip(table.columns, _narrowed(widths, least, room), strict=True):
+        while sum(widths) > room:
+            widest = max(range(len(widths)), key=lambda one: widths[one] if widths[one] > least[one] else 0)
+            widths[widest] -= 1
+        for column, columns in zip(table.columns, widths, strict=True):
             column.width = columns
     return [table]
-
-
-def _narrowed(widths: list[int], least: list[int], room: int) -> list[int]:
-    while sum(widths) > room:
-        place = max(range(len(widths)), key=lambda one: widths[one] if widths[one] > least[one] else 0)
-        widths[place] -= 1
-    return widths
 
 
 def _as_lines(table: Table) -> list[RenderableType]:

@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 from tests.support import proven
 
-from orchestrator.support.steps.certify import STEPS, CertifiedStep, StepVerdict, certificate
+from orchestrator.support.steps.certify import STEPS, StepVerdict, certificate, certified_step
 
 ROOT = Path(__file__).parents[3]
-PAGES = {
-    "README.md": ("claim", "class", "result"),
-    "README.zh.md": ("结论", "类别", "结果"),
-}
+PAGES = {"README.md": ("claim", "class", "result"), "README.zh.md": ("结论", "类别", "结果")}
 TABLE = re.compile(r"(?<=<!-- made of docs/proven.yml -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
 FIGURES = re.compile(r"\b\d[\d,.]*(?= (?:s|of|requests|ranks|tokens|tok|GB|MB|%|nodes|GPUs)\b)")
 GIVEN = {"671", "4", "8", "32", "42", "154", "15", "110"}
@@ -90,7 +87,7 @@ def certified(**about: Any) -> dict[str, Any]:
     }
     return certificate(
         usual | about,
-        [CertifiedStep(name=name, verdict=StepVerdict.OK, seconds=1, result=RESULTS.get(name, {})) for name in STEPS],
+        [certified_step(name, StepVerdict.OK, 1.0, result=RESULTS.get(name, {})) for name in STEPS],
     )
 
 

@@ -74,21 +74,21 @@ def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
             where = f"all {len(nodes)} nodes" if len(names) == len(nodes) > 1 else ", ".join(names)
             screen.say(f"{where}: {error.what}")
             screen.say(f"  fix: {error.fix}; its own ranks stop when its lease expires, if it lost the leader")
-        for node in nodes:
-            _show_trouble(node, screen)
+        for words in filter(None, map(_trouble, nodes)):
+            screen.say(words)
 
 
-def _show_trouble(node: StopResult, screen: Screen) -> None:
+def _trouble(node: StopResult) -> str:
+    """What is left of a node that answered; '' for nothing."""
     told = node.told
-    if node.error is not None:
-        return
     if told.left_behind:
         pids = ", ".join(map(str, told.left_behind))
-        screen.say(f"{node.node}: process {pids} does not exit (a stuck driver?). Check it with `ps` and `dmesg`")
-    elif told.held:
-        screen.say(f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(told.held)}")
-    elif told.alive:
-        screen.say(f"{node.node}: the agent is still stopping. Check again with `l40s-deploy status`, or use --now")
+        return f"{node.node}: process {pids} does not exit (a stuck driver?). Check it with `ps` and `dmesg`"
+    if told.held:
+        return f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(told.held)}"
+    if told.alive:
+        return f"{node.node}: the agent is still stopping. Check again with `l40s-deploy status`, or use --now"
+    return ""
 
 
 def _json(node: StopResult) -> dict[str, Any]:

@@ -8,20 +8,20 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from orchestrator.cli.options import (
+    add_duration,
     add_hung_after,
     add_install,
     add_timeout,
     add_usual_of_gangs,
     count,
     open_cluster,
-    seconds,
 )
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.cli.units import install_unit
 from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
-from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, guard
+from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
 from orchestrator.gang.steps.guard.unit import GUARD
 from orchestrator.loading.secret_file import read_private_line
@@ -49,26 +49,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"give up after N restarts in a row, and only print the command after N returns (--restore auto) in a row"
         f" that did not last --stable ({usual.limit})",
     )
-    parser.add_argument(
-        "--pause",
-        type=seconds,
-        default=usual.first_pause_s,
-        metavar="TIME",
-        help=f"wait before the second restart; doubles each time ({usual.first_pause_s:.0f})",
-    )
-    parser.add_argument(
-        "--stable",
-        type=seconds,
-        default=usual.stable_s,
-        metavar="TIME",
-        help=f"reset the restart count once a gang has been ready this long ({usual.stable_s:.0f})",
+    pause, stable = usual.first_pause_s, usual.stable_s
+    add_duration(parser, "--pause", f"wait before the second restart; doubles each time ({pause:.0f})", pause)
+    add_duration(
+        parser, "--stable", f"reset the restart count once a gang has been ready this long ({stable:.0f})", stable
     )
     add_timeout(parser)
-    parser.add_argument(
+    add_duration(
+        parser,
         "--degrade-after",
-        type=seconds,
-        metavar="TIME",
-        help="start a failed gang without a node that did not answer for this long, or that has a stop finding: with a"
+        "start a failed gang without a node that did not answer for this long, or that has a stop finding: with a"
         " spare (l40s_role), else on fewer nodes with another layout if needed (default: wait for it)",
     )
     parser.add_argument(
@@ -79,18 +69,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " them (ask), or return, with one restart (auto)",
     )
     add_hung_after(parser)
-    parser.add_argument(
-        "--on-ready",
-        default="",
-        metavar="HOOK",
-        help="command or http(s) address to call after a restart; @FILE: read it from a file of mode 600",
-    )
-    parser.add_argument(
-        "--on-failed",
-        default="",
-        metavar="HOOK",
-        help="the same, when the guard gives up, or a finding keeps it from restarting",
-    )
+    for option, when in (
+        ("--on-ready", "command or http(s) address to call after a restart; @FILE: read it from a file of mode 600"),
+        ("--on-failed", "the same, when the guard gives up, or a finding keeps it from restarting"),
+    ):
+        parser.add_argument(option, default="", metavar="HOOK", help=when)
     answers("options", "guard", parser)
     add_install(parser)
 
@@ -126,7 +109,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             beside.enter_context(one)
         left = guard(inventory, request, shown)
     if args.json:
-        screen.json({"gangs": [_json(one) for one in left]})
+        told = [(one.view, one.decision) for one in left]
+        screen.json({
+            "gangs": [
+                {"name": view.name, "state": view.state.value, "decision": decision.do.value, "why": decision.why}
+                for view, decision in told
+            ]
+        })  # fmt: skip
     failed = any(one.decision.do is GuardAction.GIVE_UP or one.view.state is GangState.FAILED for one in left)
     return Exit.GANG_FAILED if failed else 0
 
@@ -134,15 +123,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 def _hook(flag: str, asked: str) -> Hook:
     """As typed, or from the file that was named."""
     return Hook(read_private_line(Path(asked[1:]), what="the hook", where=flag) if asked.startswith("@") else asked)
-
-
-def _json(one: GuardedGang) -> dict[str, str]:
-    return {
-        "name": one.view.name,
-        "state": one.view.state.value,
-        "decision": one.decision.do.value,
-        "why": one.decision.why,
-    }
 
 
 _LEADS = {

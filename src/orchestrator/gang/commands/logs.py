@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_cluster, seconds
+from orchestrator.cli.options import add_duration, add_examples, add_gangs, add_inventory, count, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.steps.status.history import around_failure
 from orchestrator.gang.steps.status.logs import LogFilter, logs
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
     parser.add_argument("-n", "--lines", type=_count, metavar="N", help=f"last N lines ({LINES}; with a filter: all)")
     parser.add_argument("--rank", type=int, metavar="N", help="only lines of TP rank N")
-    parser.add_argument("--since", type=seconds, default=0.0, metavar="TIME", help="only the last TIME, as 10m")
+    add_duration(parser, "--since", "only the last TIME, as 10m", 0.0)
     parser.add_argument("--grep", type=_pattern, metavar="PATTERN", help="only lines with this regular expression")
     parser.add_argument(
         "--around-failure",
@@ -82,7 +82,4 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"found {number}, wanted 0 or more")
-    return number
+    return count(text, least=0)

@@ -65,7 +65,19 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves again; 7 when accepted answers of `golden` have changed."""
     _refuse_strays(args)
     inventory = open_cluster(args, screen)
-    request = _request(args, _verb(args, inventory))
+    request = RestartRequest(
+        verb=_verb(args, inventory),
+        gangs=tuple(args.gang),
+        command=command_line(),
+        now=args.now,
+        timeout_s=args.timeout,
+        hung_after_s=args.hung_after,
+        accept=tuple(args.accept),
+        without_router=args.without_router,
+        run=args.run,
+        reboots=args.reboots,
+        wait_s=args.timeout,
+    )
 
     def finish(done: RestartResult) -> int:
         checks = answers("after_ready", inventory, done.views, args, screen)
@@ -117,22 +129,6 @@ def _verb(args: argparse.Namespace, inventory: Inventory) -> RestartVerb:
     if args.maintenance:
         return MAINTENANCE
     return ROLLING if one_by_one else RESTART
-
-
-def _request(args: argparse.Namespace, verb: RestartVerb) -> RestartRequest:
-    return RestartRequest(
-        verb=verb,
-        gangs=tuple(args.gang),
-        command=command_line(),
-        now=args.now,
-        timeout_s=args.timeout,
-        hung_after_s=args.hung_after,
-        accept=tuple(args.accept),
-        without_router=args.without_router,
-        run=args.run,
-        reboots=args.reboots,
-        wait_s=args.timeout,
-    )
 
 
 def _show_rolled(done: RestartResult, screen: Screen) -> None:

@@ -175,22 +175,17 @@ class ChangeLines:
     def show(self, moment: Moment) -> None:
         """Say what is new."""
         for view in moment.seen.views:
-            self._gang(view, moment)
+            cause = f": {view.cause.node}: {view.cause.text}" if view.cause else ""
+            self._say(view.name, f"{view.name}: {moment.seen.headline(view)}{cause}", moment)
+            now, busy = time.monotonic(), serving_words(moment.gangs.get(view.name))
+            if busy and now - self._told.get(view.name, -LINE_EVERY_S) >= LINE_EVERY_S:
+                self._told[view.name] = now
+                self._line(f"{view.name}: {busy}", moment)
             for node in view.nodes:
                 dead = [f"TP{rank.tp_rank}" for rank in node.ranks if rank.state is RankState.DEAD]
                 gone = f"; dead: {', '.join(dead)}" if dead else ""
                 words = f"{view.name}: {node.name}: {node_words(node)}{gone}"
                 self._say(f"{view.name}/{node.name}", words, moment)
-
-    def _gang(self, view: GangView, moment: Moment) -> None:
-        cause = f": {view.cause.node}: {view.cause.text}" if view.cause else ""
-        state = f"{view.name}: {moment.seen.headline(view)}{cause}"
-        self._say(view.name, state, moment)
-        now = time.monotonic()
-        busy = serving_words(moment.gangs.get(view.name))
-        if busy and now - self._told.get(view.name, -LINE_EVERY_S) >= LINE_EVERY_S:
-            self._told[view.name] = now
-            self._line(f"{view.name}: {busy}", moment)
 
     def _say(self, about: str, words: str, moment: Moment) -> None:
         if self._said.get(about) != words:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from orchestrator.cli.options import add_usual, open_inventory
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.monitoring.steps.notify import keep_outcome, send, shown, trial
 
@@ -27,15 +27,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         )
     results = []
     for recipient in inventory.notify:
-        error = ""
+        error = send(recipient, trial()) if args.test else ""
         if args.test:
-            error = send(recipient, trial())
             keep_outcome(inventory.path, recipient, error)
         events = sorted(event.value for event in recipient.events)
         results.append({"recipient": shown(recipient), "events": events, "error": error or None})
         if not args.json:
             outcome = f": {error}" if error else ": sent" if args.test else f": {', '.join(events)}"
-            screen.out.print(printable(f"{shown(recipient)}{outcome}"))
+            screen.show(f"{shown(recipient)}{outcome}")
     if args.json:
         screen.json({"recipients": results, "tested": args.test})
     return Exit.UNREACHABLE if any(one["error"] for one in results) else 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from orchestrator.cli.options import add_layout, add_timeout, add_usual, open_cluster
 from orchestrator.cli.questions import Questions
@@ -18,9 +19,6 @@ from orchestrator.model.benchmark import Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import Exit
 from orchestrator.planning.steps.plan import PlanRequest
-
-if TYPE_CHECKING:
-    from orchestrator.support.steps.certify import CertifiedStep
 
 EPILOG = """
 exit status: 0 all is right, 3 a step could not be run, 7 something is wrong, slow or not as planned; an error's own
@@ -86,6 +84,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return certify.exit_code(certify.StepVerdict(document["verdict"]))
 
 
-def _say(screen: Screen, step: CertifiedStep) -> None:
-    why = f": {step.error['what']}" if step.error else ""
-    screen.say(f"{step.name}: {step.verdict.value} ({step.seconds:.0f} s){why}")
+def _say(screen: Screen, step: Mapping[str, Any]) -> None:
+    why = f": {step['error']['what']}" if step["error"] else ""
+    screen.say(f"{step['name']}: {step['verdict']} ({step['seconds']:.0f} s){why}")

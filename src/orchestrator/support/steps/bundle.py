@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import file_name
-from orchestrator.gang.steps.status.history import around_failure, history, versions, why, why_json
+from orchestrator.gang.steps.status.history import GangHistory, around_failure, history, versions, why, why_json
 from orchestrator.gang.steps.status.live import loaded_json, node_loads
 from orchestrator.gang.steps.status.logs import logs
 from orchestrator.gang.steps.status.overview import overview
@@ -148,44 +148,21 @@ def _gathered(
 ) -> tuple[dict[str, str], dict[str, str]]:
     found: dict[str, str] = {}
     missing: dict[str, str] = {}
-
-    def keep(name: str, made: Callable[[], Any]) -> None:
+    sources: dict[str, Callable[[], Any]] = {
+        "status.json": lambda: loaded_json(overview(inventory, gangs), node_loads(inventory, gangs)),
+        "versions.json": lambda: [one.as_json() for one in versions(inventory, gangs)],
+        "why.json": lambda: why_json(why(inventory, gangs, events=True)),
+        "history.json": lambda: [_record(kept) for kept in history(inventory, gangs)],
+        "logs/around-failure.log": lambda: _around(inventory, gangs),
+    }
+    for name, made in sources.items():
         step(name)
         try:
             value = made()
         except DeployError as failure:
             missing[name] = f"{failure.where}: {failure.what}"
-            return
-        text = value if isinstance(value, str) else _json(scrubber.value(value))
-        found[name] = scrubber.text(text) if isinstance(value, str) else text
-
-    def records() -> list[dict[str, Any]]:
-        return [
-            {
-                "gang": kept.gang,
-                "runs": [{name: getattr(run, name) for name in _OF_A_RUN} for run in kept.runs],
-                "audit": [dict(line) for line in kept.audit],
-                "unreachable": {name: failure.what for name, failure in kept.failures.items()},
-            }
-            for kept in history(inventory, gangs)
-        ]
-
-    def around() -> str:
-        parts = []
-        try:
-            excerpts = around_failure(inventory, gangs, before=AROUND, after=AROUND)
-        except InputError as none:
-            return f"{none.what}\n"
-        for excerpt in excerpts:
-            parts += [f"== {excerpt.verdict.gang}: {excerpt.verdict.cause.node}"]
-            parts += [("> " if at == excerpt.marked else "  ") + line for at, line in enumerate(excerpt.lines)]
-        return "\n".join(parts) + "\n"
-
-    keep("status.json", lambda: loaded_json(overview(inventory, gangs), node_loads(inventory, gangs)))
-    keep("versions.json", lambda: [one.as_json() for one in versions(inventory, gangs)])
-    keep("why.json", lambda: why_json(why(inventory, gangs, events=True)))
-    keep("history.json", records)
-    keep("logs/around-failure.log", around)
+        else:
+            found[name] = scrubber.text(value) if isinstance(value, str) else _json(scrubber.value(value))
     lines: dict[str, list[str]] = {}
     step("logs")
     for line in logs(inventory, gangs=gangs, lines=LOG_LINES, nodes=(), follow=False):
@@ -198,6 +175,27 @@ def _gathered(
     step("snapshots")
     _snapshots(nodes, key, found, missing)
     return found, missing
+
+
+def _record(kept: GangHistory) -> dict[str, Any]:
+    return {
+        "gang": kept.gang,
+        "runs": [{name: getattr(run, name) for name in _OF_A_RUN} for run in kept.runs],
+        "audit": [dict(line) for line in kept.audit],
+        "unreachable": {name: failure.what for name, failure in kept.failures.items()},
+    }
+
+
+def _around(inventory: Inventory, gangs: tuple[str, ...]) -> str:
+    try:
+        excerpts = around_failure(inventory, gangs, before=AROUND, after=AROUND)
+    except InputError as none:
+        return f"{none.what}\n"
+    parts: list[str] = []
+    for one in excerpts:
+        parts += [f"== {one.verdict.gang}: {one.verdict.cause.node}"]
+        parts += [("> " if at == one.marked else "  ") + line for at, line in enumerate(one.lines)]
+    return "\n".join(parts) + "\n"
 
 
 def _snapshots(nodes: list[NodeSpec], key: bytes, found: dict[str, str], missing: dict[str, str]) -> None:

@@ -89,32 +89,28 @@ class StepVerdict(str, Enum):
         return self in (StepVerdict.WRONG, StepVerdict.FAILED, StepVerdict.INTERRUPTED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertifiedStep:
-    """One step. result: the document of its verb; error: what, where and fix where it has none"""
+CertifiedStep = Mapping[str, Any]
+"""One step's document: name, verdict, seconds; result: the document of its verb, with its digest; error: what, where
+and fix where it has none."""
 
-    name: str
-    verdict: StepVerdict
-    seconds: float
-    result: Mapping[str, Any] | None = None
-    error: Mapping[str, str] | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """With the digest of its result."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict.value,
-            "seconds": round(self.seconds, 1),
-            "error": self.error,
-            "digest": digest(self.result),
-            "result": self.result,
-        }
+def certified_step(
+    name: str,
+    verdict: StepVerdict,
+    seconds: float,
+    *,
+    result: Mapping[str, Any] | None = None,
+    error: Mapping[str, str] | None = None,
+) -> CertifiedStep:
+    """As it is written down."""
+    told = {"name": name, "verdict": verdict.value, "seconds": round(seconds, 1), "error": error}
+    return {**told, "digest": digest(result), "result": result}
 
 
 def overall(steps: Sequence[CertifiedStep]) -> StepVerdict:
     """The gravest, in the order of StepVerdict; NOT_RUN at least where steps are missing."""
     order = list(StepVerdict)
-    found = [one.verdict for one in steps] + [StepVerdict.NOT_RUN] * (len(steps) < len(STEPS))
+    found = [StepVerdict(one["verdict"]) for one in steps] + [StepVerdict.NOT_RUN] * (len(steps) < len(STEPS))
     return max(found, key=order.index)
 
 
@@ -133,8 +129,8 @@ def certificate(about: Mapping[str, Any], steps: Sequence[CertifiedStep]) -> dic
         "format": FORMAT,
         **about,
         "verdict": overall(steps).value,
-        "complete": len(steps) == len(STEPS) and all(not one.verdict.ends for one in steps),
-        "steps": [one.as_json() for one in steps],
+        "complete": len(steps) == len(STEPS) and not any(StepVerdict(one["verdict"]).ends for one in steps),
+        "steps": [*steps],
     }
     return {**document, "digest": digest(document)}
 
@@ -236,7 +232,7 @@ class _Certification:
         began = time.monotonic()
 
         def ended(verdict: StepVerdict, **more: Any) -> None:
-            self.done.append(CertifiedStep(name=name, verdict=verdict, seconds=time.monotonic() - began, **more))
+            self.done.append(certified_step(name, verdict, time.monotonic() - began, **more))
             self._write()
             self.screen.ended(self.done[-1])
 
@@ -253,7 +249,7 @@ class _Certification:
             else:
                 self.failure = failure
                 ended(StepVerdict.FAILED, error=error)
-        return not self.done[-1].verdict.ends
+        return not StepVerdict(self.done[-1]["verdict"]).ends
 
     def _write(self) -> None:
         """Raises VerificationDiffers rather than write a secret or a name."""

@@ -29,6 +29,7 @@ from orchestrator.support.steps.certify import (
     CertifiedStep,
     StepVerdict,
     certificate,
+    certified_step,
     digest,
     exit_code,
     overall,
@@ -91,7 +92,7 @@ class Cluster:
         )
         screen = certifying.CertifyScreen(
             say=self.said.append,
-            ended=lambda step: self.said.append(step.name),
+            ended=lambda step: self.said.append(step["name"]),
             counting=lambda _: nullcontext(lambda *_: None),
             rising=lambda: nullcontext(Notes()),
         )
@@ -177,7 +178,7 @@ OK, DIFFERS, NOT_RUN, WRONG, FAILED, INTERRUPTED = StepVerdict
 
 
 def steps(*verdicts: StepVerdict) -> list[CertifiedStep]:
-    return [CertifiedStep(name=name, verdict=one, seconds=1.0) for name, one in zip(STEPS, verdicts, strict=False)]
+    return [certified_step(name, one, 1.0) for name, one in zip(STEPS, verdicts, strict=False)]
 
 
 @pytest.mark.parametrize(
