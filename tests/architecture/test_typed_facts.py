@@ -66,16 +66,9 @@ def test_a_reader_would_be_found(text: str) -> None:
     assert read_back(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sys.argv[1:]",
-        "Request(argv=node.argv)",
-        "shlex.join(node.argv)",
-        "(*node.argv, x)",
-        "content['argv'] = it.argv",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "sys.argv[1:]", "Request(argv=node.argv)", "shlex.join(node.argv)", "(*node.argv, x)", "content['argv'] = it.argv",
+])  # fmt: skip
 def test_who_hands_on_reads_nothing(text: str) -> None:
     assert read_back(text) == []
 

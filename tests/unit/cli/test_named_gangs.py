@@ -34,7 +34,6 @@ TYPED = [
     ("down --dry-run", False, ""),
     ("down --all", False, "down "),
     ("down g1", False, "down g1"),
-    ("down g1", False, "down g1"),
     ("down g0 g1 --now", False, "down g0 g1"),
     ("down --now g0 g1", False, "down g0 g1"),
     ("rollback", True, ""),

@@ -20,6 +20,8 @@ from tests.support.machine_files import reference_machine
 from tests.support.reference_cluster import gang as reference
 from tests.support.reference_plan import plan_of
 from tests.support.terminal import COLUMNS, Shown, Terminal
+from tests.unit.gang.commands.test_watching import load
+from tests.unit.gang.commands.test_watching import node as node_view
 
 from orchestrator import __version__
 from orchestrator.bench.steps.bench import BenchedGang
@@ -37,7 +39,6 @@ from orchestrator.gang.steps.restart import RestartResult
 from orchestrator.gang.steps.router.routing import RouterState
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
-from orchestrator.gang.steps.status.live import NodeLoad
 from orchestrator.gang.steps.status.logs import LogLine
 from orchestrator.gang.timeline import PortRate
 from orchestrator.gang.view import GangView, NodeView
@@ -45,7 +46,7 @@ from orchestrator.hosts.steps.prepare import PrepareResult
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.model.benchmark import Load
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.nettest.messages import NettestLine
@@ -54,8 +55,7 @@ from orchestrator.nettest.schedule import Place, schedule
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
-from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
+from orchestrator.protocol.report import Cause, Phase
 from orchestrator.protocol.verbs import StopAnswer
 from orchestrator.support.steps.bundle import SupportBundle
 
@@ -84,9 +84,7 @@ def view(state: str = "ready", name: str = "gang0", **more: Any) -> GangView:
 
 
 def node(rank: int, state: str) -> NodeView:
-    ranks = tuple(RankReport(tp_rank=8 * rank + gpu, gpu=gpu, pid=70 + gpu, state=RankState.ALIVE) for gpu in range(8))
-    phase = Phase(name="weights", step=41, of=163) if state == "starting" else Phase()
-    return NodeView(name=NODES[rank], node_rank=rank, state=NodeState(state), alive=True, ranks=ranks, phase=phase)
+    return node_view(rank, state, phase=Phase(name="weights", step=41, of=163) if state == "starting" else Phase())
 
 
 def plan() -> Plan:
@@ -182,19 +180,9 @@ def suffering() -> Scene:
 
 
 def gpus() -> Scene:
-    each = tuple(
-        GpuGauges(
-            index=index, temperature_c=71, power_mw=287_500, power_limit_mw=350_000, sm_clock_mhz=2520,
-            utilization_percent=98, clocks_event_reasons=0x40 if index == 3 else 0, memory_used_bytes=41 << 30,
-            memory_total_bytes=45 << 30, ecc_corrected=2, ecc_uncorrected=0,
-        )
-        for index in range(8)
-    )  # fmt: skip
-    port = PortRate(device="mlx5_0", port=1, up=True, received_bytes_s=1.24e9, sent_bytes_s=1.19e9, errors=4)
-    load = NodeLoad(gauges=GaugesAnswer(now=1.0, gpus=each), ports=(port,))
     return {
         **shown(view()),
-        "gang.steps.status.live.node_loads": lambda *_: dict.fromkeys(NODES, load),
+        "gang.steps.status.live.node_loads": lambda *_: dict.fromkeys(NODES, load()),
         "gang.commands.status.open_cluster": lambda *_: None,
     }
 
@@ -331,6 +319,7 @@ LAST_NODE = "3     node3  ready  24-31"
 REHEARSED: Scene = {"gang.commands.up.rehearse": lambda *_: plan()}
 LOGS: Scene = {"gang.commands.logs.logs": lambda *_, **__: iter([LogLine("l40s-1", "ready\x1b[2J to serve")])}
 RECIPE: Scene = {"hosts.steps.stack.write_recipe": lambda _, out: (out / "build.sh",)}
+NETTEST: Scene = {"nettest.steps.nettest.run_now": nettest_now}
 PUSH: Scene = {"checkpoint.steps.push.push": push}
 BUNDLED: Scene = {"support.commands.support_bundle.bundle": lambda *_: BUNDLE}
 ROLLING = turning("gang0", "gang1")
@@ -343,22 +332,14 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("restart --maintenance", turning("gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("restart --rolling", ROLLING, ("restarted one after the other in 12.3 s: gang0, gang1",)),
     (f"up --model {MODEL}", starting(), (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
-    (
-        f"up --model {MODEL} --dry-run",
-        REHEARSED,
-        ("KV tokens: ", "rendezvous 10.0.0.11:5000"),
-    ),
+    (f"up --model {MODEL} --dry-run", REHEARSED, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
     ("guard --once", {"gang.commands.guard.guard": guard}, ("gang0: it has been restarted",)),
     ("rollback", turning("gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("history", HISTORY, ("failed  run r1  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
     ("history --commands", HISTORY, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
     ("golden check", {"golden.steps.golden.of_gangs": check_now}, ("gang0: 0 of 0 answers match the accepted ones",)),
     ("bench", {"bench.steps.bench.run_now": bench_now}, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
-    (
-        "nettest",
-        {"nettest.steps.nettest.run_now": nettest_now},
-        ("NETTEST-SLOW-LINK: node1 GPU 0", "verdict: slow"),
-    ),
+    ("nettest", NETTEST, ("NETTEST-SLOW-LINK: node1 GPU 0", "verdict: slow")),
     ("router up", {"gang.commands.router.start_router": start_router}, ("router ready  http://192.0.2.9:30000",)),
     ("status", shown(view()), (LAST_NODE,)),
     ("status gang0", suffering(), ("gang0 degraded (hung)", "2 remarks: `l40s-deploy status --remarks`", "over TCP")),
@@ -369,36 +350,20 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("models GLM-4.6-FP8", ALONE, ("tp32*",)),
     ("down", {"gang.commands.down.down": lambda *_, **__: STOPPED}, ("gang0: stopped on node0, node1, node2, node3",)),
     ("why", explained(None, view("absent")), ("gang0: no recorded run has failed",)),
-    (
-        "logs",
-        LOGS,
-        (r"l40s-1 | ready\x1b[2J to serve",),
-    ),
+    ("logs", LOGS, (r"l40s-1 | ready\x1b[2J to serve",)),
     ("lock", {"gang.commands.lock.locks": lambda *_: ()}, ("no locks are held",)),
     ("models", ALONE, ("*: the default of `plan`",)),
     ("doctor --from {seen}", ALONE, ("4 nodes, 32 GPUs examined",)),
     ("discover --from {seen}", ALONE, ("4 nodes, 32 GPUs, 20 of 20 RDMA ports active",)),
     ("prepare", PREPARE, ("4 of 4 nodes ready after 12.3 s",)),
-    (
-        "stack recipe sglang-0.4.4-l40s --out {seen}",
-        RECIPE,
-        ("/build.sh",),
-    ),
-    (
-        "checkpoint push /models/x",
-        PUSH,
-        ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after"),
-    ),
+    ("stack recipe sglang-0.4.4-l40s --out {seen}", RECIPE, ("/build.sh",)),
+    ("checkpoint push /models/x", PUSH, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
     (f"tuning status --offline --model {MODEL}", ALONE, ("SGLang 0.5.23",)),
     ("version", {"cli.version.versions": lambda *_: ()}, (f"l40s-deploy {__version__}",)),
     ("lab faults", ALONE, ("gpu-lost",)),
     ("web", WEB, ("page: http://127.0.0.1:8090/",)),
     ("export compose plan.json", COMPOSE, ("network_mode: host",)),
-    (
-        "support-bundle",
-        BUNDLED,
-        ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer"),
-    ),
+    ("support-bundle", BUNDLED, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
     ("completion bash", ALONE, ("-F _shtab_l40s_deploy l40s-deploy",)),
 ]
 LISTS = ("discover", "tuning")

@@ -17,14 +17,7 @@ from orchestrator.gang.view import view
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.monitoring.catalogue import CATALOGUE
-from orchestrator.monitoring.metrics import (
-    Past,
-    Scene,
-    last_failure,
-    metrics,
-    phases,
-    restarts,
-)
+from orchestrator.monitoring.metrics import Past, Scene, last_failure, metrics, phases, restarts
 from orchestrator.protocol.gauges import FiguresAnswer, GaugesAnswer, GpuGauges, PortGauges, XidCount
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 from orchestrator.protocol.verbs import LockHolder

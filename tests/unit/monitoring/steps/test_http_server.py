@@ -77,11 +77,7 @@ def test_who_never_ends_keeps_nobody_out_and_is_closed(kind: str, port: int, mon
         for line in lines:
             line.sendall(NEVER_ENDING[kind])
         assert [asked(port) for _ in range(5)] == [200] * 5
-        until(
-            lambda: not any(list(map(is_open, lines))),
-            30.0,
-            f"{kind}: all are closed though bytes come",
-        )
+        until(lambda: not any(list(map(is_open, lines))), 30.0, f"{kind}: all are closed though bytes come")
         assert asked(port) == 200
 
 
@@ -167,16 +163,13 @@ def test_it_ends_at_once_whatever_it_is_asked(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:9940", "192.0.2.1"])
-def test_where_it_cannot_listen_is_said_with_the_way_out(host: str) -> None:
-    with pytest.raises(InputError, match="can't listen") as refused, serving(PAGES, host, 9940):
-        pass
-    assert "ip -brief address" in refused.value.fix
-
-
-def test_a_taken_port_names_the_command_that_finds_its_listener() -> None:
+@pytest.mark.parametrize(
+    ("host", "fix"),
+    [("127.0.0.1:9940", "ip -brief address"), ("192.0.2.1", "ip -brief address"), (HERE, "sport = :{port}")],
+)
+def test_where_it_cannot_listen_is_said_with_the_way_out(host: str, fix: str) -> None:
     with socket.create_server((HERE, 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match="can't listen") as refused, serving(PAGES, HERE, port):
+        with pytest.raises(InputError, match="can't listen") as refused, serving(PAGES, host, port):
             pass
-    assert f"sport = :{port}" in refused.value.fix
+    assert fix.format(port=port) in refused.value.fix
