@@ -39,7 +39,7 @@ def plan_of(
     )
 
 
-def staged(spec: GangSpec, plan: Plan, *, run_id: str = "r", key: str = "", **more: Any) -> dict[str, StagingRequest]:
+def staged(spec: GangSpec, plan: Plan, *, run_id: str = "r", **more: Any) -> dict[str, StagingRequest]:
     """By node name."""
     scripts = launch_scripts(plan)
-    return staging_requests(spec, plan.gangs[0], scripts, plan_id=plan.plan_id, run_id=run_id, key=key, **more)
+    return staging_requests(spec, plan.gangs[0], scripts, plan_id=plan.plan_id, run_id=run_id, **more)

@@ -457,8 +457,9 @@ def _of_contact(
 
 def _proved(current: Mapping[str, Report]) -> tuple[str, ...]:
     living = {name: report.proved for name, report in current.items() if report.alive}
-    said = _sayers(living)
-    return tuple(text if len(names) == len(living) else f"{text} ({', '.join(names)})" for text, names in said.items())
+    return tuple(
+        text if len(names) == len(living) else f"{text} ({', '.join(names)})" for text, names in _sayers(living).items()
+    )
 
 
 def _sayers(said: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

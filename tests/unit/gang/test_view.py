@@ -91,26 +91,29 @@ def test_an_older_run_on_one_node_is_not_this_run() -> None:
     assert seen.state is GangState.DEGRADED
 
 
-def test_the_leaders_order_of_arrival_comes_before_any_clock() -> None:
-    first = Cause(node="node1", tp_rank=19, signal=9, text="TP19 was killed", at=NOW + 3600)
-    other = Cause(node="node0", text="followed", secondary=True, at=NOW)
-    seen = look(report(0, "failed", cause=other, verdict=first), report(1, "failed", cause=first))
-    assert seen.cause == first
-    assert seen.secondary == (other,)
+EARLY = Cause(node="node0", text="connection closed by peer", secondary=True, at=NOW)
+KILLED = Cause(node="node1", tp_rank=19, signal=9, text="TP19 was killed", at=NOW + 3600)
+OUTSIDE = Cause(node="node1", text="the agent on node1 ended", at=NOW)
+LATE, LONG_AGO = Cause(node="node0", text="late", at=NOW - 1), Cause(node="node1", text="early", at=NOW + 3595)
+HUNG = Cause(node="node0", text="the engine hangs: no token for 61 s")
+FIRST: list[tuple[str, tuple[Answer, Answer], Cause, tuple[Cause, ...]]] = [
+    ("the leader's order of arrival comes before any clock",
+     (report(0, "failed", cause=EARLY, verdict=KILLED), report(1, "failed", cause=KILLED)), KILLED, (EARLY,)),
+    ("a secondary cause never comes first",
+     (report(0, "failed", cause=EARLY, verdict=EARLY), report(1, "failed", cause=KILLED)), KILLED, (EARLY,)),
+    ("a node's own account is better than what others saw",
+     (report(0, "failed", cause=OUTSIDE, verdict=OUTSIDE), report(1, "failed", cause=KILLED)), KILLED, (OUTSIDE,)),
+    ("what happened longest ago comes first although clocks differ",
+     (report(0, "failed", cause=LATE), report(1, "failed", cause=LONG_AGO, now=NOW + 3600)), LONG_AGO, (LATE,)),
+    ("a hung engine is a cause although nobody has died",
+     (report(0, "ready", service_state="hung", trouble=HUNG), report(1, "ready")), HUNG, ()),
+]  # fmt: skip
 
 
-def test_a_secondary_cause_never_comes_first() -> None:
-    early = Cause(node="node0", text="connection closed by peer", secondary=True, at=NOW)
-    true = Cause(node="node1", text="out of memory", at=NOW + 5)
-    assert look(report(0, "failed", cause=early, verdict=early), report(1, "failed", cause=true)).cause == true
-
-
-def test_a_nodes_own_account_is_better_than_what_others_saw() -> None:
-    seen_from_outside = Cause(node="node1", text="the agent on node1 ended", at=NOW)
-    own = Cause(node="node1", tp_rank=3, text="TP3 was killed", at=NOW)
-    seen = look(report(0, "failed", cause=seen_from_outside, verdict=seen_from_outside), report(1, "failed", cause=own))
-    assert seen.cause == own
-    assert seen.secondary == (seen_from_outside,)
+@pytest.mark.parametrize(("answers", "cause", "secondary"), [row[1:] for row in FIRST], ids=[row[0] for row in FIRST])
+def test_the_first_cause(answers: tuple[Answer, Answer], cause: Cause, secondary: tuple[Cause, ...]) -> None:
+    seen = look(*answers)
+    assert (seen.cause, seen.secondary) == (cause, secondary)
 
 
 def test_the_cause_of_a_forgotten_run_is_not_shown() -> None:
@@ -163,7 +166,6 @@ def ranks(*states: str, held: int = 1 << 30) -> tuple[RankReport, ...]:
     )
 
 
-HUNG = Cause(node="node0", text="the engine hangs: no token for 61 s")
 TROUBLE: list[tuple[str, tuple[Answer, Answer], str]] = [
     ("well", both("ready"), ""),
     ("hung", (report(0, "ready", service_state="hung", service_healthy=False), report(1, "ready")), "hung"),
@@ -187,24 +189,12 @@ def test_what_degrades_a_gang(answers: tuple[Answer, Answer], word: str) -> None
     assert seen.state is (GangState.DEGRADED if word else GangState.READY)
 
 
-def test_a_hung_engine_is_a_cause_although_nobody_has_died() -> None:
-    seen = look(report(0, "ready", service_state="hung", trouble=HUNG), report(1, "ready"))
-    assert (seen.state, seen.cause) == (GangState.DEGRADED, HUNG)
-
-
 def test_a_stopped_rank_is_why_an_engine_hangs() -> None:
     stopped = report(1, "ready", ranks=ranks("alive", "stopped"))
     seen = look(report(0, "ready", service_state="hung", trouble=HUNG), stopped)
     assert seen.cause is not None
     assert (seen.cause.node, seen.cause.tp_rank, seen.cause.fix) == ("node1", 1, "run `kill -CONT 101` on node1")
     assert "node1: TP1 (pid 101) was stopped by a signal" in seen.remarks
-
-
-def test_what_happened_longest_ago_comes_first_although_clocks_differ() -> None:
-    late = Cause(node="node0", text="late", at=NOW - 1)
-    early = Cause(node="node1", text="early", at=NOW + 3595)
-    seen = look(report(0, "failed", cause=late), report(1, "failed", cause=early, now=NOW + 3600))
-    assert seen.cause == early and seen.secondary == (late,)
 
 
 ENDS = [

@@ -16,7 +16,8 @@ from orchestrator.protocol.staging import StagingRequest
 
 def staged_as(*, run_id: str = "r1", extra: tuple[str, ...] = (), **settings: Any) -> dict[str, StagingRequest]:
     spec = gang(**settings)
-    return staged(spec, plan_of(spec, extra_args=extra), run_id=run_id, key=run_id)
+    requests = staged(spec, plan_of(spec, extra_args=extra), run_id=run_id)
+    return {name: replace(one, key=run_id) for name, one in requests.items()}
 
 
 def test_the_same_plan_in_another_run_changes_nothing() -> None:

@@ -209,8 +209,6 @@ def starts_of(
             one,
             scripts,
             plan_id=running.get(one.name, plan.plan_id),
-            run_id="",
-            key="",
             hung_after_s=request.hung_after_s,
             asked=request.to_repeat,
         )

@@ -135,17 +135,17 @@ def staging_requests(
     scripts: dict[str, str],
     *,
     plan_id: str,
-    run_id: str,
-    key: str,
+    run_id: str = "",
     hung_after_s: float | None = None,
     asked: Asked | None = None,
 ) -> dict[str, StagingRequest]:
-    """By node name. key: the run's secret for the leader link, in hex. hung_after_s: None for
-    what the engine's dialect says. asked: what the plan was made for."""
+    """By node name, without a run's key. hung_after_s: None for what the engine's dialect says. asked: what the plan
+    was made for."""
     specs = {node.name: node for node in gang.nodes}
     engine, allowed = dialect(plan.dialect).engine(plan.engine_version), allowed_s(plan.model_bytes)
-    packages = _packages(plan.stack)
-    wanted = plan.canary
+    packages, wanted = _packages(plan.stack), plan.canary
+    # the engine's errors name a peer by its address
+    addresses = {**{node.reach.host: node.name for node in gang.nodes}, **{one.address: one.name for one in plan.nodes}}
     canary = CanaryOrder(prompt=wanted.prompt, max_tokens=wanted.max_tokens, expect_any=wanted.expect_any)
     return {
         node.name: StagingRequest(
@@ -156,7 +156,7 @@ def staging_requests(
             node_rank=node.node_rank,
             nnodes=len(plan.nodes),
             members=tuple(member.name for member in plan.nodes),
-            addresses=_addresses(gang, plan),
+            addresses=addresses,
             plan_id=plan_id,
             asked=asked,
             model=plan.model,
@@ -177,11 +177,12 @@ def staging_requests(
             model_path=node.model_path,
             venv_python="" if node.container else node.command[0],
             packages={} if node.container else packages,  # an image is known by its digest
-            container=_container(node),
+            container=ContainerOrder(program=node.container.program, image=node.container.image)
+            if node.container
+            else None,
             limits=_limits(specs[node.name], node),
             ports=Ports(check_free=_ports(specs[node.name], node, plan)),
             leader=Endpoint(address=plan.agent_address, port=plan.agent_port),
-            key=key,
             lease_s=plan.lease_s,
             service=ServiceOrder(url=plan.service_url) if node.node_rank == 0 else None,
             canary=canary if node.node_rank == 0 else None,
@@ -215,16 +216,6 @@ def other_checkpoint(
                 fix=repair(requests[good].model_path, odd[0], good),
             )
     return None
-
-
-def _addresses(gang: GangSpec, plan: GangPlan) -> dict[str, str]:
-    """Node names by address: the engine's errors name a peer by its address."""
-    reached = {node.reach.host: node.name for node in gang.nodes}
-    return {**reached, **{node.address: node.name for node in plan.nodes}}
-
-
-def _container(node: NodePlan) -> ContainerOrder | None:
-    return ContainerOrder(program=node.container.program, image=node.container.image) if node.container else None
 
 
 def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> Secrets:

@@ -80,7 +80,7 @@ def _compare(
     fleet: Fleet, gang: GangSpec, plan: GangPlan, plan_id: str, scripts: dict[str, str], state: str
 ) -> GangDiff:
     was = _staged(fleet, gang.nodes)
-    will = staging_requests(gang, plan, scripts, plan_id=plan_id, run_id="", key="")
+    will = staging_requests(gang, plan, scripts, plan_id=plan_id)
     running = next((request.plan_id for request in was.values()), "")
     found = changes(was, will, {node.name: node.env_public for node in plan.nodes}) if was else ()
     return GangDiff(name=gang.name, state=state, running=running, changes=found)

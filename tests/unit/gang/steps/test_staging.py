@@ -39,7 +39,7 @@ def requests(
 ) -> dict[str, StagingRequest]:
     keys = {"gang0": fingerprint(of_plan or api_key(spec))} if spec.leader.api_key_file else {}
     plan = plan_of(spec, stack=stack, facts=facts, api_keys=keys)
-    return staged(spec, plan, key="00", hung_after_s=hung_after_s)
+    return staged(spec, plan, hung_after_s=hung_after_s)
 
 
 @pytest.mark.parametrize(
