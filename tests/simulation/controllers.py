@@ -561,7 +561,7 @@ def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
     )
     patches: list[tuple[Any, str, Any]] = [
         (node_app, "call", call), (raising, "time", moment), (locks, "time", moment),
-        (reports, "time", moment), (locks, "Fleet", SimulatedFleet), (locks, "audit", mock.Mock()),
+        (reports, "time", moment), (locks, "Fleet", SimulatedFleet), (locks, "documents", mock.Mock()),
         (locks, "has_ended", lambda _: False), (raising, "RunRecord", mock.Mock()),
         (locks, "threading", mock.Mock(Thread=_thread)), (locks, "_held", []),
         (lock, "_note", lambda *_: None),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.local_gang import Local
+from tests.support.local_gang import Local, Notes
 from tests.support.waiting import until
 
 from orchestrator.gang.steps import down as down_steps
@@ -104,6 +104,8 @@ def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: LockAnswer, words
         with pytest.raises(LockHeld, match=words) as lost:
             still_ours(fleet, [GANG])
         assert (lost.value.where, lost.value.exit_code) == ("b", 6)
+        with pytest.raises(LockHeld):
+            down_steps.stop(fleet, [GANG], Notes(), now=True)
         still_ours(Fleet(GANG.nodes), [GANG])
     still_ours(fleet, [GANG])
 
