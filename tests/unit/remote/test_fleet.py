@@ -169,10 +169,16 @@ def test_closing_ends_work_and_connections(start_sshd: Callable[..., Sshd]) -> N
     assert isinstance(fleet.on_every(long).failures["node0"], Unreachable)
 
 
+def left_by(spec: NodeSpec) -> Connection:
+    """The connection that a fleet of this node leaves to the next one."""
+    with Fleet([spec], hands_over=True) as fleet:
+        (session,) = fleet.on_every(lambda session: session).values.values()
+    return cast(Connection, session)
+
+
 def test_a_fleet_leaves_its_idle_connections_to_the_next_one(sshd: Sshd) -> None:
     first = sshd.spec("a")
-    with Fleet([first], hands_over=True) as fleet:
-        (before,) = fleet.on_every(lambda session: session).values.values()
+    before = left_by(first)
     with Fleet([replace(first, gang="another")]) as fleet:
         (after,) = fleet.on_every(lambda session: session).values.values()
         assert after is before and after.spec.gang == "another"
@@ -187,8 +193,7 @@ def test_a_connection_that_may_not_be_the_right_one_is_opened_anew(
     sshd: Sshd, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     spec = sshd.spec("a")
-    with Fleet([spec], hands_over=True) as fleet:
-        (before,) = fleet.on_every(lambda session: session).values.values()
+    before = left_by(spec)
     if why == "another way":
         spec = replace(spec, reach=replace(spec.reach, python="python3.99"))
     elif why == "too old":
@@ -199,7 +204,7 @@ def test_a_connection_that_may_not_be_the_right_one_is_opened_anew(
         (after,) = fleet.on_every(lambda session: session).values.values()
         assert after is not before
         assert after.run("true", deadline_s=20).status == 0
-    assert not cast(Connection, before).alive
+    assert not before.alive
 
 
 def test_a_connection_at_work_is_not_handed_over() -> None:
@@ -219,6 +224,5 @@ def test_a_connection_at_work_is_not_handed_over() -> None:
 
 def test_a_connection_that_nobody_takes_is_closed(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.remote.fleet.KEPT_S", 0.05)
-    with Fleet([sshd.spec("a")], hands_over=True) as fleet:
-        (left,) = fleet.on_every(lambda session: session).values.values()
-    until(lambda: not cast(Connection, left).alive)
+    left = left_by(sshd.spec("a"))
+    until(lambda: not left.alive)

@@ -23,60 +23,23 @@ from orchestrator.node.engine.ras_words import Member, RasAnswer, RasVerdict, ju
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
 
 MISSING = """{
-  "nccl_version": "2.29.1",
-  "cuda_runtime_version": 13000,
-  "cuda_driver_version": 13000,
-  "timestamp": "2025-12-19 13:06:53",
-  "communicators_count": 1,
-  "communicators": [
-    {
-      "hash": "0xae94423cfbb2ef4a",
-      "secondary_hash": "0xb7e7187447156001:0xb8242ed28a71381e",
-      "size": 2,
-      "ranks_count": 1,
-      "missing_ranks_count": 1,
-      "ranks": [
-        {
-          "rank": 0,
-          "host": "172.16.64.245",
-          "pid": 1524344,
-          "cuda_dev": 0,
-          "nvml_dev": 0,
-          "status": {
-            "init_state": 0,
-            "async_error": 0,
-            "finalize_called": false,
-            "destroy_flag": false,
-            "abort_flag": false
-          },
-          "collective_counts": {
-            "Broadcast": 0,
-            "Reduce": 0,
-            "AllGather": 0,
-            "ReduceScatter": 0,
-            "AllReduce": 0
-          }
-        }
-      ],
-      "missing_ranks": [
-        {
-          "rank": 1,
-          "host": "172.16.64.245",
-          "pid": 1524345,
-          "cuda_dev": 1,
-          "nvml_dev": 1,
-          "status": {
-            "unresponsive": true,
-            "considered_dead": false
-          }
-        }
-      ]
-    }
-  ],
-  "ras": {
-    "collection_time_sec": 0.000,
-    "timeouts_count": 0
-  }
+  "nccl_version": "2.29.1", "cuda_runtime_version": 13000, "cuda_driver_version": 13000,
+  "timestamp": "2025-12-19 13:06:53", "communicators_count": 1,
+  "communicators": [{
+    "hash": "0xae94423cfbb2ef4a", "secondary_hash": "0xb7e7187447156001:0xb8242ed28a71381e",
+    "size": 2, "ranks_count": 1, "missing_ranks_count": 1,
+    "ranks": [{
+      "rank": 0, "host": "172.16.64.245", "pid": 1524344, "cuda_dev": 0, "nvml_dev": 0,
+      "status": {"init_state": 0, "async_error": 0, "finalize_called": false, "destroy_flag": false,
+                 "abort_flag": false},
+      "collective_counts": {"Broadcast": 0, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": 0}
+    }],
+    "missing_ranks": [{
+      "rank": 1, "host": "172.16.64.245", "pid": 1524345, "cuda_dev": 1, "nvml_dev": 1,
+      "status": {"unresponsive": true, "considered_dead": false}
+    }]
+  }],
+  "ras": {"collection_time_sec": 0.000, "timeouts_count": 0}
 }
 """
 
