@@ -47,8 +47,9 @@ class LineChild:
         """Readable when it has told something; -1 where it does not run."""
         return self._child.stdout.fileno() if self._child is not None and self._child.stdout is not None else -1
 
-    def start(self) -> bool:
-        """Start it unless it runs; False where one that was killed has not ended. Raises OSError."""
+    def ask(self, now: float) -> None:
+        """Send a question, to a new child where none runs; nobody is asked while one that was killed has not ended. One
+        that has ended says so when it is read. Raises OSError."""
         self._killed = [child for child in self._killed if child.poll() is None]
         if self._child is None and not self._killed:
             self._child = subprocess.Popen(
@@ -56,12 +57,8 @@ class LineChild:
                 stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
             os.set_blocking(self.fileno(), False)
-        return self._child is not None
-
-    def ask(self, now: float) -> None:
-        """Send a question. One that has ended says so when it is read."""
-        self.asked_at = now
         if self._child is not None and self._child.stdin is not None:
+            self.asked_at = now
             with contextlib.suppress(OSError):
                 self._child.stdin.write(b"?\n")
                 self._child.stdin.flush()

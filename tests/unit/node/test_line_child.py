@@ -39,9 +39,8 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
 
 def asked(child: LineChild, deadline_s: float = 20.0) -> dict[str, Any]:
     """As a reading asks."""
-    if child.runs:
-        child.read()
-    if child.asked_at is None and child.start():
+    child.read()
+    if child.asked_at is None:
         child.ask(time.monotonic())
     return gauges._answer(deadline_s)
 

@@ -89,8 +89,7 @@ class GpuMemory:
                 return
             self.close()
             self.answer, self.error = None, "NVML does not respond; the driver may hang"
-        if self._child.start():
-            self._child.ask(now)
+        self._child.ask(now)
 
     def take(self, now: float) -> bool:
         """Read the child's answers; True if there is a new one."""

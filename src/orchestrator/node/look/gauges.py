@@ -25,9 +25,8 @@ _hung: dict[str, str] = {}
 
 def read(fs_root: str, nvml_deadline_s: float) -> GaugesAnswer:
     """One reading; the GPUs are asked while the counters are read."""
-    if _nvml.runs:
-        _nvml.read()  # a late answer is to another question
-    if _nvml.asked_at is None and _nvml.start():
+    _nvml.read()  # a late answer is to another question
+    if _nvml.asked_at is None:
         _nvml.ask(time.monotonic())
     files = read_hardware(fs_root, {"RDMA counters": _read_ports}, hung=_hung)
     now = time.time()
