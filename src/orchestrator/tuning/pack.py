@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.engines.tuned_validity import Flaw, digest, flaws, read_name
@@ -70,8 +69,7 @@ def manifest(pack: Pack) -> str:
         "format": FORMAT,
         "kind": KIND,
         **pack.about,
-        **({"made": pack.made} if pack.made else {}),
-        **({"origin": pack.origin} if pack.origin else {}),
+        **{name: said for name, said in (("made", pack.made), ("origin", pack.origin)) if said},
         "files": {part: digest(text) for part, text in sorted(pack.texts.items())},
     }
     return json.dumps(document, indent=1) + "\n"
@@ -83,23 +81,26 @@ def read_pack(parts: Mapping[str, str], by_triton: Mapping[str, bool]) -> Pack:
     by_triton: whether a dialect's version keeps MoE configs apart by Triton version
     Raises ValueError with the reason why it can't be used.
     """
-    said = _manifest(parts)
-    pack = Pack(
-        dialect=str(said["dialect"]),
-        engine_version=str(said["engine_version"]),
-        device=str(said["device"]),
-        triton=str(said.get("triton") or ""),
-        made=str(said.get("made") or ""),
-        origin=str(said.get("origin") or ""),
-        texts={part: text for part, text in parts.items() if part != MANIFEST},
-    )
-    if pack.dialect not in by_triton:
-        raise ValueError(f"it is for {pack.dialect!r}; known are {', '.join(by_triton)}")
-    if not pack.texts:
+    if MANIFEST not in parts:
+        raise ValueError(f"it has no {MANIFEST}")
+    try:
+        said = json.loads(parts[MANIFEST])
+    except (ValueError, RecursionError) as wrong:
+        raise ValueError(f"its {MANIFEST} is not JSON: {wrong}") from None
+    if not isinstance(said, dict) or said.get("kind") != KIND:
+        raise ValueError(f"its {MANIFEST} is not one of tuned configs")
+    if said.get("format") != FORMAT:
+        raise ValueError(f"its format is {said.get('format')!r}, but this version reads {FORMAT}")
+    files, texts = said.get("files"), {part: text for part, text in parts.items() if part != MANIFEST}
+    if not isinstance(files, dict) or not all(isinstance(said.get(key), str) for key in _WANTED):
+        raise ValueError(f"its {MANIFEST} has no files, {', '.join(_WANTED)}")
+    if said["dialect"] not in by_triton:
+        raise ValueError(f"it is for {said['dialect']!r}; known are {', '.join(by_triton)}")
+    if not texts:
         raise ValueError("it contains no config")
-    _prove(pack, said["files"])
-    for part, text in pack.texts.items():
-        _judge(pack, part, text, apart=by_triton[pack.dialect])
+    pack = Pack(**{key: str(said.get(key) or "") for key in (*_WANTED, "triton", "made", "origin")}, texts=texts)
+    for part in sorted({*files, *texts}):
+        _judge(pack, part, files.get(part), apart=by_triton[pack.dialect])
     return pack
 
 
@@ -144,37 +145,17 @@ def part_name(folder: str, name: str, lookup: Lookup, moe_directory: str = "") -
     return f"moe/{version}/{name}" if lookup.by_triton and parent == root and triton_version(version) else ""
 
 
-def _manifest(parts: Mapping[str, str]) -> Mapping[str, Any]:
-    if MANIFEST not in parts:
-        raise ValueError(f"it has no {MANIFEST}")
-    try:
-        said = json.loads(parts[MANIFEST])
-    except (ValueError, RecursionError) as wrong:
-        raise ValueError(f"its {MANIFEST} is not JSON: {wrong}") from None
-    if not isinstance(said, dict) or said.get("kind") != KIND:
-        raise ValueError(f"its {MANIFEST} is not one of tuned configs")
-    if said.get("format") != FORMAT:
-        raise ValueError(f"its format is {said.get('format')!r}, but this version reads {FORMAT}")
-    files = said.get("files")
-    if not isinstance(files, dict) or not all(isinstance(said.get(key), str) for key in _TEXTS):
-        raise ValueError(f"its {MANIFEST} has no files, {', '.join(_TEXTS)}")
-    return said
+_WANTED = ("dialect", "engine_version", "device")
 
 
-_TEXTS = ("dialect", "engine_version", "device")
-
-
-def _prove(pack: Pack, wanted: Mapping[str, Any]) -> None:
-    for part in sorted({*wanted, *pack.texts}):
-        if part not in pack.texts:
-            raise ValueError(f"{part} is missing")
-        if part not in wanted:
-            raise ValueError(f"{part} is not listed in the manifest")
-        if digest(pack.texts[part]) != wanted[part]:
-            raise ValueError(f"{part} has been changed: its digest differs from the manifest")
-
-
-def _judge(pack: Pack, part: str, text: str, *, apart: bool) -> None:
+def _judge(pack: Pack, part: str, wanted: object, *, apart: bool) -> None:
+    """wanted: the digest that the manifest has, None where it lists no such file."""
+    if part not in pack.texts:
+        raise ValueError(f"{part} is missing")
+    if wanted is None:
+        raise ValueError(f"{part} is not listed in the manifest")
+    if digest(pack.texts[part]) != wanted:
+        raise ValueError(f"{part} has been changed: its digest differs from the manifest")
     match = _PART.fullmatch(part)
     said = read_name(match["name"]) if match else None
     if match is None or said is None or said.kernel != match["kernel"]:
@@ -186,7 +167,7 @@ def _judge(pack: Pack, part: str, text: str, *, apart: bool) -> None:
         )
     if said.device != pack.device:
         raise ValueError(f"{part} is for {said.device}, but the pack is for {pack.device}")
-    if wrong := unusable_for(match["name"], text):
+    if wrong := unusable_for(match["name"], pack.texts[part]):
         raise ValueError(f"{part}: {wrong.text}")
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import dialects, engine_of
@@ -64,20 +64,12 @@ _TARS = (".tar", ".tar.gz", ".tgz")
 def load_pack(path: Path) -> Pack:
     """A pack, proved and judged. Raises InputError with the reason where it can't be used."""
     try:
-        parts = dict(_of_folder(path) if path.is_dir() else _of_tar(path))
-        return _judged(parts)
+        return _judged(_parts(path))
     except OSError as error:
-        raise InputError(
-            f"can't be read: {error.strerror or error}",
-            where=str(path),
-            fix="create a pack with `l40s-deploy tuning pull PACK`",
-        ) from None
+        what, fix = f"can't be read: {error.strerror or error}", "create a pack"
     except (ValueError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as wrong:
-        raise InputError(
-            f"the pack is not valid: {wrong}",
-            where=str(path),
-            fix="nothing was written. Create the pack again with `l40s-deploy tuning pull PACK`",
-        ) from None
+        what, fix = f"the pack is not valid: {wrong}", "nothing was written. Create the pack again"
+    raise InputError(what, where=str(path), fix=f"{fix} with `l40s-deploy tuning pull PACK`")
 
 
 def save_pack(path: Path, pack: Pack) -> None:
@@ -109,35 +101,30 @@ def _judged(parts: Mapping[str, str]) -> Pack:
     return read_pack(parts, {name: one.engine(one.versions[-1]).tuned.by_triton for name, one in dialects().items()})
 
 
-def _of_folder(path: Path) -> Iterator[tuple[str, str]]:
-    for number, file in enumerate(sorted(file for file in path.rglob("*") if not file.is_dir())):
-        part = str(file.relative_to(path))
-        if number > MOST_PARTS:
-            raise ValueError(f"it has more than {MOST_PARTS} parts")
-        if file.is_symlink() or not file.is_file():
-            raise ValueError(f"{part} is not a regular file")
-        with file.open("rb") as content:
-            yield part, _text(part, content.read(LARGEST_PART + 1))
+def _parts(path: Path) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    for part, content in _of_folder(path) if path.is_dir() else _of_tar(path):
+        if content is None:
+            raise ValueError(f"{part!r} is not a regular file")
+        with content:
+            data = content.read(LARGEST_PART + 1)
+        if len(parts) == MOST_PARTS or len(data) > LARGEST_PART:
+            raise ValueError(f"it has more than {MOST_PARTS} parts, or {part} has more than {LARGEST_PART} bytes")
+        parts[part] = data.decode("utf-8")
+    return parts
 
 
-def _of_tar(path: Path) -> Iterator[tuple[str, str]]:
+def _of_folder(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    for file in sorted(file for file in path.rglob("*") if not file.is_dir()):
+        is_plain = file.is_file() and not file.is_symlink()
+        yield str(file.relative_to(path)), file.open("rb") if is_plain else None
+
+
+def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
     with tarfile.open(path, "r:*") as tar:
-        for number, entry in enumerate(tar):
-            if number > 2 * MOST_PARTS:
-                raise ValueError(f"it has more than {MOST_PARTS} parts")
-            if entry.isdir():
-                continue
-            part = entry.name.removeprefix("./")
-            content = tar.extractfile(entry) if entry.isreg() else None
-            if content is None:
-                raise ValueError(f"{part!r} is not a regular file")
-            yield part, _text(part, content.read(LARGEST_PART + 1))
-
-
-def _text(part: str, data: bytes) -> str:
-    if len(data) > LARGEST_PART:
-        raise ValueError(f"{part} is longer than {LARGEST_PART} bytes")
-    return data.decode("utf-8")
+        for entry in tar:
+            if not entry.isdir():
+                yield entry.name.removeprefix("./"), tar.extractfile(entry) if entry.isreg() else None
 
 
 def _write_folder(folder: Path, parts: Mapping[str, str]) -> None:
@@ -210,46 +197,28 @@ def _texts(published: Published, digests: Mapping[str, str], checkout: Path | No
 
     def one(path: str) -> str:
         inside = f"{published.folder}/{path}"
-        if checkout is not None:
-            place = str(checkout / inside)
-            content = _read(checkout / inside)
-        else:
-            place = published.address.format(commit=published.commit, file=urllib.parse.quote(inside))
-            content = _download(place, deadline)
-        found = hashlib.sha256(content).hexdigest()
-        if found != digests[path]:
-            raise VerificationDiffers(
-                f"its SHA-256 is {found}, wanted {digests[path]}",
-                where=place,
-                fix=f"nothing was written. Use the file of commit {published.commit}",
-            )
+        address = published.address.format(commit=published.commit, file=urllib.parse.quote(inside))
+        place = str(checkout / inside) if checkout else address
+        try:
+            if checkout:
+                with Path(place).open("rb") as file:
+                    content = file.read(LARGEST_PART + 1)
+            else:
+                content = downloaded(place, LARGEST_PART + 1, deadline - time.monotonic())
+        except OSError as error:
+            if checkout:
+                fix = "name a checkout of that commit with --checkout DIR"
+                raise InputError(f"can't be read: {error.strerror or error}", where=place, fix=fix) from None
+            fix = "clone the repository on a machine with access, check out the commit, and use --checkout DIR"
+            what = f"can't be downloaded: {getattr(error, 'reason', error)}"
+            raise Unreachable(what, where=place, fix=fix) from None
+        if (found := hashlib.sha256(content).hexdigest()) != digests[path]:
+            what, fix = f"its SHA-256 is {found}, wanted {digests[path]}", f"Use the file of commit {published.commit}"
+            raise VerificationDiffers(what, where=place, fix=f"nothing was written. {fix}")
         return content.decode("utf-8")
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return dict(zip(digests, pool.map(one, digests), strict=True))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(LARGEST_PART + 1)
-    except OSError as error:
-        raise InputError(
-            f"can't be read: {error.strerror or error}",
-            where=str(path),
-            fix="name a checkout of that commit with --checkout DIR",
-        ) from None
-
-
-def _download(address: str, deadline: float) -> bytes:
-    try:
-        return downloaded(address, LARGEST_PART + 1, deadline - time.monotonic())
-    except OSError as error:
-        raise Unreachable(
-            f"can't be downloaded: {getattr(error, 'reason', error)}",
-            where=address,
-            fix="clone the repository on a machine with access, check out the commit, and use --checkout DIR",
-        ) from None
 
 
 def load_published(name: str) -> Published:

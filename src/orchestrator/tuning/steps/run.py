@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
+from orchestrator.engines.tuned_wanted import device_name, wanted_files
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.jobs.messages import JobOrder
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
@@ -27,7 +27,6 @@ from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.deadlines import TUNE_RUN_S
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.profile import Stack
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
@@ -95,21 +94,19 @@ def run_tuning(inventory: Inventory, options: TuneOptions, progress: Progress) -
             fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down {gang.name}"
         )
         with GangLock(fleet, gang, options.command):
-            setup = _setup(inventory, fleet, gang, options)
+            run = _planned(inventory, fleet, gang, options, progress)
             if options.again:
-                forget_results(setup.key)
-            kept = kept_results(setup.key)
-            run = _TuneRun(setup, {job.id: kept[job.id] for job in setup.jobs if job.id in kept}, progress)
-            before = len(run.results)
+                forget_results(run.key)
+            before = run.begin(kept_results(run.key))
             answers = fleet.on_every(partial(run.on_node, token=fence(fleet, gang.name)))
     if run.queue.open and answers.failures and not answers.values:
         raise next(iter(answers.failures.values()))
-    pack, left = _pack(setup, run.results)
+    pack, left = run.pack()
     if pack.texts:
         save_pack(options.out, pack)
     return TunedGang(
         pack=pack,
-        jobs=setup.jobs,
+        jobs=run.jobs,
         results=run.results,
         before=before,
         failed={**run.failed, **run.queue.lost},
@@ -119,22 +116,7 @@ def run_tuning(inventory: Inventory, options: TuneOptions, progress: Progress) -
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TuningSetup:
-    """requests: as the engine would be staged, by node; wanted: the files; key: of the kept results"""
-
-    gang: GangSpec
-    stack: Stack
-    requests: Mapping[str, StagingRequest]
-    wanted: tuple[Wanted, ...]
-    jobs: tuple[TuneJob, ...]
-    spaces: Mapping[str, tuple[Tile, ...]]
-    gpu: str
-    versions: Mapping[str, str]
-    key: str
-
-
-def _setup(inventory: Inventory, fleet: Fleet, gang: GangSpec, options: TuneOptions) -> _TuningSetup:
+def _planned(inventory: Inventory, fleet: Fleet, gang: GangSpec, options: TuneOptions, progress: Progress) -> _TuneRun:
     asked = replace(options.plan, gangs=(gang.name,))
     planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")
     plan = planned.plan.gangs[0]
@@ -148,80 +130,97 @@ def _setup(inventory: Inventory, fleet: Fleet, gang: GangSpec, options: TuneOpti
             where=f"gang {gang.name}",
             fix="tune on nodes with the same GPUs and the same stack: choose other gangs, or run `l40s-deploy prepare`",
         )
-    versions = next(iter(held.values())).versions
-    gpu, own = next(iter(gpus.values())), moe_directory(gang.leader, stack)
-    wanted = wanted_files(
-        profile, plan.layout, engine_of(stack).tuned, gpu=gpu, triton=versions.get("triton", ""), moe_directory=own
-    )
-    jobs = jobs_of(profile, wanted, options.batches or BATCHES)
+    gpu, triton, own = next(iter(gpus.values())), tritons.pop(), moe_directory(gang.leader, stack)
+    rules = engine_of(stack).tuned
+    wanted = wanted_files(profile, plan.layout, rules, gpu=gpu, triton=triton, moe_directory=own)
+    needed = tuple(one for one in wanted if not one.optional)
+    jobs = jobs_of(profile, needed, options.batches or BATCHES)
     if not jobs:
         raise InputError(
             f"no kernel of {profile.name} reads a tuned config in {stack.name}",
             where=f"profile {profile.name}",
             fix="no tuning needed: its matrices do not run in Triton kernels",
         )
-    spaces = {one.name: candidates(one.name, options.most) for one in wanted if not one.optional}
-    marks = (stack.engine_version, versions.get("triton", ""), gpu, stack.device, options.most, sorted(spaces))
-    return _TuningSetup(
-        gang=gang,
-        stack=stack,
+    marks = (stack.engine_version, triton, gpu, stack.device, options.most, sorted(one.name for one in needed))
+    pack = Pack(
+        dialect=stack.dialect,
+        engine_version=next(iter(held.values())).versions.get("sglang", stack.engine_version),
+        device=device_name(gpu),
+        triton=triton,
+        texts={},
+        made=MEASURED if stack.device == "cuda" else INTERPRETED,
+    )
+    return _TuneRun(
+        gang=gang.name,
         requests=requests,
-        wanted=wanted,
+        parts={one.name: part_name(one.folder, one.name, rules, own) for one in needed},
         jobs=jobs,
-        spaces=spaces,
-        gpu=gpu,
-        versions=versions,
+        spaces={one.name: candidates(one.name, options.most) for one in needed},
+        empty=pack,
         key=f"{profile.name}-{short_digest([str(mark) for mark in marks])}",
+        progress=progress,
     )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _TuneRun:
-    """One run on all nodes. Written by one thread a node."""
+    """One run on all nodes. Written by one thread a node.
 
-    setup: _TuningSetup
-    results: dict[str, Mapping[str, Any]]
+    requests: as the engine would be staged, by node; parts: of the pack, by file name; empty: the pack without its
+    files; key: of the kept results
+    """
+
+    gang: str
+    requests: Mapping[str, StagingRequest]
+    parts: Mapping[str, str]
+    jobs: tuple[TuneJob, ...]
+    spaces: Mapping[str, tuple[Tile, ...]]
+    empty: Pack
+    key: str
     progress: Progress
-    queue: JobQueue = field(init=False)
+    results: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    queue: JobQueue = field(init=False)
     _trying: dict[str, str] = field(default_factory=dict)
     _begin: float = field(default_factory=time.monotonic)
     _found: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __post_init__(self) -> None:
-        self.queue = JobQueue(job for job in self.setup.jobs if job.id not in self.results)
+    def begin(self, kept: Mapping[str, Mapping[str, Any]]) -> int:
+        """With an earlier run's results; returns how many of them are of this run's jobs."""
+        self.results = {job.id: kept[job.id] for job in self.jobs if job.id in kept}
+        self.queue = JobQueue(job for job in self.jobs if job.id not in self.results)
         self._say()
+        return len(self.results)
 
     def on_node(self, session: Session, token: str) -> None:
         """Take jobs until there are none. Raises the node's failure; its jobs then go to other nodes."""
         name = session.spec.name
-        staged = self.setup.requests[name]
+        staged = self.requests[name]
         gpus = len(staged.gpus) or len(staged.tp_ranks)
         while jobs := self.queue.take(ROUNDS * gpus):
             why = f"{name}: its tuner exited twice without a result: check the node's kernel log (`journalctl -k`)"
             try:
                 order = self._order(staged, jobs, gpus)
-                follow(session, self.setup.gang.name, order, TuneLine, partial(self._take, name), token)
+                follow(session, self.gang, order, TuneLine, partial(self._take, name), token)
             except DeployError as failure:
                 why = f"{failure.where}: {failure.what}"
                 raise
             finally:
                 self.queue.give_back(jobs, why)
                 with self._lock:
-                    ours = [place for place in self._trying if place.startswith(f"{name} ")]
-                    for place in ours:
-                        del self._trying[place]
+                    others = {place: job for place, job in self._trying.items() if not place.startswith(f"{name} ")}
+                    self._trying = others
 
     def _order(self, staged: StagingRequest, jobs: tuple[TuneJob, ...], gpus: int) -> JobOrder:
-        spaces = {job.space: self.setup.spaces[job.space] for job in jobs}
+        spaces = {job.space: self.spaces[job.space] for job in jobs}
         return in_its_place(
             PROGRAM,
             "tuning",
             in_place_of(staged),
             TunersOrder(device=staged.device, gpus=gpus, spaces=spaces, jobs=jobs),
             deadline_s=TUNE_RUN_S,
-            beside=f"stop it with `l40s-deploy down {self.setup.gang.name}`",
+            beside=f"stop it with `l40s-deploy down {self.gang}`",
             too_long="run the same command again: what is done is kept",
         )
 
@@ -229,49 +228,32 @@ class _TuneRun:
         place = f"{node} GPU {line.gpu}"
         with self._lock:
             if line.job:
-                result = {**line.as_json(), "node": node}
-                keep_result(self.setup.key, result)
-                self.results[line.job] = result
+                self.results[line.job] = {**line.as_json(), "node": node}
+                keep_result(self.key, self.results[line.job])
                 self._found += 1
-                self.queue.end(line.job)
             if line.failed:
                 self.failed[line.failed] = f"{place}: {line.what}"
-                self.queue.end(line.failed)
-            if line.begun:
-                self._trying[place] = line.begun
-            if line.trying:
-                self._trying[place] = f"{line.trying}: {line.tried} of {line.of}"
+            if line.job or line.failed:
+                self.queue.end(line.job or line.failed)
+            if line.begun or line.trying:
+                self._trying[place] = line.begun or f"{line.trying}: {line.tried} of {line.of}"
             self._say()
 
     def _say(self) -> None:
-        jobs, over = len(self.setup.jobs), len(self.results) + len(self.failed)
+        jobs, over = len(self.jobs), len(self.results) + len(self.failed)
         pace = (time.monotonic() - self._begin) / self._found if self._found else None
-        left = None if pace is None else pace * (jobs - over)
-        self.progress(over, jobs, left, dict(self._trying))
+        self.progress(over, jobs, None if pace is None else pace * (jobs - over), dict(self._trying))
 
-
-def _pack(setup: _TuningSetup, results: Mapping[str, Mapping[str, Any]]) -> tuple[Pack, dict[str, str]]:
-    """Every file with a result, judged once more as any other file is."""
-    texts, left = dict[str, str](), dict[str, str]()
-    rules, own = engine_of(setup.stack).tuned, moe_directory(setup.gang.leader, setup.stack)
-    for one in setup.wanted:
-        mine = [job for job in setup.jobs if job.space == one.name and job.id in results]
-        if one.optional or not mine:
-            continue
-        text = config_text({job.batch: results[job.id]["config"] for job in mine})
-        if wrong := unusable_for(one.name, text):
-            left[one.name] = wrong.text
-        else:
-            texts[part_name(one.folder, one.name, rules, own)] = text
-    pack = Pack(
-        dialect=setup.stack.dialect,
-        engine_version=setup.versions.get("sglang", setup.stack.engine_version),
-        device=device_name(setup.gpu),
-        triton=setup.versions.get("triton", ""),
-        texts=texts,
-        made=MEASURED if setup.stack.device == "cuda" else INTERPRETED,
-    )
-    return pack, left
+    def pack(self) -> tuple[Pack, dict[str, str]]:
+        """Every file with a result, judged once more as any other file is; and why others are left out."""
+        tiles: dict[str, dict[int, Tile]] = {}
+        for job in self.jobs:
+            if job.id in self.results:
+                tiles.setdefault(job.space, {})[job.batch] = self.results[job.id]["config"]
+        texts = {name: config_text(of) for name, of in tiles.items()}
+        left = {name: flaw.text for name, text in texts.items() if (flaw := unusable_for(name, text))}
+        kept = {self.parts[name]: text for name, text in texts.items() if name not in left}
+        return replace(self.empty, texts=kept), left
 
 
 def tuned_json(done: TunedGang, out: Path) -> dict[str, Any]:
