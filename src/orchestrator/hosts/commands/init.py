@@ -67,8 +67,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     _show_logins(logins.values, screen)
     _refuse(logins.failures, screen)
     with patience(screen, f"inspecting {counted(len(nodes), 'node')}"):
-        seen = init.see(nodes, logins.values)
-    screen.say(f"network: {seen.network}" if seen.network else "network: the nodes share no IPv4 network")
+        seen, network = init.see(nodes, logins.values)
+    screen.say(f"network: {network or 'the nodes share no IPv4 network'}")
     init.write(args.out, request, seen, logins.values)
     screen.out.print(printable(f"{args.out} written"))
     return _doctor(args.out, any(login.sudo for login in logins.values.values()), screen)

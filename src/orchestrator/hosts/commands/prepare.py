@@ -6,7 +6,6 @@ import argparse
 import getpass
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,18 +208,16 @@ class _PrepareProgress(LivePicture):
 
 def _document(outcome: PrepareResult, check: bool, progress: _PrepareProgress) -> dict[str, Any]:
     results, failures = outcome.results.values, outcome.results.failures
-    nodes = []
-    for name in outcome.nodes:
-        seen = progress.nodes.get(name, _HostProgress())
-        nodes.append(
-            {
-                "name": name,
-                "result": asdict(results[name]) if name in results else None,
-                "changes": seen.changes,
-                "remarks": seen.remarks,
-                "error": failures[name].as_json() if name in failures else None,
-            }
-        )
+    nodes = [
+        {
+            "name": name,
+            "result": asdict(results[name]) if name in results else None,
+            "changes": seen.changes,
+            "remarks": seen.remarks,
+            "error": failures[name].as_json() if name in failures else None,
+        }
+        for name, seen in ((name, progress.nodes.get(name, _HostProgress())) for name in outcome.nodes)
+    ]
     return {"check": check, "seconds": round(outcome.seconds, 3), "nodes": nodes}
 
 
@@ -244,21 +241,11 @@ def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PreparePro
 def _show_progress(outcome: PrepareResult, check: bool, progress: _PrepareProgress, screen: Screen) -> None:
     """Remarks, and in a rehearsal what would change, each once with the nodes that it is of."""
     seen = {name: progress.nodes[name] for name in outcome.nodes if name in progress.nodes}
-    if check:
-        for text, names in _together({name: list(map(_with_diff, one.changes)) for name, one in seen.items()}):
-            task, _, diff = text.partition("\n")
-            screen.out.print(printable(f"{names}: {task}"), style="bold")
-            for line in diff.splitlines():
-                screen.out.print(printable(f"    {line}"))
-    for text, names in _together({name: one.remarks for name, one in seen.items()}):
-        screen.out.print(printable(f"{names}: {text}"))
-
-
-def _with_diff(change: Mapping[str, str]) -> str:
-    return f"{change['task']}\n{change['diff']}".rstrip()
-
-
-def _together(said: dict[str, list[str]]) -> list[tuple[str, str]]:
-    """Each text once, with the names of the nodes that said it."""
-    names = collected((text, name) for name, texts in said.items() for text in texts)
-    return [(text, ", ".join(who)) for text, who in names.items()]
+    changes = ((f"{change['task']}\n{change['diff']}", name) for name, one in seen.items() for change in one.changes)
+    for text, names in collected(changes if check else ()).items():
+        task, *diff = text.splitlines()
+        screen.out.print(printable(f"{', '.join(names)}: {task}"), style="bold")
+        for line in diff:
+            screen.out.print(printable(f"    {line}"))
+    for text, names in collected((text, name) for name, one in seen.items() for text in one.remarks).items():
+        screen.out.print(printable(f"{', '.join(names)}: {text}"))

@@ -13,7 +13,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +96,8 @@ def write_bundle(
     fresh = path.with_name(f"{path.name}.new")
     try:
         with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as tar:
-            _add_text(tar, MANIFEST, json.dumps(manifest, indent=1))
-            _add_text(tar, REQUIREMENTS, requirements)
+            for name, text in ((MANIFEST, json.dumps(manifest, indent=1)), (REQUIREMENTS, requirements)):
+                tar.addfile(_entry(name, len(text.encode())), io.BytesIO(text.encode()))
             for name, file in files.items():
                 with file.open("rb") as content:
                     tar.addfile(_entry(name, file.stat().st_size), content)
@@ -120,7 +120,8 @@ def read_bundle(path: Path) -> StackBundle:
         requirements = ""
         while entry := tar.next():
             digest = wanted.pop(entry.name, None)
-            if digest is None or not entry.isreg() or not _may_hold(entry.name):
+            is_part = any(pattern.fullmatch(entry.name) for pattern in _PARTS.values())
+            if digest is None or not entry.isreg() or not (is_part or entry.name == REQUIREMENTS):
                 raise ValueError(f"{entry.name!r} does not belong in it")
             content = _opened(tar, entry)
             if entry.name == REQUIREMENTS:
@@ -133,10 +134,6 @@ def read_bundle(path: Path) -> StackBundle:
         if wanted:
             raise ValueError(f"{sorted(wanted)[0]} is missing")
         return _bundle(path, manifest, requirements)
-
-
-def _may_hold(name: str) -> bool:
-    return name == REQUIREMENTS or any(pattern.fullmatch(name) for pattern in _PARTS.values())
 
 
 def stack_in(path: Path) -> str:
@@ -230,11 +227,6 @@ def _opened(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
     return content
 
 
-def _add_text(tar: tarfile.TarFile, name: str, text: str) -> None:
-    content = text.encode()
-    tar.addfile(_entry(name, len(content)), io.BytesIO(content))
-
-
 def _entry(name: str, size: int) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode, entry.uname, entry.gname = size, 0o644, "root", "root"
@@ -313,12 +305,10 @@ def refuse_without(stack: Stack) -> None:
         )
 
 
-def with_brought(lock: str, found: dict[str, Path]) -> str:
+def with_brought(lock: str, found: Mapping[str, Path]) -> str:
     """The lock with these wheels, by their SHA-256 where it asks for digests."""
-    if REQUIRE in lock.splitlines():
-        lines = [f"{pin} --hash=sha256:{sha256(file.open('rb'))}" for pin, file in found.items()]
-    else:
-        lines = list(found)
+    proved = REQUIRE in lock.splitlines()
+    lines = (f"{pin} --hash=sha256:{sha256(file.open('rb'))}" if proved else pin for pin, file in found.items())
     return "\n".join([lock.rstrip("\n"), *lines, ""])
 
 
@@ -326,7 +316,8 @@ def _wheel(stack: Stack, pin: str, words: str, folder: str) -> Path:
     name, _, version = pin.partition("==")
     begins = f"{plain(name).replace('-', '_')}-{version}"
     place = Path(folder).expanduser() if folder and "://" not in folder else None
-    found = [file for file in _files(place) if re.match(rf"{re.escape(begins)}[-+]", file.name.lower())]
+    files = sorted(place.glob("*.whl")) if place else []
+    found = [file for file in files if re.match(rf"{re.escape(begins)}[-+]", file.name.lower())]
     if len(found) == 1:
         return found[0]
     if found:
@@ -340,7 +331,3 @@ def _wheel(stack: Stack, pin: str, words: str, folder: str) -> Path:
         where=f"stack {stack.name}",
         fix=f"{words}; then add --find-links DIR with the folder that holds it",
     )
-
-
-def _files(place: Path | None) -> Sequence[Path]:
-    return sorted(place.glob("*.whl")) if place and place.is_dir() else ()

@@ -16,7 +16,7 @@ from orchestrator.model.deadlines import ANSWER_S, INIT_CONNECT_S
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.topology import NETWORKS, Area, Topology
+from orchestrator.model.topology import NETWORKS, Area
 from orchestrator.planning.choices import not_read
 from orchestrator.records.documents import write_whole
 from orchestrator.remote import ssh_way
@@ -52,14 +52,6 @@ class Login:
     user: str
     root: bool
     sudo: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeNetworks:
-    """network: why these addresses; '' if the nodes share none."""
-
-    nodes: tuple[FirstNode, ...]
-    network: str
 
 
 def refuse_existing(path: Path) -> None:
@@ -124,18 +116,22 @@ def log_in(nodes: Sequence[NodeSpec]) -> PerNode[Login]:
         return fleet.on_every(_who)
 
 
-def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> NodeNetworks:
-    """GPUs and the shared network of nodes on which we can log in. Raises the failure of a node that can't be read."""
+def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> tuple[Sequence[NodeSpec], str]:
+    """Nodes on which we can log in, with their GPUs (0: none) and the addresses in the network that they share; and why
+    in that one, '' where they share none. Raises the failure of a node that can't be read."""
     able = [replace(node, reach=replace(node.reach, become=_becomes(logins.values()))) for node in nodes]
     with Fleet(able, connect_deadline_s=INIT_CONNECT_S) as fleet:
         topologies = {name: build(snapshot) for name, snapshot in look(fleet, able).all().items()}
     for name, topology in topologies.items():
         if lacking := topology.lacks(*NETWORKS, Area.PCI, Area.GPUS):
             raise not_read(name, lacking, "what to write of it", "write the inventory by hand")
-    return _seen(nodes, topologies)
+    found = tcp_interface(topologies)
+    addresses = {name: choice.address for name, choice in found.items()}
+    seen = [replace(node, gpus=len(topologies[node.name].gpus), address=addresses.get(node.name)) for node in nodes]
+    return seen, next((choice.reason for choice in found.values()), "")
 
 
-def write(path: Path, request: InitRequest, seen: NodeNetworks, logins: Mapping[str, Login]) -> None:
+def write(path: Path, request: InitRequest, seen: Sequence[NodeSpec], logins: Mapping[str, Login]) -> None:
     """The annotated inventory, complete or not at all; an existing file stays. Raises InputError."""
     refuse_existing(path)
     chosen: dict[str, object] = {
@@ -149,7 +145,7 @@ def write(path: Path, request: InitRequest, seen: NodeNetworks, logins: Mapping[
         (data_dir("inventory") / "reference.yml").read_text("utf-8"),
         path=str(path),
         gang=request.gang,
-        nodes=seen.nodes,
+        nodes=seen,
         variables={name: value for name, value in chosen.items() if value},
     )
     write_whole(path, text, over=False, folders=0o777, fix="use --out FILE in a writable directory")
@@ -175,20 +171,6 @@ def _who(session: Session) -> Login:
     return Login(user, root=False, sudo="" if tried.status == 0 else tried.err.decode("utf-8", "replace").strip())
 
 
-def _seen(nodes: Sequence[NodeSpec], topologies: Mapping[str, Topology]) -> NodeNetworks:
-    choices = tcp_interface(topologies)
-    first = tuple(
-        FirstNode(
-            name=node.name,
-            host=node.reach.host,
-            address=choices[node.name].address if choices else "",
-            gpus=len(topologies[node.name].gpus),
-        )
-        for node in nodes
-    )
-    return NodeNetworks(first, next(iter(choices.values())).reason if choices else "")
-
-
 _HEADER = """\
 # Written by `l40s-deploy init`. An ordinary Ansible inventory: `ansible -i {path} all -m ping` reads the same file.
 #
@@ -196,25 +178,15 @@ _HEADER = """\
 # rank, the first host is the leader and serves HTTP. Variables can be set for any host or group, in group_vars/ and in
 # host_vars/. Lines that are commented out show a default or a choice.
 """
-_PLAIN = re.compile(r"[A-Za-z_/~][A-Za-z0-9_./~@-]*")
-_LIKE_OTHER_TYPES = re.compile(r"(?i)y|yes|n|no|on|off|true|false|null|~")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstNode:
-    """ansible_host is left out where it is the name; address: in the network that all nodes share, '' for none."""
-
-    name: str
-    host: str
-    address: str = ""
-    gpus: int = 0
+_PLAIN = re.compile(r"[A-Za-z_/~][A-Za-z0-9_./~@-]*|\d+\.\d+\.\d+\.\d+")
+_OTHER_TYPES = re.compile(r"(?i)y|yes|n|no|on|off|true|false|null|~")
 
 
 def first_inventory(
-    reference: str, *, path: str, gang: str, nodes: Sequence[FirstNode], variables: Mapping[str, object]
+    reference: str, *, path: str, gang: str, nodes: Sequence[NodeSpec], variables: Mapping[str, object]
 ) -> str:
-    """reference: the text of inventory/reference.yml. variables: values for all nodes, by name; what is not named keeps
-    the reference's line, but ansible_user, which is commented out."""
+    """reference: the text of inventory/reference.yml. nodes: with their GPUs, 0 for none. variables: values for all
+    nodes, by name; what is not named keeps the reference's line, but ansible_user, which is commented out."""
     gpus = Counter(node.gpus for node in nodes if node.gpus)
     most = gpus.most_common(1)[0][0] if gpus else 0
     body = reference[reference.index("\ngangs:\n") :]
@@ -231,15 +203,13 @@ def first_inventory(
     return _HEADER.format(path=path) + body
 
 
-def _host(node: FirstNode, most: int) -> str:
-    facts: dict[str, object] = {}
-    if node.host != node.name:
-        facts["ansible_host"] = node.host
-    if node.address:
-        facts["l40s_address"] = node.address
-    if node.gpus and node.gpus != most:
-        facts["l40s_gpus"] = node.gpus
-    shown = ", ".join(f"{name}: {_yaml(value)}" for name, value in facts.items())
+def _host(node: NodeSpec, most: int) -> str:
+    facts = {
+        "ansible_host": node.reach.host if node.reach.host != node.name else "",
+        "l40s_address": node.address,
+        "l40s_gpus": node.gpus if node.gpus != most else 0,
+    }
+    shown = ", ".join(f"{name}: {_yaml(value)}" for name, value in facts.items() if value)
     return f"        {_yaml(node.name)}:{f' {{{shown}}}' if shown else ''}\n"
 
 
@@ -253,9 +223,7 @@ def _with(body: str, name: str, value: object) -> str:
 
 
 def _yaml(value: object) -> str:
-    """A value as YAML reads it back: JSON is YAML, and plain words need no quotes."""
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and not _LIKE_OTHER_TYPES.fullmatch(value):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"\d+\.\d+\.\d+\.\d+", value):
-        return value
-    return json.dumps(value)
+    """A value as YAML reads it back: JSON is YAML, and plain words and addresses need no quotes."""
+    text = str(value)
+    is_plain = _PLAIN.fullmatch(text) and not _OTHER_TYPES.fullmatch(text)
+    return text if isinstance(value, str) and is_plain else json.dumps(value)

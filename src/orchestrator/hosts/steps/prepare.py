@@ -134,19 +134,17 @@ def play_variables(
         return _become(request)
     bundle = read_bundle(request.bundle) if request.bundle else None
     parts = _unpacked(bundle, folder) if bundle else {}
-    hosts = {node.name: _host(node, request, bundle, parts) for node in nodes}
-    variables = {"prepare_hosts": hosts, **_become(request)}
+    variables = {
+        "prepare_hosts": {node.name: _host(node, request, bundle, parts) for node in nodes},
+        **_become(request),
+    }
     if router is not None and request.router_bundle:
         its_own = read_bundle(request.router_bundle)
         lock = folder / "router-requirements.txt"
         lock.write_text(its_own.lock)
-        variables["prepare_router"] = {
-            "venv": router.venv,
-            "find_links": "",
-            "bundle": str(its_own.path.absolute()),
-            "lock": str(lock),
-            "python": its_own.python,
-        }
+        place = str(its_own.path.absolute())
+        given = {"find_links": "", "bundle": place, "lock": str(lock), "python": its_own.python}
+        variables["prepare_router"] = {"venv": router.venv, **given}
     elif router is not None and not request.bundle:
         variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
     return variables
@@ -298,17 +296,16 @@ def _stack_and_lock(
 def _refuse_another(bundle: StackBundle, stack: Stack, node: str) -> None:
     """Another stack's; packages for a stack in a container, or an image for one in a virtual environment: nothing would
     be installed."""
-    what = ""
+    build = f"with `l40s-deploy stack build {stack.name} --out FILE`"
     if bundle.stack != stack.name:
-        what = f"contains the stack {bundle.stack}, but {node} needs {stack.name}"
-        fix = f"build one with `l40s-deploy stack build {stack.name} --out FILE`"
+        what, fix = f"the stack {bundle.stack}, but {node} needs {stack.name}", f"build one {build}"
     elif bundle.image != (stack.install != "venv"):
         holds = "a container image" if bundle.image else "packages"
-        what = f"contains {holds}, but the file of the stack {stack.name} has `install: {stack.install}`"
-        of = "use the stack file that the bundle was built from with --stack"
-        fix = f"{of}, or build the bundle again with `l40s-deploy stack build`"
-    if what:
-        raise InputError(what, where=str(bundle.path), fix=fix)
+        what = f"{holds}, but the file of the stack {stack.name} has `install: {stack.install}`"
+        fix = f"use the stack file that the bundle was built from with --stack, or build it again {build}"
+    else:
+        return
+    raise InputError(f"contains {what}", where=str(bundle.path), fix=fix)
 
 
 def _become(request: PrepareRequest) -> dict[str, Any]:

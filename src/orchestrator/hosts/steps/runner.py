@@ -167,11 +167,24 @@ class _PlaybookRun:
         if self._broken is not None:
             raise self._broken
         if not self._at:
-            raise self._never_began(said)
+            raise self._unfinished("ansible-playbook", said)
         for host in self._at.keys() - self._failures.keys() - self._counts.keys():
-            self._failures[host] = self._left_unfinished(host, said)
+            self._failures[host] = self._unfinished(host, said)
         done = {host: counts for host, counts in self._counts.items() if host not in self._failures}
         return PerNode(done, self._failures)
+
+    def _unfinished(self, where: str, said: str) -> DeployError:
+        """What became of a host that was at a task when the run ended, or of a run that never came to one.
+
+        said: Ansible's output
+        """
+        task, late = self._at.get(where), f"within {self._deadline_s:.0f} s"
+        if self._timed_out:
+            what = f"no task started {late}" if task is None else f"did not end {late}; last task: {task!r}"
+            return Unreachable(what, where=where, fix=_AGAIN)
+        if task is None:
+            return InputError(said, where=where, fix="fix what the message names")
+        return NodeError(f"Ansible ended at {task!r}: {said}", where=where, fix=_AGAIN)
 
     def _should_be_killed(self) -> bool:
         """ansible-runner asks this again and again, and kills with SIGKILL; Ansible gets SIGTERM and some time first.
@@ -186,21 +199,6 @@ class _PlaybookRun:
             if self._pid:
                 os.kill(self._pid, signal.SIGTERM)
         return time.monotonic() - self._term_sent_at > (GRACE_S if self._pid else 0.0)
-
-    def _never_began(self, said: str) -> DeployError:
-        """Why no task was started on any host. said: Ansible's output"""
-        if self._timed_out:
-            what = f"no task started within {self._deadline_s:.0f} s"
-            return Unreachable(what, where="ansible-playbook", fix=_AGAIN)
-        return InputError(said, where="ansible-playbook", fix="fix what the message names")
-
-    def _left_unfinished(self, host: str, said: str) -> DeployError:
-        """What became of a host that was at a task when the run ended."""
-        task = self._at[host]
-        if self._timed_out:
-            what = f"did not end within {self._deadline_s:.0f} s; last task: {task!r}"
-            return Unreachable(what, where=host, fix=_AGAIN)
-        return NodeError(f"Ansible ended at {task!r}: {said}", where=host, fix=_AGAIN)
 
     def _hear(self, event: Mapping[str, Any]) -> bool:
         """ansible-runner's event handler; False: keep no file of the event."""
@@ -246,36 +244,27 @@ _OUTCOMES: Mapping[str, Outcome] = {
 
 def _step(kind: str, data: Mapping[str, Any]) -> HostEvent | None:
     """What an event `runner_on_<kind>` says, None where it is of no interest."""
-    result = data.get("res") or {}
-    outcome = _outcome(kind, data, result)
-    if outcome is None:
+    result, outcome = data.get("res") or {}, _OUTCOMES.get(kind)
+    if outcome is None or (outcome == "failed" and data.get("ignore_errors")):
         return None
+    message = ""
+    if outcome == "failed":
+        message = failure_message(result)
+    elif outcome == "unreachable":
+        message = unreachable_message(result)
+    elif outcome == "ok" and str(data.get("task_action")).endswith("debug"):
+        outcome, message = "remark", str(result.get("msg") or "")
+    elif outcome == "ok" and result.get("changed"):
+        outcome = "changed"
     return HostEvent(
         host=str(data.get("host")),
         task=str(data.get("task") or ""),
         outcome=outcome,
-        message=_said(outcome, result),
+        message=message,
         seconds=float(data.get("duration") or 0.0),
         role=str(data.get("role") or ""),
         diff=diff_text(result) if outcome in ("ok", "changed") else "",
     )
-
-
-def _said(outcome: Outcome, result: Mapping[str, Any]) -> str:
-    """What of a task's result an operator reads."""
-    if outcome == "failed":
-        return failure_message(result)
-    if outcome == "unreachable":
-        return unreachable_message(result)
-    return str(result.get("msg") or "") if outcome == "remark" else ""
-
-
-def _outcome(kind: str, data: Mapping[str, Any], result: Mapping[str, Any]) -> Outcome | None:
-    if kind == "ok" and str(data.get("task_action")).endswith("debug"):
-        return "remark"
-    if kind == "ok" and result.get("changed"):
-        return "changed"
-    return None if kind == "failed" and data.get("ignore_errors") else _OUTCOMES.get(kind)
 
 
 def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str, str]:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen
 from orchestrator.hosts.commands import init as init_verb
-from orchestrator.hosts.steps.init import FirstNode, InitRequest, first_inventory, nodes_of, refuse_existing
+from orchestrator.hosts.steps.init import InitRequest, first_inventory, nodes_of, refuse_existing
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import Inventory, NodeSpec, Reach
 
 REFERENCE = (data_dir("inventory") / "reference.yml").read_text()
 
@@ -48,7 +48,11 @@ def test_what_the_options_do_not_say_is_asked_for_the_key_too(
     assert all(option in ("HOST ...", "--user USER", "--key FILE") for _, option in said)
 
 
-def written(folder: Path, *nodes: FirstNode, gang: str = "gang0", **variables: object) -> Inventory:
+def node(name: str, host: str = "", address: str | None = None, gpus: int = 0) -> NodeSpec:
+    return NodeSpec(name=name, gang="g", node_rank=0, reach=Reach(host=host or name), address=address, gpus=gpus)
+
+
+def written(folder: Path, *nodes: NodeSpec, gang: str = "gang0", **variables: object) -> Inventory:
     text = first_inventory(REFERENCE, path="hosts.yml", gang=gang, nodes=nodes, variables=variables)
     (folder / "hosts.yml").write_text(text)
     return load_inventory(folder / "hosts.yml")
@@ -57,9 +61,9 @@ def written(folder: Path, *nodes: FirstNode, gang: str = "gang0", **variables: o
 def test_hosts_and_values_stand_in_the_annotated_reference(tmp_path: Path) -> None:
     inventory = written(
         tmp_path,
-        FirstNode(name="l40s-1", host="10.0.0.2", address="10.1.0.2", gpus=8),
-        FirstNode(name="l40s-0", host="l40s-0", gpus=8),
-        FirstNode(name="n", host="n", gpus=4),
+        node("l40s-1", "10.0.0.2", "10.1.0.2", gpus=8),
+        node("l40s-0", gpus=8),
+        node("n", gpus=4),
         gang="first",
         ansible_user="deploy",
         ansible_port=2222,
@@ -81,7 +85,7 @@ def test_hosts_and_values_stand_in_the_annotated_reference(tmp_path: Path) -> No
 
 
 def test_what_nobody_said_is_left_to_ssh(tmp_path: Path) -> None:
-    (gang,) = written(tmp_path, FirstNode(name="n0", host="n0")).gangs
+    (gang,) = written(tmp_path, node("n0")).gangs
     reach = gang.leader.reach
     assert (reach.user, reach.port, reach.key_file, reach.become, gang.leader.gpus) == (None, None, None, False, 8)
 
@@ -90,10 +94,10 @@ def test_what_nobody_said_is_left_to_ssh(tmp_path: Path) -> None:
 def test_any_text_is_read_back_or_refused(name: str, address: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
     try:
-        (node,) = written(folder, FirstNode(name=f"n{name}", host="h", address=address)).nodes
+        (read,) = written(folder, node(f"n{name}", "h", address)).nodes
     except InputError:
         return
-    assert (node.name, node.address or "") == (f"n{name}", address)
+    assert (read.name, read.address or "") == (f"n{name}", address)
 
 
 def test_hosts_are_names_ranges_and_addresses() -> None:
