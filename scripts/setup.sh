@@ -32,7 +32,6 @@ declare -A needs=(
   [libc6-dev]=/usr/include/stdio.h
   [shellcheck]=shellcheck
   [python3]=/usr/bin/python3
-  [rsync]=rsync
   [sudo]=sudo
   [mmdebstrap]=mmdebstrap
   [xfsprogs]=mkfs.xfs

@@ -109,6 +109,7 @@ class Raw(Message):
 
 
 ASKED: Any = Raw()
+REBLOCK = jobs.ReblockRequest(source="/a", target="/b", block=64)
 HUB = jobs.HubRequest(hub="huggingface", repo="a/b", directory="/a")
 
 
@@ -357,7 +358,7 @@ def every_verb() -> Mapping[str, Verb]:
                       every(_rails)),
         "listen": Verb(value(listening), _ways),
         "dial": Verb(value([dialed.as_json()]), _ways),
-        "push-offer": Verb(said({"port": 7, "secret": "abc"}, {"files": [["a/b", "c/d", 5]]}, {"complete": True}),
+        "push-offer": Verb(said({"port": 7, "secret": "abc"}, {"files": {"a/b": 5}}, {"complete": True}),
                            _push("push-offer")),
         "push-receive": Verb(said({"port": 7, "secret": "abc", "there": False}, {"bytes": 5, "complete": True}),
                              _push("push-receive")),
@@ -365,10 +366,11 @@ def every_verb() -> Mapping[str, Verb]:
         "digests": Verb(said(jobs.DigestsLine(total=1, digests={"a": "b"}), jobs.DigestsLine(files=1)),
                         every(_digests)),
         "reblock": Verb(said(jobs.ReblockLine(doing="proving", progress=progress), jobs.ReblockLine(outcome=block)),
-                        every(lambda session: checkpoint.followed(session, ASKED, nothing))),
+                        every(lambda session: checkpoint.followed(session, "reblock", REBLOCK, jobs.ReblockLine,
+                                                                  nothing))),
         "inspect": Verb(value(found), every(_inspect)),
         "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),
-                         every(lambda session: checkpoint.downloaded(session, HUB, nothing))),
+                         every(lambda session: checkpoint.followed(session, "download", HUB, jobs.HubLine, nothing))),
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from tests.fuzz.mutate import deep, dumped, odd_bytes, odd_json, odd_value
 from tests.fuzz.secret_lines import odd_line, scrub
 
 from orchestrator.checkpoint.on_node.directory import look, read_shard
-from orchestrator.checkpoint.on_node.push.target import entries_of
+from orchestrator.checkpoint.on_node.push.target import checked
 from orchestrator.checkpoint.on_node.tensors import HeaderError
 from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.loading.inventory import load_inventory
@@ -27,6 +27,7 @@ from orchestrator.loading.resources import data_dir
 from orchestrator.node.agent import weights
 from orchestrator.planning.judgement import draft, judge
 from orchestrator.planning.steps.plan import read_request
+from orchestrator.protocol.jobs import PushLine
 from orchestrator.remote import ssh_target
 from orchestrator.tuning.steps.packs import load_pack
 
@@ -118,7 +119,7 @@ _SNAPSHOT: Mapping[str, Any] = {
     "format": 1, "node": "a", "taken_at": 1.0, "duration_s": 1.0, "files": {"/sys/x": "1"}, "links": {},
     "directories": {}, "errors": {}, "nvml": {"devices": []}, "host": {"addresses": {}},
 }  # fmt: skip
-_LIST = [["a/b", "c/d", 5], ["e", "e", 0]]
+_LIST = {"a/b": 5, "e": 0}
 
 
 def _shard(header: Mapping[str, Any] = _HEADER) -> bytes:
@@ -152,7 +153,9 @@ def _ssh(path: Path) -> None:
 
 
 def _push_list(path: Path) -> None:
-    entries_of(json.loads(path.read_bytes()))
+    said = PushLine.read({"files": json.loads(path.read_bytes())})
+    if isinstance(said, PushLine):
+        checked(said.files or {})
 
 
 def _tar() -> bytes:

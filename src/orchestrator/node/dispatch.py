@@ -43,7 +43,7 @@ VERBS = {
     "rails": "orchestrator.nettest.on_node.rails:stream",
     "listen": "orchestrator.node.network.reach:stream",
     "dial": "orchestrator.node.network.reach:dial",
-    "push-offer": "orchestrator.checkpoint.on_node.push.offer:stream",
+    "push-offer": "orchestrator.checkpoint.on_node.push.giver:stream",
     "push-receive": "orchestrator.checkpoint.on_node.push.receive:stream",
     "same-root": "orchestrator.node.verbs.same_root:answer",
     "digests": "orchestrator.checkpoint.on_node.digests:stream",

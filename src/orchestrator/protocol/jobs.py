@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from orchestrator.protocol.message import Message
 
@@ -304,10 +303,10 @@ class OfferRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiveRequest(OfferRequest):
-    """One link of the chain, which gives on what it receives. files: [path, source, bytes] of each, judged by the
-    room's on_node/push/target.py; bytes_per_s: 0 for no limit; repair: replace what differs."""
+    """One link of the chain, which gives on what it receives. files: bytes of each, judged by the room's
+    on_node/push/target.py; bytes_per_s: 0 for no limit; repair: replace what differs."""
 
-    files: Any
+    files: Mapping[str, int]
     upstream: Giving
     streams: int = 1
     bytes_per_s: int = 0
@@ -318,11 +317,11 @@ class ReceiveRequest(OfferRequest):
 class PushLine(Message):
     """One line of either side: some of the source's files, where it gives its files, or how far it is.
 
-    files: [path, source, bytes] of each, judged as those of a request; there: it had all of them before
+    files: bytes of each, judged as those of a request; there: it had all of them before
     bytes: read, or here and checked; complete: that is all; sent: files that had to be sent
     """
 
-    files: Any = None
+    files: Mapping[str, int] | None = None
     port: int = 0
     secret: str = field(default="", repr=False)
     there: bool = False

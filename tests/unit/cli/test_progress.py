@@ -23,7 +23,7 @@ from orchestrator.cli.transfers import counting
 from orchestrator.hosts.commands import prepare
 from orchestrator.hosts.steps.bundle import StackBundle
 from orchestrator.hosts.steps.runner import HostEvent
-from orchestrator.protocol.jobs import HubLine, Progress
+from orchestrator.protocol.jobs import HubLine, Progress, ReblockLine
 
 
 class Clock:
@@ -67,7 +67,11 @@ PICTURES: dict[str, tuple[type[transfers.TransferPicture], Callable[[Any, int], 
     "re-blocking: 120 of 163 shards, 3.00 GiB of 4.00 GiB, ": (
         transfers.TransferPicture,
         lambda picture, done: checkpoint._show_pace(
-            picture, "re-blocking", Progress(total=4 * GIB, done=done * GIB, shards=163, shards_done=40 * done)
+            picture,
+            ReblockLine(
+                doing="re-blocking",
+                progress=Progress(total=4 * GIB, done=done * GIB, shards=163, shards_done=40 * done),
+            ),
         ),
     ),
     "node0: downloading 3.00 GiB of 4.00 GiB, ": (

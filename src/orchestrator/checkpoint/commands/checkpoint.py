@@ -17,7 +17,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.judgement import Judgement
-from orchestrator.protocol.jobs import Progress, Reblocked, ReblockRequest, WouldReblock
+from orchestrator.protocol.jobs import Reblocked, ReblockLine, ReblockRequest, WouldReblock
 
 REBLOCK_EXAMPLES = (
     "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --prove",
@@ -164,9 +164,10 @@ def _summary(target: str, outcome: Reblocked, seconds: float) -> str:
     return printable("\n".join(lines))
 
 
-def _show_pace(picture: TransferPicture, what: str, now: Progress) -> None:
-    words = f"{now.shards_done} of {now.shards} shards, {{}}"
-    picture.show([Transfer(what, now.done, now.total, words)])
+def _show_pace(picture: TransferPicture, said: ReblockLine) -> None:
+    if (now := said.progress) is not None:
+        words = f"{now.shards_done} of {now.shards} shards, {{}}"
+        picture.show([Transfer(said.doing, now.done, now.total, words)])
 
 
 def _inspect(args: argparse.Namespace, screen: Screen) -> int:

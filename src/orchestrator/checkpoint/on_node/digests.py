@@ -12,18 +12,17 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from orchestrator.checkpoint.on_node.directory import listed, refuse_unfinished
 from orchestrator.checkpoint.on_node.push.target import PARTIAL
+from orchestrator.checkpoint.on_node.work import Work, say
 from orchestrator.node import files
 from orchestrator.node.failure import Failure, os_failures
-from orchestrator.node.requests import TICK_S, in_parts, reader_is_gone, request_of, tell
-from orchestrator.protocol.jobs import DigestsLine, DigestsRequest
+from orchestrator.node.requests import in_parts, request_of, tell
+from orchestrator.protocol.jobs import DigestsLine, DigestsRequest, Progress
 
 FILE = "digests.json"
 CHUNK = 4 << 20
@@ -97,36 +96,22 @@ def _identity(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-MOST_READERS = 8
-T = TypeVar("T")
-
-
 def stream(request: dict[str, Any]) -> None:
     """Read the files and report their digests."""
     asked = request_of(DigestsRequest, request)
     with os_failures(asked.directory):
-        _read(asked, Path(asked.directory))
+        directory = Path(asked.directory)
+        _refuse_absent(directory)
+        paths, digests = listed(directory), Digests(files.state_dir(asked.state_dir))
+        work = Work(Progress(sum((directory / path).stat().st_size for path in paths)))
 
+        def digest(path: str) -> tuple[str, str]:
+            return path, digests.of(directory / path, work.add, fresh=asked.fresh)
 
-def _read(asked: DigestsRequest, directory: Path) -> None:
-    _refuse_absent(directory)
-    paths = listed(directory)
-    digests = Digests(files.state_dir(asked.state_dir))
-    total = sum((directory / path).stat().st_size for path in paths)
-
-    reading = Reading("digests")
-
-    def digest(path: str) -> tuple[str, str]:
-        return path, digests.of(directory / path, reading.counted, fresh=asked.fresh)
-
-    with reading.of(paths, digest, most=MOST_READERS):
-        while not reading.complete():
-            tell(DigestsLine(bytes=reading.bytes, total=total).as_json())
-            if reader_is_gone(TICK_S):
-                raise BrokenPipeError
-    for part in in_parts(found.result() for found in reading.begun):
-        tell(DigestsLine(digests=dict(part)).as_json())
-    tell(DigestsLine(bytes=total, total=total, files=len(paths)).as_json())
+        found = work.on(paths, digest, lambda now: say(DigestsLine(bytes=now.done, total=now.total)))
+        for part in in_parts(found):
+            tell(DigestsLine(digests=dict(part)).as_json())
+        tell(DigestsLine(bytes=work.now.total, total=work.now.total, files=len(paths)).as_json())
 
 
 def _refuse_absent(directory: Path) -> None:
@@ -137,39 +122,3 @@ def _refuse_absent(directory: Path) -> None:
         fix = "copy it there with `l40s-deploy checkpoint push`, or correct the name"
         raise Failure("no-checkpoint", "no such directory", str(directory), fix)
     refuse_unfinished(directory)
-
-
-class Reading:
-    """Files that are read by several threads, begun in their order; verb: who is told that it was stopped."""
-
-    def __init__(self, verb: str) -> None:
-        self.bytes = 0
-        self.begun: list[Future[Any]] = []
-        self._verb = verb
-        self._stopped = False
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def of(self, paths: Sequence[T], read: Callable[[T], Any], *, most: int) -> Iterator[None]:
-        """Read all of them for as long as the block lasts. most: at the same time"""
-        with ThreadPoolExecutor(max_workers=min(most, os.cpu_count() or 1)) as pool:
-            self.begun = [pool.submit(read, path) for path in paths]
-            try:
-                yield
-            finally:
-                self._stopped = True
-                pool.shutdown(cancel_futures=True)
-
-    def complete(self) -> bool:
-        """Whether everything has been read. Raises what befell a reader."""
-        done, left = wait(self.begun, timeout=0, return_when=FIRST_EXCEPTION)
-        for found in done:
-            found.result()
-        return not left
-
-    def counted(self, count: int) -> None:
-        """So many bytes more. Raises Failure where nobody waits any more, so that threads end at their next step."""
-        if self._stopped:
-            raise Failure("stopped", "the controller no longer waits for it", self._verb)
-        with self._lock:
-            self.bytes += count

@@ -23,19 +23,18 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-from orchestrator.checkpoint.on_node.digests import Reading
 from orchestrator.checkpoint.on_node.target import lock
+from orchestrator.checkpoint.on_node.work import Work, say
 from orchestrator.node import dispatch
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
-from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, WouldDownload
+from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, Progress, WouldDownload
 
 PARTIAL = ".l40s-download"
 ROOM = 1 << 30
 """Bytes that stay free on the disk."""
 _CHUNK = 4 << 20
 _CLIENTS_OWN = (".cache", "._____temp", ".msc", ".mv", ".mdl", ".l40s-lock", ".git_hash", ".modelscope")
-_VERIFIED_AT_ONCE = 8
 _AGAIN = "run the same command again: it resumes"
 
 
@@ -90,7 +89,7 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
         if not outcome.there:
             _drop_orphans(partial)
             _refuse_small_disk(partial, outcome.bytes)
-            client.line(lambda: _tell("downloading", _held(partial), outcome.bytes, len(files)))
+            client.line(lambda: _say("downloading", _held(partial), outcome.bytes, len(files)))
     of = f"of {len(files)} files differ from the hub's, starting with"
     if outcome.there:
         _clear(partial)
@@ -235,17 +234,13 @@ def _refuse_small_disk(partial: Path, total: int) -> None:
 
 def _wrong(folder: Path, files: Sequence[dict[str, Any]]) -> list[str]:
     """The files that are not what the hub names."""
-    reading, total = Reading("download"), _bytes(files)
+    work = Work(Progress(_bytes(files)))
 
-    def checked(one: dict[str, Any]) -> tuple[str, bool]:
-        return one["path"], _is(folder / one["path"], one, reading.counted)
+    def is_right(one: dict[str, Any]) -> bool:
+        return _is(folder / one["path"], one, work.add)
 
-    with reading.of(files, checked, most=_VERIFIED_AT_ONCE):
-        while not reading.complete():
-            _tell("verifying", reading.bytes, total, len(files))
-            if reader_is_gone(TICK_S):
-                raise BrokenPipeError
-    return [path for path, right in (one.result() for one in reading.begun) if not right]
+    right = work.on(files, is_right, lambda now: _say("verifying", now.done, now.total, len(files)))
+    return [one["path"] for one, is_one in zip(files, right, strict=True) if not is_one]
 
 
 def _is(path: Path, wanted: dict[str, Any], counted: Callable[[int], None]) -> bool:
@@ -289,5 +284,5 @@ def _clear(partial: Path) -> None:
             place.unlink()
 
 
-def _tell(doing: str, done: int, total: int, files: int) -> None:
-    tell(HubLine(doing=doing, done=min(done, total), total=total, files=files).as_json())
+def _say(doing: str, done: int, total: int, files: int) -> None:
+    say(HubLine(doing=doing, done=min(done, total), total=total, files=files))

@@ -9,9 +9,8 @@ must be the same bytes.
 from __future__ import annotations
 
 import os
-import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,21 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX, Checkpoint, Shard, read_checkpoint, read_exactly
-from orchestrator.checkpoint.on_node.reblock import (
-    Job,
-    Report,
-    WorkMeter,
-    new_config,
-    plan,
-    reblock,
-    side_by_side,
-    survey,
-)
+from orchestrator.checkpoint.on_node.reblock import Job, new_config, plan, reblock, survey
 from orchestrator.checkpoint.on_node.target import TargetState, standing
 from orchestrator.checkpoint.on_node.tensors import CODES, Tensor, is_scale, scale_shape
+from orchestrator.checkpoint.on_node.work import AT_ONCE, Report, Work, say
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.files import opened
-from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
+from orchestrator.node.requests import request_of, tell
 from orchestrator.protocol.jobs import Gravity, Progress, Proof, Reblocked, ReblockLine, ReblockRequest
 
 _CHUNK_BYTES = 2 * 1024 * 1024
@@ -52,12 +43,10 @@ def prove(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
     _compare_names(job, made)
     for name, path in job.others.items():
         _compare_files(path, target / name)
-    meter = WorkMeter(Progress(sum(shard.header.file_size for shard in made.shards), shards=len(made.shards)))
+    work = Work(Progress(sum(shard.size for shard in made.shards), shards=len(made.shards)))
     homes = {tensor.name: (shard, tensor) for shard, tensor in job.checkpoint.tensors()}
-    compare = partial(_compare_shard, job, homes, target, meter)
-    side_by_side(compare, made.shards, meter, jobs=jobs, report=report)
-    size = sum(shard.size for shard in made.shards)
-    return Proof(len(homes), sum(map(is_scale, homes)), len(job.others) + 2, size)
+    work.on(made.shards, partial(_compare_shard, job, homes, target, work), report, most=jobs)
+    return Proof(len(homes), sum(map(is_scale, homes)), len(job.others) + 2, work.now.total)
 
 
 def _compare_config(job: Job, made: Checkpoint) -> None:
@@ -94,75 +83,68 @@ def _compare_names(job: Job, made: Checkpoint) -> None:
             raise _differs(made.root / shard.name, "its __metadata__ differs from the source's")
 
 
-def _compare_shard(
-    job: Job, homes: Mapping[str, tuple[Shard, Tensor]], target: Path, meter: WorkMeter, shard: Shard
-) -> None:
+def _compare_shard(job: Job, homes: Mapping[str, tuple[Shard, Tensor]], target: Path, work: Work, shard: Shard) -> None:
     with ExitStack() as files:
         made = _open(files, target / shard.name)
-        opened: dict[str, int] = {}
+        sources: dict[str, int] = {}
         for tensor in shard.header.tensors:
             home, original = homes[tensor.name]
-            if home.name not in opened:
-                opened[home.name] = _open(files, job.checkpoint.root / home.name)
-            sides = _Sides(
-                source=opened[home.name],
-                source_at=home.header.data_start + original.begin,
-                target=made,
-                target_at=shard.header.data_start + tensor.begin,
-                where=f"{target / shard.name}: {tensor.name}",
-            )
-            if tensor.name in job.weights:
-                _compare_scales(job, original, tensor, sides)
-            else:
-                _compare_tensor(original, tensor, sides)
-            meter.add(tensor.nbytes)
-    meter.add(shard.header.data_start, shards_done=1)
+            if home.name not in sources:
+                sources[home.name] = _open(files, job.checkpoint.root / home.name)
+            ours = _Stored(sources[home.name], home.header.data_start + original.begin, original)
+            theirs = _Stored(made, shard.header.data_start + tensor.begin, tensor)
+            weight = job.weights.get(tensor.name)
+            found = _tensor_differs(ours, theirs) if weight is None else _scales_differ(job, weight, ours, theirs)
+            if found:
+                raise _differs(f"{target / shard.name}: {tensor.name}", found)
+            work.add(tensor.nbytes)
+    work.add(shard.header.data_start, shards_done=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sides:
-    """Where one tensor's bytes are on both sides, and what to call it."""
+class _Stored:
+    """A tensor, the open file that has it, and where in it."""
 
-    source: int
-    source_at: int
-    target: int
-    target_at: int
-    where: str
+    file: int
+    at: int
+    tensor: Tensor
 
-
-def _compare_tensor(source: Tensor, target: Tensor, sides: _Sides) -> None:
-    if (source.dtype, source.shape) != (target.dtype, target.shape):
-        what = f"is {target.dtype} {list(target.shape)}, the source's is {source.dtype} {list(source.shape)}"
-        raise _differs(sides.where, what)
-    if found := _first_difference(sides.source, sides.source_at, sides.target, sides.target_at, source.nbytes):
-        at, ours, theirs = found
-        element = _coordinates(at // source.element_bytes, source.shape)
-        what = f"element {element} has byte 0x{theirs:02x}, the source's is 0x{ours:02x}"
-        raise _differs(sides.where, what)
+    @property
+    def kind(self) -> str:
+        return f"{self.tensor.dtype} {list(self.tensor.shape)}"
 
 
-def _compare_scales(job: Job, source: Tensor, target: Tensor, sides: _Sides) -> None:
-    weight = job.weights[source.name]
+def _tensor_differs(ours: _Stored, theirs: _Stored) -> str:
+    """How, in words; '' where they are the same."""
+    if ours.kind != theirs.kind:
+        return f"is {theirs.kind}, the source's is {ours.kind}"
+    if found := _first_difference(ours.file, ours.at, theirs.file, theirs.at, ours.tensor.nbytes):
+        at, our_byte, their_byte = found
+        element = _coordinates(at // ours.tensor.element_bytes, ours.tensor.shape)
+        return f"element {element} has byte 0x{their_byte:02x}, the source's is 0x{our_byte:02x}"
+    return ""
+
+
+def _scales_differ(job: Job, weight: tuple[int, ...], ours: _Stored, theirs: _Stored) -> str:
+    """As for other tensors, of the scales of a weight of this shape."""
     wanted = scale_shape(weight, job.new)
-    if (target.dtype, target.shape) != (source.dtype, wanted):
-        what = f"is {target.dtype} {list(target.shape)}, wanted {source.dtype} {list(wanted)}"
-        raise _differs(sides.where, what)
-    code = CODES[source.element_bytes]
-    ours = array(code, _read(sides.source, source.nbytes, sides.source_at))
-    theirs = array(code, _read(sides.target, target.nbytes, sides.target_at))
-    rows, columns = source.shape[-2:]
+    if theirs.kind != (kind := f"{ours.tensor.dtype} {list(wanted)}"):
+        return f"is {theirs.kind}, wanted {kind}"
+    code = CODES[ours.tensor.element_bytes]
+    source, target = (array(code, _read(side.file, side.tensor.nbytes, side.at)) for side in (ours, theirs))
+    rows, columns = ours.tensor.shape[-2:]
     new_rows, new_columns = wanted[-2:]
     column_of = [j * job.new[1] // job.old[1] for j in range(new_columns)]
     for line in range(prod(wanted[:-1])):
         matrix, row = divmod(line, new_rows)
         start = (matrix * rows + row * job.new[0] // job.old[0]) * columns
-        expected = array(code, [ours[start + column] for column in column_of])
-        found = theirs[line * new_columns : (line + 1) * new_columns]
+        expected = array(code, [source[start + column] for column in column_of])
+        found = target[line * new_columns : (line + 1) * new_columns]
         if found != expected:
             column = next(j for j in range(new_columns) if found[j] != expected[j])
             element = _coordinates(line * new_columns + column, wanted)
-            what = f"scale {element} has bits 0x{found[column]:x}, the source's block has 0x{expected[column]:x}"
-            raise _differs(sides.where, what)
+            return f"scale {element} has bits 0x{found[column]:x}, the source's block has 0x{expected[column]:x}"
+    return ""
 
 
 def _compare_files(source: Path, target: Path) -> None:
@@ -217,47 +199,23 @@ def _differs(where: object, what: str) -> Failure:
 
 
 def stream(request: dict[str, Any]) -> None:
-    """Re-block, or say what that would do."""
+    """Re-block, and compare where a proof is asked for, or say what that would do. A finished target of a run with a
+    proof is only compared."""
     asked = request_of(ReblockRequest, request)
+    target, jobs = Path(asked.target), asked.jobs or AT_ONCE
     with os_failures(asked.target):
-        _reblock(asked, Path(asked.target))
-
-
-def _reblock(asked: ReblockRequest, target: Path) -> None:
-    job = plan(Path(asked.source), asked.block)
-    if asked.dry_run:
-        tell(ReblockLine(would=survey(job, target)).as_json())
-        return
-    outcome = reblocked(job, target, with_proof=asked.prove, jobs=asked.jobs, report=_Reporter())
+        job = plan(Path(asked.source), asked.block)
+        if asked.dry_run:
+            tell(ReblockLine(would=survey(job, target)).as_json())
+            return
+        written = proof = None
+        if not (asked.prove and standing(target) is TargetState.FOREIGN):
+            written = reblock(job, target, jobs=jobs, report=partial(_say, "re-blocking"))
+        if asked.prove:
+            proof = prove(job, target, jobs=jobs, report=partial(_say, "proving"))
+    outcome = Reblocked(written=written, proof=proof, old_block=job.old, new_block=job.new)
     tell(ReblockLine(outcome=outcome).as_json())
 
 
-def reblocked(
-    job: Job, target: Path, *, with_proof: bool, jobs: int | None, report: Callable[[str, Progress], None]
-) -> Reblocked:
-    """Re-block, and compare where a proof is asked for. A finished target is then only compared.
-
-    report: told what is being done ('re-blocking', 'proving') and how far it is
-    """
-    jobs = jobs or min(8, os.cpu_count() or 1)
-    written = proof = None
-    if not (with_proof and standing(target) is TargetState.FOREIGN):
-        written = reblock(job, target, jobs=jobs, report=partial(report, "re-blocking"))
-    if with_proof:
-        proof = prove(job, target, jobs=jobs, report=partial(report, "proving"))
-    return Reblocked(written=written, proof=proof, old_block=job.old, new_block=job.new)
-
-
-class _Reporter:
-    """Reports progress now and then; raises BrokenPipeError if the reader is gone, which stops the work."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, float] = {}
-
-    def __call__(self, doing: str, progress: Progress) -> None:
-        if reader_is_gone(0):
-            raise BrokenPipeError
-        now = time.monotonic()
-        if now - self._told.get(doing, 0.0) >= TICK_S:
-            self._told[doing] = now
-            tell(ReblockLine(doing=doing, progress=progress).as_json())
+def _say(doing: str, now: Progress) -> None:
+    say(ReblockLine(doing=doing, progress=now))

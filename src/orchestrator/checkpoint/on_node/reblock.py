@@ -1,18 +1,12 @@
-"""FP8 checkpoints with a finer block: new headers, new scales, and weights copied by the kernel.
-
-Shards are written side by side by threads: nearly all of the time is spent inside the kernel, and a killed process
-leaves no worker behind that goes on writing while the next run resumes.
-"""
+"""FP8 checkpoints with a finer block: new headers, new scales, and weights copied by the kernel."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import gcd, prod
 from pathlib import Path
@@ -42,10 +36,10 @@ from orchestrator.checkpoint.on_node.shard import (
 )
 from orchestrator.checkpoint.on_node.target import PARTIAL, TargetState
 from orchestrator.checkpoint.on_node.tensors import Block, finer, is_scale, scale_shape, weight_of
+from orchestrator.checkpoint.on_node.work import Report, Work
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
 
-_TICK_S = 0.2
 _NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", PARTIAL)
 """Weights that are no part of the re-blocked checkpoint, and what interrupted downloads leave."""
 
@@ -66,49 +60,6 @@ class Job:
     others: Mapping[str, Path]
     config: bytes
     index: bytes | None
-
-
-Report = Callable[[Progress], None]
-"""Told now and then how far the run is, from the calling thread."""
-
-
-class _ReblockStop(Exception):
-    """Another shard failed or the user interrupted: this one ends early."""
-
-
-class WorkMeter:
-    """Counts for all threads together; where the run is to stop, the next count raises instead."""
-
-    def __init__(self, start: Progress) -> None:
-        self.now = start
-        self.stopping = False
-        self._lock = threading.Lock()
-
-    def moved(self, how: str, count: int) -> None:
-        """So many bytes more, that were copied or shared, or are scales."""
-        self.add(count, **{how: count})
-
-    def aside(self, _: str, count: int) -> None:
-        """Of a file beside the shards."""
-        self.add(0, copied=count)
-
-    def add(self, done: int, **counts: int) -> None:
-        """So many bytes more, and so many of each of these."""
-        if self.stopping:
-            raise _ReblockStop
-        with self._lock:
-            grown = {name: getattr(self.now, name) + count for name, count in counts.items()}
-            self.now = replace(self.now, done=self.now.done + done, **grown)
-
-
-@dataclass(frozen=True, slots=True)
-class _ReblockRun:
-    """A run in progress. share: the file systems offer reflink."""
-
-    job: Job
-    target: Path
-    meter: WorkMeter
-    share: bool
 
 
 def plan(source: Path, block: int) -> Job:
@@ -148,33 +99,35 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
         for left in target.rglob(f".*{PARTIAL}"):
             left.unlink()
         todo = _todo(job, target)
-        first = job.checkpoint.root / job.checkpoint.shards[0].name
-        with _opened(first) as source:
+        with _opened(job.checkpoint.root / job.checkpoint.shards[0].name) as source:
             share = can_share(source, target)
         layouts = [job.layouts[shard.name] for shard in todo]
         shared = sum(layout.shareable for layout in layouts) if share else 0
         needed = sum(layout.size for layout in layouts) - shared + _small(job, target)
         target_files.check_space(target, needed, shared)
-        run = _ReblockRun(job, target, WorkMeter(_progress(job, todo)), share)
-        side_by_side(partial(_write_shard, run), todo, run.meter, jobs=jobs, report=report)
+        work = Work(_progress(job, todo))
+        work.on(todo, partial(_write_shard, job, target, share, work), report, most=jobs)
         for name, path in job.others.items():
-            _copy_other(run, name, path)
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with _opened(path) as source, target_files.growing(copy) as descriptor:
+                carrier = Carrier(source, descriptor, share=share, moved=lambda _, count: work.add(0, copied=count))
+                carrier.carry(Piece(0, 0, os.fstat(source).st_size))
         target_files.finish(target, job.index, job.config)
-    return run.meter.now
+    return work.now
 
 
 def survey(job: Job, target: Path) -> WouldReblock:
     """What `reblock` would do; writes nothing. Raises the Failure that it would begin with."""
     target_files.check_apart(job.checkpoint.root, target)
-    state, todo, small = target_files.standing(target), [], 0
-    if state is TargetState.FOREIGN:
+    state = target_files.standing(target)
+    written = state is TargetState.FOREIGN
+    if written:
         _check_is_result(job, target)
-    else:
-        todo = _todo(job, target)
-        small = _small(job, target)
+    todo = [] if written else _todo(job, target)
     place = next(path for path in (target, *target.absolute().parents) if path.is_dir())
     disk = os.statvfs(place)
-    size = sum(job.layouts[shard.name].size for shard in todo) + small
+    size = sum(job.layouts[shard.name].size for shard in todo) + (0 if written else _small(job, target))
     return WouldReblock(
         state=state.value,
         shards=len(job.layouts),
@@ -282,26 +235,6 @@ def _small(job: Job, target: Path) -> int:
     return others + len(job.config) + len(job.index or b"")
 
 
-def side_by_side(
-    work: Callable[[Shard], None], shards: Sequence[Shard], meter: WorkMeter, *, jobs: int, report: Report
-) -> None:
-    """All shards side by side; the first failure, or an interrupt, stops the others at their next step. Of several
-    failures the first shard's is reported, whichever thread was faster."""
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        begun = [pool.submit(work, shard) for shard in shards]
-        pending = set(begun)
-        try:
-            while pending:
-                finished, pending = wait(pending, timeout=_TICK_S, return_when=FIRST_EXCEPTION)
-                for future in sorted(finished, key=begun.index):
-                    future.result()
-                report(meter.now)
-        except BaseException:
-            meter.stopping = True
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
 def _progress(job: Job, todo: Sequence[Shard]) -> Progress:
     """Before the first byte. todo: shards that are not written yet"""
     total = sum(layout.size for layout in job.layouts.values())
@@ -309,23 +242,23 @@ def _progress(job: Job, todo: Sequence[Shard]) -> Progress:
     return Progress(total, resumed, len(job.layouts), len(job.layouts) - len(todo), resumed)
 
 
-def _write_shard(run: _ReblockRun, shard: Shard) -> None:
-    layout = run.job.layouts[shard.name]
+def _write_shard(job: Job, target: Path, share: bool, work: Work, shard: Shard) -> None:
+    layout = job.layouts[shard.name]
     with (
-        _opened(run.job.checkpoint.root / shard.name, shard) as source,
-        target_files.growing(run.target / shard.name) as descriptor,
+        _opened(job.checkpoint.root / shard.name, shard) as source,
+        target_files.growing(target / shard.name) as descriptor,
     ):
         os.ftruncate(descriptor, layout.size)
         write_at(descriptor, layout.head, 0)
         for scale in layout.scales:
             old = _read_scale(source, shard, scale)
-            new = finer(old, run.job.weights[scale.source.name], scale.source.element_bytes, run.job.old, run.job.new)
+            new = finer(old, job.weights[scale.source.name], scale.source.element_bytes, job.old, job.new)
             write_at(descriptor, new, scale.target)
-            run.meter.moved("scales", len(new))
-        carrier = Carrier(source, descriptor, share=run.share, moved=run.meter.moved)
+            work.add(len(new), scales=len(new))
+        carrier = Carrier(source, descriptor, share=share, moved=lambda how, count: work.add(count, **{how: count}))
         for piece in layout.pieces:
             carrier.carry(piece)
-    run.meter.add(len(layout.head), shards_done=1)
+    work.add(len(layout.head), shards_done=1)
 
 
 def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
@@ -357,11 +290,3 @@ def _check_unchanged(descriptor: int, path: Path, shard: Shard | None) -> None:
     if shard is not None and (status.st_size, status.st_mtime_ns) != (shard.size, shard.mtime_ns):
         fix = "wait until no process writes to the source, then start with a new target"
         raise Failure("source-changed", "the file changed while it was being read", str(path), fix)
-
-
-def _copy_other(run: _ReblockRun, name: str, source: Path) -> None:
-    target = run.target / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _opened(source) as descriptor, target_files.growing(target) as copy:
-        whole = Piece(0, 0, os.fstat(descriptor).st_size)
-        Carrier(descriptor, copy, share=run.share, moved=run.meter.aside).carry(whole)

@@ -3,7 +3,7 @@
 Long runs of unchanged tensors keep their place modulo 4096, so that file systems with reflink can share their
 blocks; the new scales and the short pieces stand before them and the header's spaces make up the difference.
 Bytes are moved in this order: share the blocks (reflink), let the kernel copy (copy_file_range, which is also a
-server-side copy on NFS 4.2), sendfile, and read and write. If one fails, the next continues from the same offset.
+server-side copy on NFS 4.2), and read and write. If one fails, the next continues from the same offset.
 """
 
 from __future__ import annotations
@@ -185,24 +185,19 @@ class Carrier:
         self._target = target
         self._share = share
         self._moved = moved
-        self._ways = [_copy_file_range, _sendfile, _read_write]
+        self._by_kernel = True
 
     def carry(self, piece: Piece) -> None:
         """Copy one piece. Raises OSError for the target: ENOSPC, EIO; SourceUnreadable for the source, its end too."""
         shareable = piece.shareable if self._share else 0
-        before = -piece.source % PAGE if shareable else piece.length
-        self._copy(piece.source, piece.target, before)
+        done = -piece.source % PAGE if shareable else piece.length
+        self._copy(piece.source, piece.target, done)
         if shareable:
-            self._share_or_copy(piece.source + before, piece.target + before, shareable)
-            done = before + shareable
+            self._share = clone(self._source, piece.source + done, self._target, piece.target + done, shareable)
+            if self._share:
+                self._moved("shared", shareable)
+                done += shareable
             self._copy(piece.source + done, piece.target + done, piece.length - done)
-
-    def _share_or_copy(self, source: int, target: int, length: int) -> None:
-        if self._share and clone(self._source, source, self._target, target, length):
-            self._moved("shared", length)
-            return
-        self._share = False
-        self._copy(source, target, length)
 
     def _copy(self, source: int, target: int, length: int) -> None:
         while length > 0:
@@ -211,20 +206,19 @@ class Carrier:
             self._moved("copied", step)
 
     def _step(self, source: int, target: int, length: int) -> int:
-        while True:
-            way = self._ways[0]
+        if self._by_kernel:
             try:
-                step = way(self._source, source, self._target, target, length)
+                if step := os.copy_file_range(self._source, self._target, length, source, target):
+                    return step
             except OSError as refused:
-                if refused.errno not in _NOT_THIS_WAY or len(self._ways) == 1:
-                    read_source(self._source, min(length, STEP_BYTES), source)
+                if refused.errno not in _NOT_THIS_WAY:
+                    for at in range(0, length, _BUFFER_BYTES):  # it does not say whose error it met
+                        read_source(self._source, min(_BUFFER_BYTES, length - at), source + at)
                     raise
-                step = 0
-            if step:
-                return step
-            if len(self._ways) == 1:
-                raise SourceUnreadable(errno.EIO, "it is shorter than its header states")
-            self._ways.pop(0)
+            self._by_kernel = False
+        data = read_source(self._source, min(length, _BUFFER_BYTES), source)
+        write_at(self._target, data, target)
+        return len(data)
 
 
 def clone(source: int, source_at: int, target: int, target_at: int, length: int) -> bool:
@@ -260,39 +254,20 @@ def open_source(path: Path) -> int:
         raise SourceUnreadable(wrong.errno, wrong.strerror) from None
 
 
-def read_source(source: int, length: int, offset: int) -> None:
-    """Read and discard: a call that moves bytes between two files does not say whose error it met.
-
-    Raises SourceUnreadable.
-    """
-    while length > 0:
-        try:
-            part = os.pread(source, min(length, _BUFFER_BYTES), offset)
-        except OSError as wrong:
-            raise SourceUnreadable(wrong.errno, wrong.strerror) from None
-        if not part:
-            raise SourceUnreadable(errno.EIO, "it is shorter than its header states")
-        length, offset = length - len(part), offset + len(part)
+def read_source(source: int, length: int, offset: int) -> bytes:
+    """Some bytes at an offset, at most so many. Raises SourceUnreadable, also at the end."""
+    try:
+        data = os.pread(source, length, offset)
+    except OSError as wrong:
+        raise SourceUnreadable(wrong.errno, wrong.strerror) from None
+    if not data:
+        raise SourceUnreadable(errno.EIO, "it is shorter than its header states")
+    return data
 
 
-def write_at(descriptor: int, data: bytes, offset: int) -> None:
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     """Write all of it at an offset."""
     view = memoryview(data)
     while view:
         step = os.pwrite(descriptor, view, offset)
         view, offset = view[step:], offset + step
-
-
-def _copy_file_range(source: int, source_at: int, target: int, target_at: int, length: int) -> int:
-    return os.copy_file_range(source, target, length, source_at, target_at)
-
-
-def _sendfile(source: int, source_at: int, target: int, target_at: int, length: int) -> int:
-    os.lseek(target, target_at, os.SEEK_SET)
-    return os.sendfile(target, source, source_at, length)
-
-
-def _read_write(source: int, source_at: int, target: int, target_at: int, length: int) -> int:
-    data = os.pread(source, min(length, _BUFFER_BYTES), source_at)
-    write_at(target, data, target_at)
-    return len(data)

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
 
-from orchestrator.checkpoint.on_node.push.target import MOST_FILES, FileEntry, entries_of
+from orchestrator.checkpoint.on_node.push.target import checked
 from orchestrator.model.deadlines import FIRST_LINE_S, SILENT_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.node.files import FIX
@@ -46,7 +45,7 @@ class VerbStream:
         self.first: PushLine | None = None
         self.now: PushLine | None = None
         self.failure: DeployError | None = None
-        self._listed: list[Any] = []
+        self._listed: dict[str, int] = {}
         self._heard = time.monotonic()
         self._over = False
         self._begun = threading.Event()
@@ -77,10 +76,10 @@ class VerbStream:
         if self.failure is None and time.monotonic() - self._heard > SILENT_S:
             self.failure = self._silent(SILENT_S)
 
-    def files(self) -> Sequence[FileEntry]:
-        """The files that it listed. Raises NodeError where one does not stay below the directory."""
+    def files(self) -> Mapping[str, int]:
+        """The files that it listed, with their bytes. Raises NodeError where one does not stay below the directory."""
         try:
-            return entries_of(self._listed)
+            return checked(self._listed)
         except ValueError as wrong:
             raise self._odd(f"its list of files is not valid: {wrong}") from None
 
@@ -121,9 +120,7 @@ class VerbStream:
         if self.first is not None:
             self.now = said
         elif said.files is not None:
-            if not isinstance(said.files, list) or len(self._listed) + len(said.files) > MOST_FILES:
-                raise self._odd(f"its list of files is not valid: wanted at most {MOST_FILES} files")
-            self._listed += said.files
+            self._listed |= said.files
         elif said.port or said.secret:
             if not 0 < said.port < 65536 or not said.secret.isalnum():
                 raise self._odd("it did not report a port and secret for the other nodes")
@@ -151,7 +148,7 @@ class Chain:
     fleet: Fleet
     origin: VerbStream
     source: Giving
-    files: Sequence[FileEntry]
+    files: Mapping[str, int]
     local: bool
     addresses: Mapping[str, str]
     requests: Mapping[str, ReceiveRequest]
@@ -179,7 +176,7 @@ class Chain:
 
     def _build(self, names: Sequence[str], links: list[VerbStream], ends: ExitStack) -> dict[str, DeployError]:
         """Begin every link; {} or the first that could not begin."""
-        before, files = self.source, [[entry.path, entry.source, entry.size] for entry in self.files]
+        before = self.source
         for name in names:
             if self.local and name == names[0] and self.fleet.nodes[name].reach.connection != "local":
                 try:
@@ -187,13 +184,12 @@ class Chain:
                 except Unreachable as failure:
                     return {name: failure}
             address = LOOPBACK if name == names[-1] else self.addresses[name]
-            asked = replace(self.requests[name], files=files, upstream=before, address=address)
+            asked = replace(self.requests[name], files=self.files, upstream=before, address=address)
             links.append(VerbStream(self.fleet, name, "push-receive", asked))
             try:
                 before = links[-1].begin(address)
             except DeployError as failure:
                 return {name: failure}
-            files = [[entry.path, entry.path, entry.size] for entry in self.files]
         return {}
 
     def _watch(self, links: Sequence[VerbStream], report: Callable[[Sequence[Hop]], None]) -> None:

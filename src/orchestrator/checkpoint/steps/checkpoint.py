@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from orchestrator.checkpoint.on_node.directory import look
-from orchestrator.checkpoint.on_node.prove import reblocked
-from orchestrator.checkpoint.on_node.reblock import plan
-from orchestrator.checkpoint.on_node.reblock import survey as survey_here
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.deadlines import INSPECT_S
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
-from orchestrator.model.inventory import NodeSpec
-from orchestrator.node.failure import Failure, os_failures
+from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.planning.host import venv
 from orchestrator.planning.judgement import Judgement, judge
 from orchestrator.protocol.jobs import (
@@ -27,7 +22,6 @@ from orchestrator.protocol.jobs import (
     HubRequest,
     InspectAnswer,
     InspectRequest,
-    Progress,
     Reblocked,
     ReblockLine,
     ReblockRequest,
@@ -41,9 +35,8 @@ from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 
 T = TypeVar("T")
+L = TypeVar("L", ReblockLine, HubLine)
 Hub = Literal["huggingface", "modelscope"]
-Report = Callable[[str, Progress], None]
-"""Told what is being done ('re-blocking', 'proving') and how far it is."""
 
 _KINDS: Mapping[str, type[DeployError]] = {
     "differs": VerificationDiffers,
@@ -58,60 +51,55 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*
 _PAGE = re.compile(r"https://[^/]+/(?:models/)?(?P<repo>[^/]+/[^/]+)/?")
 
 
-def reblock(node: NodeSpec | None, request: ReblockRequest, report: Report) -> Reblocked:
+def reblock(node: NodeSpec | None, request: ReblockRequest, report: Callable[[ReblockLine], None]) -> Reblocked:
     """Re-block a checkpoint on the node that has it, None for this machine. With a proof asked for, a finished target
     is compared and not touched. When this process ends, the node stops; the next run continues.
 
     Raises InputError, LockHeld, Unreachable, and VerificationDiffers where the proof fails.
     """
-    if node is not None:
-        return _on(node, lambda session: followed(session, request, report))
-    with _told(request.target):
-        job = plan(Path(request.source), request.block)
-        return reblocked(job, Path(request.target), with_proof=request.prove, jobs=request.jobs, report=report)
+    outcome = _on(node, lambda session: followed(session, "reblock", request, ReblockLine, report)).outcome
+    assert outcome is not None
+    return outcome
 
 
 def survey(node: NodeSpec | None, request: ReblockRequest) -> WouldReblock:
     """What `reblock` would write; writes nothing. Raises as it would at its beginning."""
-    if node is not None:
-        return _on(node, lambda session: surveyed(session, replace(request, dry_run=True)))
-    with _told(request.target):
-        return survey_here(plan(Path(request.source), request.block), Path(request.target))
+    asked = replace(request, dry_run=True)
+    would = _on(node, lambda session: followed(session, "reblock", asked, ReblockLine, lambda _: None)).would
+    assert would is not None
+    return would
 
 
 def inspect(node: NodeSpec | None, directory: str) -> Judgement:
     """Look at a checkpoint directory. Raises InputError where there is none, and Unreachable."""
-    if node is not None:
-        return _on(node, lambda session: inspected(session, InspectRequest(directory=directory)), kinds={})
-    with _told(directory):
-        return judge(look(Path(directory)))
+    return _on(node, lambda session: inspected(session, InspectRequest(directory=directory)))
 
 
-@contextmanager
-def _told(place: str) -> Iterator[None]:
-    try:
-        with os_failures(place):
-            yield
-    except Failure as failure:
-        kind = _KINDS.get(failure.kind, InputError)
-        raise kind(failure.what, where=failure.where, fix=failure.fix) from None
+HERE = "this machine"
+
+
+def here() -> NodeSpec:
+    """This machine as a node."""
+    reach = Reach(connection="local", host="localhost", python=sys.executable)
+    return NodeSpec(name=HERE, gang="", node_rank=0, reach=reach)
 
 
 def _on(
-    node: NodeSpec,
+    node: NodeSpec | None,
     work: Callable[[Session], T],
     kinds: Mapping[str, type[DeployError]] = _KINDS,
     otherwise: type[DeployError] = InputError,
 ) -> T:
-    """Work on one node. Raises its refusal as the error of its kind, and Unreachable."""
-    with Fleet([node]) as fleet:
+    """Work on one node, None for this machine. Raises its refusal as the error of its kind, and Unreachable."""
+    spec = node or here()
+    with Fleet([spec]) as fleet:
         done = fleet.on_every(work)
     for failure in done.failures.values():
         if isinstance(failure, NodeRefusal):
             kind = kinds.get(failure.kind, otherwise)
-            raise kind(failure.what, where=failure.where, fix=failure.fix)
+            raise kind(failure.what, where=failure.where.removeprefix(f"{HERE}: "), fix=failure.fix)
         raise failure
-    return done.values[node.name]
+    return done.values[spec.name]
 
 
 def inspected(session: Session, request: InspectRequest) -> Judgement:
@@ -120,28 +108,23 @@ def inspected(session: Session, request: InspectRequest) -> Judgement:
     return judge(_facts(session, answer))
 
 
-def followed(session: Session, request: ReblockRequest, report: Report) -> Reblocked:
-    """What one node says of a re-blocking, to its end. Raises as `node_app.messages` does."""
-    for said in node_app.messages(session, "reblock", request, ReblockLine):
-        if said.progress is not None:
-            report(said.doing, said.progress)
-        if said.outcome is not None:
-            for block in (said.outcome.old_block, said.outcome.new_block):
-                _check_block(session, block)
-            return said.outcome
-    raise _no_result(session, "re-blocking")
-
-
-def surveyed(session: Session, request: ReblockRequest) -> WouldReblock:
-    """What one node says that it would write. Raises as `node_app.messages` does."""
-    for said in node_app.messages(session, "reblock", request, ReblockLine):
-        if said.would is not None:
-            return said.would
-    raise _no_result(session, "re-blocking")
-
-
-def _no_result(session: Session, doing: str) -> NodeError:
-    return NodeError(f"{doing} ended without a result", where=session.spec.name, fix="run it again; it resumes")
+def followed(
+    session: Session,
+    verb: str,
+    request: ReblockRequest | HubRequest,
+    kind: type[L],
+    report: Callable[[L], None],
+) -> L:
+    """The line with which one node ends its work, and all others to `report`. Raises as `node_app.messages` does."""
+    for said in node_app.messages(session, verb, request, kind):
+        if (ended := said.would if request.dry_run else said.outcome) is not None:
+            if isinstance(ended, (Reblocked, WouldReblock)):
+                for block in (ended.old_block, ended.new_block):
+                    _check_block(session, block)
+            return said
+        report(said)
+    what = f"its part of `checkpoint {verb}` ended without a result"
+    raise NodeError(what, where=session.spec.name, fix="run it again; it resumes")
 
 
 def _check_block(session: Session, said: tuple[int, ...]) -> None:
@@ -202,16 +185,7 @@ def would_download(node: NodeSpec, request: DownloadRequest) -> WouldDownload:
 
 
 def _ask_hub(node: NodeSpec, asked: HubRequest, report: Callable[[HubLine], None]) -> HubLine:
-    return _on(node, lambda session: downloaded(session, asked, report), _HUB_KINDS, NodeError)
-
-
-def downloaded(session: Session, request: HubRequest, report: Callable[[HubLine], None]) -> HubLine:
-    """What one node says of a download, to its end. Raises as `node_app.messages` does."""
-    for said in node_app.messages(session, "download", request, HubLine):
-        if (said.would if request.dry_run else said.outcome) is not None:
-            return said
-        report(said)
-    raise _no_result(session, "downloading")
+    return _on(node, lambda session: followed(session, "download", asked, HubLine, report), _HUB_KINDS, NodeError)
 
 
 def _asked(node: NodeSpec, request: DownloadRequest) -> HubRequest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +10,12 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from orchestrator.checkpoint.steps.chain import LOOPBACK, Chain, Hop, VerbStream
+from orchestrator.checkpoint.steps.checkpoint import HERE, here
 from orchestrator.checkpoint.steps.verify import repair_command, same_roots
 from orchestrator.doctor.steps.look import look
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
-from orchestrator.model.inventory import Inventory, NodeSpec, Reach
+from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.planning.choices import data_network
 from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest
@@ -24,7 +24,6 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.topology.build import build
 
-HERE = "this machine"
 STREAMS = 2
 """Files sent at the same time over one link: the next one is sent while a digest is compared."""
 
@@ -117,7 +116,7 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
     node, path = split_place(inventory, request.source)
     directories = destinations(inventory, request)
     everyone = {**specs, **({node.name: node} if node else {})}
-    with Fleet(everyone.values()) as fleet, Fleet([_here()]) as own:
+    with Fleet(everyone.values()) as fleet, Fleet([here()]) as own:
         shared = _shared(fleet, directories, node, path)
         wanted = [name for name in directories if name not in shared]
         for name, owner in shared.items():
@@ -142,7 +141,7 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
                 addresses=addresses,
                 requests={name: _asked(everyone[name], directories[name], request) for name in wanted},
             )
-            total = sum(entry.size for entry in chain.files)
+            total = sum(chain.files.values())
             nodes = _all(chain, total, directories, lost, request, watcher)
     seconds = time.monotonic() - began
     return replace(result, bytes=total, files=len(chain.files), nodes=nodes, network=network, seconds=seconds)
@@ -173,11 +172,6 @@ def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]
     if not path.startswith("/"):
         raise InputError(f"found the path {path!r}, wanted an absolute one", where=place, fix=f"{name}:/path")
     return nodes[name], str(PurePosixPath(path))
-
-
-def _here() -> NodeSpec:
-    reach = Reach(connection="local", host="localhost", python=sys.executable)
-    return NodeSpec(name=HERE, gang="", node_rank=0, reach=reach)
 
 
 def _shared(fleet: Fleet, directories: Mapping[str, str], node: NodeSpec | None, path: str) -> dict[str, str]:
@@ -245,7 +239,7 @@ def _asked(spec: NodeSpec, directory: str, request: CheckpointPushRequest) -> Re
     """Without what the chain adds: the files, the node to fetch them from, and the node's own address."""
     return ReceiveRequest(
         directory=directory,
-        files=[],
+        files={},
         upstream=Giving(),
         address="",
         state_dir=spec.state_dir,

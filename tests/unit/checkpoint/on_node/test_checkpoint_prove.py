@@ -17,7 +17,7 @@ from orchestrator.checkpoint.on_node.tensors import LENGTH_BYTES, parse_header
 from orchestrator.checkpoint.steps.checkpoint import reblock as reblock_there
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.jobs import Progress, ReblockRequest
+from orchestrator.protocol.jobs import Progress, ReblockLine, ReblockRequest
 
 from .conftest import official_read_all, silent, write
 
@@ -128,13 +128,13 @@ def test_the_controller_hears_how_far_it_is_and_what_became_of_it(small: Any, tm
         node_rank=0,
         reach=Reach(host="localhost", connection="local", python=sys.executable),
     )
-    heard: list[tuple[str, Progress]] = []
+    heard: list[ReblockLine] = []
     done = reblock_there(
         node,
         ReblockRequest(source=str(source), target=str(tmp_path / "b"), block=64, prove=True, jobs=1),
-        lambda doing, now: heard.append((doing, now)),
+        heard.append,
     )
     assert (done.old_block, done.new_block) == ((128, 128), (64, 64))
     assert done.written is not None and done.written.done == done.written.total > 0
     assert done.proof is not None and done.proof.tensors == len(official_read_all(tmp_path / "b"))
-    assert {doing for doing, _ in heard} == {"re-blocking", "proving"}
+    assert {one.doing for one in heard} == {"re-blocking", "proving"}

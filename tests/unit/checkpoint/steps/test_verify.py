@@ -161,10 +161,10 @@ def test_a_node_without_forwarding_is_left_out_and_the_others_go_on(
         fleet=Fleet([replace(node("a", tmp_path), reach=Reach(host="a", connection="ssh"))]),
         origin=push_chain.VerbStream(Fleet([]), "here", "push-offer", OfferRequest(directory="/", address="")),
         source=Giving(address="127.0.0.1", port=1, secret="s"),
-        files=(),
+        files={},
         local=True,
         addresses={},
-        requests={"a": ReceiveRequest(directory="/", files=[], upstream=Giving(), address="")},
+        requests={"a": ReceiveRequest(directory="/", files={}, upstream=Giving(), address="")},
     )
     with ExitStack() as closing:
         failures = chain._build(["a"], links, closing)

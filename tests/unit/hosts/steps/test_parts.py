@@ -104,7 +104,7 @@ def test_apt_s_own_words_are_passed_on_and_nothing_is_left(log: Path, tmp_path: 
 
 
 def test_the_role_and_the_bundle_name_the_same_packages() -> None:
-    assert {"gcc", "rsync", "libibverbs1"} <= set(parts.base_packages())
+    assert {"gcc", "numactl", "libibverbs1"} <= set(parts.base_packages())
     assert parts.python_packages("3.11") == ("python3.11", "python3.11-dev", "python3.11-venv")
 
 

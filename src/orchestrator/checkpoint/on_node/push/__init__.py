@@ -1,1 +1,1 @@
-"""A directory carried from node to node by rsync."""
+"""A directory carried from node to node."""

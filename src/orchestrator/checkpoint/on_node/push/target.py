@@ -13,10 +13,8 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from orchestrator.checkpoint.on_node.target import check_space, lock, sync_directory, target_failures
 from orchestrator.node import files
@@ -31,54 +29,35 @@ LARGEST = 1 << 60
 """Bytes of one file."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One file. path: below the target; source: below the directory that the giver offers; size: bytes"""
-
-    path: str
-    source: str
-    size: int
-
-
-def entries_of(listed: Any) -> tuple[FileEntry, ...]:
-    """A list of [path, source, bytes] that another machine made, checked. Raises ValueError for an entry
-    that does not stay below the target, or below what the giver offers."""
-    if not isinstance(listed, list) or len(listed) > MOST_FILES:
-        raise ValueError(f"not a list of at most {MOST_FILES} files")
-    entries = tuple(_entry(item) for item in listed)
-    files.refuse_clashes(entry.path for entry in entries)
-    return entries
-
-
-def _entry(item: Any) -> FileEntry:
-    if not isinstance(item, list) or len(item) != 3:
-        raise ValueError("an entry is not [path, source, bytes]")
-    path, source, size = item
-    if type(size) is not int or not 0 <= size <= LARGEST:
-        raise ValueError(f"a file of {str(size)[:40]} bytes")
-    return FileEntry(files.plain_path(path), files.plain_path(source, hidden=True), size)
+def checked(sizes: Mapping[str, int]) -> Mapping[str, int]:
+    """A list of files and their sizes in bytes that another machine made. Raises ValueError for one that does not stay
+    below the target, or can't be a file's."""
+    if len(sizes) > MOST_FILES:
+        raise ValueError(f"it has more than {MOST_FILES} files")
+    for path, size in sizes.items():
+        files.plain_path(path)
+        if not 0 <= size <= LARGEST:
+            raise ValueError(f"a file of {size} bytes")
+    files.refuse_clashes(sizes)
+    return sizes
 
 
 class PushTarget:
-    """One node's copy. entries: every file that belongs to it.
+    """One node's copy. entries: size in bytes of every file that belongs to it, by path.
 
     there:  the directory is in its place already; then nothing is ever written to it, only compared
     repair: files that differ there are replaced; `repairs` once it is known that there is something to repair
     folder: where finished files are
     """
 
-    def __init__(self, directory: Path, entries: Sequence[FileEntry], *, repair: bool = False) -> None:
+    def __init__(self, directory: Path, entries: Mapping[str, int], *, repair: bool = False) -> None:
         self.directory = directory
         self.entries = entries
         self.there = False
         self.repairs = False
-        self.work = self.folder = directory.with_name(directory.name + PARTIAL)
+        self.folder = self._work = directory.with_name(directory.name + PARTIAL)
+        self._arriving = self._work / ARRIVING
         self._repair = repair
-        self._lock = -1
-
-    @property
-    def arriving(self) -> Path:
-        return self.work / ARRIVING
 
     def open(self) -> None:
         """Read what is there; lock it, remove what does not belong, check that the rest will fit.
@@ -94,47 +73,56 @@ class PushTarget:
                 self.folder, self.repairs = self.directory, True
             if self.directory.exists() and not self.directory.is_dir():
                 raise Failure("target", "is not a directory", str(self.directory), "choose another name with --as")
-            files.refuse_links(self.arriving, "")
-            files.refuse_links(self.work, "")
-            self.arriving.mkdir(parents=True, exist_ok=True)
-            self._hold()
+            files.refuse_links(self._arriving, "")
+            files.refuse_links(self._work, "")
+            self._arriving.mkdir(parents=True, exist_ok=True)
+            journal = os.open(self._work / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            lock(journal, self._work, "another push is writing to it")  # until this process ends
             self._remove_strangers()
-            check_space(self.work, self._to_come(), 0)
+            check_space(self._work, self._to_come(), 0)
 
     def _to_come(self) -> int:
         """Bytes that must arrive beside what earlier runs have left; for a repair, of files whose size differs."""
         if self.repairs:
-            return sum(entry.size for entry in self.entries if files.size(self.folder / entry.path) != entry.size)
-        places = [(entry, path) for entry in self.entries for path in self._places(entry)]
-        here = sum(max(0, min(files.size(path), entry.size)) for entry, path in places)
-        return sum(entry.size for entry in self.entries) - here
+            return sum(size for path, size in self.entries.items() if files.size(self.folder / path) != size)
+        places = [(path, size) for name, size in self.entries.items() for path in self._places(name)]
+        return sum(self.entries.values()) - sum(max(0, min(files.size(path), size)) for path, size in places)
 
-    def place(self, arrived: Path, path: str) -> os.stat_result:
-        """Give an arrived file its name; what has a name is on the disk."""
-        named = self.folder / path
-        files.refuse_links(self.folder, path)
-        with target_failures(named):
-            descriptor = os.open(arrived, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    @contextlib.contextmanager
+    def arriving(self, path: str) -> Iterator[int]:
+        """A descriptor of a file as far as it has come; what is longer than it should be begins again."""
+        place = self._arriving / path
+        files.refuse_links(self._arriving, path)
+        with target_failures(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
             try:
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:  # a hard link is another file's
-                    raise Failure("outside", "the received file is not a regular file", str(arrived), files.FIX)
-                os.fchmod(descriptor, 0o644)
-                os.fsync(descriptor)
-                named.parent.mkdir(parents=True, exist_ok=True)
-                arrived.replace(named)
-                return os.fstat(descriptor)
+                    raise Failure("outside", "what has arrived is not a regular file", str(place), files.FIX)
+                if found.st_size > self.entries[path]:
+                    os.ftruncate(descriptor, 0)
+                yield descriptor
             finally:
                 os.close(descriptor)
+
+    def place(self, arrived: int, path: str) -> os.stat_result:
+        """Give an arrived file its name; what has a name is on the disk."""
+        named = self.folder / path
+        files.refuse_links(self.folder, path)
+        os.fsync(arrived)
+        named.parent.mkdir(parents=True, exist_ok=True)
+        (self._arriving / path).replace(named)
+        return os.fstat(arrived)
 
     def finish(self) -> None:
         """Give the complete directory its name; from then on a loader accepts it as a checkpoint."""
         if self.there:
             return
         with target_failures(self.directory):
-            shutil.rmtree(self.arriving, ignore_errors=True)
+            shutil.rmtree(self._arriving, ignore_errors=True)
             if self.repairs:
-                shutil.rmtree(self.work, ignore_errors=True)
+                shutil.rmtree(self._work, ignore_errors=True)
                 self.there = True
                 sync_directory(self.directory)
                 return
@@ -145,23 +133,16 @@ class PushTarget:
             (self.directory / JOURNAL).unlink()
             sync_directory(self.directory.parent)
 
-    def close(self) -> None:
-        """Give the lock back."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-    def _places(self, entry: FileEntry) -> tuple[Path, Path]:
-        return self.folder / entry.path, self.arriving / entry.source
+    def _places(self, path: str) -> tuple[Path, Path]:
+        return self.folder / path, self._arriving / path
 
     def _take_as_it_is(self) -> None:
         self._refuse_another_checkpoint()
-        for entry in self.entries:
-            found = files.size(self.directory / entry.path)
-            if found != entry.size:
-                state = f"has {found} bytes there, but {entry.size} at the source" if found >= 0 else "is missing there"
-                what = f"differs from the source: {entry.path} {state}"
-                raise Failure("target-differs", what, str(self.directory), REPAIR)
+        for path, size in self.entries.items():
+            found = files.size(self.directory / path)
+            if found != size:
+                state = f"has {found} bytes there, but {size} at the source" if found >= 0 else "is missing there"
+                raise Failure("target-differs", f"differs from the source: {path} {state}", str(self.directory), REPAIR)
         with contextlib.suppress(FileNotFoundError):
             (self.directory / JOURNAL).unlink()  # killed between its last two steps
         self.folder = self.directory
@@ -169,20 +150,16 @@ class PushTarget:
 
     def _refuse_another_checkpoint(self) -> None:
         """A repair of most of a directory is none: somebody has named the wrong one."""
-        alike = sum(files.size(self.directory / entry.path) == entry.size for entry in self.entries)
+        alike = sum(files.size(self.directory / path) == size for path, size in self.entries.items())
         if alike * 2 < len(self.entries):
             found = f"{alike} of {len(self.entries)} files have the source's size"
             what = f"another checkpoint is in this directory: {found}"
             raise Failure("target-exists", what, str(self.directory), "choose another name with --as")
 
-    def _hold(self) -> None:
-        self._lock = os.open(self.work / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        lock(self._lock, self.work, "another push is writing to it")
-
     def _remove_strangers(self) -> None:
         """Files of an earlier push of something else; the directory's name says that it is ours."""
-        kept = {str(path) for entry in self.entries for path in self._places(entry)}
-        for folder, _, names in os.walk(self.work):
+        kept = {str(place) for path in self.entries for place in self._places(path)}
+        for folder, _, names in os.walk(self._work):
             for name in names:
                 path = Path(folder, name)
                 if str(path) not in kept and name != JOURNAL:

@@ -1,47 +1,43 @@
-"""A source whose list names files elsewhere: the real push, verbs and rsync; only its application lies."""
+"""A source whose list names files elsewhere: the real push and verbs; only its application lies."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
 import socket
 import stat
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.hostile import talker
-from tests.support.waiting import slack
+from tests.support.waiting import until
 
 from orchestrator.checkpoint.on_node.push import giver
 from orchestrator.checkpoint.on_node.push import target as push_target
 from orchestrator.checkpoint.steps import push as workflow
 from orchestrator.checkpoint.steps.chain import Hop, VerbStream
+from orchestrator.checkpoint.steps.checkpoint import HERE
 from orchestrator.checkpoint.steps.push import CheckpointPushRequest, push
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.node.failure import Failure
-
-pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
+from orchestrator.protocol.jobs import Giving
 
 LIAR = """
 import sys
 application, verb = sys.argv[-2:]
 sys.path.insert(0, application)
 from orchestrator.node import dispatch
-from orchestrator.checkpoint.on_node.push import offer as push_offer
-from orchestrator.checkpoint.on_node.push.target import FileEntry
-honest = push_offer.read
+from orchestrator.checkpoint.on_node.push import giver
+honest = giver.read
 def lie(directory):
-    root, (first, *others) = honest(directory)
-    return root, (FileEntry({path!r}, first.source, first.size), *others)
-push_offer.read = lie
+    (_, size), *others = honest(directory).items()
+    return dict([({path!r}, size), *others])
+giver.read = lie
+giver.Digests.of = lambda *_, **__: "0" * 64
 sys.exit(dispatch.serve([verb]))
 """
 RECEIVE = "import sys; from orchestrator.node import dispatch; sys.exit(dispatch.serve(['push-receive']))"
@@ -106,15 +102,15 @@ def test_a_list_that_names_a_file_elsewhere_is_refused_and_nothing_is_written(
     inventory, source = cluster(tmp_path), source_of(tmp_path)
     python = liar(tmp_path, paths(tmp_path)[which])
     reach = Reach(connection="local", host="localhost", python=python)
-    here = NodeSpec(name=workflow.HERE, gang="", node_rank=0, reach=reach)
-    monkeypatch.setattr(workflow, "_here", lambda: here)
+    here = NodeSpec(name=HERE, gang="", node_rank=0, reach=reach)
+    monkeypatch.setattr(workflow, "here", lambda: here)
     if controller != "checks":
-        monkeypatch.setattr(VerbStream, "files", lambda link: [push_target.FileEntry(*one) for one in link._listed])
+        monkeypatch.setattr(VerbStream, "files", lambda link: link._listed)
     before = outside(tmp_path)
     if controller == "checks":
         with pytest.raises(NodeError, match="list of files is not valid") as told:
             push(inventory, CheckpointPushRequest(source=str(source)), Nobody())
-        assert told.value.where == workflow.HERE
+        assert told.value.where == HERE
     else:
         failure = push(inventory, CheckpointPushRequest(source=str(source)), Nobody()).nodes.failures["a"]
         assert "list of files is refused" in failure.what
@@ -140,15 +136,15 @@ def receive(tmp_path: Path, files: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "files",
     [
-        [["a", "../../etc/shadow", 1]],
-        [["a", "/etc/shadow", 1]],
-        [["a", "a", -1]],
-        [["a", "a", True]],
-        [["a", "a", 1 << 70]],
-        [["a", "a", 1], ["a", "b", 1]],
-        [["a", "a", 1], ["a/b", "b", 1]],
-        [["a", "a"]],
-        {"a": 1},
+        {"../../etc/shadow": 1},
+        {"/etc/shadow": 1},
+        {"a": -1},
+        {"a": True},
+        {"a": 1 << 62},
+        {"a": 1 << 70},
+        {"a": 1, "a/b": 1},
+        {"a": "a"},
+        [["a", 1]],
         "a",
         None,
     ],
@@ -164,13 +160,11 @@ def test_a_link_that_leads_out_of_the_place_is_refused(tmp_path: Path, place: st
     elsewhere.mkdir()
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).symlink_to(elsewhere)
-    target = push_target.PushTarget(tmp_path / "M", [push_target.FileEntry("sub/file", "file", 4)])
-    arrived = tmp_path / "arrived"
-    arrived.write_text("evil")
+    target = push_target.PushTarget(tmp_path / "M", {"sub/file": 4})
     with pytest.raises(Failure, match="is a symbolic link"):
         target.open()
-        target.place(arrived, "sub/file")
-    target.close()
+        with target.arriving("sub/file") as arriving:
+            target.place(arriving, "sub/file")
     assert not list(elsewhere.iterdir())
 
 
@@ -178,31 +172,34 @@ def test_what_arrived_as_a_link_or_as_a_second_name_of_a_file_is_never_touched(t
     secret = tmp_path / "secret"
     secret.write_text("root's")
     secret.chmod(0o600)
-    target = push_target.PushTarget(tmp_path / "M", [push_target.FileEntry("file", "file", 6)])
+    target = push_target.PushTarget(tmp_path / "M", {"file": 3})
     target.open()
+    arrived = tmp_path / "M.l40s-partial" / ".arriving" / "file"
     for make in ("symlink_to", "hardlink_to"):
-        arrived = target.arriving / "file"
         getattr(arrived, make)(secret)
-        with pytest.raises(Failure):
-            target.place(arrived, "file")
+        with pytest.raises(Failure), target.arriving("file"):
+            pass
         arrived.unlink()
-    target.close()
+    assert secret.read_text() == "root's"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
-def test_a_stranger_at_either_end_of_the_notes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_at_either_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slowly it greets, and however deep its words are."""
     monkeypatch.setattr(giver, "LINE_S", 0.3)
-    ours, theirs = socket.socketpair()
-    telling = threading.Thread(
-        target=giver.tell_ready, args=(ours, "secret", giver.Ready(), contextlib.nullcontext()), daemon=True
-    )
-    telling.start()
-    with theirs, contextlib.suppress(OSError):
-        ends = time.monotonic() + 10.0 * slack()
-        while telling.is_alive() and time.monotonic() < ends:
-            theirs.send(b"{")
-            telling.join(0.05)
-    assert not telling.is_alive()
+    port = giver.Giver(tmp_path).listen("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.settimeout(0.05)
+
+        def is_left() -> bool:
+            try:
+                stranger.sendall(b"{")
+                return stranger.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        until(is_left, 10, "the connection is closed")
     with talker(b"[" * 60_000 + b"\n") as port, pytest.raises(giver.ConnectionLost):
-        giver.hear_ready("127.0.0.1", port, "secret", lambda path, digest: None)
+        next(giver.ready_at(Giving(address="127.0.0.1", port=port, secret="secret")))
