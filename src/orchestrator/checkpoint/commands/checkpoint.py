@@ -81,7 +81,7 @@ def _rehearse(args: argparse.Namespace, screen: Screen) -> int:
         documents.append({"node": node.name if node else "", "target": request.target, **found.as_json()})
         if not screen.as_json:
             place = f"{node.name}:{request.target}" if node else request.target
-            screen.out.print(printable(f"{place}: {_words(found)}"))
+            screen.show(f"{place}: {_words(found)}")
     if screen.as_json:
         screen.json({"dry_run": True, "nodes": documents})
     else:
@@ -113,7 +113,7 @@ def _reblock(args: argparse.Namespace, screen: Screen) -> int:
             document = {"source": args.source, "target": args.target, **outcome.as_json(), "seconds": round(seconds, 3)}
             documents.append({**document, **({"node": on} if on else {})})
             if not screen.as_json:
-                screen.out.print(_summary(f"{on}:{args.target}" if on else args.target, outcome, seconds))
+                screen.show(*_summary(f"{on}:{args.target}" if on else args.target, outcome, seconds))
     if screen.as_json:
         screen.json(documents[0] if len(documents) == 1 else {"nodes": documents})
     return 0
@@ -142,26 +142,23 @@ def _place(args: argparse.Namespace, place: str, screen: Screen) -> tuple[NodeSp
     return split_place(open_inventory(args, screen), place)
 
 
-def _summary(target: str, outcome: Reblocked, seconds: float) -> str:
-    lines = []
-    if written := outcome.written:
-        fresh = written.done - written.resumed
-        if fresh:
-            parts = [f"{size(written.copied)} copied", f"{size(written.shared)} shared with the source"]
-            parts += [f"{size(written.resumed)} kept from an earlier run"] if written.resumed else []
-            shards = f"{written.shards} shard{'s' * (written.shards != 1)}"
-            lines.append(
-                f"{target}: {shards} in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
-                f"{', '.join(parts)}, {size(written.scales)} of scales, in {seconds:.1f} s"
-            )
-        else:
-            lines.append(f"{target}: already complete; nothing written")
-    if proof := outcome.proof:
-        lines.append(
+def _summary(target: str, outcome: Reblocked, seconds: float) -> Iterator[str]:
+    written, proof = outcome.written, outcome.proof
+    if written and written.done > written.resumed:
+        parts = [f"{size(written.copied)} copied", f"{size(written.shared)} shared with the source"]
+        parts += [f"{size(written.resumed)} kept from an earlier run"] if written.resumed else []
+        shards = f"{written.shards} shard{'s' * (written.shards != 1)}"
+        yield (
+            f"{target}: {shards} in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
+            f"{', '.join(parts)}, {size(written.scales)} of scales, in {seconds:.1f} s"
+        )
+    elif written:
+        yield f"{target}: already complete; nothing written"
+    if proof:
+        yield (
             f"proved: {proof.tensors} tensors ({proof.scales} of them scales) and {proof.files} files, "
             f"{size(proof.bytes)}, dequantise to the same bits as the source"
         )
-    return printable("\n".join(lines))
 
 
 def _show_pace(picture: TransferPicture, said: ReblockLine) -> None:
@@ -193,14 +190,12 @@ def _draw(judgement: Judgement, screen: Screen) -> None:
     table.add_column(overflow="fold")
     for label, value in _rows(judgement):
         table.add_row(label, Text(printable(value)))
-    screen.out.print(table)
+    screen.show(table)
     for finding in judgement.findings:
         style = "bold red" if finding.severity is Severity.STOP else "yellow"
-        line = Text.assemble((f"{finding.severity.value}: {finding.id}", style), f" {printable(finding.title)}")
-        screen.out.print(line)
-        for word, text in (("effect", finding.effect), ("fix", finding.fix)):
-            if text:
-                screen.out.print(Text(f"  {word}: {printable(text)}"))
+        screen.show(Text.assemble((f"{finding.severity.value}: {finding.id}", style), f" {printable(finding.title)}"))
+        said = {"effect": finding.effect, "fix": finding.fix}
+        screen.show(*(Text(f"  {word}: {printable(text)}") for word, text in said.items() if text))
 
 
 def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:

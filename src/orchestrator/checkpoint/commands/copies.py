@@ -169,10 +169,10 @@ def run_download(args: argparse.Namespace, screen: Screen) -> int:
         state = "already there" if done.there else f"complete after {duration(seconds)}"
         checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
         files = f"{size(done.bytes)} in {done.files} files, {checked}"
-        screen.out.print(printable(f"{name}:{done.directory}: {state}; {files}"))
+        screen.show(f"{name}:{done.directory}: {state}; {files}")
     if len(brought) < len(list(inventory.nodes)):
         place = f"{brought[0][0]}:{brought[0][1].directory}"
-        screen.out.print(printable(f"next: l40s-deploy checkpoint push {shlex.quote(place)}"))
+        screen.show(f"next: l40s-deploy checkpoint push {shlex.quote(place)}")
     return 0
 
 
@@ -186,7 +186,7 @@ def _show_would_download(found: Sequence[tuple[str, WouldDownload]], screen: Scr
         words = f"would be downloaded: {what}{kept}; {size(would.free)} are free"
         if would.there:
             words = f"already exists; would be compared with {what}"
-        screen.out.print(printable(f"{name}:{would.directory}: {words}"))
+        screen.show(f"{name}:{would.directory}: {words}")
     screen.out.print("nothing was downloaded")
     return 0
 
@@ -235,7 +235,7 @@ def _rehearse_push(inventory: Inventory, request: CheckpointPushRequest, screen:
         return 0
     for name, directory in where.items():
         doing = "the files that differ would be replaced" if request.repair else "would be copied"
-        screen.out.print(printable(f"{name}: {request.source} -> {directory}: {doing}"))
+        screen.show(f"{name}: {request.source} -> {directory}: {doing}")
     screen.out.print("nothing was copied")
     return 0
 
@@ -274,7 +274,7 @@ def _show_pushed(pushed: PushResult, screen: Screen) -> None:
         else:
             state = f": the same directory as {pushed.shared[name]}'s"
             state += "" if pushed.complete(name) else ", not complete"
-        screen.out.print(printable(f"{name}: {directory}{state}"))
+        screen.show(f"{name}: {directory}{state}")
     if arrived := len(pushed.nodes.values):
         words = f"{size(pushed.bytes)} in {pushed.files} files on {arrived} node{'s' * (arrived != 1)}"
         screen.out.print(f"{words} after {duration(pushed.seconds)}")
@@ -292,7 +292,7 @@ def _state(hop: Hop, repaired: bool) -> str:
 
 def _show_failure(failure: DeployError, screen: Screen) -> None:
     screen.out.print(printable(f"{failure.where}: {failure.what}"), style="bold red")
-    screen.out.print(printable(f"  fix: {failure.fix}"))
+    screen.show(f"  fix: {failure.fix}")
 
 
 class _PushPicture(TransferPicture):
@@ -357,7 +357,7 @@ def _verify_document(verified: VerifyResult) -> dict[str, Any]:
 
 def _show_verified(verified: VerifyResult, screen: Screen) -> None:
     for name, owner in verified.shared.items():
-        screen.out.print(printable(f"{name}: the same directory as {owner}'s, read once"))
+        screen.show(f"{name}: the same directory as {owner}'s, read once")
     for difference in verified.differences:
         screen.out.print(printable(f"{difference.path}: {difference.words()}"), style="bold red")
     for failure in verified.copies.failures.values():
@@ -371,7 +371,7 @@ def _show_verified(verified: VerifyResult, screen: Screen) -> None:
     elif verified.differences:
         screen.out.print(f"{len(verified.differences)} of {files} files differ, {took}")
         for fix in verified.repairs():
-            screen.out.print(printable(f"  fix: {fix}"))
+            screen.show(f"  fix: {fix}")
 
 
 class _VerifyPicture(TransferPicture):

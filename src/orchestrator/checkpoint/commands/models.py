@@ -94,7 +94,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     screen.out.print(f"*: the default of `plan`; {more}")
     for basis, those in _bases(listed).items():
         of = f" of {', '.join(those)}" if len(gangs) > 1 else ""
-        screen.out.print(printable(f"tokens/s{of}: decoded for 1 and for 128 requests, {basis}."))
+        screen.show(f"tokens/s{of}: decoded for 1 and for 128 requests, {basis}.")
     return 0
 
 
@@ -122,7 +122,7 @@ def _offers(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
     mine = [next(offer for offer in each.offers if offer.gang == gangs[0]) for each in listed]
     stacks = ", ".join(sorted({offer.stack for offer in mine}))
     those = f"gang{'s' * (len(gangs) > 1)} {', '.join(gangs)}"
-    screen.out.print(printable(f"{those}: {mine[0].nodes} x {mine[0].gpus_per_node} GPUs, by {stacks}"))
+    screen.show(f"{those}: {mine[0].nodes} x {mine[0].gpus_per_node} GPUs, by {stacks}")
     return mine
 
 
@@ -141,7 +141,7 @@ def _models(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
     if refused:
         screen.out.print("no engine here can serve:")
     for reason, names in refused.items():
-        screen.out.print(printable(f"  {', '.join(names)}: {reason}"))
+        screen.show(f"  {', '.join(names)}: {reason}")
 
 
 def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen) -> None:
@@ -149,16 +149,14 @@ def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Scree
     (offer,) = _offers(gangs, listed, screen)
     profile = listed[0].profile
     block = f" {profile.block[0]}x{profile.block[1]}" if any(profile.block) else ""
-    screen.out.print(
-        printable(f"{profile.name}: {checkpoint_bytes(profile) / 1e9:.1f} GB {profile.quantisation}{block}")
-    )
+    screen.show(f"{profile.name}: {checkpoint_bytes(profile) / 1e9:.1f} GB {profile.quantisation}{block}")
     rows = [(*_cells(fit), "measured" if fit.measured else "", fit.name) for fit in offer.fits]
     if rows:
         screen.out.print(_table(("--layout", "KV tokens", "tokens/s", "", ""), rows))
     if offer.refusal:
-        screen.out.print(printable(f"{offer.refusal}\n  {offer.instead}"))
+        screen.show(f"{offer.refusal}\n  {offer.instead}")
     for name, reason in listed[0].stacks:
-        screen.out.print(printable(f"{name}: {f'no, {reason}' if reason else 'can serve it'}"))
+        screen.show(f"{name}: {f'no, {reason}' if reason else 'can serve it'}")
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -191,8 +189,8 @@ def _add(args: argparse.Namespace, screen: Screen) -> int:
     if screen.as_json:
         screen.json({"file": str(path), "unknown": unknown})
         return 0
-    screen.out.print(printable(f"{path} written. Fill in what is marked UNKNOWN (not in the checkpoint):"))
+    screen.show(f"{path} written. Fill in what is marked UNKNOWN (not in the checkpoint):")
     for key, words in unknown.items():
-        screen.out.print(printable(f"  {key}: {words}"))
-    screen.out.print(printable(f"l40s-deploy plan --model {path.stem if args.out is None else path}"))
+        screen.show(f"  {key}: {words}")
+    screen.show(f"l40s-deploy plan --model {path.stem if args.out is None else path}")
     return 0

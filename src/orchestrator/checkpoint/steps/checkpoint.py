@@ -95,11 +95,16 @@ def _on(
     with Fleet([spec]) as fleet:
         done = fleet.on_every(work)
     for failure in done.failures.values():
-        if isinstance(failure, NodeRefusal):
-            kind = kinds.get(failure.kind, otherwise)
-            raise kind(failure.what, where=failure.where.removeprefix(f"{HERE}: "), fix=failure.fix)
-        raise failure
+        raise of_its_kind(failure, kinds, otherwise)
     return done.values[spec.name]
+
+
+def of_its_kind(
+    failure: DeployError, kinds: Mapping[str, type[DeployError]], otherwise: type[DeployError] | None = None
+) -> DeployError:
+    """A node's refusal as the error of its kind, for its exit code; of no kind: as `otherwise`, or as it is."""
+    kind = kinds.get(failure.kind, otherwise) if isinstance(failure, NodeRefusal) else None
+    return kind(failure.what, where=failure.where.removeprefix(f"{HERE}: "), fix=failure.fix) if kind else failure
 
 
 def inspected(session: Session, request: InspectRequest) -> Judgement:

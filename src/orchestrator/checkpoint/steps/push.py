@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from orchestrator.checkpoint.steps.chain import LOOPBACK, Chain, Hop, VerbStream
-from orchestrator.checkpoint.steps.checkpoint import HERE, here
+from orchestrator.checkpoint.steps.checkpoint import HERE, here, of_its_kind
 from orchestrator.checkpoint.steps.verify import repair_command, same_roots
 from orchestrator.doctor.steps.look import look
 from orchestrator.model.chosen import chosen_nodes, no_such
@@ -222,17 +222,11 @@ def _origin(
         try:
             giving = link.begin(address)
         except DeployError as failure:
-            raise _with_exit_code(failure) from None
+            raise of_its_kind(failure, _KINDS) from None
         yield link, giving
     finally:
         link.end()
         link.wait()
-
-
-def _with_exit_code(failure: DeployError) -> DeployError:
-    """A node's refusal with the exit code that its kind has."""
-    kind = _KINDS.get(failure.kind) if isinstance(failure, NodeRefusal) else None
-    return kind(failure.what, where=failure.where, fix=failure.fix) if kind else failure
 
 
 def _asked(spec: NodeSpec, directory: str, request: CheckpointPushRequest) -> ReceiveRequest:
@@ -275,7 +269,7 @@ def _all(
         complete |= {hop.name: hop for hop in ready}
         for name, failure in failed.items():
             if name not in complete:
-                failures[name] = _with_exit_code(failure)
+                failures[name] = of_its_kind(failure, _KINDS)
                 if isinstance(failure, NodeRefusal) and failure.kind == "target-differs":
                     failures[name].fix = repair_command(request.source, name, PurePosixPath(directories[name]).name)
                 watcher.say(f"{failure.where}: {failure.what}")

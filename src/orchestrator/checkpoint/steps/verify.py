@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from queue import Empty, Queue
 
+from orchestrator.checkpoint.steps.checkpoint import of_its_kind
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.deadlines import SAME_ROOT_S, SILENT_S
-from orchestrator.model.errors import DeployError, NodeError, Unreachable, VerificationDiffers
+from orchestrator.model.errors import NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode, majority
 from orchestrator.protocol.jobs import DigestsLine, DigestsRequest, SameRootAnswer, SameRootRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 
-_ABSENT = ("no-checkpoint", "unfinished")
+_KINDS = dict.fromkeys(("no-checkpoint", "unfinished"), VerificationDiffers)
 """A node's refusals that mean that it has no complete copy: a result, not an error."""
 
 Report = Callable[[str, int, int], None]
@@ -68,7 +68,7 @@ def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, r
             return _digests(session, directories[session.spec.name], fresh=fresh, report=report)
 
         copies = fleet.on_every(read, only={name for name in directories if name not in shared})
-    failures = {name: _judged(failure) for name, failure in copies.failures.items()}
+    failures = {name: of_its_kind(failure, _KINDS) for name, failure in copies.failures.items()}
     return VerifyResult(
         directories=directories,
         copies=PerNode(values=copies.values, failures=failures),
@@ -144,12 +144,6 @@ def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
 def _silent(spec: NodeSpec, directory: str) -> Unreachable:
     what = f"could read nothing of {directory} for {SILENT_S:.0f} s"
     return Unreachable(what, where=spec.name, fix="check its file system: run `ls` there and read `dmesg`")
-
-
-def _judged(failure: DeployError) -> DeployError:
-    if isinstance(failure, NodeRefusal) and failure.kind in _ABSENT:
-        return VerificationDiffers(failure.what, where=failure.where, fix=failure.fix)
-    return failure
 
 
 def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") -> Mapping[str, str]:

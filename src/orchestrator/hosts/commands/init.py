@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.options import add_examples
 from orchestrator.cli.progress import patience
 from orchestrator.cli.questions import Questions
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.model.errors import DeployError, Exit, HostKeyError
 from orchestrator.topology.paths import counted
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         seen, network = init.see(nodes, logins.values)
     screen.say(f"network: {network or 'the nodes share no IPv4 network'}")
     init.write(args.out, request, seen, logins.values)
-    screen.out.print(printable(f"{args.out} written"))
+    screen.show(f"{args.out} written")
     return _doctor(args.out, any(login.sudo for login in logins.values.values()), screen)
 
 
@@ -145,7 +145,7 @@ def _doctor(path: Path, asks_for_password: bool, screen: Screen) -> int:
     with patience(screen, "doctor: checking hardware and network"):
         examination = examine_inventory(inventory)
     show(examination, expected(examination.cluster), screen)
-    screen.out.print(printable(_next(path, examination, asks_for_password)))
+    screen.show(_next(path, examination, asks_for_password))
     if examination.failures:
         return Exit.UNREACHABLE
     return Exit.FINDINGS if examination.worst else Exit.DONE

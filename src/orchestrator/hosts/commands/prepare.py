@@ -227,10 +227,10 @@ def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PreparePro
         failure = outcome.results.failures.get(name)
         if failure is not None:
             screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
-            screen.out.print(printable(f"  fix: {failure.fix}"))
+            screen.show(f"  fix: {failure.fix}")
         elif result := outcome.results.values.get(name):
             would = "would change" if request.check else "changed"
-            screen.out.print(printable(f"{name}: {would}={result.changed} ok={result.ok} skipped={result.skipped}"))
+            screen.show(f"{name}: {would}={result.changed} ok={result.ok} skipped={result.skipped}")
     done = len(outcome.results.values)
     verb = "checked" if request.check else "restored" if request.remove else "ready"
     screen.out.print(f"{done} of {len(outcome.nodes)} nodes {verb} after {outcome.seconds:.1f} s")
@@ -245,7 +245,6 @@ def _show_progress(outcome: PrepareResult, check: bool, progress: _PrepareProgre
     for text, names in collected(changes if check else ()).items():
         task, *diff = text.splitlines()
         screen.out.print(printable(f"{', '.join(names)}: {task}"), style="bold")
-        for line in diff:
-            screen.out.print(printable(f"    {line}"))
+        screen.show(*(f"    {line}" for line in diff))
     for text, names in collected((text, name) for name, one in seen.items() for text in one.remarks).items():
-        screen.out.print(printable(f"{', '.join(names)}: {text}"))
+        screen.show(f"{', '.join(names)}: {text}")

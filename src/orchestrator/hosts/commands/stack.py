@@ -77,7 +77,7 @@ def _recipe(args: argparse.Namespace, screen: Screen) -> int:
         screen.json({"folder": str(args.out), "files": [str(file.relative_to(args.out)) for file in files]})
         return 0
     for file in files:
-        screen.out.print(printable(str(file)))
+        screen.show(str(file))
     screen.say(printable(f"next: run {args.out}/build.sh on a machine with Docker, network access and 60 GB of disk"))
     return 0
 
@@ -105,26 +105,13 @@ def _build(args: argparse.Namespace, screen: Screen) -> int:
         )
     seconds = time.monotonic() - began
     if screen.as_json:
+        same = {name: getattr(bundle, name) for name in ("stack", "python", "digest", "packages", "image", "bytes")}
+        words, debian = list(bundle.vocabularies), bundle.debian or None
         screen.json(
-            {
-                "bundle": str(bundle.path),
-                "stack": bundle.stack,
-                "python": bundle.python,
-                "digest": bundle.digest,
-                "packages": bundle.packages,
-                "debian": bundle.debian or None,
-                "image": bundle.image,
-                "vocabularies": list(bundle.vocabularies),
-                "bytes": bundle.bytes,
-                "seconds": round(seconds, 3),
-            }
+            {"bundle": str(bundle.path), **same, "vocabularies": words, "debian": debian, "seconds": round(seconds, 3)}
         )
-    else:
-        size = f"{bundle.bytes / (1 << 20):.1f} MiB"
-        holds = "an image" if bundle.image else f"{bundle.packages} packages for Python {bundle.python}"
-        screen.out.print(
-            printable(
-                f"{bundle.path}: {bundle.stack}, {holds}, {size}, digest {bundle.digest[:16]}, after {seconds:.0f} s"
-            )
-        )
+        return 0
+    size = f"{bundle.bytes / (1 << 20):.1f} MiB"
+    holds = "an image" if bundle.image else f"{bundle.packages} packages for Python {bundle.python}"
+    screen.show(f"{bundle.path}: {bundle.stack}, {holds}, {size}, digest {bundle.digest[:16]}, after {seconds:.0f} s")
     return 0

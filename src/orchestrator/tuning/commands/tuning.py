@@ -199,9 +199,9 @@ def _show_tuned(done: TunedGang, out: Path, screen: Screen) -> None:
             continue
         before = f"{result['before_us']:.1f} us" if result["before_us"] else "wrong or not running"
         words = "unchanged, nothing is faster" if result["kept"] else f"{result['us']:.1f} us"
-        screen.out.print(printable(f"{shape}: {before} -> {words}"))
+        screen.show(f"{shape}: {before} -> {words}")
     for name, why in done.left.items():
-        screen.out.print(printable(f"left out: {name}: {why}"))
+        screen.show(f"left out: {name}: {why}")
     for name, failure in done.lost.items():
         screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
     if done.before:
@@ -209,7 +209,7 @@ def _show_tuned(done: TunedGang, out: Path, screen: Screen) -> None:
     if done.pack.made == INTERPRETED:
         screen.say("tuned without a GPU, in Triton's interpreter: the products are checked, but the times say nothing")
     if done.pack.texts:
-        screen.out.print(printable(f"{out}: {len(done.pack.texts)} configs; install: l40s-deploy tuning push {out}"))
+        screen.show(f"{out}: {len(done.pack.texts)} configs; install: l40s-deploy tuning push {out}")
 
 
 def _fetch(args: argparse.Namespace, screen: Screen) -> int:
@@ -242,7 +242,7 @@ def _pull(args: argparse.Namespace, screen: Screen) -> int:
     else:
         pack = pulled.pack
         made = f"{pack.device}, SGLang {pack.engine_version}, Triton {pack.triton or 'unknown'}"
-        screen.out.print(printable(f"{args.out}: {len(pack.texts)} configs from {pulled.node}: {made}"))
+        screen.show(f"{args.out}: {len(pack.texts)} configs from {pulled.node}: {made}")
     return 0
 
 
@@ -270,14 +270,14 @@ def _show_push(done: PerNode[TuningPushResult], *, check: bool, screen: Screen) 
         counts = (("written", put.written), ("unchanged", put.unchanged), ("restored", put.restored),
                   ("removed", put.removed))  # fmt: skip
         parts = [f"{len(places)} {'' if word == 'unchanged' else would}{word}" for word, places in counts if places]
-        screen.out.print(printable(f"{name}: {', '.join(parts) or 'nothing installed by this tool'}"))
+        screen.show(f"{name}: {', '.join(parts) or 'nothing installed by this tool'}")
         for place, why in put.left.items():
-            screen.out.print(printable(f"  {place}: {why}"))
+            screen.show(f"  {place}: {why}")
         for remark in put.remarks:
-            screen.out.print(printable(f"  {remark}"))
+            screen.show(f"  {remark}")
     for name, failure in done.failures.items():
         screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
-        screen.out.print(printable(f"  fix: {failure.fix}"))
+        screen.show(f"  fix: {failure.fix}")
     if not check and any(put.written or put.restored or put.removed for put in done.values.values()):
         screen.say("running engines keep the old configs. To use the new ones: l40s-deploy restart GANG")
 
@@ -314,11 +314,11 @@ def _show(kit: Kit, screen: Screen) -> None:
     head = f"{kit.stack.name}: SGLang {kit.stack.engine_version}, {triton}, gang {kit.gang}, {layout}, "
     screen.out.print(printable(f"{head}{kit.gpu} ({kit.gpu_source})"), style="bold")
     if kit.refusal:
-        screen.out.print(printable(f"  {kit.refusal.what}"))
-        screen.out.print(printable(f"  fix: {kit.refusal.fix}"))
+        screen.show(f"  {kit.refusal.what}")
+        screen.show(f"  fix: {kit.refusal.fix}")
         return
     for line in (*_files(kit), *_of_nodes(kit), *_of_files(kit), *_of_defaults(kit)):
-        screen.out.print(printable(f"  {line}"))
+        screen.show(f"  {line}")
     screen.out.print()
 
 
