@@ -26,7 +26,7 @@ VERBS = {
     "labels": "orchestrator.node.look.labels:answer",
     "prerequisites": "orchestrator.node.look.environment:answer",
     "tune": "orchestrator.tuning.on_node.tune:answer",
-    "tuned": "orchestrator.tuning.on_node.tuned:answer",
+    "tuned": "orchestrator.tuning.on_node.tune:held",
     "stage": "orchestrator.node.verbs.stage:stage",
     "check": "orchestrator.node.verbs.stage:check",
     "arm": "orchestrator.node.verbs.arm:answer",

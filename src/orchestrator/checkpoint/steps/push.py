@@ -11,7 +11,7 @@ from typing import Protocol
 
 from orchestrator.checkpoint.steps.chain import LOOPBACK, Chain, Hop, VerbStream
 from orchestrator.checkpoint.steps.checkpoint import HERE, here, of_its_kind
-from orchestrator.checkpoint.steps.verify import repair_command, same_roots
+from orchestrator.checkpoint.steps.verify import repair_command, shared_copies
 from orchestrator.doctor.steps.look import look
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
@@ -176,14 +176,10 @@ def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]
 
 def _shared(fleet: Fleet, directories: Mapping[str, str], node: NodeSpec | None, path: str) -> dict[str, str]:
     """{node: owner} where another node's directory is the node's own too, so that nothing has to be sent."""
-    roots = {name: fleet.nodes[name].model_root for name in directories}
-    name = next((PurePosixPath(directory).name for directory in directories.values()), "")
-    if node is not None and node.name not in roots and str(PurePosixPath(node.model_root, name)) == path:
-        roots = {node.name: node.model_root, **roots}
-    if len(roots) < 2:
-        return {}
-    owners = same_roots(fleet, roots, name)
-    return {name: owner for name, owner in owners.items() if owner != name and name in directories}
+    names = {PurePosixPath(one).name for one in directories.values()}
+    source = {node.name: path} if node is not None and names == {PurePosixPath(path).name} else {}
+    found = shared_copies(fleet, {**source, **directories})
+    return {name: owner for name, owner in found.items() if name in directories}
 
 
 def _network(

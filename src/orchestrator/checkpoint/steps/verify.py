@@ -62,7 +62,7 @@ def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, r
     specs = chosen_nodes(inventory.nodes, to, "--node")
     directories = {name: _directory(spec, what) for name, spec in specs.items()}
     with Fleet(specs.values()) as fleet:
-        shared = _shared(fleet, directories)
+        shared = shared_copies(fleet, directories)
 
         def read(session: Session) -> Mapping[str, str]:
             return _digests(session, directories[session.spec.name], fresh=fresh, report=report)
@@ -85,8 +85,8 @@ def _directory(spec: NodeSpec, what: str) -> str:
     return str(PurePosixPath(spec.model_root, name))
 
 
-def _shared(fleet: Fleet, directories: Mapping[str, str]) -> dict[str, str]:
-    """Nodes whose copy is another one's."""
+def shared_copies(fleet: Fleet, directories: Mapping[str, str]) -> dict[str, str]:
+    """{node: owner} where a node's copy is an earlier one's. directories: each node's, all of one name."""
     if len(directories) < 2:
         return {}
     parents = {name: str(PurePosixPath(directory).parent) for name, directory in directories.items()}

@@ -1,4 +1,5 @@
-"""Verb `tune`: install tuned configs where this node's engine looks, or undo that. Completely or not at all.
+"""Tuned kernel configs of this node's engine. Verb `tuned`: which there are, as raw text; changes and executes nothing.
+Verb `tune`: install some where the engine looks, or undo that, completely or not at all.
 
 Places are below the engine's root, or absolute. With `check` nothing is changed and the answer says what would be.
 
@@ -9,6 +10,7 @@ that they replaced. It is written before a file is, so that a kill in between le
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -18,22 +20,109 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.failure import Failure
+from orchestrator.node.failure import Failure, errno_name
 from orchestrator.node.look import environment
+from orchestrator.node.others import user_name
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
-from orchestrator.tuning.on_node import tuned
+from orchestrator.protocol.looks import Holdings, TunedRequest
 
+PACKAGE = "sglang"
+MOST_BYTES = 1 << 20
+"""Of one file; a config for 18 batch sizes has three kilobytes."""
+MOST_FILES = 4096
 RECORD = "share/l40s-tuning"
 _NAME = re.compile(r"[EN]=\d+,[NK]=\d+,device_name=[^/]*\.json")
 _RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
 
+def held(request: dict[str, Any]) -> dict[str, Any]:
+    """Verb `tuned`: read one environment."""
+    asked = request_of(TunedRequest, request)
+    venv, folders = pathlib.Path(asked.venv), asked.folders
+    root = engine_root(venv)
+    look = _FoldersRead(root, folders.device)
+    if root is not None or folders.moe.startswith("/"):
+        if folders.by_triton:
+            for name in look.names(folders.moe) or ():
+                if name.startswith("triton_"):
+                    look.folder(f"{folders.moe}/{name}")
+        else:
+            look.folder(folders.moe)
+    if root is not None:
+        look.folder(folders.linear)
+    return Holdings(
+        root=str(root) if root else "",
+        versions=environment.versions(venv),
+        folders=look.folders,
+        absent=tuple(look.absent),
+        errors=look.errors,
+    ).as_json()
+
+
+def engine_root(venv: pathlib.Path) -> pathlib.Path | None:
+    """The folder that holds the package `sglang`: site-packages, or what a .pth file of a source install names."""
+    for site in environment.site_packages(venv):
+        for candidate in (site, *_named_by_pth(site)):
+            if (candidate / PACKAGE / "srt").is_dir():
+                return candidate
+    return None
+
+
+def _named_by_pth(site: pathlib.Path) -> Iterator[pathlib.Path]:
+    for file in sorted(site.glob("*.pth")):
+        with contextlib.suppress(OSError), open(files.opened(file), encoding="utf-8", errors="replace") as opened:
+            yield from [pathlib.Path(line) for line in opened.read(MOST_BYTES).splitlines() if line.startswith("/")]
+
+
+class _FoldersRead:
+    """What was read so far."""
+
+    def __init__(self, root: pathlib.Path | None, device: str) -> None:
+        self._root, self._files = root or pathlib.Path("/"), 0
+        self._named = re.compile(rf"[EN]=\d+,[NK]=\d+,device_name={re.escape(device)}(,.*|_down)?\.json")
+        self.folders: dict[str, dict[str, str]] = {}
+        self.absent: list[str] = []
+        self.errors: dict[str, str] = {}
+
+    def names(self, folder: str) -> list[str] | None:
+        """None where it can't be listed, or is not there."""
+        try:
+            return sorted(os.listdir(self._root / folder))
+        except OSError as error:
+            self.absent.append(folder)
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                self.errors[folder] = errno_name(error)
+            return None
+
+    def folder(self, folder: str) -> None:
+        """Every config for this GPU in one folder."""
+        if (names := self.names(folder)) is None:
+            return
+        texts = self.folders.setdefault(folder, {})
+        for name in filter(self._named.fullmatch, names):
+            if self._files < MOST_FILES and (text := self._text(f"{folder}/{name}")) is not None:
+                self._files += 1
+                texts[name] = text
+
+    def _text(self, path: str) -> str | None:
+        try:
+            with open(files.opened(self._root / path), "rb") as file:
+                data = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            self.errors[path] = errno_name(error)
+            return None
+        if len(data) > MOST_BYTES:
+            self.errors[path] = "EFBIG"
+            return None
+        return data.decode("utf-8", "surrogateescape")
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Put or take back, or say what that would do."""
+    """Verb `tune`: put or take back, or say what that would do."""
     asked = request_of(TuneRequest, request)
     venv = pathlib.Path(asked.venv)
-    root = tuned.engine_root(venv)
+    root = engine_root(venv)
     if root is None:
         fix = "install the stack with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
         raise Failure("no-stack", "no engine is installed in this environment", str(venv), fix)
@@ -77,10 +166,7 @@ class _Keeping:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            what, fix = (
-                "another command is changing the tuned configs here",
-                "wait for the other `tuning push` to finish",
-            )
+            what, fix = "another command is changing the tuned configs here", "wait for the other `tuning push`"
             raise Failure("lock-held", what, str(self.folder), fix) from None
         return self
 
@@ -113,14 +199,9 @@ class _Keeping:
 
 def _refuse_another_engine(versions: Mapping[str, str], asked: TuneRequest, venv: pathlib.Path) -> None:
     wanted, found = asked.engine_version, versions.get("sglang", "")
-    if wanted and found and _release(wanted) != _release(found):
+    if wanted and found and _RELEASE.findall(wanted)[:1] != _RELEASE.findall(found)[:1]:
         what = f"sglang {found} is installed, but the pack is for {wanted}: other versions use other file names"
         raise Failure("wrong-stack", what, str(venv), "pull a pack from a node with this version, or tune for it")
-
-
-def _release(version: str) -> str:
-    match = _RELEASE.match(version)
-    return match[0] if match else version
 
 
 def _refuse_elsewhere(root: pathlib.Path, path: pathlib.Path) -> None:
@@ -205,31 +286,18 @@ def _take_back(kept: _Keeping) -> None:
     kept.save()
 
 
-def _absent(folder: str) -> Iterator[str]:
+def _absent(folder: str) -> list[str]:
     """The folders above and including this one that are not there yet."""
     path = pathlib.Path(folder)
-    while not path.exists():
-        yield str(path)
-        path = path.parent
+    return [str(one) for one in (path, *path.parents) if not one.exists()]
 
 
 def _refuse_unwritable(folder: str) -> None:
     """What would be made is made in the nearest folder that exists."""
-    path = pathlib.Path(folder)
-    while not path.exists():
-        path = path.parent
+    path = next(one for one in (pathlib.Path(folder), *pathlib.Path(folder).parents) if one.exists())
     if not os.access(path, os.W_OK | os.X_OK):
         fix = "set `ansible_become: true` for this node, or log in as the environment's owner"
-        raise Failure("no-access", f"{_user()} can't write to this directory", str(path), fix)
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return f"uid {os.geteuid()}"
+        raise Failure("no-access", f"{user_name(os.geteuid())} can't write to this directory", str(path), fix)
 
 
 def _read(path: str) -> str:
