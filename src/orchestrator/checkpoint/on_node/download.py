@@ -13,14 +13,13 @@ import hashlib
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
 from orchestrator.checkpoint.on_node.target import lock
@@ -89,7 +88,7 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
         if not outcome.there:
             _drop_orphans(partial)
             _refuse_small_disk(partial, outcome.bytes)
-            client.line(lambda: _say("downloading", _held(partial), outcome.bytes, len(files)))
+            _line(client, lambda: _say("downloading", _held(partial), outcome.bytes, len(files)))
     of = f"of {len(files)} files differ from the hub's, starting with"
     if outcome.there:
         _clear(partial)
@@ -117,44 +116,9 @@ def _python(path: str) -> str:
     return found
 
 
-class _Client:
-    """The hub's client in a process of its own, which ends with us."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self._lines: SimpleQueue[bytes] = SimpleQueue()
-        Thread(target=self._read, daemon=True).start()
-
-    def line(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
-        """Its next line. Raises the Failure that it reports, and BrokenPipeError if our reader is gone."""
-        while True:
-            if reader_is_gone(0):
-                raise BrokenPipeError
-            with contextlib.suppress(Empty):
-                line = self._lines.get(timeout=TICK_S)
-                if not line:
-                    status = self._process.wait()
-                    raise Failure("hub", f"its client exited with status {status}", str(self._process.args), _AGAIN)
-                said = json.loads(line)
-                if "error" in said:
-                    raise Failure(**said["error"])
-                return dict(said)
-            meanwhile()
-
-    def end(self) -> None:
-        """Whatever it does."""
-        self._process.kill()
-        self._process.wait()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(b"")
-
-
 @contextlib.contextmanager
-def _client(asked: HubRequest, python: str, partial: Path) -> Iterator[_Client]:
+def _client(asked: HubRequest, python: str, partial: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The hub's client in a process of its own, which ends with us."""
     application = dispatch.application()
     start = f"import sys; sys.path.insert(0, {application!r}); from orchestrator.node import dispatch; "
     quiet = {
@@ -166,29 +130,45 @@ def _client(asked: HubRequest, python: str, partial: Path) -> Iterator[_Client]:
         "HF_HUB_OFFLINE": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    request = replace(asked, directory=str(partial)).as_json()
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [python, "-c", start + "sys.exit(dispatch.serve(sys.argv[1:]))", "hub-client"],
         env={**os.environ, **quiet},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )
-    client = _Client(process)
-    try:
+    ) as process:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-            stdin.write(json.dumps(request).encode() + b"\n")
-        yield client
-    finally:
-        client.end()
+        try:
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(json.dumps(replace(asked, directory=str(partial)).as_json()).encode() + b"\n")
+            yield process
+        finally:
+            process.kill()
 
 
-def _listed(client: _Client) -> tuple[list[dict[str, Any]], str]:
+def _line(client: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> dict[str, Any]:
+    """The client's next line. Raises the Failure that it reports, and BrokenPipeError if our reader is gone.
+
+    It writes whole lines, and nothing behind its last one: what is buffered here is followed by its end.
+    """
+    assert client.stdout is not None
+    while not select.select([client.stdout], [], [], TICK_S)[0]:
+        if reader_is_gone(0):
+            raise BrokenPipeError
+        meanwhile()
+    if not (line := client.stdout.readline()):
+        raise Failure("hub", f"its client exited with status {client.wait()}", str(client.args), _AGAIN)
+    said = dict(json.loads(line))
+    if "error" in said:
+        raise Failure(**said["error"])
+    return said
+
+
+def _listed(client: subprocess.Popen[bytes]) -> tuple[list[dict[str, Any]], str]:
     """The files that the hub names, and their commit; held to paths inside the directory: a list from outside is not
     believed. .gitattributes and the like are no part of a checkpoint, and push leaves them."""
-    listed = client.line(lambda: None)
+    listed = _line(client, lambda: None)
     files = [one for one in listed.get("files") or () if not _hidden(str(one.get("path")))]
     for one in files:
         path, size = PurePosixPath(str(one["path"])), one.get("size")
