@@ -77,7 +77,10 @@ class KernelResult:
 def kernels_of(profile: ModelProfile, layout: Layout, lookup: Lookup, *, gpu: str) -> tuple[KernelCase, ...]:
     """Everything that one GPU runs in one layer of each kind; what this check can't run is among them."""
     wanted = wanted_files(profile, layout, lookup, gpu=gpu, triton="")
-    tiled = [_tiled(job) for job in reversed(jobs_of(profile, wanted, CHECKED))]
+    jobs = reversed(jobs_of(profile, wanted, CHECKED))
+    shapes = [{one.name: getattr(job, one.name) for one in fields(KernelShape)} for job in jobs]
+    names = {"moe": "fused MoE", "linear": "FP8 block GEMM"}
+    tiled = [KernelCase(id=0, name=names[shape["kernel"]], **shape) for shape in shapes]
     experts = [case for case in tiled if case.kernel == "moe"]
     found = [_OWN, *_attention(profile, layout), *(case for case in tiled if case.kernel == "linear")]
     found += _linears(profile, layout, lookup)
@@ -89,11 +92,6 @@ def kernels_of(profile: ModelProfile, layout: Layout, lookup: Lookup, *, gpu: st
 
 def _unknown(name: str) -> KernelCase:
     return KernelCase(id=0, name=name, kernel="unknown")
-
-
-def _tiled(job: TuneJob) -> KernelCase:
-    shape = {one.name: getattr(job, one.name) for one in fields(KernelShape)}
-    return KernelCase(id=0, name="fused MoE" if job.kernel == "moe" else "FP8 block GEMM", **shape)
 
 
 def _attention(profile: ModelProfile, layout: Layout) -> list[KernelCase]:
@@ -166,19 +164,16 @@ def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[Caus
     if shared and verdict is not KernelVerdict.FAILS:
         texts.append(f"compiled for the plan's GPU: {shared} of {limit} bytes of shared memory")
     text = "; ".join(filter(None, texts)) if lines else "the node said nothing of it"
+    explain = (one for one in causes if not one.secondary and re.search(one.pattern, text))
     return KernelResult(
         case=case,
         verdict=verdict,
         error=compared.error if compared.error >= 0 else None,
         us=compared.us or None,
         text=text,
-        cause=_cause(text, causes) if verdict is KernelVerdict.FAILS else None,
+        cause=next(explain, None) if verdict is KernelVerdict.FAILS else None,
         shared=shared,
     )
-
-
-def _cause(text: str, causes: Sequence[CausePattern]) -> CausePattern | None:
-    return next((one for one in causes if not one.secondary and re.search(one.pattern, text)), None)
 
 
 def gravest(results: Iterable[KernelResult]) -> KernelVerdict:

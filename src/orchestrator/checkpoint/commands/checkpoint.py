@@ -9,7 +9,7 @@ from functools import partial
 
 from orchestrator.checkpoint.commands import copies
 from orchestrator.checkpoint.steps.checkpoint import inspect, reblock, survey
-from orchestrator.cli.options import add_examples, add_nodes, add_time_limit, add_usual, open_inventory
+from orchestrator.cli.options import add_examples, add_nodes, add_time_limit, add_usual, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, size
 from orchestrator.gang.commands.outcome import add_dry_run
@@ -56,7 +56,7 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
         "--prove", action="store_true", help="compare SRC and DST bit by bit; if DST is already complete, only compare"
     )
     parser.add_argument(
-        "--jobs", type=_positive, metavar="N", help="shards to process in parallel (default: number of CPUs, at most 8)"
+        "--jobs", type=count, metavar="N", help="shards to process in parallel (default: number of CPUs, at most 8)"
     )
     add_dry_run(parser, "check SRC and DST and show what would be written; write nothing")
     add_time_limit(parser)
@@ -217,13 +217,6 @@ def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
     if refused:
         yield "", f"not {refused[0]}: {refused[1]}"
     yield "an engine", "loads it" if judgement.loads else "refuses it, or loads it incorrectly:"
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
 
 
 Configure = Callable[[argparse.ArgumentParser], None]

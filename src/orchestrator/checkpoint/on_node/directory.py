@@ -119,8 +119,9 @@ def read_checkpoint(root: Path) -> Checkpoint:
         faults=(),
     )
     faults += _index_faults(checkpoint)
-    if len(shards) == len(names):
-        faults += _quantisation_faults(checkpoint)
+    if len(shards) == len(names) and (block := quantised_block(checkpoint.config)):
+        found = misfits(checkpoint.by_name(), block)
+        faults += [_stop(misfit.id, misfit.tensor, misfit.what) for misfit in found]
     faults += [Fault("SHARD-UNUSED", Gravity.NOTE, name, "it is not in the index") for name in checkpoint.unused]
     return replace(checkpoint, faults=tuple(faults))
 
@@ -266,12 +267,6 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
     return faults
 
 
-def _quantisation_faults(checkpoint: Checkpoint) -> list[Fault]:
-    block = quantised_block(checkpoint.config)
-    found = misfits(checkpoint.by_name(), block) if block else ()
-    return [_stop(misfit.id, misfit.tensor, misfit.what) for misfit in found]
-
-
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Verb `inspect`: as `look`, with the configuration as text, as InspectAnswer of protocol/jobs.py."""
     directory = Path(request_of(InspectRequest, request).directory)
@@ -318,13 +313,11 @@ def _unfinished(directory: Path) -> list[Fault]:
 
 
 def _by_dtype(checkpoint: Checkpoint) -> dict[str, Any]:
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
+    sizes = defaultdict[str, list[int]](list)
     for _, tensor in checkpoint.tensors():
-        counts[tensor.dtype] += 1
-        sizes[tensor.dtype] += tensor.nbytes
-    kinds = {dtype: {"count": counts[dtype], "bytes": sizes[dtype]} for dtype in sorted(counts)}
-    return {"count": counts.total(), "by_dtype": kinds}
+        sizes[tensor.dtype].append(tensor.nbytes)
+    kinds = {dtype: {"count": len(found), "bytes": sum(found)} for dtype, found in sorted(sizes.items())}
+    return {"count": sum(map(len, sizes.values())), "by_dtype": kinds}
 
 
 def _layers(checkpoint: Checkpoint) -> tuple[Mapping[int, int], Mapping[int, int]]:

@@ -100,8 +100,9 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
     else:
         if wrong := _wrong(partial, files):
             for path in wrong:
-                (partial / path).unlink(missing_ok=True)
-                _forget(partial, path)
+                notes = (partial / ".cache/huggingface/download").glob(f"{path}*")  # that the client has it
+                for file in (partial / path, *notes):
+                    file.unlink(missing_ok=True)
             raise Failure("differs", f"{len(wrong)} {of} {wrong[0]}; they were removed", str(partial), _AGAIN)
         _clear(partial)
         os.rename(partial, target)
@@ -169,11 +170,14 @@ def _listed(client: subprocess.Popen[bytes]) -> tuple[list[dict[str, Any]], str]
     """The files that the hub names, and their commit; held to paths inside the directory: a list from outside is not
     believed. .gitattributes and the like are no part of a checkpoint, and push leaves them."""
     listed = _line(client, lambda: None)
-    files = [one for one in listed.get("files") or () if not _hidden(str(one.get("path")))]
-    for one in files:
-        path, size = PurePosixPath(str(one["path"])), one.get("size")
+    files = []
+    for one in listed.get("files") or ():
+        path, size = PurePosixPath(str(one.get("path"))), one.get("size")
+        if any(part.startswith(".") and part != ".." for part in path.parts):
+            continue
         if path.is_absolute() or ".." in path.parts or not isinstance(size, int) or size < 0:
             raise Failure("bad-list", f"the hub lists the file {one!r}", "download", "check the repository")
+        files.append(one)
     if not files:
         raise Failure("not-found", "the hub lists no file", "download", "correct the repository's name or --revision")
     return files, str(listed.get("commit"))
@@ -181,10 +185,6 @@ def _listed(client: subprocess.Popen[bytes]) -> tuple[list[dict[str, Any]], str]
 
 def _bytes(files: Sequence[dict[str, Any]]) -> int:
     return sum(one["size"] for one in files)
-
-
-def _hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in PurePosixPath(path).parts if part != "..")
 
 
 def _held(partial: Path) -> int:
@@ -243,12 +243,6 @@ def _is(path: Path, wanted: dict[str, Any], counted: Callable[[int], None]) -> b
 def _digest_of(wanted: dict[str, Any]) -> str:
     """SHA-256, or git's id of a small file; '' where the hub names none."""
     return str(wanted.get("sha256") or wanted.get("git") or "")
-
-
-def _forget(partial: Path, path: str) -> None:
-    """The client's note that it has the file."""
-    for note in (partial / ".cache" / "huggingface" / "download").glob(f"{path}*"):
-        note.unlink(missing_ok=True)
 
 
 def _clear(partial: Path) -> None:

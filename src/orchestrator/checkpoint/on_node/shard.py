@@ -76,7 +76,8 @@ def lay_out(header: Header, new_shapes: Mapping[str, tuple[int, ...]]) -> ShardL
         text = encode_header(placed, header.metadata)
         wanted = header.data_start + order[len(front)].begin - placed[len(front)].begin
         head = padded(text, (wanted - LENGTH_BYTES - len(text)) % PAGE)
-        if _aligned(placed, len(head)):
+        # torch views a tensor in place only where it starts at a multiple of its element's size
+        if all((len(head) + tensor.begin) % tensor.element_bytes == 0 for tensor in placed):
             return _layout(header, order, placed, head, new_shapes)
     order = _widest_first(header.tensors)
     placed = _place(order, new_shapes)
@@ -115,11 +116,6 @@ def _place(order: Sequence[Tensor], new_shapes: Mapping[str, tuple[int, ...]]) -
         placed.append(replace(tensor, shape=shape, begin=at, end=at + size))
         at += size
     return placed
-
-
-def _aligned(placed: Iterable[Tensor], data_start: int) -> bool:
-    """Torch views a tensor in place only where it starts at a multiple of its element's size."""
-    return all((data_start + tensor.begin) % tensor.element_bytes == 0 for tensor in placed)
 
 
 def _layout(

@@ -170,7 +170,10 @@ class Chain:
         if self.origin.failure is not None:
             raise self.origin.failure
         failures |= {link.name: link.failure for link in links if link.failure is not None}
-        real = {name: found for name, found in failures.items() if not _blames_another(found)}
+        blames = {
+            name for name, found in failures.items() if isinstance(found, NodeRefusal) and found.kind == "upstream"
+        }
+        real = {name: found for name, found in failures.items() if name not in blames}
         first = dict(list(failures.items())[:1])
         return [link.hop() for link in links if link.complete], real or first
 
@@ -200,10 +203,6 @@ class Chain:
             if self.origin.failure or any(link.failure for link in links) or all(link.complete for link in links):
                 return
             time.sleep(LOOK_S)
-
-
-def _blames_another(failure: DeployError) -> bool:
-    return isinstance(failure, NodeRefusal) and failure.kind == "upstream"
 
 
 def _end_all(links: Sequence[VerbStream]) -> None:
