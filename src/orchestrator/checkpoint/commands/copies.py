@@ -136,28 +136,20 @@ def _add_name(parser: argparse.ArgumentParser, what: str) -> None:
 
 def run_download(args: argparse.Namespace, screen: Screen) -> int:
     """0 when it is there and every file is the hub's; 7 where one is not."""
-    from orchestrator.checkpoint.steps.checkpoint import DownloadRequest, download, would_download
+    from orchestrator.checkpoint.steps.checkpoint import download, hub_request, would_download
 
     inventory = open_inventory(args, screen)
     names = args.node or [inventory.gangs[0].leader.name]
     nodes = chosen_nodes(inventory.nodes, names, f"{inventory.path}: --node").values()
-    request = DownloadRequest(
-        repo=args.repo,
-        hub=args.hub,
-        revision=args.revision,
-        name=args.name,
-        python=args.python,
-        endpoint=args.endpoint,
-        token_file=args.token_file,
-        exclude=tuple(args.exclude),
-    )
+    words = {name: getattr(args, name) for name in ("hub", "revision", "name", "python", "endpoint", "token_file")}
+    asked = [(node, hub_request(node, args.repo, exclude=tuple(args.exclude), **words)) for node in nodes]
     if args.dry_run:
         with time_limit(args.timeout, fix="allow more with --timeout"):
-            return _show_would_download([(node.name, would_download(node, request)) for node in nodes], screen)
+            return _show_would_download([(node.name, would_download(node, request)) for node, request in asked], screen)
     began = time.monotonic()
     brought: list[tuple[str, Downloaded]] = []
     with resumable(args, screen):
-        for node in nodes:
+        for node, request in asked:
             with TransferPicture(screen) as picture:
                 brought.append((node.name, download(node, request, partial(_show_pace, picture, node.name))))
     seconds = time.monotonic() - began

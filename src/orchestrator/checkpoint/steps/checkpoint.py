@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -153,61 +153,62 @@ def _odd(session: Session, what: str) -> NodeError:
     return NodeError(f"its answer can't be read: {what}", where=session.spec.name, fix="check that node's memory")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadRequest:
-    """repo: OWNER/NAME, or a profile's name whose source is a page of the hub. revision: '' for the hub's newest.
+def hub_request(
+    node: NodeSpec,
+    repo: str,
+    *,
+    hub: Hub = "huggingface",
+    revision: str = "",
+    name: str = "",
+    python: str = "",
+    endpoint: str = "",
+    token_file: Path | None = None,
+    exclude: tuple[str, ...] = (),
+) -> HubRequest:
+    """What a node is asked to download. Raises InputError.
 
-    name: of the directory below the node's model root, '' for the repository's. python: an interpreter on the node that
-    has the hub's client, '' for the stack's. endpoint: another address of the hub. exclude: globs
+    repo: OWNER/NAME, or a profile's name whose source is a page of the hub. revision: '' for the hub's newest. name: of
+    the directory below the node's model root, '' for the repository's. python: an interpreter on the node that has the
+    hub's client, '' for the stack's. endpoint: another address of the hub. exclude: globs
     """
+    repo = _repository(repo)
+    name = name or repo.partition("/")[2]
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is None:
+        raise InputError(f"{name!r} is not a directory's name", where="--as", fix="use letters, digits, and . _ + -")
+    return HubRequest(
+        hub=hub,
+        repo=repo,
+        revision=revision,
+        directory=f"{node.model_root}/{name}",
+        python=python or _interpreter(node),
+        endpoint=endpoint,
+        exclude=exclude,
+        token=read_private_line(token_file.expanduser(), what="the hub's token", where="--token-file")
+        if token_file
+        else "",
+    )
 
-    repo: str
-    hub: Hub = "huggingface"
-    revision: str = ""
-    name: str = ""
-    python: str = ""
-    endpoint: str = ""
-    token_file: Path | None = None
-    exclude: tuple[str, ...] = ()
 
-
-def download(node: NodeSpec, request: DownloadRequest, report: Callable[[HubLine], None]) -> Downloaded:
+def download(node: NodeSpec, request: HubRequest, report: Callable[[HubLine], None]) -> Downloaded:
     """A repository of a model hub onto one node, by the hub's own client there; verified, then the directory gets its
     name. When this process ends, the node stops; the next run goes on.
 
     Raises InputError, Unreachable, LockHeld, VerificationDiffers, NodeError.
     """
-    outcome = _ask_hub(node, _asked(node, request), report).outcome
+    outcome = _ask_hub(node, request, report).outcome
     assert outcome is not None
     return outcome
 
 
-def would_download(node: NodeSpec, request: DownloadRequest) -> WouldDownload:
+def would_download(node: NodeSpec, request: HubRequest) -> WouldDownload:
     """Ask the hub, from the node, what there is; nothing is written. Raises as `download` would at its beginning."""
-    would = _ask_hub(node, replace(_asked(node, request), dry_run=True), lambda _: None).would
+    would = _ask_hub(node, replace(request, dry_run=True), lambda _: None).would
     assert would is not None
     return would
 
 
 def _ask_hub(node: NodeSpec, asked: HubRequest, report: Callable[[HubLine], None]) -> HubLine:
     return _on(node, lambda session: followed(session, "download", asked, HubLine, report), _HUB_KINDS, NodeError)
-
-
-def _asked(node: NodeSpec, request: DownloadRequest) -> HubRequest:
-    repo, file = _repository(request.repo), request.token_file
-    name = request.name or repo.partition("/")[2]
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is None:
-        raise InputError(f"{name!r} is not a directory's name", where="--as", fix="use letters, digits, and . _ + -")
-    return HubRequest(
-        hub=request.hub,
-        repo=repo,
-        revision=request.revision,
-        directory=f"{node.model_root}/{name}",
-        python=request.python or _interpreter(node),
-        endpoint=request.endpoint,
-        exclude=request.exclude,
-        token=read_private_line(file.expanduser(), what="the hub's token", where="--token-file") if file else "",
-    )
 
 
 def _repository(word: str) -> str:

@@ -32,7 +32,7 @@ from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.tuning.kernels import BATCHES
 from orchestrator.tuning.pack import DERIVED, INTERPRETED
 from orchestrator.tuning.steps.packs import TuningPushResult, fetch, fetched_json, pull, pulled_json, push, push_json
-from orchestrator.tuning.steps.run import TunedGang, TuneOptions, run_tuning, tuned_json
+from orchestrator.tuning.steps.run import TunedGang, run_tuning, tuned_json
 from orchestrator.tuning.steps.tuning import ASSUMED_GPU, Kit, status_json, tuning_status
 
 LINE_EVERY_S = 30.0
@@ -93,7 +93,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         type=_batches,
-        default=(),
+        default=BATCHES,
         metavar="N,N,...",
         help=f"batch sizes (default: SGLang's own, {', '.join(map(str, BATCHES))})",
     )
@@ -155,20 +155,21 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _run(args: argparse.Namespace, screen: Screen) -> int:
     """0; 3 where a job failed or a file was left out, 4 where a node dropped out."""
-    options = TuneOptions(
-        out=args.out,
-        plan=_plan(args),
-        batches=args.batch,
-        most=args.candidates,
-        again=args.again,
-        command=command_line(),
-    )
     inventory = open_inventory(args, screen)
     with (
         words_in_place(screen, "tuning", every_s=LINE_EVERY_S) as update,
         time_limit(args.timeout, fix="run the same command again to resume"),
     ):
-        done = run_tuning(inventory, options, lambda *pace: update(_pace(*pace)))
+        done = run_tuning(
+            inventory,
+            _plan(args),
+            args.out,
+            lambda *pace: update(_pace(*pace)),
+            command=command_line(),
+            batches=args.batch,
+            most=args.candidates,
+            again=args.again,
+        )
     if screen.as_json:
         screen.json(tuned_json(done, args.out))
     else:

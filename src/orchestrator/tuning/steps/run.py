@@ -45,22 +45,6 @@ ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
-    """What to tune.
-
-    out: the pack; plan: for one gang
-    batches: () for SGLang's own; most: candidates a job, None for all; again: forget earlier results
-    """
-
-    out: Path
-    plan: PlanRequest
-    batches: tuple[int, ...] = ()
-    most: int | None = None
-    again: bool = False
-    command: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TunedGang:
     """What came of it. results: by job; before: how many of them an earlier run had found; failed: job -> why; left:
     file -> why it is not in the pack; lost: nodes that dropped out"""
@@ -79,23 +63,34 @@ Progress = Callable[[int, int, float | None, Mapping[str, str]], None]
 """(jobs done, of, seconds left or None before the first is done, what each tuner tries)."""
 
 
-def run_tuning(inventory: Inventory, options: TuneOptions, progress: Progress) -> TunedGang:
+def run_tuning(
+    inventory: Inventory,
+    plan: PlanRequest,
+    out: Path,
+    progress: Progress,
+    *,
+    command: str,
+    batches: Sequence[int] = BATCHES,
+    most: int | None = None,
+    again: bool = False,
+) -> TunedGang:
     """Tune on every GPU of one gang, and write the pack.
 
+    plan: for one gang; out: the pack; most: candidates a job, None for all; again: forget earlier results
     Raises InputError where the gang runs or nothing of the model is tuned, LockHeld, and the failure of the last node
     where all have dropped out; what was found until then is kept for the next run.
     """
     begin = time.monotonic()
-    gang = the_one_gang(inventory, options.plan.gangs, command="tuning run --gang")
-    if options.out.exists():
-        raise InputError("already exists", where=str(options.out), fix="choose another path, or remove it")
+    gang = the_one_gang(inventory, plan.gangs, command="tuning run --gang")
+    if out.exists():
+        raise InputError("already exists", where=str(out), fix="choose another path, or remove it")
     with Fleet(gang.nodes) as fleet:
         refuse_running(
             fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down {gang.name}"
         )
-        with GangLock(fleet, gang, options.command):
-            run = _planned(inventory, fleet, gang, options, progress)
-            if options.again:
+        with GangLock(fleet, gang, command):
+            run = _planned(inventory, fleet, gang, plan, batches, most, progress)
+            if again:
                 forget_results(run.key)
             before = run.begin(kept_results(run.key))
             answers = fleet.on_every(partial(run.on_node, token=fence(fleet, gang.name)))
@@ -103,7 +98,7 @@ def run_tuning(inventory: Inventory, options: TuneOptions, progress: Progress) -
         raise next(iter(answers.failures.values()))
     pack, left = run.pack()
     if pack.texts:
-        save_pack(options.out, pack)
+        save_pack(out, pack)
     return TunedGang(
         pack=pack,
         jobs=run.jobs,
@@ -116,8 +111,16 @@ def run_tuning(inventory: Inventory, options: TuneOptions, progress: Progress) -
     )
 
 
-def _planned(inventory: Inventory, fleet: Fleet, gang: GangSpec, options: TuneOptions, progress: Progress) -> _TuneRun:
-    asked = replace(options.plan, gangs=(gang.name,))
+def _planned(
+    inventory: Inventory,
+    fleet: Fleet,
+    gang: GangSpec,
+    request: PlanRequest,
+    batches: Sequence[int],
+    most: int | None,
+    progress: Progress,
+) -> _TuneRun:
+    asked = replace(request, gangs=(gang.name,))
     planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")
     plan = planned.plan.gangs[0]
     stack, profile = load_stack(plan.stack), load_profile(asked.model)
@@ -134,14 +137,14 @@ def _planned(inventory: Inventory, fleet: Fleet, gang: GangSpec, options: TuneOp
     rules = engine_of(stack).tuned
     wanted = wanted_files(profile, plan.layout, rules, gpu=gpu, triton=triton, moe_directory=own)
     needed = tuple(one for one in wanted if not one.optional)
-    jobs = jobs_of(profile, needed, options.batches or BATCHES)
+    jobs = jobs_of(profile, needed, batches)
     if not jobs:
         raise InputError(
             f"no kernel of {profile.name} reads a tuned config in {stack.name}",
             where=f"profile {profile.name}",
             fix="no tuning needed: its matrices do not run in Triton kernels",
         )
-    marks = (stack.engine_version, triton, gpu, stack.device, options.most, sorted(one.name for one in needed))
+    marks = (stack.engine_version, triton, gpu, stack.device, most, sorted(one.name for one in needed))
     pack = Pack(
         dialect=stack.dialect,
         engine_version=next(iter(held.values())).versions.get("sglang", stack.engine_version),
@@ -155,7 +158,7 @@ def _planned(inventory: Inventory, fleet: Fleet, gang: GangSpec, options: TuneOp
         requests=requests,
         parts={one.name: part_name(one.folder, one.name, rules, own) for one in needed},
         jobs=jobs,
-        spaces={one.name: candidates(one.name, options.most) for one in needed},
+        spaces={one.name: candidates(one.name, most) for one in needed},
         empty=pack,
         key=f"{profile.name}-{short_digest([str(mark) for mark in marks])}",
         progress=progress,

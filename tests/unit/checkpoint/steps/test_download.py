@@ -19,11 +19,11 @@ from tests.support.model_hub import REPO, ModelHub, model_hub
 from tests.support.waiting import until
 
 from orchestrator.checkpoint.on_node.download import PARTIAL
-from orchestrator.checkpoint.steps.checkpoint import DownloadRequest, Hub, download
+from orchestrator.checkpoint.steps.checkpoint import Hub, download, hub_request
 from orchestrator.cli.main import main
 from orchestrator.model.errors import InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.protocol.jobs import Downloaded, HubLine
+from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest
 
 for _client in ("huggingface_hub", "modelscope"):
     pytest.importorskip(_client, reason="make setup installs the hubs' clients")
@@ -53,13 +53,13 @@ def node(tmp_path: Path) -> NodeSpec:
     return NodeSpec(name="node0", gang="gang0", node_rank=0, reach=reach, model_root=str(tmp_path / "models"))
 
 
-def request(hub: ModelHub, of: Hub = "huggingface", **more: Any) -> DownloadRequest:
-    return DownloadRequest(repo=REPO, hub=of, endpoint=hub.url, python=sys.executable, **more)
+def request(node: NodeSpec, hub: ModelHub, of: Hub = "huggingface", **more: Any) -> HubRequest:
+    return hub_request(node, REPO, hub=of, endpoint=hub.url, python=sys.executable, **more)
 
 
 def bring(node: NodeSpec, hub: ModelHub, of: Hub = "huggingface", **more: Any) -> Downloaded:
     seen: list[HubLine] = []
-    done = download(node, request(hub, of, **more), seen.append)
+    done = download(node, request(node, hub, of, **more), seen.append)
     assert done.by_size == 0
     assert all(0 <= one.done <= one.total == sum(map(len, WANTED.values())) for one in seen)
     return done
@@ -115,7 +115,7 @@ def test_a_killed_download_goes_on_where_it_stopped(node: NodeSpec, hub: ModelHu
     assert not (Path(node.model_root) / "tiny").exists()
     hub.slow.clear()
     sent = len(hub.sent(SHARD))
-    done = download(node, request(hub, of), lambda _: None)
+    done = download(node, request(node, hub, of), lambda _: None)
     assert held(Path(done.directory)) == {**WANTED, SHARD: hub.files[SHARD]} and not partial.exists()
     assert len(hub.sent("model-00002-of-00002.safetensors")) == 1  # it was complete
     if of == "modelscope":  # huggingface_hub restarts a file since 1.0
@@ -159,7 +159,7 @@ def test_a_dry_run_says_what_there_is_and_brings_nothing(
 
 @pytest.mark.parametrize("of", HUBS)
 def test_a_repository_that_is_not_there_is_input(node: NodeSpec, hub: ModelHub, of: Hub) -> None:
-    wrong = DownloadRequest(repo="lab/none", hub=of, endpoint=hub.url, python=sys.executable)
+    wrong = hub_request(node, "lab/none", hub=of, endpoint=hub.url, python=sys.executable)
     with pytest.raises(InputError, match=r"(?i)lab/none|not found|404") as caught:
         download(node, wrong, lambda _: None)
     assert "--revision" in caught.value.fix
@@ -180,7 +180,7 @@ def test_a_token_is_read_from_a_private_file_and_never_stands_in_argv(node: Node
 
 
 def test_what_is_left_out_is_not_asked_for(node: NodeSpec, hub: ModelHub) -> None:
-    download(node, request(hub, exclude=("*-00002-*",)), lambda _: None)
+    download(node, request(node, hub, exclude=("*-00002-*",)), lambda _: None)
     assert "model-00002-of-00002.safetensors" not in held(Path(node.model_root) / "tiny")
     assert not hub.sent("model-00002-of-00002.safetensors")
 
@@ -192,7 +192,7 @@ def test_an_interpreter_without_the_client_is_told_with_what_to_do(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     for python, what in ((str(bare / "bin/python"), "has no huggingface_hub"), ("/none/python", "no such interpreter")):
         with pytest.raises(NodeError, match=what) as caught:
-            download(node, DownloadRequest(repo=REPO, endpoint=hub.url, python=python), lambda _: None)
+            download(node, hub_request(node, REPO, endpoint=hub.url, python=python), lambda _: None)
         assert "--python" in caught.value.fix
 
 
@@ -200,7 +200,7 @@ def test_a_stack_may_be_named_by_its_file(node: NodeSpec, tmp_path: Path) -> Non
     stack = tmp_path / "file.yml"
     stack.write_text("name: ours\nsource: made by the tests\ndialect: sglang-0.5\nengine_version: 0.5.23\n")
     with pytest.raises(NodeError, match="/opt/l40s/venvs/ours/bin/python"):
-        download(replace(node, stack=str(stack)), DownloadRequest(repo=REPO), lambda _: None)
+        download(node, hub_request(replace(node, stack=str(stack)), REPO), lambda _: None)
 
 
 def test_two_into_one_directory(node: NodeSpec, hub: ModelHub) -> None:
