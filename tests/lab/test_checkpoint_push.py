@@ -216,15 +216,6 @@ def test_what_is_in_the_way_is_told_and_left_alone(lab: SmallLab) -> None:
     assert lab.on("node1", "cat /workspace/wanted/config.json") == "mine\n"
 
 
-def test_verify_names_the_odd_node(lab: SmallLab) -> None:
-    for node in lab.hosts():
-        lab.on(node, "mkdir -p /workspace/v && cd /workspace/v && echo {} >config.json && seq 10000 >weights.bin")
-    assert lab.json("checkpoint", "verify", "v")["same"]
-    lab.on("node2", "echo more >>/workspace/v/weights.bin")
-    done = lab.deploy("checkpoint", "verify", "v", "--json", code=7)
-    assert [(one["path"], one["odd"]) for one in json.loads(done.stdout)["differences"]] == [("weights.bin", ["node2"])]
-
-
 REBLOCKED = "checkpoint", "reblock", "--node", "node3", "/workspace/fp8", "/workspace/fp8-64", "--prove", "--json"
 
 

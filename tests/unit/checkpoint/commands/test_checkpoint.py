@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,19 +95,6 @@ def test_a_dry_run_says_what_would_be_written(source: Path, tmp_path: Path, caps
     (target / "config.json").write_text("{}")
     assert answer(capsys, "reblock", source, target, "--dry-run")[0] == 2
     assert answer(capsys, "reblock", source, source / "inside", "--dry-run")[0] == 2
-
-
-def test_a_dry_run_on_a_node_asks_that_node(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    facts = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    inventory = tmp_path / "hosts.yml"
-    inventory.write_text(json.dumps({"gangs": {"children": {"gang0": {"hosts": {"node0": facts}}}}}))
-    words = ("reblock", "--node", "node0", source, tmp_path / "finer", "--dry-run", "-i", inventory)
-    code, told = answer(capsys, *words)
-    (would,) = told["nodes"]
-    assert code == 0 and (would["node"], would["todo"], would["new_block"]) == ("node0", 1, [64, 64])
-    assert not (tmp_path / "finer").exists()
-    code, told = answer(capsys, *words, "--block", 48)
-    assert code == 2 and "not divisible" in told["error"]["what"]
 
 
 def test_a_broken_shard_is_shown_and_exits_3(source: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,11 +213,8 @@ def test_what_can_not_become_a_profile(
     says: str,
 ) -> None:
     assert says in said(capsys, "add", str(checkpoint(tmp_path / "m", changes)), *words, code=2)
-    assert not list(home.rglob("*.yml"))
-
-
-def test_no_checkpoint_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such directory" in said(capsys, "add", "nowhere", code=2)
+    assert not list(home.rglob("*.yml"))
 
 
 def test_hostile_names_stay_inside_their_quotes(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ from orchestrator.checkpoint.on_node import prove as checkpoint_prove
 from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.tensors import LENGTH_BYTES, parse_header
-from orchestrator.checkpoint.steps.checkpoint import reblock as reblock_there
-from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.jobs import Progress, ReblockLine, ReblockRequest
+from orchestrator.protocol.jobs import Progress
 
-from .conftest import official_read_all, silent, write
+from .conftest import silent, write
 
 
 @pytest.fixture
@@ -118,23 +115,3 @@ def test_a_side_that_cannot_be_read_is_named_as_such(pair: tuple[Path, Path], mo
     assert failure.kind == "unreadable"
     assert Path(failure.where).parent in pair
     assert "Input/output error" in failure.what
-
-
-def test_the_controller_hears_how_far_it_is_and_what_became_of_it(small: Any, tmp_path: Path) -> None:
-    source = write(tmp_path / "a", small)
-    node = NodeSpec(
-        name="node0",
-        gang="gang0",
-        node_rank=0,
-        reach=Reach(host="localhost", connection="local", python=sys.executable),
-    )
-    heard: list[ReblockLine] = []
-    done = reblock_there(
-        node,
-        ReblockRequest(source=str(source), target=str(tmp_path / "b"), block=64, prove=True, jobs=1),
-        heard.append,
-    )
-    assert (done.old_block, done.new_block) == ((128, 128), (64, 64))
-    assert done.written is not None and done.written.done == done.written.total > 0
-    assert done.proof is not None and done.proof.tensors == len(official_read_all(tmp_path / "b"))
-    assert {one.doing for one in heard} == {"re-blocking", "proving"}

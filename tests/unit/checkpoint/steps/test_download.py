@@ -157,14 +157,6 @@ def test_a_dry_run_says_what_there_is_and_brings_nothing(
     assert typed("download", "lab/none", *words[2:])[0] == 2
 
 
-@pytest.mark.parametrize("of", HUBS)
-def test_a_repository_that_is_not_there_is_input(node: NodeSpec, hub: ModelHub, of: Hub) -> None:
-    wrong = hub_request(node, "lab/none", hub=of, endpoint=hub.url, python=sys.executable)
-    with pytest.raises(InputError, match=r"(?i)lab/none|not found|404") as caught:
-        download(node, wrong, lambda _: None)
-    assert "--revision" in caught.value.fix
-
-
 def test_a_token_is_read_from_a_private_file_and_never_stands_in_argv(node: NodeSpec, tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("hf_secret\n")

@@ -290,24 +290,23 @@ def test_a_wheel_is_pinned_by_what_it_holds(tmp_path: Path) -> None:
     assert pinned == f"--require-hashes\na==1\n{PIN} --hash=sha256:{digest}\n"
 
 
-@pytest.mark.parametrize("folder", ["", "https://example.org/wheels"])
-def test_what_is_missing_is_named_with_where_it_can_be_had(folder: str) -> None:
-    with pytest.raises(InputError) as caught:
-        wheels(STACK, folder)
-    assert caught.value.what == f"{PIN} is on no package index"
-    assert "github.com/sgl-project/sglang" in caught.value.fix and "--find-links DIR" in caught.value.fix
-
-
-def test_a_folder_without_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no sgl_kernel-0\.0\.5\.post4-"):
-        wheels(STACK, str(tmp_path))
-
-
-def test_of_two_wheels_nobody_chooses(tmp_path: Path) -> None:
-    for tag in ("cp39-abi3-linux_x86_64", "cp310-cp310-linux_x86_64"):
+@pytest.mark.parametrize(
+    ("folder", "tags", "says"),
+    [
+        ("", (), f"{PIN} is on no package index$"),
+        ("https://example.org/wheels", (), f"{PIN} is on no package index$"),
+        ("here", (), r"no sgl_kernel-0\.0\.5\.post4-"),
+        ("here", ("cp39-abi3-linux_x86_64", "cp310-cp310-linux_x86_64"), "several wheels"),
+    ],
+)
+def test_a_wheel_that_is_missing_or_there_twice_is_named_with_what_to_do(
+    tmp_path: Path, folder: str, tags: tuple[str, ...], says: str
+) -> None:
+    for tag in tags:
         (tmp_path / f"sgl_kernel-0.0.5.post4-{tag}.whl").touch()
-    with pytest.raises(InputError, match="several wheels"):
-        wheels(STACK, str(tmp_path))
+    with pytest.raises(InputError, match=says) as caught:
+        wheels(STACK, str(tmp_path) if folder == "here" else folder)
+    assert tags or ("github.com/sgl-project/sglang" in caught.value.fix and "--find-links DIR" in caught.value.fix)
 
 
 def test_an_index_alone_does_not_do_and_is_not_tried() -> None:

@@ -105,15 +105,21 @@ def test_an_image_that_only_a_registry_knows_is_pulled_and_not_bundled(docker: P
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize("image", ["a/b:latest", "", "a/b@sha256:12", "sha256:" + "G" * 64])
-def test_an_image_that_is_started_is_named_by_digest(image: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="wanted NAME@sha256"):
-        load_stack(str(contained(tmp_path, image or "''")))
-
-
-def test_an_unknown_way_to_install_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="lxc"):
-        load_stack(str(contained(tmp_path, f"sha256:{ID}", install="lxc")))
+@pytest.mark.parametrize(
+    ("image", "install", "says"),
+    [
+        *(
+            (image, "docker", "wanted NAME@sha256")
+            for image in ("a/b:latest", "''", "a/b@sha256:12", f"sha256:{'G' * 64}")
+        ),
+        (f"sha256:{ID}", "lxc", "lxc"),
+    ],
+)
+def test_an_image_is_named_by_its_digest_and_started_by_a_known_program(
+    image: str, install: str, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=says):
+        load_stack(str(contained(tmp_path, image, install=install)))
 
 
 def test_a_folder_that_can_not_be_written_is_the_inputs_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

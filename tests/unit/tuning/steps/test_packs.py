@@ -256,20 +256,14 @@ def test_from_one_node_onto_all_and_back(tmp_path: Path, cluster: Inventory, sit
     assert [everything(site) for site in sites] == before
 
 
-def test_a_model_takes_only_what_it_looks_for(tmp_path: Path, sites: list[Path]) -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["the node's stack", "a stack named by its file"])
+def test_a_model_takes_only_what_it_looks_for(tmp_path: Path, sites: list[Path], own: bool) -> None:
     assert sites
-    one = inventory(node(0, tmp_path, gpus=32, stack=STACK))
-    pulled = pull(one, tmp_path / "pack", model=MODEL)
-    assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"moe/triton_3_8_0/{UP}"]
-
-
-def test_a_stack_that_was_named_by_its_file_is_looked_up_there(tmp_path: Path, sites: list[Path]) -> None:
-    assert sites
-    own = tmp_path / "own.yml"
+    file = tmp_path / "own.yml"
     shipped = (data_dir("inventory") / "stacks" / f"{STACK}.yml").read_text()
-    own.write_text(shipped.replace(f"name: {STACK}\n", "name: own\n"))
-    one = inventory(node(0, tmp_path, gpus=32))
-    pulled = pull(one, tmp_path / "pack", model=MODEL, stack_name=str(own))
+    file.write_text(shipped.replace(f"name: {STACK}\n", "name: own\n"))
+    one = inventory(node(0, tmp_path, gpus=32, stack=None if own else STACK))
+    pulled = pull(one, tmp_path / "pack", model=MODEL, stack_name=str(file) if own else None)
     assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"moe/triton_3_8_0/{UP}"]
 
 
