@@ -138,7 +138,7 @@ def test_the_hubs_checkpoint_is_listed_brought_and_fit_for_re_blocking(
     assert {one["path"]: one["size"] for one in told[0]["files"]} == {name: len(files[name]) for name in files}
     assert {path.name: path.read_bytes() for path in brought.iterdir()} == files
     job = reblock.plan(brought, 64)
-    assert json.loads(job.config)["hidden_size"] == 7168 and len(job.weights) == 2
+    assert json.loads(job.texts["config.json"])["hidden_size"] == 7168 and len(job.weights) == 2
     with pytest.raises(hub.RepositoryNotFoundError, match="has only deepseek-ai/DeepSeek-V3-0324, not other/model"):
         hub.HfApi().model_info("other/model")
 

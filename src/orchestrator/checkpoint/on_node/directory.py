@@ -120,8 +120,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
     )
     faults += _index_faults(checkpoint)
     if len(shards) == len(names) and (block := quantised_block(checkpoint.config)):
-        found = misfits(checkpoint.by_name(), block)
-        faults += [_stop(misfit.id, misfit.tensor, misfit.what) for misfit in found]
+        faults += misfits(checkpoint.by_name(), block)
     faults += [Fault("SHARD-UNUSED", Gravity.NOTE, name, "it is not in the index") for name in checkpoint.unused]
     return replace(checkpoint, faults=tuple(faults))
 

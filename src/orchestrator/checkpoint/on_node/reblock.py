@@ -58,16 +58,15 @@ class Job:
     weights: Mapping[str, tuple[int, ...]]
     """Shape of the weight of every scale, by the scale's name."""
     others: Mapping[str, Path]
-    config: bytes
-    index: bytes | None
+    texts: Mapping[str, bytes]
+    """What is written in place of the source's, by name, in this order: the index if there is one, and config.json."""
 
 
 def plan(source: Path, block: int) -> Job:
     """Read the source and work the run out. Raises Failure where the source can't be re-blocked that way."""
     checkpoint = read_checkpoint(source)
-    old = _old_block(checkpoint)
     new = (block, block)
-    _check_divides(checkpoint, old, new)
+    old = _old_block(checkpoint, new)
     _refuse_faults(checkpoint)
     tensors = checkpoint.by_name()
     weights = {name: tensors[weight_of(name)].shape for name in tensors if is_scale(name)}
@@ -80,8 +79,7 @@ def plan(source: Path, block: int) -> Job:
         layouts=layouts,
         weights=weights,
         others=other_files(checkpoint.root),
-        config=_json(new_config(checkpoint.config, new)),
-        index=_new_index(checkpoint, shapes),
+        texts={**_new_index(checkpoint, shapes), CONFIG: _json(new_config(checkpoint.config, new))},
     )
 
 
@@ -113,7 +111,7 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
             with _opened(path) as source, target_files.growing(copy) as descriptor:
                 carrier = Carrier(source, descriptor, share=share, moved=lambda _, count: work.add(0, copied=count))
                 carrier.carry(Piece(0, 0, os.fstat(source).st_size))
-        target_files.finish(target, job.index, job.config)
+        target_files.finish(target, job.texts)
     return work.now
 
 
@@ -144,7 +142,8 @@ def new_config(config: Mapping[str, Any], block: Block) -> dict[str, Any]:
     return {**config, "quantization_config": {**config["quantization_config"], "weight_block_size": list(block)}}
 
 
-def _old_block(checkpoint: Checkpoint) -> Block:
+def _old_block(checkpoint: Checkpoint, new: Block) -> Block:
+    """The source's; refused where it does not divide into the new one's."""
     broken = [fault for fault in checkpoint.faults if fault.id.startswith("CONFIG")]
     if broken:
         raise Failure("broken-source", f"{broken[0].where}: {broken[0].what}", str(checkpoint.root), broken[0].fix)
@@ -155,17 +154,13 @@ def _old_block(checkpoint: Checkpoint) -> Block:
         method = found.get("quant_method") if isinstance(found, dict) else None
         what = f"quantisation is {method or 'none'}; only FP8 checkpoints with a weight_block_size can be re-blocked"
         raise Failure("not-fp8-block", what, where, "specify an FP8 checkpoint with block scales")
-    return block
-
-
-def _check_divides(checkpoint: Checkpoint, old: Block, new: Block) -> None:
-    where = str(checkpoint.root / CONFIG)
-    if old == new:
-        what = f"weight_block_size is already {list(old)}"
+    if block == new:
+        what = f"weight_block_size is already {list(block)}"
         raise Failure("already", what, where, "no re-blocking is needed: serve this checkpoint as it is")
-    if new[0] < 1 or old[0] % new[0] or old[1] % new[1]:
-        what = f"the block {list(old)} is not divisible by {new[0]}"
-        raise Failure("not-a-divisor", what, where, f"use --block with a divisor of {gcd(*old)}")
+    if new[0] < 1 or block[0] % new[0] or block[1] % new[1]:
+        what = f"the block {list(block)} is not divisible by {new[0]}"
+        raise Failure("not-a-divisor", what, where, f"use --block with a divisor of {gcd(*block)}")
+    return block
 
 
 def _refuse_faults(checkpoint: Checkpoint) -> None:
@@ -183,13 +178,13 @@ def other_files(root: Path) -> dict[str, Path]:
     return {path: root / path for path in travels}
 
 
-def _new_index(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> bytes | None:
+def _new_index(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, bytes]:
     if checkpoint.weight_map is None:
-        return None
+        return {}
     widths = {tensor.name: tensor.element_bytes for _, tensor in checkpoint.tensors() if tensor.name in shapes}
     total = checkpoint.indexed_bytes({name: prod(shape) * widths[name] for name, shape in shapes.items()})
     metadata = {**checkpoint.index_metadata, "total_size": total}
-    return _json({"metadata": metadata, "weight_map": checkpoint.weight_map})
+    return {INDEX: _json({"metadata": metadata, "weight_map": checkpoint.weight_map})}
 
 
 def _json(document: Mapping[str, Any]) -> bytes:
@@ -200,8 +195,7 @@ def _request(job: Job) -> dict[str, Any]:
     """What identifies a run: the block, and every source file by size and mtime. source is only for messages: the same
     files mounted elsewhere are the same source."""
     root = job.checkpoint.root
-    names = [*job.others, CONFIG, *([INDEX] if job.index is not None else [])]
-    found = {name: (root / name).stat() for name in names}
+    found = {name: (root / name).stat() for name in (*job.others, *job.texts)}
     files = {shard.name: [shard.size, shard.mtime_ns] for shard in job.checkpoint.shards}
     files |= {name: [status.st_size, status.st_mtime_ns] for name, status in found.items()}
     return {"format": 1, "source": str(root), "block": list(job.new), "files": dict(sorted(files.items()))}
@@ -210,8 +204,7 @@ def _request(job: Job) -> dict[str, Any]:
 def _check_is_result(job: Job, target: Path) -> None:
     """A directory with files and no journal is either exactly this result or not ours."""
     wrong = [name for name, layout in job.layouts.items() if not target_files.is_whole(target / name, layout)]
-    texts = {CONFIG: job.config} if job.index is None else {CONFIG: job.config, INDEX: job.index}
-    wrong += [name for name, text in texts.items() if not _holds(target / name, text)]
+    wrong += [name for name, text in job.texts.items() if not _holds(target / name, text)]
     wrong += [name for name in job.others if not (target / name).is_file()]
     if wrong:
         what = f"is not empty, and differs from what this run would write: {wrong[0]} differs or is missing"
@@ -232,7 +225,7 @@ def _todo(job: Job, target: Path) -> list[Shard]:
 def _small(job: Job, target: Path) -> int:
     """Bytes of what is written beside the shards."""
     others = sum(path.stat().st_size for name, path in job.others.items() if not (target / name).exists())
-    return others + len(job.config) + len(job.index or b"")
+    return others + sum(map(len, job.texts.values()))
 
 
 def _progress(job: Job, todo: Sequence[Shard]) -> Progress:

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX, JOURNAL
+from orchestrator.checkpoint.on_node.directory import JOURNAL
 from orchestrator.checkpoint.on_node.shard import ShardLayout, write_at
 from orchestrator.node.failure import DENIED, FULL, Failure, disk_full, os_failure
 
@@ -107,12 +107,11 @@ def growing(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def finish(target: Path, index: bytes | None, config: bytes) -> None:
+def finish(target: Path, texts: Mapping[str, bytes]) -> None:
     """Make the target what a loader takes for a checkpoint: the index, then config.json, then no journal."""
     sync_directory(target)
-    for name, data in ((INDEX, index), (CONFIG, config)):
-        if data is not None:
-            write_file(target / name, data)
+    for name, text in texts.items():
+        write_file(target / name, text)
     sync_directory(target)
     (target / JOURNAL).unlink()
     sync_directory(target)

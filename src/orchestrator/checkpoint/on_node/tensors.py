@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from orchestrator.protocol.jobs import Fault, Gravity
+
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """safetensors src/tensor.rs MAX_HEADER_SIZE."""
@@ -172,15 +174,6 @@ CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 Block = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
-    """A tensor that block quantisation does not explain. id: SCALE-MISSING, SCALE-ORPHAN or SCALE-SHAPE."""
-
-    id: str
-    tensor: str
-    what: str
-
-
 def is_scale(name: str) -> bool:
     """Whether a tensor's name says that it holds the scales of another one."""
     return name.endswith(SCALE_SUFFIX)
@@ -196,31 +189,34 @@ def scale_shape(weight: tuple[int, ...], block: Block) -> tuple[int, ...]:
     return (*weight[:-2], -(-weight[-2] // block[0]), -(-weight[-1] // block[1]))
 
 
-def misfits(tensors: Mapping[str, Tensor], block: Block) -> list[Misfit]:
-    """Every FP8 weight without scales, scale without weight, and scale whose shape is not the block's."""
+def misfits(tensors: Mapping[str, Tensor], block: Block) -> list[Fault]:
+    """Every FP8 weight without scales (SCALE-MISSING), scale without weight (SCALE-ORPHAN), and scale whose shape is not
+    the block's (SCALE-SHAPE)."""
     found = []
     for name, tensor in tensors.items():
         if is_scale(name):
             found += _misfit_of_scale(tensor, tensors.get(weight_of(name)), block)
         elif tensor.dtype in FP8 and len(tensor.shape) >= 2 and name + SCALE_SUFFIX not in tensors:
-            found.append(Misfit("SCALE-MISSING", name, f"{tensor.dtype} weight has no {name + SCALE_SUFFIX}"))
+            what = f"{tensor.dtype} weight has no {name + SCALE_SUFFIX}"
+            found.append(Fault("SCALE-MISSING", Gravity.STOP, name, what))
     return found
 
 
-def _misfit_of_scale(scale: Tensor, weight: Tensor | None, block: Block) -> list[Misfit]:
+def _misfit_of_scale(scale: Tensor, weight: Tensor | None, block: Block) -> list[Fault]:
     if weight is None:
-        return [Misfit("SCALE-ORPHAN", scale.name, f"no shard contains its weight {weight_of(scale.name)}")]
-    if weight.dtype not in FP8 or len(weight.shape) < 2:
-        shape = list(weight.shape)
-        return [Misfit("SCALE-ORPHAN", scale.name, f"its weight is {weight.dtype} {shape}, not an FP8 matrix")]
-    wanted = scale_shape(weight.shape, block)
-    if scale.shape != wanted or scale.element_bytes not in CODES:
+        what = f"no shard contains its weight {weight_of(scale.name)}"
+    elif weight.dtype not in FP8 or len(weight.shape) < 2:
+        what = f"its weight is {weight.dtype} {list(weight.shape)}, not an FP8 matrix"
+    else:
+        wanted = scale_shape(weight.shape, block)
+        if scale.shape == wanted and scale.element_bytes in CODES:
+            return []
         what = (
             f"{scale.dtype} {list(scale.shape)}, but its weight {list(weight.shape)} in blocks of "
             f"{block[0]}x{block[1]} has {list(wanted)}"
         )
-        return [Misfit("SCALE-SHAPE", scale.name, what)]
-    return []
+        return [Fault("SCALE-SHAPE", Gravity.STOP, scale.name, what)]
+    return [Fault("SCALE-ORPHAN", Gravity.STOP, scale.name, what)]
 
 
 def finer(scales: bytes, weight: tuple[int, ...], width: int, old: Block, new: Block) -> bytes:

@@ -29,6 +29,7 @@ from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.message import parsed
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.documents import cant_be_written, state_folder
 from orchestrator.remote.fleet import Fleet
@@ -342,26 +343,23 @@ class JobQueue:
             self._changed.notify_all()
 
 
+def _results(key: str) -> Path:
+    return state_folder("tuning") / f"{key}.jsonl"
+
+
 def kept_results(key: str) -> dict[str, Mapping[str, Any]]:
     """By job, the last one counts; a line that a kill has torn is none."""
-    found: dict[str, Mapping[str, Any]] = {}
     try:
-        lines = state_folder("tuning").joinpath(f"{key}.jsonl").read_text("utf-8", "replace").splitlines()
+        lines = _results(key).read_bytes().splitlines()
     except FileNotFoundError:
-        return found
-    for line in lines:
-        try:
-            result = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(result, dict) and isinstance(result.get("job"), str):
-            found[result["job"]] = result
-    return found
+        return {}
+    found = [result for line in lines if isinstance(result := parsed(line), dict)]
+    return {result["job"]: result for result in found if isinstance(result.get("job"), str)}
 
 
 def keep_result(key: str, result: Mapping[str, Any]) -> None:
     """Append one. Raises InputError where it can't be written."""
-    file = state_folder("tuning") / f"{key}.jsonl"
+    file = _results(key)
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with file.open("a", encoding="utf-8") as lines:
@@ -374,4 +372,4 @@ def keep_result(key: str, result: Mapping[str, Any]) -> None:
 
 def forget_results(key: str) -> None:
     """Start again from nothing."""
-    state_folder("tuning").joinpath(f"{key}.jsonl").unlink(missing_ok=True)
+    _results(key).unlink(missing_ok=True)

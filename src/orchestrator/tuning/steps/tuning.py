@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.doctor.steps.look import look
@@ -55,7 +55,7 @@ class Kit:
 
     gang: str
     stack: Stack
-    layout: Layout | None
+    layout: Layout | None = None
     gpu: str
     gpu_source: str
     triton: str
@@ -63,7 +63,7 @@ class Kit:
     wanted: tuple[Wanted, ...] = ()
     compiled: bool = False
     refusal: DeployError | None = None
-    rows: Mapping[str, tuple[Holding, ...]]
+    rows: Mapping[str, tuple[Holding, ...]] = field(default_factory=dict)
     holdings: Mapping[str, Holdings]
     failures: Mapping[str, DeployError]
 
@@ -78,10 +78,14 @@ def tuning_status(inventory: Inventory | None, request: PlanRequest, *, offline:
     profile = load_profile(request.model)
     gangs = chosen_gangs(inventory, request.gangs) if inventory else (REFERENCE,)
     stacks = _stacks(request.stack)
-    if inventory is None or offline:
-        kits = [kit_of(gang, stack, profile, request, {}, PerNode({}, {})) for gang in gangs for stack in stacks]
-    else:
-        kits = _asked(gangs, stacks, profile, request)
+    gpus, found = dict[str, str](), [PerNode[Holdings]({}, {})] * len(stacks)
+    if inventory is not None and not offline:
+        gpus, found = _asked(gangs, stacks)
+    kits = [
+        kit_of(gang, stack, profile, request, gpus, held)
+        for gang in gangs
+        for stack, held in zip(stacks, found, strict=True)
+    ]
     if all(kit.refusal for kit in kits):
         raise next(kit.refusal for kit in kits if kit.refusal)
     return tuple(kits)
@@ -94,19 +98,14 @@ def _stacks(asked: str | None) -> tuple[Stack, ...]:
     return tuple(stack for stack in every if stack.device == "cuda" and engine_of(stack).product == "SGLang")
 
 
-def _asked(
-    gangs: Sequence[GangSpec], stacks: Sequence[Stack], profile: ModelProfile, request: PlanRequest
-) -> list[Kit]:
+def _asked(gangs: Sequence[GangSpec], stacks: Sequence[Stack]) -> tuple[dict[str, str], list[PerNode[Holdings]]]:
+    """GPU by node, and what each node has by each stack."""
     specs = [node for gang in gangs for node in gang.nodes]
     with Fleet(specs) as fleet:
         looked = look(fleet, specs)
         gpus = {name: gpu for name, snapshot in looked.values.items() if (gpu := gpu_of(snapshot))}
         found = [ask_holdings(fleet, looked.values, stack, gpus) for stack in stacks]
-    return [
-        kit_of(gang, stack, profile, request, gpus, PerNode(held.values, {**looked.failures, **held.failures}))
-        for gang in gangs
-        for stack, held in zip(stacks, found, strict=True)
-    ]
+    return gpus, [PerNode(held.values, {**looked.failures, **held.failures}) for held in found]
 
 
 def gpu_of(snapshot: Snapshot) -> str:
@@ -153,16 +152,16 @@ def kit_of(
     holdings = {name: held for name, held in found.values.items() if name in mine}
     read = next((name for name in mine if name in gpus), None)
     gpu, gpu_source = (gpus[read], f"NVML on {read}") if read else (ASSUMED_GPU, "assumed: no node reported its GPUs")
-    triton, triton_source = _triton(stack, holdings)
+    tritons = [(held.versions.get("triton", ""), f"installed on {name}") for name, held in holdings.items()]
+    tritons.append((stack.triton_version, f"stack {stack.name}"))
+    triton, triton_source = next(((version, place) for version, place in tritons if version), ("", "not known"))
     kit = Kit(
         gang=gang.name,
         stack=stack,
-        layout=None,
         gpu=gpu,
         gpu_source=gpu_source,
         triton=triton,
         triton_source=triton_source,
-        rows={},
         holdings=holdings,
         failures={name: failure for name, failure in found.failures.items() if name in mine},
     )
@@ -188,13 +187,6 @@ def kit_of(
         engine_of(stack), profile, stack, gang.leader, ()
     )
     return replace(kit, layout=chosen, wanted=wanted(gang.leader, gpu, triton), rows=rows, compiled=compiled)
-
-
-def _triton(stack: Stack, holdings: Mapping[str, Holdings]) -> tuple[str, str]:
-    for name, held in holdings.items():
-        if version := held.versions.get("triton"):
-            return version, f"installed on {name}"
-    return stack.triton_version, f"stack {stack.name}" if stack.triton_version else "not known"
 
 
 def status_json(model: str, kits: Sequence[Kit]) -> dict[str, Any]:
