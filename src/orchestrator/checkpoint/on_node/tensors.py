@@ -190,8 +190,8 @@ def scale_shape(weight: tuple[int, ...], block: Block) -> tuple[int, ...]:
 
 
 def misfits(tensors: Mapping[str, Tensor], block: Block) -> list[Fault]:
-    """Every FP8 weight without scales (SCALE-MISSING), scale without weight (SCALE-ORPHAN), and scale whose shape is not
-    the block's (SCALE-SHAPE)."""
+    """Every FP8 weight without scales (SCALE-MISSING), scale without weight (SCALE-ORPHAN), and scale of another shape
+    than the block's (SCALE-SHAPE)."""
     found = []
     for name, tensor in tensors.items():
         if is_scale(name):

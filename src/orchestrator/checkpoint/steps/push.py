@@ -139,7 +139,20 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
                 files=origin.files(),
                 local=node is None,
                 addresses=addresses,
-                requests={name: _asked(everyone[name], directories[name], request) for name in wanted},
+                requests={
+                    name: ReceiveRequest(
+                        directory=directories[name],
+                        files={},
+                        upstream=Giving(),
+                        address="",
+                        state_dir=everyone[name].state_dir,
+                        port=request.port,
+                        streams=request.streams or (1 if request.bytes_per_s else STREAMS),
+                        bytes_per_s=request.bytes_per_s,
+                        repair=request.repair,
+                    )
+                    for name in wanted
+                },
             )
             total = sum(chain.files.values())
             nodes = _all(chain, total, directories, lost, request, watcher)
@@ -223,21 +236,6 @@ def _origin(
     finally:
         link.end()
         link.wait()
-
-
-def _asked(spec: NodeSpec, directory: str, request: CheckpointPushRequest) -> ReceiveRequest:
-    """Without what the chain adds: the files, the node to fetch them from, and the node's own address."""
-    return ReceiveRequest(
-        directory=directory,
-        files={},
-        upstream=Giving(),
-        address="",
-        state_dir=spec.state_dir,
-        port=request.port,
-        streams=request.streams or (1 if request.bytes_per_s else STREAMS),
-        bytes_per_s=request.bytes_per_s,
-        repair=request.repair,
-    )
 
 
 def _all(

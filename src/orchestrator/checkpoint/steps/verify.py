@@ -9,7 +9,7 @@ import secrets
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from queue import Empty, Queue
@@ -177,13 +177,9 @@ def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") ->
         node: set() if node in alone else {owners[name] for name in set(answer.seen) & set(owners)} - alone
         for node, answer in looked.items()
     }
-    return {node: _owner(node, seen, directories) for node in seen}
-
-
-def _owner(node: str, seen: Mapping[str, set[str]], order: Iterable[str]) -> str:
-    """The first node in order that it sees and that sees its own file. No chain is followed: a lie could make one."""
-    owners = [other for other in order if other in seen[node] and other in seen.get(other, ())]
-    return owners[0] if owners else node
+    # the first in order that a node sees and that sees its own file; no chain is followed: a lie could make one
+    own = [node for node in directories if node in seen.get(node, ())]
+    return {node: next((other for other in own if other in mine), node) for node, mine in seen.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +217,10 @@ def differences(copies: Mapping[str, Mapping[str, str]]) -> tuple[FileDifference
     for path in paths:
         digests = {node: copy.get(path, "") for node, copy in copies.items()}
         if len(set(digests.values())) > 1:
-            found.append(FileDifference(path, digests, _odd(digests)))
+            most = majority(digests)  # of two copies nobody knows which is right, but one that is not there is not
+            odd = most[1] if most else [node for node, digest in digests.items() if not digest]
+            found.append(FileDifference(path, digests, tuple(odd)))
     return tuple(found)
-
-
-def _odd(digests: Mapping[str, str]) -> tuple[str, ...]:
-    """With two copies nobody knows which is right, but one that is not there is not."""
-    found = majority(digests)
-    return tuple(found[1]) if found else tuple(node for node, digest in digests.items() if not digest)
 
 
 def repair_command(source: str, node: str, name: str = "") -> str:

@@ -332,14 +332,13 @@ class JobQueue:
         """Those that are not finished go to other nodes."""
         with self._changed:
             for job in jobs:
-                if job.id not in self._out:
-                    continue
-                self._out.remove(job.id)
-                self._tries[job.id] += 1
-                if self._tries[job.id] >= MOST_TRIES:
-                    self.lost[job.id] = why
-                else:
-                    self._waiting.append(job)
+                if job.id in self._out:
+                    self._out.remove(job.id)
+                    self._tries[job.id] += 1
+                    if self._tries[job.id] < MOST_TRIES:
+                        self._waiting.append(job)
+                    else:
+                        self.lost[job.id] = why
             self._changed.notify_all()
 
 
