@@ -37,7 +37,8 @@ def sent() -> int:
 
 def start(inventory: Path, to: Sequence[str], name: str) -> subprocess.Popen[str]:
     """A push from node0, beside us."""
-    words = ("checkpoint", "push", "node0:/workspace/source", "--as", name, "--to", ",".join(to), "--json")
+    nodes = [f"--node={node}" for node in to]
+    words = ("checkpoint", "push", "node0:/workspace/source", "--as", name, *nodes, "--json")
     return subprocess.Popen(
         command(*words, "-i", str(inventory)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

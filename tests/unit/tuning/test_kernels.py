@@ -34,7 +34,7 @@ from orchestrator.tuning.kernels import (
     shape_words,
     wrong_words,
 )
-from orchestrator.tuning.messages import KernelCase, KernelLine, KernelsOrder, TuneJob, TuneLine, TunersOrder
+from orchestrator.tuning.messages import KernelCase, KernelLine, KernelsOrder, TuneJob
 
 GOLDEN = Path(__file__).parents[2] / "golden/kernels"
 PLANS = {
@@ -174,13 +174,6 @@ def test_jobs_are_every_shape_at_every_batch_size_the_largest_first() -> None:
     (moe,) = [job for job in found if job.kernel == "moe" and job.batch == 1]
     assert (moe.e, moe.n, moe.k, moe.top_k, moe.dtype, moe.block) == (257, 64, 7168, 8, "fp8_w8a8", (64, 64))
     assert any((job.n, job.k) == (2112, 7168) for job in found if job.kernel == "linear")
-
-
-def test_an_order_and_a_line_are_read_as_they_were_written() -> None:
-    order = TunersOrder(device="cuda", gpus=8, spaces={L40S: candidates(L40S, most=3)}, jobs=jobs(1, 32))
-    assert TunersOrder.read(json.loads(json.dumps(order.as_json()))) == order
-    line = TuneLine(job="a", gpu=1, config={"BLOCK_SIZE_M": 16}, us=1.5, unfit={"OutOfResources": 3})
-    assert TuneLine.read(json.loads(json.dumps(line.as_json()))) == line
 
 
 def test_a_files_text_is_judged_as_any_other() -> None:

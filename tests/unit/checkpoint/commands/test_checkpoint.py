@@ -8,31 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.checkpoint.on_node.conftest import CONFIG, fp8_pair, write
 
 from orchestrator.cli.main import main
 
 NAME = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight"
 
 
+SHARD = "model-00001-of-000001.safetensors"
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """One cropped matrix and its scales, scale first."""
-    rng = np.random.default_rng(5)
-    scale, weight = rng.random((5, 2), dtype=np.float32).tobytes(), rng.bytes(576 * 256)
-    header = {
-        f"{NAME}_scale_inv": {"dtype": "F32", "shape": [5, 2], "data_offsets": [0, 40]},
-        NAME: {"dtype": "F8_E4M3", "shape": [576, 256], "data_offsets": [40, 40 + len(weight)]},
-    }
-    text = json.dumps(header).encode()
-    directory = tmp_path / "model"
-    directory.mkdir()
-    (directory / "s.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + scale + weight)
-    index = {"metadata": {}, "weight_map": dict.fromkeys(header, "s.safetensors")}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    config = {"architectures": ["X"], "num_attention_heads": 4, "quantization_config": quantisation}
-    (directory / "config.json").write_text(json.dumps(config))
-    return directory
+    config = {"architectures": ["X"], "num_attention_heads": 4, "quantization_config": CONFIG["quantization_config"]}
+    tensors = fp8_pair(NAME, (576, 256), np.random.default_rng(5))
+    return write(tmp_path / "model", tensors, order="scale first", shards=1, config=config)
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any]:
@@ -57,7 +48,7 @@ def test_reblock_prove_inspect_and_a_flipped_byte(
     code, again = answer(capsys, "reblock", source, target, "--prove")
     assert code == 0
     assert again["written"] is None
-    shard = target / "s.safetensors"
+    shard = target / SHARD
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
@@ -85,9 +76,9 @@ def test_a_dry_run_says_what_would_be_written(source: Path, tmp_path: Path, caps
     code, told = answer(capsys, "reblock", source, target, "--dry-run")
     (would,) = told["nodes"]
     assert code == 0 and (would["state"], would["shards"], would["todo"]) == ("empty", 1, 1)
-    assert would["bytes"] > (source / "s.safetensors").stat().st_size and not target.exists()
+    assert would["bytes"] > (source / SHARD).stat().st_size and not target.exists()
     assert main(["checkpoint", "reblock", str(source), str(target)]) == 0
-    written = sum(path.stat().st_size for path in target.iterdir())
+    written = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     assert would["bytes"] == written
     capsys.readouterr()
     assert main(["checkpoint", "reblock", str(source), str(target), "--dry-run"]) == 0
@@ -98,7 +89,7 @@ def test_a_dry_run_says_what_would_be_written(source: Path, tmp_path: Path, caps
 
 
 def test_a_broken_shard_is_shown_and_exits_3(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shard = source / "s.safetensors"
+    shard = source / SHARD
     shard.write_bytes(shard.read_bytes()[:-5])
     assert main(["checkpoint", "inspect", str(source)]) == 3
     out = capsys.readouterr().out
@@ -131,7 +122,7 @@ def test_a_mistake_is_exit_2_and_one_message(
 
 def test_names_from_a_file_cannot_drive_the_terminal(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = source / "model.safetensors.index.json"
-    index.write_text(index.read_text().replace("s.safetensors", "\\u001b[31m[bold]s.safetensors"))
+    index.write_text(index.read_text().replace(SHARD, "\\u001b[31m[bold]s.safetensors"))
     assert main(["checkpoint", "inspect", str(source)]) == 3
     out = capsys.readouterr().out
     assert "\x1b[31m" not in out

@@ -254,11 +254,6 @@ def test_the_odd_ones_are_named_where_most_agree(copies: dict[str, str | None], 
     assert [one.words() for one in found] == [words]
 
 
-def test_equal_copies_have_no_differences() -> None:
-    assert differences({"a": {"f": "1"}, "b": {"f": "1"}}) == ()
-    assert differences({"a": {"f": "1"}}) == ()
-
-
 Copies = dict[str, dict[str, str]]
 FROM = "l40s-deploy checkpoint push a:/models/M --node {} --repair"
 
@@ -298,5 +293,6 @@ def test_without_a_majority_somebody_has_to_choose() -> None:
     assert line.endswith(FROM.format("b"))
 
 
-def test_copies_that_agree_need_nothing() -> None:
-    assert not list(repairs((), {}, []))
+@pytest.mark.parametrize("copies", [{}, {"a": {"f": "1"}}, {"a": {"f": "1"}, "b": {"f": "1"}}])
+def test_copies_that_agree_have_no_differences_and_need_nothing(copies: Copies) -> None:
+    assert differences(copies) == () and not list(repairs((), {}, []))

@@ -121,14 +121,10 @@ def test_the_lock_is_of_the_release_that_we_speak_to() -> None:
     assert RouterSpec.__dataclass_fields__["venv"].default == f"/opt/l40s/venvs/sglang-router-{VERSION}"
 
 
-def test_a_bundle_of_another_stack_is_refused(tmp_path: Path) -> None:
-    _, bundle = a_bundle(tmp_path)
+def test_a_bundle_of_another_stack_or_kind_is_refused(tmp_path: Path) -> None:
+    stack, bundle = a_bundle(tmp_path)
     with pytest.raises(InputError, match=f"contains the stack small, but a needs {CPU}"):
         variables(node(), tmp_path, bundle=bundle)
-
-
-def test_a_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
-    stack, bundle = a_bundle(tmp_path)
     contained = tmp_path / "small.yml"
     contained.write_text(f"{stack.read_text()}install: docker\nimage: sha256:{'8' * 64}\n")
     with pytest.raises(InputError, match="contains packages, but the file of the stack small has `install: docker`"):
