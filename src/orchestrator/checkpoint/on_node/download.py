@@ -247,15 +247,11 @@ def _digest_of(wanted: dict[str, Any]) -> str:
 
 def _clear(partial: Path) -> None:
     """What the clients and we keep beside the files."""
-    for name in _CLIENTS_OWN:
-        place = partial / name
-        if place.is_dir() and not place.is_symlink():
+    for place in list(partial.iterdir()):
+        if place.name in _CLIENTS_OWN and place.is_dir() and not place.is_symlink():
             shutil.rmtree(place, ignore_errors=True)
-        else:
+        elif place.name in _CLIENTS_OWN or place.name.startswith(".git"):
             place.unlink(missing_ok=True)
-    for place in partial.iterdir():
-        if place.name.startswith(".git"):
-            place.unlink()
 
 
 def _say(doing: str, done: int, total: int, files: int) -> None:
