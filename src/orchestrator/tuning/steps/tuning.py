@@ -78,9 +78,9 @@ def tuning_status(inventory: Inventory | None, request: PlanRequest, *, offline:
     profile = load_profile(request.model)
     gangs = chosen_gangs(inventory, request.gangs) if inventory else (REFERENCE,)
     stacks = _stacks(request.stack)
-    gpus, found = dict[str, str](), [PerNode[Holdings]({}, {})] * len(stacks)
-    if inventory is not None and not offline:
-        gpus, found = _asked(gangs, stacks)
+    nobody: PerNode[Holdings] = PerNode({}, {})
+    ask = inventory is not None and not offline
+    gpus, found = _asked(gangs, stacks) if ask else ({}, [nobody] * len(stacks))
     kits = [
         kit_of(gang, stack, profile, request, gpus, held)
         for gang in gangs
