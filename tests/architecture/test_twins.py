@@ -11,10 +11,6 @@ SMALLEST = 250
 """Of a body, as characters of its tree: shorter ones are the words of one sentence, not a copy."""
 MAY_BE_TWINS = [
     {
-        "checkpoint/on_node/push/receive.py:kill",
-        "checkpoint/on_node/download.py:end",
-    },  # of two processes that have nothing else in common
-    {
         "tuning/on_node/tune.py:_digest",
         "engines/tuned_validity.py:digest",
     },  # the node and the controller share protocol/ alone

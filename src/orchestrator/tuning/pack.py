@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.engines.tuned_validity import Flaw, digest, flaws, read_name
 from orchestrator.engines.tuned_wanted import triton_folder, triton_version
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.looks import Holdings
+from orchestrator.protocol.message import parsed
 
 FORMAT = 1
 KIND = "l40s-deploy tuned configs"
@@ -81,19 +83,8 @@ def read_pack(parts: Mapping[str, str], by_triton: Mapping[str, bool]) -> Pack:
     by_triton: whether a dialect's version keeps MoE configs apart by Triton version
     Raises ValueError with the reason why it can't be used.
     """
-    if MANIFEST not in parts:
-        raise ValueError(f"it has no {MANIFEST}")
-    try:
-        said = json.loads(parts[MANIFEST])
-    except (ValueError, RecursionError) as wrong:
-        raise ValueError(f"its {MANIFEST} is not JSON: {wrong}") from None
-    if not isinstance(said, dict) or said.get("kind") != KIND:
-        raise ValueError(f"its {MANIFEST} is not one of tuned configs")
-    if said.get("format") != FORMAT:
-        raise ValueError(f"its format is {said.get('format')!r}, but this version reads {FORMAT}")
-    files, texts = said.get("files"), {part: text for part, text in parts.items() if part != MANIFEST}
-    if not isinstance(files, dict) or not all(isinstance(said.get(key), str) for key in _WANTED):
-        raise ValueError(f"its {MANIFEST} has no files, {', '.join(_WANTED)}")
+    said = _manifest(parts)
+    files, texts = said["files"], {part: text for part, text in parts.items() if part != MANIFEST}
     if said["dialect"] not in by_triton:
         raise ValueError(f"it is for {said['dialect']!r}; known are {', '.join(by_triton)}")
     if not texts:
@@ -146,6 +137,19 @@ def part_name(folder: str, name: str, lookup: Lookup, moe_directory: str = "") -
 
 
 _WANTED = ("dialect", "engine_version", "device")
+
+
+def _manifest(parts: Mapping[str, str]) -> Mapping[str, Any]:
+    if MANIFEST not in parts:
+        raise ValueError(f"it has no {MANIFEST}")
+    said = parsed(parts[MANIFEST])
+    if not isinstance(said, dict) or said.get("kind") != KIND:
+        raise ValueError(f"its {MANIFEST} is not one of tuned configs")
+    if said.get("format") != FORMAT:
+        raise ValueError(f"its format is {said.get('format')!r}, but this version reads {FORMAT}")
+    if not isinstance(said.get("files"), dict) or not all(isinstance(said.get(key), str) for key in _WANTED):
+        raise ValueError(f"its {MANIFEST} has no files, {', '.join(_WANTED)}")
+    return said
 
 
 def _judge(pack: Pack, part: str, wanted: object, *, apart: bool) -> None:

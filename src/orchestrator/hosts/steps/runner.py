@@ -244,27 +244,27 @@ _OUTCOMES: Mapping[str, Outcome] = {
 
 def _step(kind: str, data: Mapping[str, Any]) -> HostEvent | None:
     """What an event `runner_on_<kind>` says, None where it is of no interest."""
-    result, outcome = data.get("res") or {}, _OUTCOMES.get(kind)
-    if outcome is None or (outcome == "failed" and data.get("ignore_errors")):
+    result = data.get("res") or {}
+    outcome = _outcome(kind, data, result)
+    if outcome is None:
         return None
-    message = ""
-    if outcome == "failed":
-        message = failure_message(result)
-    elif outcome == "unreachable":
-        message = unreachable_message(result)
-    elif outcome == "ok" and str(data.get("task_action")).endswith("debug"):
-        outcome, message = "remark", str(result.get("msg") or "")
-    elif outcome == "ok" and result.get("changed"):
-        outcome = "changed"
     return HostEvent(
         host=str(data.get("host")),
         task=str(data.get("task") or ""),
         outcome=outcome,
-        message=message,
+        message=_SAID[outcome](result) if outcome in _SAID else "",
         seconds=float(data.get("duration") or 0.0),
         role=str(data.get("role") or ""),
         diff=diff_text(result) if outcome in ("ok", "changed") else "",
     )
+
+
+def _outcome(kind: str, data: Mapping[str, Any], result: Mapping[str, Any]) -> Outcome | None:
+    if kind == "ok" and str(data.get("task_action")).endswith("debug"):
+        return "remark"
+    if kind == "ok" and result.get("changed"):
+        return "changed"
+    return None if kind == "failed" and data.get("ignore_errors") else _OUTCOMES.get(kind)
 
 
 def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str, str]:
@@ -333,6 +333,12 @@ def _first(result: Mapping[str, Any], *keys: str) -> str:
     return next((text for key in keys if (text := str(result.get(key) or "").strip())), "")
 
 
+_SAID: Mapping[Outcome, Callable[[Mapping[str, Any]], str]] = {
+    "failed": failure_message,
+    "unreachable": unreachable_message,
+    "remark": lambda result: str(result.get("msg") or ""),
+}
+"""What of a task's result an operator reads."""
 _ADVICE = {
     "(?i:missing sudo password|a password is required|a terminal is required)": (
         "use `--ask-become-pass` to enter the sudo password, once for all nodes"

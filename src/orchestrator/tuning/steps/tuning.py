@@ -152,9 +152,7 @@ def kit_of(
     holdings = {name: held for name, held in found.values.items() if name in mine}
     read = next((name for name in mine if name in gpus), None)
     gpu, gpu_source = (gpus[read], f"NVML on {read}") if read else (ASSUMED_GPU, "assumed: no node reported its GPUs")
-    tritons = [(held.versions.get("triton", ""), f"installed on {name}") for name, held in holdings.items()]
-    tritons.append((stack.triton_version, f"stack {stack.name}"))
-    triton, triton_source = next(((version, place) for version, place in tritons if version), ("", "not known"))
+    triton, triton_source = _triton(stack, holdings)
     kit = Kit(
         gang=gang.name,
         stack=stack,
@@ -187,6 +185,12 @@ def kit_of(
         engine_of(stack), profile, stack, gang.leader, ()
     )
     return replace(kit, layout=chosen, wanted=wanted(gang.leader, gpu, triton), rows=rows, compiled=compiled)
+
+
+def _triton(stack: Stack, holdings: Mapping[str, Holdings]) -> tuple[str, str]:
+    tritons = [(held.versions.get("triton", ""), f"installed on {name}") for name, held in holdings.items()]
+    tritons.append((stack.triton_version, f"stack {stack.name}"))
+    return next(((version, place) for version, place in tritons if version), ("", "not known"))
 
 
 def status_json(model: str, kits: Sequence[Kit]) -> dict[str, Any]:
