@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -253,6 +254,4 @@ def _job(profile: ModelProfile, one: Wanted, batch: int) -> TuneJob:
 
 def config_text(tiles: Mapping[int, Tile]) -> str:
     """A config file's text, by batch size."""
-    import json
-
     return json.dumps({str(batch): dict(tiles[batch]) for batch in sorted(tiles)}, indent=4) + "\n"

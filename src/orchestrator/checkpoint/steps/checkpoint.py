@@ -175,6 +175,7 @@ def hub_request(
     name = name or repo.partition("/")[2]
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is None:
         raise InputError(f"{name!r} is not a directory's name", where="--as", fix="use letters, digits, and . _ + -")
+    file = token_file.expanduser() if token_file else None
     return HubRequest(
         hub=hub,
         repo=repo,
@@ -183,9 +184,7 @@ def hub_request(
         python=python or _interpreter(node),
         endpoint=endpoint,
         exclude=exclude,
-        token=read_private_line(token_file.expanduser(), what="the hub's token", where="--token-file")
-        if token_file
-        else "",
+        token=read_private_line(file, what="the hub's token", where="--token-file") if file else "",
     )
 
 
