@@ -24,6 +24,13 @@ The machine of the newest results; every result names its GPUs:
 """
 
 
+_KILLS = """\
+SIGKILL to one rank's process: `status` named node, TP rank and signal in {right} of {of} kills.
+Seconds are from the kill: until `status` had answered with the cause, until the main threads of all the
+gang's processes were dead, and until their memory was free.
+
+| layout | killed | load | cause in status | reported s | all dead s | memory free s | right | machine | when |
+|---|---|---|---|---|---|---|---|---|---|"""
 _SHOWN = {"as it should": "as expected", "otherwise": "failed", "not done": "not run"}
 
 _NOTES = {
@@ -57,16 +64,11 @@ def page(figures: Figures, head: str = _HEAD) -> str:
 
 
 def _lines(figures: Figures, head: str) -> Iterator[str]:
-    yield head
-    yield "| | |"
-    yield "|---|---|"
+    yield f"{head}\n| | |\n|---|---|"
     yield from (f"| {name} | {value} |" for name, value in figures.machine.items())
     yield ""
     yield from _kills(figures.of_step("kill"))
-    yield "## Steps"
-    yield ""
-    yield "| step | outcome | what was seen | s | machine | when |"
-    yield "|---|---|---|---|---|---|"
+    yield "## Steps\n\n| step | outcome | what was seen | s | machine | when |\n|---|---|---|---|---|---|"
     for result in _last_of_each(figures):
         outcome = _SHOWN[result.outcome]
         seen = f"{_cell(result.said)} | {result.seconds:.0f} | {_cards(result)} | {result.at}"
@@ -84,19 +86,11 @@ def kills_in_short(figures: Figures) -> str:
 
 
 def _kills(kills: list[Result]) -> Iterator[str]:
-    yield "## A serving rank is killed"
-    yield ""
+    yield "## A serving rank is killed\n"
     if not kills:
         yield "Not run.\n"
         return
-    right = sum(map(_right, kills))
-    yield f"SIGKILL to one rank's process: `status` named node, TP rank and signal in {right} of {len(kills)} kills."
-    yield "Seconds are from the kill: until `status` had answered with the cause, until the main threads of all the"
-    yield "gang's processes were dead, and until their memory was free."
-    yield ""
-    columns = ("layout", "killed", "load", "cause in status", "reported s", "all dead s", "memory free s", "right")
-    yield f"| {' | '.join((*columns, 'machine', 'when'))} |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield _KILLS.format(right=sum(map(_right, kills)), of=len(kills))
     for one in kills:
         have = one.figures
         cause = have.get("cause") or have.get("first")
@@ -123,8 +117,7 @@ def _last_of_each(figures: Figures) -> list[Result]:
 
 def _failures(figures: Figures) -> Iterator[str]:
     wrong = [one for one in figures.results if one.outcome == "otherwise"]
-    yield "## Failures"
-    yield ""
+    yield "## Failures\n"
     if not wrong:
         yield "None."
     yield from (f"- {one.at}, {one.step}: {_cell(one.said)}{_since(figures, one)}" for one in wrong)
@@ -149,8 +142,7 @@ def _right(result: Result) -> bool:
 
 
 def _details(figures: Figures) -> Iterator[str]:
-    yield "## Figures"
-    yield ""
+    yield "## Figures\n"
     for result in _last_of_each(figures):
         if result.figures:
             words = "; ".join(f"{name}: {_value(value)}" for name, value in result.figures.items())

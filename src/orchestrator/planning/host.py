@@ -75,9 +75,11 @@ def contradictions(
     node: NodeSpec, stack: Stack, profile: ModelProfile, host: HostFacts, driver: str
 ) -> Iterator[Finding]:
     """Facts of this node that the stack or the model can't live with; what was not read contradicts nothing."""
-    rows = _of_driver(stack, driver)
-    if stack.install == "venv":
-        rows += _of_environment(node, stack, host)
+    rows = _of_environment(node, stack, host) if stack.install == "venv" else []
+    old = older(driver, stack.driver_min) and stack.device == "cuda"
+    title = f"the NVIDIA driver is {driver}, but the stack {stack.name} needs {stack.driver_min} or newer"
+    fix = "install a newer driver on this node and reboot it, or use another stack"
+    rows = [(old, "DRIVER-OLD", Severity.STOP, title, "CUDA refuses to start", fix), *rows]
     for holds, name, severity, title, effect, fix in (*rows, *_of_checkpoint(node, profile, host)):
         if holds:
             yield Finding(id=name, severity=severity, node=node.name, title=title, effect=effect, fix=fix)
@@ -85,19 +87,6 @@ def contradictions(
 
 Row = tuple[bool, str, Severity, str, str, str]
 """Whether it holds; id, severity, title, effect and fix of the finding."""
-
-
-def _of_driver(stack: Stack, driver: str) -> list[Row]:
-    return [
-        (
-            older(driver, stack.driver_min) and stack.device == "cuda",
-            "DRIVER-OLD",
-            Severity.STOP,
-            f"the NVIDIA driver is {driver}, but the stack {stack.name} needs {stack.driver_min} or newer",
-            "CUDA refuses to start",
-            "install a newer driver on this node and reboot it, or use another stack",
-        )
-    ]
 
 
 def _of_environment(node: NodeSpec, stack: Stack, host: HostFacts) -> list[Row]:
