@@ -17,8 +17,7 @@ from orchestrator.cli.options import (
     open_cluster,
 )
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.typed import command_line
-from orchestrator.cli.units import install_unit
+from orchestrator.cli.typed import command_line, install_unit
 from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
