@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 from tests.unit.checkpoint.on_node.conftest import CONFIG, Raw, fp8_pair, write
@@ -193,16 +192,6 @@ def test_a_directory_of_the_controller_goes_through_ssh_and_is_read_only(
     assert not behind(lab)
 
 
-def test_what_is_in_the_way_is_told_and_left_alone(lab: SmallLab) -> None:
-    made(lab, "wanted")
-    lab.on("node1", "mkdir -p /workspace/wanted && echo mine >/workspace/wanted/config.json")
-    document = push(lab, "node0:/workspace/wanted", "--node", "node1", code=2)
-    error = document["nodes"][0]["error"]
-    assert "another checkpoint" in error["what"]
-    assert "node1" in error["where"]
-    assert lab.on("node1", "cat /workspace/wanted/config.json") == "mine\n"
-
-
 REBLOCKED = "checkpoint", "reblock", "--node", "node3", "/workspace/fp8", "/workspace/fp8-64", "--prove", "--json"
 
 
@@ -255,22 +244,3 @@ def test_a_flipped_byte_is_repaired_by_the_command_that_verify_names(lab: SmallL
     assert lab.deploy("checkpoint", "verify", "flipped", "--fresh", code=None).returncode == 0
     assert lab.on("node2", SUMS.format("flipped")) == sums
     assert not behind(lab)
-
-
-def test_a_spare_is_given_and_held_to_what_its_gang_has(lab: SmallLab) -> None:
-    with_a_spare = yaml.safe_load(lab.inventory.read_text())
-    (gang,) = with_a_spare["all"]["children"]["gangs"]["children"].values()
-    gang["hosts"]["node3"]["l40s_role"] = "spare"
-    plain = lab.inventory.read_text()
-    lab.inventory.write_text(yaml.safe_dump(with_a_spare))
-    try:
-        sums = made(lab, "kept", 3, 100_000)
-        assert {node["name"] for node in push(lab, "node0:/workspace/kept")["nodes"]} >= set(OTHERS)
-        assert lab.on("node3", SUMS.format("kept")) == sums
-        lab.on("node3", "rm /workspace/kept/shard-2.bin")
-        verified = lab.deploy("checkpoint", "verify", "kept", "--json", code=7)
-        assert {odd for one in json.loads(verified.stdout)["differences"] for odd in one["odd"]} == {"node3"}
-        push(lab, "node0:/workspace/kept", "--repair")
-        assert lab.on("node3", SUMS.format("kept")) == sums
-    finally:
-        lab.inventory.write_text(plain)

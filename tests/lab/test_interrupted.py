@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.load import Load
-from tests.support.preloaded import L40S_DEPLOY, preloaded
+from tests.support.preloaded import preloaded
 from tests.support.small_lab import MODEL, SmallLab
 from tests.support.waiting import slack, until
 
@@ -150,15 +149,3 @@ def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
     assert all(after[name] != run for name, run in before.items())  # the rolling restart went on with the others
     nothing = lab.deploy("up", code=2)
     assert NOTHING_LEFT in nothing.stderr
-
-
-@pytest.mark.long
-def test_a_reader_that_goes_away_detaches_as_ctrl_c_does(lab: SmallLab) -> None:
-    typed = f"{' '.join(L40S_DEPLOY)} restart --rolling 2>&1 | head -n 3"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", typed], env=lab.environment, capture_output=True, timeout=120, check=False
-    )
-    assert done.returncode == 130, done.stderr
-    assert b"Traceback" not in done.stdout + done.stderr
-    finish(lab, "resume")
-    assert places(lab) == WELL

@@ -1,4 +1,5 @@
-"""`plan` against real nodes: the plan is based on what the lab's files show."""
+"""`plan` against real nodes: the plan is based on what the lab's files show. And inventories with which `up` reaches no
+node, or one that can't take part: each has its own message and exit code, and starts nothing."""
 
 from __future__ import annotations
 
@@ -124,3 +125,49 @@ def test_a_script_that_a_human_can_read(lab: RunningLab) -> None:
     script = plan(lab, *MODEL, "--show", "script", "--node", "node3")
     assert script.startswith("#!/bin/sh\n")
     assert "--node-rank 3" in script
+
+
+Variables = dict[str, Any]
+
+
+def known(common: Variables, file: Path, text: str) -> None:
+    file.write_text(text)
+    common["ansible_ssh_common_args"] = f"-o UserKnownHostsFile={file}"
+
+
+def unknown_key(_: RunningLab, common: Variables, __: Variables, folder: Path) -> None:
+    known(common, folder / "known_hosts", "")
+
+
+def another_key(lab: RunningLab, common: Variables, _: Variables, folder: Path) -> None:
+    lines = [line.split(" ", 1) for line in (lab.directory / "known_hosts").read_text().splitlines()]
+    swapped = [f"{name} {lines[place - 1][1]}\n" for place, (name, _) in enumerate(lines)]
+    known(common, folder / "known_hosts", "".join(swapped))
+
+
+def no_python(_: RunningLab, __: Variables, hosts: Variables, ___: Path) -> None:
+    hosts["node1"]["ansible_python_interpreter"] = "/opt/none/python3"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (unknown_key, 4, ["host key", "ssh-keyscan"]),
+        (another_key, 4, ["ssh-keygen -R"]),
+        (no_python, 3, ["/opt/none/python3"]),
+    ],
+)
+def test_a_wrong_inventory(
+    lab: RunningLab,
+    tmp_path: Path,
+    change: Callable[[RunningLab, Variables, Variables, Path], None],
+    code: int,
+    words: list[str],
+) -> None:
+    document = lab.lab_inventory()
+    change(lab, document["all"]["vars"], document["all"]["children"]["gangs"]["children"]["gang0"]["hosts"], tmp_path)
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(yaml.safe_dump(document))
+    said = replace(lab, inventory=inventory).deploy("up", *MODEL, code=code).stderr
+    assert "Traceback" not in said and all(word in said for word in words), said
+    assert not lab.engine_processes()

@@ -146,21 +146,6 @@ def test_the_stack_without_pipelines_can_not_go_on_and_says_what_could(operator:
     until(lambda: operator.gang(code=0)["state"] == "ready", 30 * slack())
 
 
-@pytest.mark.long
-def test_gids_that_moved_between_a_death_and_the_restart_are_found_again(operator: RunningLab) -> None:
-    node, _ = operator.rank(17)
-    ports = [name for name in operator.ssh(node, "ls /sys/class/infiniband").split() if name.startswith("mlx5")]
-    operator.run("break", node, "kill-rank", "17")
-    look_until(operator, lambda gang: gang["state"] == "failed", 30 * slack())
-    for port in ports:
-        operator.run("break", node, "gid-shifted", port, check=False)
-    guarded = operator.deploy("guard", "--once", "--golden-every", "0")
-    assert f"GID index 3 -> 5 on {node}" in guarded.stderr, guarded.stderr
-    assert operator.gang(code=0)["state"] == "ready"
-    assert "NCCL_IB_GID_INDEX" not in operator.deploy("plan", *MODEL, "--diff").stdout
-    operator.run("heal", node)
-
-
 def test_a_gang_whose_node_lost_its_last_rdma_port_is_planned_anew_over_tcp_until_it_is_back(
     operator: RunningLab,
 ) -> None:

@@ -40,7 +40,6 @@ from orchestrator.gang.steps.router.routing import RouterState
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.logs import LogLine
-from orchestrator.gang.timeline import PortRate
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.prepare import PrepareResult
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
