@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from orchestrator.loading.yaml_fields import MarkedMapping, parse_yaml, read_text, read_yaml
+from orchestrator.loading.yaml_fields import MarkedMapping, parse_yaml, read_text
 from orchestrator.model.errors import InputError
 
 _SECTIONS = ("hosts", "vars", "children")
@@ -87,34 +87,26 @@ class AnsibleInventory:
 
     def hosts_of(self, group: str) -> tuple[str, ...]:
         """A group's own hosts, then those of its child groups level by level, each host once."""
-        seen: dict[str, None] = {}
-        for name in self._below(group):
-            seen.update(dict.fromkeys(self.groups[name].hosts))
-        return tuple(seen)
+        groups = self._reached([group], "children")
+        return tuple(dict.fromkeys(host for name in groups for host in self.groups[name].hosts))
 
     def variables_of(self, host: str) -> Mapping[str, Variable]:
         """All variables of a host, merged as Ansible merges them."""
-        groups = sorted(self._groups_of(host), key=lambda name: (self._depth(name), self._priority(name), name))
+        above = self._reached([name for name, group in self.groups.items() if host in group.hosts], "parents")
+        own = {*above} - {"all", "ungrouped"} or {"ungrouped"}
+        groups = ["all", *sorted(own, key=lambda name: (self._depth(name), self._priority(name), name))]
         merged: dict[str, Variable] = {}
-        for name in ("all", *groups):
-            merged.update(self.groups[name].variables if name in self.groups else {})
-        for name in ("all", *groups):
-            merged.update(self._vars_files("group_vars", name))
-        merged.update(self.hosts[host].variables)
-        merged.update(self._vars_files("host_vars", host))
-        return merged
+        for name in groups:
+            merged |= self.groups[name].variables if name in self.groups else {}
+        for name in groups:
+            merged |= self._vars_files("group_vars", name)
+        return merged | self.hosts[host].variables | self._vars_files("host_vars", host)
 
-    def _below(self, group: str) -> list[str]:
-        found = [group]
-        for name in found:
-            found.extend(child for child in self.groups[name].children if child not in found)
-        return found
-
-    def _groups_of(self, host: str) -> set[str]:
-        found = [name for name, group in self.groups.items() if host in group.hosts]
-        for name in found:
-            found.extend(parent for parent in self.groups[name].parents if parent not in found)
-        return set(found) - {"all", "ungrouped"} or {"ungrouped"}
+    def _reached(self, first: list[str], onward: Literal["children", "parents"]) -> list[str]:
+        """These groups, and all that they lead to."""
+        for name in first:
+            first.extend(other for other in getattr(self.groups[name], onward) if other not in first)
+        return first
 
     def _priority(self, group: str) -> int:
         return self.groups[group].priority if group in self.groups else 1
@@ -126,144 +118,137 @@ class AnsibleInventory:
 
     def _vars_files(self, folder: str, name: str) -> dict[str, Variable]:
         merged: dict[str, Variable] = {}
-        if name.startswith("/"):
-            return merged
-        for path in _vars_paths(self.path.resolve().parent / folder, name):
+        beside = self.path.resolve().parent
+        for path in _vars_paths(beside / folder, name) if not name.startswith("/") else ():
             if path not in self._files:
-                self._files[path] = _read_vars(path, _shown_beside(self.shown, self.path, path))
-            merged.update(self._files[path])
+                self._files[path] = _read_vars(path, str(Path(self.shown).parent / path.relative_to(beside)))
+            merged |= self._files[path]
         return merged
 
 
 def read_ansible_inventory(path: Path) -> AnsibleInventory:
     """Read one plain YAML inventory file. Raises InputError with the file, the path inside it and what is wanted."""
-    shown = str(path)
-    data = read_yaml(path, shown)
+    inventory = AnsibleInventory(path, str(path))
+    data = parse_yaml(read_text(path, inventory.shown), inventory.shown)
     if not isinstance(data, MarkedMapping):
         raise InputError(
             f"contains {_kind(data)}; wanted a mapping of groups, as an Ansible YAML inventory has it",
-            where=shown,
+            where=inventory.shown,
             fix="begin with `gangs:`; inventory/reference.yml is an annotated example",
         )
-    inventory = AnsibleInventory(path, shown)
-    top = Origin(shown, 0, "")
-    for name, body in data.items():
-        _read_group(inventory, name, body, top.below(name, data.lines.get(name, 0)), ())
+    for name, body, origin in _items(data, Origin(inventory.shown, 0, "")):
+        _read_group(inventory, name, body, origin, ())
     refuse_shared_names(inventory)
     return inventory
+
+
+def _items(entries: MarkedMapping, place: Origin) -> Iterator[tuple[Any, Any, Origin]]:
+    """Key, value and place of each."""
+    return ((key, value, place.below(key, entries.lines.get(key, 0))) for key, value in entries.items())
+
+
+def _named(what: str, name: object, origin: Origin) -> str:
+    if not isinstance(name, str) or not name:
+        raise wrong(origin, f"found the {what} name {name!r}", "a text", "put it into quotes")
+    return name
 
 
 def _read_group(
     inventory: AnsibleInventory, name: object, body: object, origin: Origin, above: tuple[str, ...]
 ) -> None:
-    if not isinstance(name, str) or not name:
-        raise _wrong(origin, f"the group name {name!r} is {_kind(name)}", "a text", "put it into quotes")
+    name = _named("group", name, origin)
     if name in above:
-        raise _wrong(origin, f"group {name!r} is below itself", "groups without a loop", "remove one of the references")
+        raise _loop(origin, name)
     group = inventory.groups.setdefault(name, InventoryGroup(name, origin))
     if body is None:
         return
     if not isinstance(body, MarkedMapping):
-        raise _wrong(origin, f"the group is {_kind(body)}", "a mapping", "give it hosts:, vars: or children:")
-    for section, content in body.items():
-        place = origin.below(section, body.lines.get(section, 0))
+        raise wrong(origin, f"the group is {_kind(body)}", "a mapping", "give it hosts:, vars: or children:")
+    for section, content, place in _items(body, origin):
         if section not in _SECTIONS:
             near = get_close_matches(str(section), _SECTIONS, n=1)
             hint = f"write {near[0]}:" if near else "remove it, or move it below vars:"
-            raise _wrong(place, f"{section!r} is not a section of a group", "hosts, vars or children", hint)
-        if content is None:
-            continue
-        entries = _entries(content, place)
-        if section == "vars":
-            _read_group_vars(group, entries, place)
-        elif section == "hosts":
-            for pattern, variables in entries.items():
-                _read_hosts(inventory, group, pattern, variables, place.below(pattern, _line(entries, pattern)))
-        else:
-            for child, below in entries.items():
-                _read_group(inventory, child, below, place.below(child, _line(entries, child)), (*above, name))
-                _adopt(inventory, group, child, place)
+            raise wrong(place, f"{section!r} is not a section of a group", "hosts, vars or children", hint)
+        for key, value, inside in _items(_entries(content, place), place):
+            if section == "vars":
+                _read_group_variable(group, key, value, inside)
+            elif section == "hosts":
+                _read_hosts(inventory, group, key, value, inside)
+            else:
+                _read_group(inventory, key, value, inside, (*above, name))
+                _adopt(inventory, group, key, place)
+
+
+def _loop(origin: Origin, name: str) -> InputError:
+    return wrong(origin, f"group {name!r} is below itself", "groups without a loop", "remove one of the references")
 
 
 def _adopt(inventory: AnsibleInventory, group: InventoryGroup, child: str, place: Origin) -> None:
     if child in group.children:
         return
     if child == "all":
-        raise _wrong(place.below(child), "`all` is a child group", "`all` above every group", "remove it here")
+        raise wrong(place.below(child), "`all` is a child group", "`all` above every group", "remove it here")
     if group.name == "ungrouped":
-        raise _wrong(place.below(child), "`ungrouped` has a child group", "hosts without a group in it", "move it out")
-    if group.name in inventory._below(child):
-        raise _wrong(
-            place.below(child),
-            f"group {child!r} is below itself",
-            "groups without a loop",
-            "remove one of the references",
-        )
+        raise wrong(place.below(child), "`ungrouped` has a child group", "hosts without a group in it", "move it out")
+    if group.name in inventory._reached([child], "children"):
+        raise _loop(place.below(child), child)
     group.children.append(child)
     inventory.groups[child].parents.append(group.name)
 
 
-def _read_group_vars(group: InventoryGroup, entries: Mapping[Any, Any], place: Origin) -> None:
-    for name, variable in _variables(entries, place):
-        if name == "ansible_group_priority":
-            try:
-                group.priority = int(variable.value)
-            except (TypeError, ValueError):
-                raise _wrong(variable.origin, f"found {variable.value!r}", "an integer", "write 10") from None
-        else:
-            group.variables[name] = variable
+def _read_group_variable(group: InventoryGroup, name: object, value: Any, origin: Origin) -> None:
+    if name != "ansible_group_priority":
+        group.variables[_named("variable", name, origin)] = Variable(value, origin)
+        return
+    try:
+        group.priority = int(value)
+    except (TypeError, ValueError):
+        raise wrong(origin, f"found {value!r}", "an integer", "write 10") from None
 
 
 def _read_hosts(
     inventory: AnsibleInventory, group: InventoryGroup, pattern: object, variables: object, origin: Origin
 ) -> None:
-    if not isinstance(pattern, str):
-        raise _wrong(origin, f"the host name {pattern!r} is {_kind(pattern)}", "a text", "put it into quotes")
+    pattern = _named("host", pattern, origin)
     try:
         names, port = expand(pattern)
-    except BadPattern as wrong:
-        raise _wrong(
-            origin, f"the host name {pattern!r} {wrong}", "a name or a range", "write it as l40s-[0:3]"
-        ) from None
-    if variables is not None and not isinstance(variables, MarkedMapping):
-        raise _wrong(
-            origin, f"the host has {_kind(variables)}", "a mapping of its variables, or nothing", "write name: value"
-        )
+    except BadPattern as bad:
+        what = f"the host name {pattern!r} {bad}"
+        raise wrong(origin, what, "a name or a range", "write it as l40s-[0:3]") from None
+    if not isinstance(variables, MarkedMapping | None):
+        wanted = "a mapping of its variables, or nothing"
+        raise wrong(origin, f"the host has {_kind(variables)}", wanted, "write name: value")
+    told = _variables(variables or MarkedMapping(), origin)
     for name in names:
-        host = inventory.hosts.get(name)
-        if host is None:
-            host = inventory.hosts[name] = Host(name, origin)
-            if port is not None:
-                host.variables["ansible_port"] = Variable(port, origin)
+        if name not in inventory.hosts:
+            ports = {} if port is None else {"ansible_port": Variable(port, origin)}
+            inventory.hosts[name] = Host(name, origin, ports)
         if name not in group.hosts:
             group.hosts.append(name)
-        host.variables.update(_variables(variables or MarkedMapping(), origin))
+        inventory.hosts[name].variables |= told
 
 
-def _variables(entries: Mapping[Any, Any], place: Origin) -> Iterator[tuple[str, Variable]]:
-    for name, value in entries.items():
-        origin = place.below(name, _line(entries, name))
-        if not isinstance(name, str):
-            raise _wrong(origin, f"the variable name {name!r} is {_kind(name)}", "a text", "put it into quotes")
-        yield name, Variable(value, origin)
+def _variables(entries: MarkedMapping, place: Origin) -> dict[str, Variable]:
+    return {_named("variable", name, at): Variable(value, at) for name, value, at in _items(entries, place)}
 
 
-def _entries(content: object, place: Origin) -> Mapping[Any, Any]:
+def _entries(content: object, place: Origin) -> MarkedMapping:
     """A section's mapping; a single text stands for one name without a body, as Ansible has it."""
-    if isinstance(content, str):
-        entries = MarkedMapping()
-        entries[content] = None
-        return entries
     if isinstance(content, MarkedMapping):
         return content
-    raise _wrong(place, f"found {_kind(content)}", "a mapping", "end each name with a colon instead of a dash")
+    entries = MarkedMapping()
+    if isinstance(content, str):
+        entries[content] = None
+    elif content is not None:
+        raise wrong(place, f"found {_kind(content)}", "a mapping", "end each name with a colon instead of a dash")
+    return entries
 
 
 def refuse_shared_names(inventory: AnsibleInventory) -> None:
     """Raises InputError where one name is a host's and a group's: Ansible warns, and a pattern means both."""
     for name, host in inventory.hosts.items():
         if name in inventory.groups:
-            raise _wrong(host.origin, f"{name!r} is both a host and a group", "two names", "rename one of them")
+            raise wrong(host.origin, f"{name!r} is both a host and a group", "two names", "rename one of them")
 
 
 def _vars_paths(folder: Path, name: str) -> list[Path]:
@@ -291,25 +276,14 @@ def _vars_below(folder: Path) -> Iterator[Path]:
 def _read_vars(path: Path, shown: str) -> dict[str, Variable]:
     """Variables of one file. A wholly vaulted file is passed over: what it holds is not for us."""
     text = read_text(path, shown)
-    if text.startswith(VAULT_HEADER):
-        return {}
-    data = parse_yaml(text, shown)
-    if not data:
-        return {}
-    if not isinstance(data, MarkedMapping):
+    data = None if text.startswith(VAULT_HEADER) else parse_yaml(text, shown)
+    if data and not isinstance(data, MarkedMapping):
         raise InputError(f"contains {_kind(data)}; wanted a mapping of variables", where=shown, fix="write name: value")
-    return dict(_variables(data, Origin(shown, 0, "")))
+    return _variables(data or MarkedMapping(), Origin(shown, 0, ""))
 
 
-def _shown_beside(shown: str, inventory: Path, path: Path) -> str:
-    return str(Path(shown).parent / path.relative_to(inventory.resolve().parent))
-
-
-def _line(entries: Mapping[Any, Any], key: object) -> int:
-    return entries.lines.get(key, 0) if isinstance(entries, MarkedMapping) else 0
-
-
-def _wrong(origin: Origin, found: str, wanted: str, fix: str) -> InputError:
+def wrong(origin: Origin, found: str, wanted: str, fix: str) -> InputError:
+    """The error at a place of the inventory."""
     return InputError(f"{found}; wanted {wanted}", where=str(origin), fix=fix)
 
 
@@ -362,17 +336,14 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _expand_ranges(pattern: str) -> tuple[str, ...]:
-    names = [""]
-    at = 0
+    names, at = [""], 0
     for match in _RANGE.finditer(pattern):
-        between = pattern[at : match.start()]
         items = _range_items(match[1])
         if len(names) * len(items) > MOST_HOSTS:
             raise BadPattern(f"expands to more than {MOST_HOSTS} hosts")
-        names = [f"{name}{between}{item}" for name in names for item in items]
+        names = [f"{name}{pattern[at : match.start()]}{item}" for name in names for item in items]
         at = match.end()
-    rest = pattern[at:]
-    names = [name + rest for name in names]
+    names = [name + pattern[at:] for name in names]
     if any("[" in name or "]" in name for name in names):
         raise BadPattern("has an unmatched bracket; a range is [0:3], [01:10] or [a:c]")
     if not all(names):

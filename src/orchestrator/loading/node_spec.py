@@ -1,5 +1,5 @@
-"""A host of the inventory as a node of a gang: its variables, each read with the type that it must have, and which means
-what. What is wrong is said with its place.
+"""A host of the inventory as a node of a gang: each variable with the type that it must have, and what it means. What
+is wrong is said with its place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
-from orchestrator.loading.ansible_yaml import Origin, Variable
+from orchestrator.loading.ansible_yaml import Origin, Variable, wrong
+from orchestrator.loading.yaml_fields import shown
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides, Reach, Transport
 
@@ -20,38 +21,32 @@ _FALSE = {"no", "off", "false", "0", "n", "f"}
 
 
 class Variables:
-    """Typed look at a host's merged variables. Every method gives the default where the variable is absent
-    or null, and raises InputError where its value is of another kind."""
+    """Typed look at a host's merged variables. Every method gives None, or nothing, where the variable is absent or
+    null, and raises InputError where its value is of another kind."""
 
     def __init__(self, host: str, origin: Origin, values: Mapping[str, Variable]) -> None:
-        self.host = host
-        self.origin = origin
-        self._values = values
+        self.host, self.origin, self._values = host, origin, values
 
     def names(self) -> Sequence[str]:
         """Every variable that is set for the host."""
         return tuple(self._values)
 
-    def place(self, name: str) -> str:
+    def place(self, name: str) -> Origin:
         """Where a variable was written; where the host was named, when it was not written at all."""
-        return str(self._values[name].origin if name in self._values else self.origin)
+        return self._values[name].origin if name in self._values else self.origin
 
     def wrong(self, name: str, wanted: str, fix: str) -> InputError:
         """The error for a value that is not what is wanted."""
-        value = self._values[name].value if name in self._values else None
-        return InputError(f"found {_shown(value)}; wanted {wanted}", where=self.place(name), fix=fix)
+        return wrong(self.place(name), f"found {shown(self._plain(name))}", wanted, fix)
 
     def text(self, name: str, pattern: str = r"[^\x00-\x1f\x7f]+", wanted: str = "a text") -> str | None:
         """A text (a number counts as its digits) that matches the complete pattern."""
         value = self._plain(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        if not _is_scalar(value) or re.fullmatch(pattern, str(value)) is None:
             raise self.wrong(name, wanted, f"write `{name}: value`, in quotes if YAML reads it as another type")
-        text = str(value)
-        if re.fullmatch(pattern, text) is None:
-            raise self.wrong(name, wanted, f"correct {name}")
-        return text
+        return str(value)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """One of these texts, the first where nothing is said."""
@@ -60,55 +55,52 @@ class Variables:
             raise self.wrong(name, f"{', '.join(choices[:-1])} or {choices[-1]}", f"write `{name}: {choices[0]}`")
         return text
 
-    def first_text(self, *names: str) -> str | None:
-        """The text of the last of the names that is set: Ansible's rule for aliases of a variable."""
-        found = [text for text in map(self.text, names) if text is not None]
-        return found[-1] if found else None
+    def alias(self, *names: str) -> str:
+        """The last of the names that is set, else the first: Ansible's rule for names of one variable."""
+        return next((name for name in reversed(names) if self._plain(name) is not None), names[0])
 
     def path(self, name: str) -> str | None:
         """An absolute path on the node, without a trailing slash."""
         text = self.text(name, r"/[^\x00-\x1f\x7f]*", "an absolute path")
         return text if text is None else text.rstrip("/") or "/"
 
+    def file(self, name: str) -> str | None:
+        """A file's path on the controller."""
+        return self.text(name, r"~?/[^\x00-\x1f\x7f]*", "a file's path on the controller, absolute or from ~/")
+
     def number(self, name: str, low: int, high: int) -> int | None:
         """An integer within bounds; a text of digits counts."""
-        value = self._plain(name)
-        if value is None:
-            return None
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.wrong(name, f"an integer from {low} to {high}", f"write `{name}: {max(low, 1)}`")
-        return value
+        found = self._bounded(name, low, high, int, "an integer")
+        return None if found is None else int(found)
 
-    def seconds(self, name: str, low: float, high: float) -> float | None:
+    def seconds(self, name: str, low: int, high: int) -> float | None:
         """A duration in seconds within bounds."""
-        value = self._plain(name)
-        if value is None:
-            return None
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
-            value = float(value)
-        bad = isinstance(value, bool) or not isinstance(value, (int, float))
-        if bad or not low <= value <= high:
-            raise self.wrong(name, f"seconds from {low:g} to {high:g}", f"write `{name}: 30`")
-        return float(value)
+        found = self._bounded(name, low, high, float, "seconds")
+        return None if found is None else float(found)
+
+    def _bounded(self, name: str, low: int, high: int, kind: type[int] | type[float], what: str) -> float | None:
+        value: float | str | None = self._plain(name)
+        if isinstance(value, str) and re.fullmatch(
+            r"[0-9]{1,9}" if kind is int else r"[0-9]{1,9}(\.[0-9]{1,9})?", value
+        ):
+            value = kind(value)
+        if value is None or (isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high):
+            return value
+        raise self.wrong(name, f"{what} from {low} to {high}", f"write `{name}: {max(low, 1)}`")
 
     def truth(self, name: str) -> bool | None:
         """A truth value in any of Ansible's spellings."""
-        value = self._plain(name)
-        if value is None:
+        word = str(self._plain(name)).strip().lower()
+        if self._plain(name) is None:
             return None
-        word = str(value).strip().lower()
-        if word not in _TRUE | _FALSE or isinstance(value, (list, dict)):
+        if word not in _TRUE | _FALSE:
             raise self.wrong(name, "true or false", f"write `{name}: true`")
         return word in _TRUE
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; a single text is a list of one."""
         value = self._plain(name)
-        if value is None:
-            return ()
-        items = value if isinstance(value, list) else [value]
+        items = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(item, str) and item and item.isprintable() for item in items):
             raise self.wrong(name, "a list of strings", f"write `{name}: [first, second]`, numbers in quotes")
         return tuple(items)
@@ -131,19 +123,21 @@ class Variables:
         value = self._plain(name)
         items = value if isinstance(value, list) else [] if value is None else [None]
         if not all(isinstance(item, dict) for item in items):
-            raise InputError(
-                "wanted a list of mappings", where=self.place(name), fix=f"write `{name}: [{{kind: ...}}]`"
-            )
+            fix = f"write `{name}: [{{kind: ...}}]`"
+            raise InputError("wanted a list of mappings", where=str(self.place(name)), fix=fix)
         return tuple(items)
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
         """A mapping of environment variable names to texts; numbers count as their digits."""
         value = self._plain(name)
-        if value is None:
-            return ()
-        if not isinstance(value, dict):
+        if not isinstance(value, dict | None):
             raise self.wrong(name, "a mapping of names to values", f"write `{name}: {{NCCL_DEBUG: INFO}}`")
-        return tuple((self._env_name(name, key), self._env_value(name, key, item)) for key, item in value.items())
+        for key, item in (value or {}).items():
+            self._env_name(name, key)
+            if not _is_scalar(item) or re.search(r"[\x00\n\r]", str(item)):
+                place = self.place(name).below(key)
+                raise wrong(place, f"found {shown(item)}", "a string on one line", "put the value into quotes")
+        return tuple((key, str(item)) for key, item in (value or {}).items())
 
     def env_names(self, name: str) -> tuple[str, ...]:
         """A list of environment variables' names."""
@@ -152,30 +146,15 @@ class Variables:
     def _env_name(self, name: str, key: object) -> str:
         if isinstance(key, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
             return key
-        where = f"{self.place(name)}/{key}"
-        raise InputError(
-            f"found the name {_shown(key)}; wanted an environment variable's name", where=where, fix="correct the name"
-        )
-
-    def _env_value(self, name: str, key: object, value: object) -> str:
-        plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-        if plain and not re.search(r"[\x00\n\r]", str(value)):
-            return str(value)
-        raise InputError(
-            f"found {_shown(value)}; wanted a string on one line",
-            where=f"{self.place(name)}/{key}",
-            fix="put the value into quotes",
-        )
+        place, wanted = self.place(name).below(key), "an environment variable's name"
+        raise wrong(place, f"found the name {shown(key)}", wanted, "correct the name")
 
     def _plain(self, name: str) -> Any:
         return self._values[name].value if name in self._values else None
 
 
-def _shown(value: object) -> str:
-    if value is None:
-        return "nothing"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool)
 
 
 OURS = (
@@ -216,16 +195,17 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,252}")
 def node_spec(variables: Variables, gang: str) -> NodeSpec:
     """Read one node's variables; its rank is the gang's to give. Raises InputError for an unknown `l40s_` variable
     and for a wrong value."""
-    _refuse_odd_name(variables)
+    if _NODE_NAME.fullmatch(variables.host) is None:
+        found, wanted = f"found the node name {variables.host!r}", "letters, digits, dots, dashes"
+        raise wrong(variables.origin, found, wanted, "rename it and write its address as ansible_host")
     _refuse_unknown(variables)
     named = variables.entries("l40s_gpus", _GPU, "a count, or GPUs by index, UUID or PCI address")
-    lease = variables.seconds("l40s_lease", 1, 86400)
     return NodeSpec(
         name=variables.host,
         gang=gang,
         node_rank=0,
         reach=_reach(variables),
-        spare=_is_spare(variables),
+        spare=variables.choice("l40s_role", (MEMBER, SPARE)) == SPARE,
         address=_address(variables, "l40s_address"),
         gpus=len(named) or variables.number("l40s_gpus", 1, 64) or 8,
         gpu_names=named,
@@ -237,84 +217,49 @@ def node_spec(variables: Variables, gang: str) -> NodeSpec:
         engine_user=variables.text("l40s_engine_user", _NAME, "a user name"),
         transport=cast(Transport, variables.choice("l40s_transport", get_args(Transport))),
         http_host=_address(variables, "l40s_http_host") or "0.0.0.0",  # noqa: S104 - the model's default
-        api_key_file=variables.text("l40s_api_key_file", r"~?/[^\x00-\x1f\x7f]*", "a file's path, absolute or from ~/"),
+        api_key_file=variables.file("l40s_api_key_file"),
         ports=_ports(variables),
-        lease_s=30.0 if lease is None else lease,
+        lease_s=variables.seconds("l40s_lease", 1, 86400) or 30.0,
         accept=variables.texts("l40s_accept"),
         overrides=_overrides(variables),
     )
 
 
 def _reach(variables: Variables) -> Reach:
-    key = variables.first_text("ansible_private_key_file", "ansible_ssh_private_key_file")
+    word = (variables.text("ansible_connection") or "ssh").removeprefix(_SHORT_NAMES)
+    if word not in _CONNECTIONS:
+        raise variables.wrong("ansible_connection", "ssh or local", "write `ansible_connection: ssh`")
+    become, method = variables.truth("ansible_become") or False, variables.text("ansible_become_method") or "sudo"
+    if become and method.removeprefix(_SHORT_NAMES) != "sudo":
+        raise variables.wrong("ansible_become_method", "sudo", "sudo, the only supported become method")
+    python = variables.text("ansible_python_interpreter") or "python3"
     options = _ssh_options(variables)
+    sudo_user = variables.text(variables.alias("ansible_become_user", "ansible_sudo_user"), _NAME, "a user name")
     return Reach(
-        connection=_connection(variables),
-        host=_ssh_host(variables),
-        port=_ssh_port(variables),
-        user=variables.first_text("ansible_user", "ansible_ssh_user"),
-        key_file=key,
+        connection=_CONNECTIONS[word],
+        host=_address(variables, variables.alias("ansible_host", "ansible_ssh_host")) or variables.host,
+        port=variables.number(variables.alias("ansible_port", "ansible_ssh_port"), 1, 65535),
+        user=variables.text(variables.alias("ansible_user", "ansible_ssh_user")),
+        key_file=variables.text(variables.alias("ansible_private_key_file", "ansible_ssh_private_key_file")),
         known_hosts_file=next((value for name, value in options if name == "userknownhostsfile"), None),
         ssh_options=options,
-        become=variables.truth("ansible_become") or False,
-        become_user=_become_user(variables),
-        python=_python(variables),
+        become=become,
+        become_user=sudo_user or "root",
+        python="python3" if python in _PYTHON_BY_ANSIBLE else python,
     )
-
-
-def _is_spare(variables: Variables) -> bool:
-    return variables.choice("l40s_role", (MEMBER, SPARE)) == SPARE
-
-
-def _connection(variables: Variables) -> Literal["ssh", "local"]:
-    word = variables.text("ansible_connection") or "ssh"
-    kind = _CONNECTIONS.get(word.removeprefix(_SHORT_NAMES))
-    if kind is None:
-        raise variables.wrong("ansible_connection", "ssh or local", "write `ansible_connection: ssh`")
-    return kind
-
-
-def _ssh_host(variables: Variables) -> str:
-    name = "ansible_ssh_host" if variables.text("ansible_ssh_host") else "ansible_host"
-    return _address(variables, name) or variables.host
-
-
-def _ssh_port(variables: Variables) -> int | None:
-    name = "ansible_ssh_port" if variables.text("ansible_ssh_port") else "ansible_port"
-    return variables.number(name, 1, 65535)
-
-
-def _become_user(variables: Variables) -> str:
-    method = variables.text("ansible_become_method") or "sudo"
-    if variables.truth("ansible_become") and method.removeprefix(_SHORT_NAMES) != "sudo":
-        raise variables.wrong("ansible_become_method", "sudo", "sudo, the only supported become method")
-    name = "ansible_sudo_user" if variables.text("ansible_sudo_user") else "ansible_become_user"
-    return variables.text(name, _NAME, "a user name") or "root"
-
-
-def _python(variables: Variables) -> str:
-    python = variables.text("ansible_python_interpreter") or "python3"
-    return "python3" if python in _PYTHON_BY_ANSIBLE else python
 
 
 def _ssh_options(variables: Variables) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[str, str]] = []
     for name in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
-        text = variables.text(name)
-        if text is None:
-            continue
+        text = variables.text(name) or ""
         try:
-            pairs.extend(ssh_pairs(text))
-        except BadArguments as wrong:
-            raise InputError(
-                f"found {text!r}: {wrong}; wanted supported ssh options",
-                where=variables.place(name),
-                fix="remove the option",
-            ) from None
-    checking = ("ansible_host_key_checking", "ansible_ssh_host_key_checking")
-    if any(variables.truth(name) is False for name in checking):
-        pairs.append(("stricthostkeychecking", "no"))
-    return tuple(pairs)
+            pairs += ssh_pairs(text)
+        except BadArguments as bad:
+            what = f"found {text!r}: {bad}"
+            raise wrong(variables.place(name), what, "supported ssh options", "remove the option") from None
+    checking = [variables.truth(f"ansible_{ssh}host_key_checking") for ssh in ("", "ssh_")]
+    return (*pairs, *[("stricthostkeychecking", "no")] * (False in checking))
 
 
 def _address(variables: Variables, name: str) -> str | None:
@@ -328,24 +273,23 @@ def _address(variables: Variables, name: str) -> str | None:
 
 
 def _ports(variables: Variables) -> GangPorts:
-    names = {
-        "dist_init": "l40s_dist_init_port", "http": "l40s_http_port", "agent": "l40s_agent_port",
-        "nccl": "l40s_nccl_port",
-    }  # fmt: skip
-    usual, taken = GangPorts(), dict[int, str]()
-    chosen = {kind: variables.number(name, 1, 65535) or getattr(usual, kind) for kind, name in names.items()}
-    for kind, name in names.items():
-        number = chosen[kind]
-        if number in taken:
-            shown = name if name in variables.names() else taken[number]
-            other = taken[number] if shown == name else name
-            raise variables.wrong(shown, f"a port that {other} does not have", f"write `{shown}: {number + 1}`")
-        if number is not None:
-            taken[number] = name
+    usual, taken, chosen = GangPorts(), dict[int | None, str](), dict[str, Any]()
+    for kind in ("dist_init", "http", "agent", "nccl"):
+        name = f"l40s_{kind}_port"
+        number = chosen[kind] = variables.number(name, 1, 65535) or getattr(usual, kind)
+        if number is not None and number in taken:
+            named, other = (name, taken[number]) if name in variables.names() else (taken[number], name)
+            raise variables.wrong(named, f"a port that {other} does not have", f"write `{named}: {number + 1}`")
+        taken[number] = name
     return GangPorts(**chosen)
 
 
 def _overrides(variables: Variables) -> Overrides:
+    words = variables.texts("l40s_args")
+    try:
+        arguments = tuple(shlex.split(words[0])) if len(words) == 1 else words
+    except ValueError:
+        raise variables.wrong("l40s_args", "engine flags with matching quotes", "write them as a list") from None
     return Overrides(
         socket_ifname=variables.text("l40s_socket_ifname", r"[\^=]{0,2}[A-Za-z0-9_.,@:-]+", "an interface name"),
         ib_hca=variables.text("l40s_ib_hca", r"[\^=]{0,2}[A-Za-z0-9_.,:-]+", "RDMA devices as NCCL_IB_HCA has them"),
@@ -354,27 +298,8 @@ def _overrides(variables: Variables) -> Overrides:
         ib_sl=variables.number("l40s_ib_sl", 0, 15),
         env=variables.pairs("l40s_env"),
         env_public=variables.env_names("l40s_env_public"),
-        args=_arguments(variables),
+        args=arguments,
     )
-
-
-def _arguments(variables: Variables) -> tuple[str, ...]:
-    words = variables.texts("l40s_args")
-    if len(words) != 1:
-        return words
-    try:
-        return tuple(shlex.split(words[0]))
-    except ValueError:
-        raise variables.wrong("l40s_args", "engine flags with matching quotes", "write them as a list") from None
-
-
-def _refuse_odd_name(variables: Variables) -> None:
-    if _NODE_NAME.fullmatch(variables.host) is None:
-        raise InputError(
-            f"found the node name {variables.host!r}; wanted letters, digits, dots, dashes",
-            where=str(variables.origin),
-            fix="rename it and write its address as ansible_host",
-        )
 
 
 def _refuse_unknown(variables: Variables) -> None:
@@ -382,11 +307,7 @@ def _refuse_unknown(variables: Variables) -> None:
         if name.startswith("l40s_") and name not in OURS:
             near = get_close_matches(name, OURS, n=1, cutoff=0.5)
             fix = f"write {near[0]}" if near else f"known: {', '.join(OURS)}"
-            raise InputError(
-                f"found the unknown variable {name}; wanted a known l40s_ variable",
-                where=variables.place(name),
-                fix=fix,
-            )
+            raise wrong(variables.place(name), f"found the unknown variable {name}", "a known l40s_ variable", fix)
 
 
 HONOURED = frozenset({
@@ -439,10 +360,7 @@ def _pair(text: str) -> tuple[str, str]:
     match = _PAIR.fullmatch(text)
     if match is None:
         raise BadArguments(f"-o {text!r} is not Name=value")
-    name = match["name"].lower()
-    if name not in HONOURED:
+    if match["name"].lower() not in HONOURED:
         raise BadArguments(f"-o {match['name']} is not a supported option")
     value = match["value"]
-    if len(value) > 1 and value[0] == value[-1] == '"':
-        value = value[1:-1]
-    return name, value
+    return match["name"].lower(), value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value

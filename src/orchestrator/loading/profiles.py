@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Collection
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.yaml_fields import Section
@@ -31,7 +33,11 @@ _GROUPED = {"int4-group": 0, "mxfp4": 32}
 
 def load_profile(name: str) -> ModelProfile:
     """The profile with this name (or in this .yml file). InputError has the nearest names."""
-    return _profile(yaml_fields.read(yaml_fields.choose("model", name, resources.folders("models"))))
+    return _profile(yaml_fields.read(_file("models", name)))
+
+
+def _file(kind: Literal["models", "stacks"], name: str) -> Path:
+    return yaml_fields.choose(kind[:-1], name, resources.folders(kind))
 
 
 def profile_names() -> tuple[str, ...]:
@@ -56,7 +62,7 @@ def _profile(top: Section) -> ModelProfile:
         window_layers=layers,
         dimensions=dimensions,
         expected=tuple(_expected(name, entry) for name, entry in top.sections("expected")),
-        graphs=_graphs(top),
+        graphs=tuple(_graphs(top, prefix, entry) for prefix, entry in top.sections("graphs")),
         flags=_by_version(top.section("flags")),
         env=_by_version(top.section("env")),
         refused=tuple(entry.into(ModelRefusal, versions=_version(prefix)) for prefix, entry in top.sections("refused")),
@@ -73,20 +79,21 @@ def _profile(top: Section) -> ModelProfile:
 
 
 def _block(top: Section, quantisation: str) -> tuple[int, int]:
-    if quantisation != "fp8-block":
-        if "block" in top.names():
-            raise top.wrong("block", f"found a block size with quantisation {quantisation}, wanted none")
+    if not _has_own(top, "block", quantisation, quantisation == "fp8-block"):
         return 0, 0
-    height, width = top.numbers("block", 2)
+    height, width = top.integers("block", 2)
     return height, width
 
 
 def _group(top: Section, quantisation: str) -> int:
-    if quantisation not in _GROUPED:
-        if "group" in top.names():
-            raise top.wrong("group", f"found a group size with quantisation {quantisation}, wanted none")
-        return 0
-    return top.number("group", _GROUPED[quantisation] or None, least=1)
+    its = _has_own(top, "group", quantisation, quantisation in _GROUPED)
+    return top.number("group", _GROUPED[quantisation] or None, least=1) if its else 0
+
+
+def _has_own(top: Section, size: str, quantisation: str, may: bool) -> bool:
+    if size in top.names() and not may:
+        raise top.wrong(size, f"found a {size} size with quantisation {quantisation}, wanted none")
+    return may
 
 
 def _parts(section: Section) -> tuple[tuple[str, str], ...]:
@@ -102,16 +109,10 @@ def _by_version(section: Section) -> tuple[tuple[str, str, str], ...]:
     return tuple((_version(prefix), name, value) for prefix in section.names() for name, value in section.words(prefix))
 
 
-def _graphs(top: Section) -> tuple[CudaGraphs, ...]:
-    """By prefix of the engine version."""
-    every = top.section("graphs")
-    return tuple(_graphs_of(top, every, prefix) for prefix in every.names())
-
-
-def _graphs_of(top: Section, every: Section, prefix: str) -> CudaGraphs:
+def _graphs(top: Section, prefix: str, entry: Section) -> CudaGraphs:
+    """prefix: of the engine version"""
     if not re.fullmatch(r"all|\d+(\.\w+)*\.?", prefix):
-        raise every.wrong(prefix, f"found {prefix!r}, wanted all or the beginning of an engine version, as 0.5")
-    entry = every.section(prefix)
+        raise entry.wrong("", f"found {prefix!r}, wanted all or the beginning of an engine version, as 0.5")
     one = entry.into(
         CudaGraphs,
         versions=_version(prefix),
@@ -120,10 +121,8 @@ def _graphs_of(top: Section, every: Section, prefix: str) -> CudaGraphs:
     )
     if one.sizes and one.max_bs is not None:
         raise entry.wrong("max_bs", "found it beside sizes, wanted one of both: the last size is the largest batch")
-    for key, twice in (
-        ("cuda_graph_max_bs", one.sizes or one.max_bs is not None),
-        ("torch_compile_max_bs", one.torch_compile_max_bs is not None),
-    ):
+    captured, compiled = one.sizes or one.max_bs is not None, one.torch_compile_max_bs is not None
+    for key, twice in (("cuda_graph_max_bs", captured), ("torch_compile_max_bs", compiled)):
         if twice and prefix == "all" and key in top.names():
             raise top.wrong(key, "found it beside graphs.all, wanted one of both")
     return one
@@ -144,41 +143,36 @@ def _version(prefix: str) -> str:
 
 def _expected(name: str, entry: Section) -> ExpectedSpeeds:
     """Measured speeds by a name of their own."""
-    load, figures = entry.section("load").into(Load), _figures(entry.section("figures"))
+    load, section, known = entry.section("load").into(Load), entry.section("figures"), {one.name for one in FIGURES}
+    figures = tuple((figure, _figure(section, figure, known)) for figure in section.names())
     return entry.into(ExpectedSpeeds, name=name, load=load, figures=figures)
 
 
-def _figures(section: Section) -> tuple[tuple[str, float], ...]:
-    known = {figure.name for figure in FIGURES}
-    figures = []
-    for name in section.names():
-        text = section.scalar(name)
-        if name not in known:
-            raise section.wrong(name, "found a figure that is not known", "known: " + ", ".join(sorted(known)))
-        try:
-            value = float(text)
-        except ValueError:
-            value = 0.0
-        if not 0 < value < 1e12:
-            raise section.wrong(name, f"found {text!r}, wanted a number above zero")
-        figures.append((name, value))
-    return tuple(figures)
+def _figure(section: Section, name: str, known: Collection[str]) -> float:
+    text = section.scalar(name)
+    if name not in known:
+        raise section.wrong(name, "found a figure that is not known", "known: " + ", ".join(sorted(known)))
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e12:
+            return float(text)
+    raise section.wrong(name, f"found {text!r}, wanted a number above zero")
 
 
 def load_stack(name: str) -> Stack:
     """The stack with this name (or in this .yml file). InputError has the nearest names."""
-    top = yaml_fields.read(yaml_fields.choose("stack", name, resources.folders("stacks")))
+    top = yaml_fields.read(_file("stacks", name))
     return top.into(
         Stack,
-        python=_numbers(top, "python", "3.10"),
-        glibc_min=_numbers(top, "glibc_min", ""),
-        driver_min=_numbers(top, "driver_min", ""),
+        python=_like(top, "python", *_NUMBERS, "3.10"),
+        glibc_min=_like(top, "glibc_min", *_NUMBERS),
+        driver_min=_like(top, "driver_min", *_NUMBERS),
         image=_image(top),
         bring=_bring(top),
         advisories=tuple(
-            one.into(Advisory, id=name, published=_date(one, "published")) for name, one in top.sections("advisories")
+            one.into(Advisory, id=name, published=_like(one, "published", *_DATE))
+            for name, one in top.sections("advisories")
         ),
-        looked_up=_date(top, "looked_up"),
+        looked_up=_like(top, "looked_up", *_DATE),
     )
 
 
@@ -192,33 +186,27 @@ def _bring(top: Section) -> tuple[tuple[str, str], ...]:
 
 def _image(top: Section) -> str:
     """By digest or by id where we start it: a tag can mean another image on every node."""
-    image = top.text("image", "")
-    if (
-        top.text("install", "venv") != "venv"
-        and re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._:/-]*@)?sha256:[0-9a-f]{64}", image) is None
-    ):
+    image, pinned = top.text("image", ""), r"([A-Za-z0-9][A-Za-z0-9._:/-]*@)?sha256:[0-9a-f]{64}"
+    if top.text("install", "venv") != "venv" and re.fullmatch(pinned, image) is None:
         raise top.wrong("image", f"found {image!r}, wanted NAME@sha256:64 HEX DIGITS, or an image's id as sha256:...")
     return image
 
 
-def _date(top: Section, key: str) -> str:
-    text = top.text(key, "")
-    if text and re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is None:
-        raise top.wrong(key, f"found {text!r}, wanted a date as 2026-11-22, in quotes")
-    return text
+_DATE = (r"\d{4}-\d{2}-\d{2}", "a date as 2026-11-22")
+_NUMBERS = (r"\d+(\.\d+)*", "a version as 3.10")
+"""YAML reads an unquoted 3.10 as 3.1."""
 
 
-def _numbers(top: Section, key: str, default: str) -> str:
-    """Numbers with dots between them, '' where there is no demand; YAML reads an unquoted 3.10 as 3.1."""
+def _like(top: Section, key: str, pattern: str, wanted: str, default: str = "") -> str:
     text = top.text(key, default)
-    if text and re.fullmatch(r"\d+(\.\d+)*", text) is None:
-        raise top.wrong(key, f"found {text!r}, wanted a version as 3.10, in quotes")
+    if text and re.fullmatch(pattern, text) is None:
+        raise top.wrong(key, f"found {text!r}, wanted {wanted}, in quotes")
     return text
 
 
 def stack_file(name: str) -> Path:
     """The absolute path of the stack's own file. Raises InputError with the nearest names."""
-    return yaml_fields.choose("stack", name, resources.folders("stacks")).absolute()
+    return _file("stacks", name).absolute()
 
 
 def stack_lock(name: str) -> Path:
@@ -226,34 +214,26 @@ def stack_lock(name: str) -> Path:
 
     Raises InputError for a stack that has none: it can't be installed automatically.
     """
-    file = yaml_fields.choose("stack", name, resources.folders("stacks"))
+    file = stack_file(name)
     lock = file.with_suffix(".lock")
-    if not lock.is_file():
-        raise InputError(
-            f"the stack {file.stem} has no lock file, so it can't be installed",
-            where=str(lock),
-            fix=f"run `l40s-deploy stack recipe {file.stem} --out DIR` for an image recipe, "
-            "or install it yourself into l40s_venv"
-            if file.with_suffix(".recipe").is_dir()
-            else "write `pip freeze` of a working environment to that file, or install it yourself into l40s_venv",
-        )
-    return lock.absolute()
+    if lock.is_file():
+        return lock
+    has_recipe = file.with_suffix(".recipe").is_dir()
+    recipe = f"run `l40s-deploy stack recipe {file.stem} --out DIR` for an image recipe"
+    fix = recipe if has_recipe else "write `pip freeze` of a working environment to that file"
+    what = f"the stack {file.stem} has no lock file, so it can't be installed"
+    raise InputError(what, where=str(lock), fix=f"{fix}, or install it yourself into l40s_venv")
 
 
 def stack_recipe(name: str) -> tuple[Path, Path]:
     """The folder beside the stack's own file that makes an image of it, and that file. Raises InputError for none."""
-    file = yaml_fields.choose("stack", name, resources.folders("stacks"))
+    file = _file("stacks", name)
     folder = file.with_suffix(".recipe")
     if not folder.is_dir():
-        having = ", ".join(known for known in stack_names() if _has_recipe(known))
-        raise InputError(
-            f"the stack {file.stem} has no recipe", where=str(folder), fix=f"stacks with a recipe: {having}"
-        )
+        having = ", ".join(one for one in stack_names() if _file("stacks", one).with_suffix(".recipe").is_dir())
+        what, fix = f"the stack {file.stem} has no recipe", f"stacks with a recipe: {having}"
+        raise InputError(what, where=str(folder), fix=fix)
     return folder, file
-
-
-def _has_recipe(name: str) -> bool:
-    return yaml_fields.choose("stack", name, resources.folders("stacks")).with_suffix(".recipe").is_dir()
 
 
 def stack_names() -> tuple[str, ...]:

@@ -25,11 +25,8 @@ def read_api_key(path: Path, *, where: str) -> str:
     """The key in a file, blanks around it left out. Raises InputError."""
     text = read_private_text(path, what="the key", where=where)
     if _TOKEN.fullmatch(text) is None:
-        raise InputError(
-            f"{path} does not hold a key: wanted 8 or more of A-Z a-z 0-9 . _ ~ + / - on one line, no - first",
-            where=where,
-            fix=f"openssl rand -hex 24 > {path}",
-        )
+        what = f"{path} does not hold a key: wanted 8 or more of A-Z a-z 0-9 . _ ~ + / - on one line, no - first"
+        raise InputError(what, where=where, fix=f"openssl rand -hex 24 > {path}")
     return text
 
 
@@ -43,20 +40,22 @@ def read_private_line(path: Path, *, what: str, where: str) -> str:
 
 def read_private_text(path: Path, *, what: str, where: str) -> str:
     """All of a file, blanks around it left out. Raises InputError."""
+    mode, content = _read(path, f"name a file that contains {what}", where)
     try:
-        mode, content = read_regular(path)
         text = content.decode("utf-8").strip()
-    except OSError as failure:
-        raise InputError(
-            f"{path} can't be read: {failure.strerror or failure}", where=where, fix=f"name a file that contains {what}"
-        ) from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file", where=where, fix=f"write {what} into it, nothing else") from None
     if mode & _OTHERS:
-        raise InputError(
-            f"{path} may be read by others (mode {stat.S_IMODE(mode):04o})", where=where, fix=f"chmod 600 {path}"
-        )
+        what = f"{path} may be read by others (mode {stat.S_IMODE(mode):04o})"
+        raise InputError(what, where=where, fix=f"chmod 600 {path}")
     return text
+
+
+def _read(path: Path, fix: str, where: str) -> tuple[int, bytes]:
+    try:
+        return read_regular(path)
+    except OSError as failure:
+        raise InputError(f"{path} can't be read: {failure.strerror or failure}", where=where, fix=fix) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,31 +69,22 @@ class CertifiedKey:
 
 def read_certified_key(cert: Path, key: Path, *, where: str) -> CertifiedKey:
     """Both files, if they belong together. Raises InputError."""
+    fix = "name the certificate's PEM file"
+    _, content = _read(cert, fix, where)
     try:
-        text = read_regular(cert)[1].decode("ascii")
-        first = x509.load_pem_x509_certificate(text.encode())
-    except OSError as failure:
-        raise InputError(
-            f"{cert} can't be read: {failure.strerror or failure}", where=where, fix="name the certificate's PEM file"
-        ) from None
+        text = content.decode("ascii")
+        first = x509.load_pem_x509_certificate(content)
     except ValueError:
-        raise InputError(
-            f"{cert} holds no PEM certificate", where=where, fix="name the certificate's PEM file"
-        ) from None
+        raise InputError(f"{cert} holds no PEM certificate", where=where, fix=fix) from None
     private = read_private_text(key, what="the certificate's private key", where=where)
     try:
         public = load_pem_private_key(private.encode(), password=None).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InputError(
-            f"{key} holds no PEM private key, or one with a password",
-            where=where,
-            fix=f"openssl pkey -in {key} -out plain.pem, mode 0600, and name plain.pem",
-        ) from None
+        what = f"{key} holds no PEM private key, or one with a password"
+        fix = f"openssl pkey -in {key} -out plain.pem, mode 0600, and name plain.pem"
+        raise InputError(what, where=where, fix=fix) from None
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if public.public_bytes(*form) != first.public_key().public_bytes(*form):
-        raise InputError(
-            f"{key} is not the key of the certificate in {cert}",
-            where=where,
-            fix="name the two files of one certificate",
-        )
+        what = f"{key} is not the key of the certificate in {cert}"
+        raise InputError(what, where=where, fix="name the two files of one certificate")
     return CertifiedKey(certificate=text.strip() + "\n", key=f"{private}\n", until=first.not_valid_after_utc)

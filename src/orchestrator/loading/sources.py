@@ -151,10 +151,8 @@ def _listed(path: Path, document: Mapping[str, Any]) -> ListedInventory:
             place = Origin(shown, 0, host)
             known = {key: Variable(value, place.below(key)) for key, value in hostvars.get(host, {}).items()}
             source.hosts.setdefault(host, Host(host, place, known))
-    for child in [child for group in list(source.groups.values()) for child in group.children]:
-        source.groups.setdefault(
-            child, InventoryGroup(child, Origin(shown, 0, child))
-        )  # Ansible leaves out what is empty
+    for child in [child for group in source.groups.values() for child in group.children]:  # Ansible lists no empty ones
+        source.groups.setdefault(child, InventoryGroup(child, Origin(shown, 0, child)))
     return source
 
 
@@ -187,15 +185,12 @@ def _refuse_lookups(found: Mapping[str, Values], config: str) -> None:
 
 def _no_value(source: AnsibleInventory, host: str, names: Collection[str], failure: _CannotEvaluate) -> InputError:
     """At the one of the names that has none."""
-    variables = source.variables_of(host)
-    where = variables[next(iter(names))].origin
-    for name in names if len(names) > 1 else ():
-        found = _evaluate(source.path, [host], [name])[host]
-        if isinstance(found, _CannotEvaluate):
-            where, failure = variables[name].origin, found
-            break
+    alone = ((name, _evaluate(source.path, [host], [name])[host]) for name in names if len(names) > 1)
+    failed = ((name, found) for name, found in alone if isinstance(found, _CannotEvaluate))
+    name, failure = next(failed, (next(iter(names)), failure))
     fix = _vault_fix(str(failure)) or "define what the template uses, or write the value itself"
-    return InputError(f"Ansible finds no value for it on {host}: {failure}", where=str(where), fix=fix)
+    where = str(source.variables_of(host)[name].origin)
+    return InputError(f"Ansible finds no value for it on {host}: {failure}", where=where, fix=fix)
 
 
 TIMEOUT_S = 120.0
@@ -232,11 +227,8 @@ def _hosts_in_order(path: Path, group: str) -> tuple[str, ...]:
     done = _run("ansible", path, group, "--list-hosts")
     if done.returncode != 0:
         raise _unreadable(path, done.stderr, f"ansible {shlex.quote(group)} -i {shlex.quote(str(path))} --list-hosts")
-    lines = done.stdout.splitlines()
-    first = next(
-        (number for number, line in enumerate(lines, 1) if re.fullmatch(r"\s*hosts \(\d+\):", line)), len(lines)
-    )
-    return tuple(line.strip() for line in lines[first:] if line.strip())
+    listed = re.split(r"(?m)^\s*hosts \(\d+\):$", done.stdout, maxsplit=1)[1:]
+    return tuple(line.strip() for line in "".join(listed).splitlines() if line.strip())
 
 
 def _evaluate(

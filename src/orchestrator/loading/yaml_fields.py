@@ -1,5 +1,5 @@
-"""YAML text into plain values that still know their lines, and a file read strictly: a complaint names file, line or path
-inside it, what is there and what is wanted.
+"""YAML text into plain values that still know their lines, and a file read strictly: a complaint names file, line or
+path inside it, what is there and what is wanted.
 """
 
 from __future__ import annotations
@@ -58,14 +58,6 @@ class _MarkingLoader(_Parser):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path, shown: str) -> Any:
-    """The value in a YAML file: mappings as `MarkedMapping`, `!vault` as `Vaulted`, `!unsafe` as the plain value.
-
-    shown: the file's name in error messages. Raises InputError for a file that cannot be read or parsed.
-    """
-    return parse_yaml(read_text(path, shown), shown)
-
-
 def read_text(path: Path, shown: str) -> str:
     """A file's UTF-8 text. Raises InputError where it can't be read."""
     try:
@@ -78,12 +70,11 @@ def read_text(path: Path, shown: str) -> str:
         raise InputError(f"is not UTF-8 text: {why}", where=shown, fix="save it as UTF-8") from None
 
 
-def _indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
-
-
 def parse_yaml(text: str, shown: str, fix: str = "`ansible-inventory -i FILE --list` reads the same file") -> Any:
-    """The value in YAML text; see read_yaml. fix: what helps beside correcting the line."""
+    """The value in YAML text: mappings as `MarkedMapping`, `!vault` as `Vaulted`, `!unsafe` as the plain value.
+
+    shown: the file's name in error messages; fix: what helps beside correcting the line. Raises InputError.
+    """
     loader = None
     try:
         _refuse_depth(text)
@@ -91,7 +82,7 @@ def parse_yaml(text: str, shown: str, fix: str = "`ansible-inventory -i FILE --l
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        if mark and text.splitlines()[mark.line : mark.line + 1] and "\t" in _indent(text.splitlines()[mark.line]):
+        if mark and re.match(r"\s*\t", "".join(text.splitlines()[mark.line : mark.line + 1])):
             raise InputError(
                 "is indented with a TAB; YAML needs spaces",
                 where=f"{shown}:{mark.line + 1}",
@@ -127,11 +118,10 @@ def _refuse_depth(text: str) -> None:
             values, levels = known.get(event.anchor, (1, 0))
         anchor, before, deepest = inside[-1]
         inside[-1] = anchor, before + values, max(deepest, levels)
-        too_deep = len(inside) - 1 + levels > DEEPEST
-        if too_deep or before + values > MOST_VALUES:
-            words = (
-                f"it nests more than {DEEPEST} levels deep" if too_deep else f"it has more than {MOST_VALUES} values"
-            )
+        words = f"it has more than {MOST_VALUES} values" if before + values > MOST_VALUES else ""
+        if len(inside) - 1 + levels > DEEPEST:
+            words = f"it nests more than {DEEPEST} levels deep"
+        if words:
             raise yaml.MarkedYAMLError(problem=words, problem_mark=cast(yaml.Mark, event.start_mark))
 
 
@@ -183,7 +173,7 @@ class Section:
     def __init__(self, raw: Any, file: str, path: str = "") -> None:
         self._file, self._path, self._taken = file, path, set[str]()
         if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
-            raise self.wrong("", f"found {_shown(raw)}, wanted a mapping with named keys")
+            raise self.wrong("", f"found {shown(raw)}, wanted a mapping with named keys")
         self._raw: Mapping[str, Any] = raw
 
     def wrong(self, key: str, what: str, fix: str = "") -> InputError:
@@ -195,16 +185,16 @@ class Section:
         """A string, one of the choices where there are any."""
         value = self._take(key, default)
         if not isinstance(value, str):
-            raise self.wrong(key, f"found {_shown(value)}, wanted text")
+            raise self.wrong(key, f"found {shown(value)}, wanted text")
         if choices and value not in choices:
-            raise self.wrong(key, f"found {_shown(value)}, wanted one of {', '.join(choices)}")
+            raise self.wrong(key, f"found {shown(value)}, wanted one of {', '.join(choices)}")
         return value
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
         """An integer, not smaller than `least`."""
         value = self._take(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.wrong(key, f"found {_shown(value)}, wanted an integer, {least} or more")
+            raise self.wrong(key, f"found {shown(value)}, wanted an integer, {least} or more")
         return value
 
     def optional_number(self, key: str, *, least: int = 1) -> int | None:
@@ -218,32 +208,23 @@ class Section:
         """true or false."""
         value = self._take(key, default)
         if not isinstance(value, bool):
-            raise self.wrong(key, f"found {_shown(value)}, wanted true or false")
+            raise self.wrong(key, f"found {shown(value)}, wanted true or false")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; empty where the key is missing."""
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.wrong(key, f"found {_shown(value)}, wanted a list of strings")
+            raise self.wrong(key, f"found {shown(value)}, wanted a list of strings")
         return tuple(value)
 
-    def numbers(self, key: str, count: int) -> tuple[int, ...]:
-        """A list of exactly `count` positive integers."""
-        return self._positive(key, f"a list of {count} positive integers", count)
-
-    def integers(self, key: str) -> tuple[int, ...]:
-        """A list of positive integers."""
-        return self._positive(key, "a list of positive integers", None)
-
-    def _positive(self, key: str, wanted: str, count: int | None) -> tuple[int, ...]:
+    def integers(self, key: str, count: int | None = None) -> tuple[int, ...]:
+        """A list of positive integers, of just so many where a count is given."""
         value = self._take(key, None)
-        if not (
-            isinstance(value, list)
-            and count in (None, len(value))
-            and all(isinstance(item, int) and not isinstance(item, bool) and item > 0 for item in value)
-        ):
-            raise self.wrong(key, f"found {_shown(value)}, wanted {wanted}")
+        fits = isinstance(value, list) and count in (None, len(value))
+        if not fits or not all(type(item) is int and item > 0 for item in value):
+            which = f"{count} positive" if count else "positive"
+            raise self.wrong(key, f"found {shown(value)}, wanted a list of {which} integers")
         return tuple(value)
 
     def words(self, key: str) -> tuple[tuple[str, str], ...]:
@@ -257,7 +238,7 @@ class Section:
         if value is None or value is True:
             return ""
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise self.wrong(key, f"found {_shown(value)}, wanted text or a number (quote it if in doubt)")
+            raise self.wrong(key, f"found {shown(value)}, wanted text or a number (quote it if in doubt)")
         return str(value)
 
     def section(self, key: str) -> Section:
@@ -339,7 +320,8 @@ def names(folders: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(sorted({file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.yml")}))
 
 
-def _shown(value: Any) -> str:
+def shown(value: object) -> str:
+    """A value as an error quotes it."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

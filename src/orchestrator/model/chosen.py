@@ -1,5 +1,5 @@
-"""Which gangs and nodes are meant: names that an operator types, with the same message everywhere for unknown ones; and a
-cluster without some of its nodes, with new node ranks for the remaining ones. Pure.
+"""Which gangs and nodes are meant: names that an operator types, with the same message everywhere for unknown ones; and
+a cluster without some of its nodes, with new node ranks for the remaining ones. Pure.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ def refuse_unnamed(inventory: Inventory, names: Sequence[str], command: str) -> 
     gangs = [gang.name for gang in inventory.gangs]
     if names or len(gangs) < 2:
         return
-    listed = ", ".join(gangs[:MOST_NAMES]) + (f" and {len(gangs) - MOST_NAMES} more" if gangs[MOST_NAMES:] else "")
     raise InputError(
-        f"this would stop {len(gangs)} gangs, and none is named: {listed}",
+        f"this would stop {len(gangs)} gangs, and none is named: {_listed(gangs)}",
         where="command line",
         fix=f"name those that are meant: `{command} {gangs[0]}`; or all of them: `{command} --all`",
     )
@@ -81,13 +80,15 @@ def no_such(kind: str, name: str, known: Iterable[str], *, where: str, lister: s
     """
     names = list(known)
     near = _near(name, names)
-    listed = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
-    if lister:
-        rest = f"run `{lister}` for the list"
-    else:
-        rest = f"known: {listed}" if near else f"one of: {listed or 'there is none'}"
+    rest = f"known: {_listed(names)}" if near else f"one of: {_listed(names) or 'there is none'}"
+    rest = f"run `{lister}` for the list" if lister else rest
     fix = f"did you mean {' or '.join(near)}? {rest}" if near else rest
     return InputError(f"no {kind} is called {name!r}", where=where, fix=fix)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _near(name: str, names: Sequence[str]) -> list[str]:
@@ -129,12 +130,8 @@ def staffed(gang: GangSpec, left_out: Collection[str]) -> GangSpec:
     """The gang without these nodes: a spare takes the place, and so the node rank, of each as long as there are
     spares; the places that are left over close up."""
     waiting = [node for node in gang.spares if node.name not in left_out]
-    nodes: list[NodeSpec] = []
-    for node in gang.nodes:
-        if node.name not in left_out:
-            nodes.append(node)
-        elif waiting:
-            nodes.append(waiting.pop(0))
+    kept = (node if node.name not in left_out else waiting.pop(0) if waiting else None for node in gang.nodes)
+    nodes = [node for node in kept if node is not None]
     found = _ranked(gang, nodes, spares=tuple(waiting))
     return replace(found, short=gang.short or len(nodes) < len([one for one in gang.nodes if not one.spare]))
 
@@ -144,10 +141,8 @@ def without(inventory: Inventory, names: Sequence[str]) -> Inventory:
     not have, and for a gang's last."""
     if not names:
         return inventory
-    known = [node.name for node in inventory.nodes]
     for name in names:
-        if name not in known:
-            raise no_such("node", name, known, where=f"--without {name}")
+        chosen_nodes(inventory.nodes, [name], f"--without {name}")
     gangs = tuple(staffed(gang, names) for gang in inventory.gangs)
     for was, now in zip(inventory.gangs, gangs, strict=True):
         if not now.nodes:
@@ -164,19 +159,15 @@ def _ranked(gang: GangSpec, nodes: Sequence[NodeSpec], *, spares: tuple[NodeSpec
     return replace(gang, nodes=ranked, spares=spares)
 
 
-def replica_name(gang: str, rank: int) -> str:
-    """GANG-0, GANG-1, ..., by the node's position in the inventory."""
-    return f"{gang}-{rank}"
-
-
 def replicas_of(gang: GangSpec) -> tuple[GangSpec, ...]:
-    """A gang for each node, which leads it; a gang of one node is its own only replica and keeps its name."""
+    """A gang for each node, which leads it: GANG-0, GANG-1, ..., by the node's position in the inventory; a gang of one
+    node is its own only replica and keeps its name."""
     if len(gang.nodes) == 1:
         return (gang,)
-    names = [replica_name(gang.name, rank) for rank in range(len(gang.nodes))]
+    named = [(f"{gang.name}-{rank}", node) for rank, node in enumerate(gang.nodes)]
     return tuple(
         GangSpec(name=name, nodes=(replace(node, gang=name, node_rank=0),), replica_of=gang.name)
-        for name, node in zip(names, gang.nodes, strict=True)
+        for name, node in named
     )
 
 

@@ -6,7 +6,6 @@ made of. It behaves like a small read-only file system; everything that is parse
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,22 +18,12 @@ ANSWERS = frozenset({"ENOENT", "ENOTDIR", "EISDIR", "EINVAL", "EOPNOTSUPP", "ENO
 """Errors by which the kernel says that there is no such file, or no value. All others (no rights, a hang, no time)
 say nothing of what is there."""
 _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
-_DEEP = 64  # folders above a path that are placed one in the other; a hostile node's path may have thousands
 
 
 def part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """What facts say under a name, where that is a mapping; {} for anything else."""
     found = facts.get(name)
     return found if isinstance(found, Mapping) else {}
-
-
-class Unread(Exception):
-    """A path that was asked for and could not be read; `reason` is the errno name or 'not collected'."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path = path
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -80,60 +69,32 @@ class Snapshot:
 
     def realpath(self, path: str) -> str:
         """The path with every symbolic link resolved; a loop ends where Linux would end it."""
-        place = self._placed(path)
-        if place and place not in self.links:
-            return place
-        ahead = place and self._placed(_followed(place, self.links[place]))
-        return ahead if ahead and ahead not in self.links else self._resolved(path)
-
-    def _placed(self, path: str) -> str:
-        """The path in its folder's real place, '' where its last part is no name."""
         folder, _, name = path.rpartition("/")
-        if not folder or name in ("", ".", ".."):
-            return ""
-        known = self._folders.get(folder)
-        if known is None:
-            place = self._placed(folder) if folder.count("/") <= _DEEP else ""
-            known = place if place and place not in self.links else self._resolved(folder).rstrip("/")
-            self._folders[folder] = known
-        return f"{known}/{name}"
+        if folder not in self._folders:
+            self._folders[folder] = self._resolved("", folder)
+        return self._resolved(self._folders[folder], name) or "/"
 
-    def _resolved(self, path: str) -> str:
-        parts = [part for part in reversed(path.split("/")) if part]
-        resolved = ""
-        followed = 0
+    def _resolved(self, place: str, ahead: str) -> str:
+        """Where a path leads from a real place, '' for the root."""
+        parts, followed = ahead.split("/")[::-1], 0
         while parts:
-            part = parts.pop()
-            if part == ".":
+            name = parts.pop()
+            target = self.links.get(f"{place}/{name}") if followed < _MAX_LINKS else None
+            if name == "..":
+                place = place.rpartition("/")[0]
+            elif name in ("", "."):
                 continue
-            if part == "..":
-                resolved = resolved.rpartition("/")[0]
-                continue
-            candidate = f"{resolved}/{part}"
-            target = self.links.get(candidate)
-            if target is None or followed >= _MAX_LINKS:
-                resolved = candidate
-                continue
-            followed += 1
-            if target.startswith("/"):
-                resolved = ""
-            parts += [piece for piece in reversed(target.split("/")) if piece]
-        return resolved or "/"
+            elif target is None:
+                place = f"{place}/{name}"
+            else:
+                followed += 1
+                place = "" if target.startswith("/") else place
+                parts += target.split("/")[::-1]
+        return place
 
-    def read(self, path: str) -> str:
-        """The text at a path, links followed, without the trailing newline. Raises Unread."""
-        real = self.realpath(path)
-        try:
-            return self.files[real].rstrip("\n")
-        except KeyError:
-            raise Unread(path, self.errors.get(real, "not collected")) from None
-
-    def text(self, path: str, default: str = "") -> str:
-        """The stripped text at a path, or the default where it was not readable."""
-        try:
-            return self.read(path).strip()
-        except Unread:
-            return default
+    def text(self, path: str) -> str:
+        """The stripped text at a path, links followed; '' where it was not readable."""
+        return self.files.get(self.realpath(path), "").strip()
 
     def unread(self, path: str) -> str:
         """Why nothing is known of a path, or of a folder above it; '' where it was read, or the kernel answered that
@@ -154,72 +115,41 @@ class Snapshot:
         real = self.realpath(path)
         return real in self.files or real in self._children
 
-    def walk(self, path: str) -> Iterator[str]:
-        """Every readable file below a directory, by its real path."""
-        top = self.realpath(path)
-        for name in sorted(self._children.get(top, ())):
-            below = posixpath.join(top, name)
-            if below in self.files:
-                yield below
-            elif below not in self.links:
-                yield from self.walk(below)
 
-
-def _followed(place: str, target: str) -> str:
-    """Where a link at a real path leads."""
-    if target.startswith("/"):
-        return target
-    folder = place.rpartition("/")[0]
-    while target.startswith("../"):
-        folder, target = folder.rpartition("/")[0], target[3:]
-    return f"{folder}/{target}"
+_FACTS = ("files", "links", "errors", "nvml", "host")
 
 
 def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
     """The document; strings may hold lone surrogates (bytes that are no UTF-8), so it is written as ASCII."""
-    return {
-        "format": FORMAT,
-        "node": snapshot.node,
-        "taken_at": snapshot.taken_at,
-        "files": dict(snapshot.files),
-        "links": dict(snapshot.links),
-        "errors": dict(snapshot.errors),
-        "nvml": dict(snapshot.nvml),
-        "host": dict(snapshot.host),
-    }
+    head = {"format": FORMAT, "node": snapshot.node, "taken_at": snapshot.taken_at}
+    return head | {name: dict(getattr(snapshot, name)) for name in _FACTS}
 
 
 def snapshot_from_json(raw: Any) -> Snapshot:
     """Read the document. Raises ValueError if it is not a snapshot or has another format."""
+    for words in _complaints(raw):
+        raise ValueError(f"found {words}")
+    facts = {name: raw.get(name) or {} for name in _FACTS}
+    return Snapshot(node=str(raw.get("node") or ""), taken_at=float(raw.get("taken_at", 0.0)), **facts)
+
+
+def _complaints(raw: Any) -> Iterator[str]:
     if not isinstance(raw, Mapping):
-        raise _refusal("found no JSON object")
+        yield "no JSON object"
+        return
     if raw.get("format") != FORMAT:
-        raise _refusal(f"found format {raw.get('format')!r}, wanted {FORMAT}")
+        yield f"format {raw.get('format')!r}, wanted {FORMAT}"
     taken_at = raw.get("taken_at", 0.0)
-    if not isinstance(taken_at, (int, float)) or isinstance(taken_at, bool):
-        raise _refusal(f"found taken_at {taken_at!r}, wanted seconds since the epoch")
-    try:
-        taken_at = float(taken_at)
-    except OverflowError:
-        raise _refusal("found a taken_at beyond any time") from None
-    return Snapshot(
-        node=str(raw.get("node") or ""),
-        taken_at=taken_at,
-        files=_texts(raw, "files"),
-        links=_texts(raw, "links"),
-        errors=_texts(raw, "errors"),
-        nvml=_object(raw, "nvml"),
-        host=_object(raw, "host"),
-    )
-
-
-def _object(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = raw.get(key) or {}
-    if not isinstance(value, dict):
-        raise _refusal(f"found {key} that is no object")
-    if _beyond(value):
-        raise _refusal(f"found a number beyond 64 bits in {key}")
-    return value
+    if type(taken_at) not in (int, float) or _beyond(taken_at):
+        yield f"taken_at {taken_at!r:.60}, wanted seconds since the epoch"
+    for name in _FACTS:
+        value = raw.get(name) or {}
+        if not isinstance(value, dict):
+            yield f"{name} that is no object"
+        elif _beyond(value):
+            yield f"a number beyond 64 bits in {name}"
+        elif name not in ("nvml", "host"):
+            yield from (f"{name}[{path!r}] that is no text" for path, text in value.items() if type(text) is not str)
 
 
 def _beyond(value: Any) -> bool:
@@ -234,16 +164,3 @@ def _beyond(value: Any) -> bool:
         elif isinstance(one, int) and abs(one) >> 64:
             return True
     return False
-
-
-def _texts(raw: Mapping[str, Any], key: str) -> dict[str, str]:
-    values = _object(raw, key)
-    for path, text in values.items():
-        if not isinstance(text, str):
-            raise _refusal(f"found {key}[{path!r}] that is no text")
-    return values
-
-
-def _refusal(words: str) -> ValueError:
-    """One kind of refusal, whatever is wrong with the document."""
-    return ValueError(words)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import cached_property
 
 
 class PathType(IntEnum):
@@ -308,7 +310,7 @@ class Stated:
         return {(other, one): word for (one, other), word in said.items()} | said
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Topology:
     """One node's hardware and network as its own files show them."""
 
@@ -327,6 +329,11 @@ class Topology:
     driver: str = ""
     nvml_error: str = ""
     unread: tuple[NotRead, ...] = ()
+
+    @cached_property
+    def devices(self) -> Mapping[str, PciDevice]:
+        """PCI functions by key."""
+        return {device.key: device for device in self.pci}
 
     def lacks(self, *areas: Area) -> tuple[NotRead, ...]:
         """What was not read of these areas."""

@@ -12,22 +12,19 @@ from typing import Any
 
 from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.topology import CpuModel, Interface, NumaDomain, PciDevice, Topology
-from orchestrator.topology.gpus import AcceleratorClass, BuildOptions, find_gpus, is_gpu
+from orchestrator.topology.gpus import NVIDIA_GPUS, Accelerators, find_gpus, is_gpu
 from orchestrator.topology.pci import nearest_function, number, pci_devices, small_number
 from orchestrator.topology.rdma import find_rdma_ports, rdma_functions
 from orchestrator.topology.stated import find_unread, sockets_of, stated_of, with_stated
 from orchestrator.topology.switches import SwitchPlaces, find_switches
 
-__all__ = ["AcceleratorClass", "BuildOptions", "build"]
 
-
-def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
+def build(snapshot: Snapshot, accelerators: Accelerators = NVIDIA_GPUS) -> Topology:
     """The topology of one node. What could not be read is absent or empty in it, and named in `unread`; nothing
     raises."""
-    chosen = options or BuildOptions()
     devices = pci_devices(snapshot)
     functions = rdma_functions(snapshot, devices)
-    serving = {device.key for device in devices if is_gpu(device, chosen)} | set(functions.values())
+    serving = {device.key for device in devices if is_gpu(device, accelerators)} | set(functions.values())
     switches = find_switches(devices, serving)
     places = SwitchPlaces(switches)
     interfaces = find_interfaces(snapshot, devices)
@@ -40,7 +37,7 @@ def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
         numa=find_numa_domains(snapshot),
         pci=devices,
         switches=switches,
-        gpus=find_gpus(snapshot.nvml, devices, places, chosen),
+        gpus=find_gpus(snapshot.nvml, devices, places, accelerators),
         rdma=with_stated(rdma, stated),
         interfaces=interfaces,
         stated=stated,
@@ -58,23 +55,16 @@ def find_interfaces(snapshot: Snapshot, devices: Sequence[PciDevice]) -> tuple[I
     """Every interface, in order of name."""
     functions = {device.key: device for device in devices}
     by_name = part(snapshot.host, "addresses")
-    listed = [name for name in snapshot.names(_CLASS) if snapshot.exists(f"{_CLASS}/{name}/mtu")]
-    listed += [name for name in snapshot.names(_CLASS) if name not in listed and _is_folder(snapshot, name)]
-    names = sorted({*listed, *(name for name in by_name if isinstance(name, str))})
+    folders = (name for name in snapshot.names(_CLASS) if f"{_CLASS}/{name}" not in snapshot.files)  # bonding_masters
+    names = sorted({*folders, *(name for name in by_name if isinstance(name, str))})
     return tuple(_interface(snapshot, name, functions, by_name.get(name)) for name in names)
-
-
-def _is_folder(snapshot: Snapshot, name: str) -> bool:
-    """bonding_masters is a file among the interfaces."""
-    return f"{_CLASS}/{name}" not in snapshot.files
 
 
 def _interface(snapshot: Snapshot, name: str, functions: Mapping[str, object], addresses: Any) -> Interface:
     folder = snapshot.realpath(f"{_CLASS}/{name}")
-    device = snapshot.realpath(f"{folder}/device") if f"{folder}/device" in snapshot.links else ""
-    key = nearest_function(device, functions) if device else ""
-    master = snapshot.realpath(f"{folder}/master") if f"{folder}/master" in snapshot.links else ""
-    carrier = snapshot.text(f"{folder}/carrier")
+    linked = (f"{folder}/{link}" for link in ("device", "master"))
+    device, master = (snapshot.realpath(link) if link in snapshot.links else "" for link in linked)
+    key = nearest_function(device, functions)
     return Interface(
         name=name,
         key=key,
@@ -82,7 +72,7 @@ def _interface(snapshot: Snapshot, name: str, functions: Mapping[str, object], a
         mac=snapshot.text(f"{folder}/address"),
         mtu=max(0, number(snapshot.text(f"{folder}/mtu"))),
         operstate=snapshot.text(f"{folder}/operstate"),
-        carrier={"1": True, "0": False}.get(carrier),
+        carrier={"1": True, "0": False}.get(snapshot.text(f"{folder}/carrier")),
         speed_mbps=max(0, number(snapshot.text(f"{folder}/speed"))),
         ipv4=_addresses(addresses, "inet"),
         ipv6=_addresses(addresses, "inet6"),
@@ -94,13 +84,9 @@ def _interface(snapshot: Snapshot, name: str, functions: Mapping[str, object], a
 
 def _addresses(raw: Any, family: str) -> tuple[str, ...]:
     """Addresses with prefix length, as far as they are addresses."""
-    found = []
-    for entry in raw if isinstance(raw, (list, tuple)) else ():
-        if isinstance(entry, Mapping) and entry.get("family") == family:
-            text = f"{entry.get('address')}/{entry.get('prefixlen')}"
-            if _is_interface_address(text, 4 if family == "inet" else 6):
-                found.append(text)
-    return tuple(found)
+    own = (one for one in (raw if isinstance(raw, (list, tuple)) else ()) if isinstance(one, Mapping))
+    texts = (f"{one.get('address')}/{one.get('prefixlen')}" for one in own if one.get("family") == family)
+    return tuple(text for text in texts if _is_interface_address(text, 4 if family == "inet" else 6))
 
 
 def _is_interface_address(text: str, version: int) -> bool:
@@ -137,13 +123,7 @@ def cpulist(words: str) -> str:
     mask = number(words.replace(",", ""), 16) if len(words) <= _LONGEST_MAP else 0
     if mask <= 0:
         return ""
-    cpus = [index for index in range(mask.bit_length()) if mask >> index & 1]
-    spans: list[list[int]] = []
-    for cpu in cpus:
-        if spans and spans[-1][1] == cpu - 1:
-            spans[-1][1] = cpu
-        else:
-            spans.append([cpu, cpu])
+    spans = ((ones.start(), ones.end() - 1) for ones in re.finditer("1+", f"{mask:b}"[::-1]))
     return ",".join(f"{first}-{last}" if first != last else str(first) for first, last in spans)
 
 

@@ -30,7 +30,7 @@ class Distances:
     """
 
     def __init__(self, topology: Topology, *, merge: bool = True) -> None:
-        self._devices = {device.key: device for device in topology.pci}
+        self._devices = topology.devices
         self._gpus = {gpu.key: gpu for gpu in topology.gpus if gpu.nvlinks}
         self._numa_of_switch = {switch.key: switch.numa_node for switch in topology.switches}
         self._places = SwitchPlaces(topology.switches, merge=merge)
@@ -82,13 +82,11 @@ class Distances:
         if one == other or (one, other) in self._words:
             return self._words.get((one, other), "X")
         path = self.path_type(one, other)
-        if path is PathType.LOC:
-            return PathType.PIX.name
         if path is PathType.NVL:
             return f"NV{self.nvlinks(one, other)}"
         if path is PathType.PHB and self._devices[one].root != self._devices[other].root:
             return "NODE"
-        return "N/A" if path is PathType.DIS else path.name
+        return {PathType.LOC: "PIX", PathType.DIS: "N/A"}.get(path, path.name)
 
     def numa_node(self, key: str) -> int:
         """NUMA domain of the topmost device on the path to the CPU: there NCCL attaches the branch. For a card it
@@ -124,30 +122,21 @@ def _same(target: str, address: str) -> bool:
 Version = tuple[int, ...]
 """(2, 21, 5): of NCCL."""
 
-LOCAL_GBS = 5000.0
 _PER_16_LANES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 """Units of NCCL's table by GT/s a lane; lanes times this, divided by 80, is GB/s."""
 _NVLINK_GBS = ((100, 40.1), (90, 20.6), (70, 20.0), (60, 18.0))
-_UNKNOWN_SPEED_GTS = 8.0
-_ALL_LANES = 16
 _SINCE_SAPPHIRE_RAPIDS = (2, 26)
 _ONE_LEVEL_FOR_ALL = (2, 23)
-_AMD_GBS = 16.0
-_ARM_GBS = 6.0
-_POWER_GBS = 32.0
 
 
 def pci_gbs(link: PcieLink) -> float:
     """A PCIe link: 24 for generation 4 x16, 12 for generation 3 x16 or 4 x8. Unknown counts as generation 3, x16."""
-    per_lane = _PER_16_LANES.get(link.speed_gts, _PER_16_LANES[_UNKNOWN_SPEED_GTS])
-    return (link.width or _ALL_LANES) * per_lane / 80
+    return (link.width or 16) * _PER_16_LANES.get(link.speed_gts, _PER_16_LANES[8.0]) / 80
 
 
 def nvlink_gbs(sm: int) -> float:
     """One NVLink of a GPU by its compute capability (NCCL src/graph/topo.h, ncclTopoNVLinkBw); unknown as 80."""
-    if sm == 86:
-        return 12.0
-    return next((gbs for least, gbs in _NVLINK_GBS if sm >= least), 20.0)
+    return 12.0 if sm == 86 else next((gbs for least, gbs in _NVLINK_GBS if sm >= least), 20.0)
 
 
 def network_gbs(rate_gbps: float) -> float:
@@ -157,12 +146,8 @@ def network_gbs(rate_gbps: float) -> float:
 
 def between_sockets_gbs(cpu: CpuModel, nccl: Version) -> float:
     """The link between two CPU sockets."""
-    if cpu.arch == "ppc64":
-        return _POWER_GBS
-    if cpu.vendor == "AuthenticAMD":
-        return _AMD_GBS
-    if cpu.vendor != "GenuineIntel":
-        return _ARM_GBS
+    if cpu.arch == "ppc64" or cpu.vendor != "GenuineIntel":
+        return 32.0 if cpu.arch == "ppc64" else 16.0 if cpu.vendor == "AuthenticAMD" else 6.0
     if nccl >= _SINCE_SAPPHIRE_RAPIDS and cpu.family == 6 and cpu.model >= 0x8F:
         return 40.0 if cpu.model >= 0xCF else 22.0
     return 10.0 if cpu.family == 6 and cpu.model >= 0x55 else 6.0
@@ -182,7 +167,7 @@ class Bandwidths:
     """Bandwidths between the PCI functions of one node, for one version of NCCL."""
 
     def __init__(self, topology: Topology, nccl: Version) -> None:
-        self._devices = {device.key: device for device in topology.pci}
+        self._devices = topology.devices
         self._distances = Distances(topology)
         self._sm = {gpu.key: gpu.sm for gpu in topology.gpus}
         self._sockets = between_sockets_gbs(topology.cpu, nccl)
@@ -193,7 +178,7 @@ class Bandwidths:
         if path is PathType.DIS:
             return 0.0
         if path is PathType.LOC:
-            return LOCAL_GBS
+            return 5000.0
         if path is PathType.NVL:
             return self._distances.nvlinks(one, other) * nvlink_gbs(min(self._sm[one], self._sm[other]))
         widths = [self.at(one), self.at(other)]
@@ -232,7 +217,7 @@ class Groups:
 def gpu_groups(topology: Topology, nccl: Version) -> Groups:
     """The groups that NCCL makes of one node's GPUs: each joins the first group that it reaches any earlier GPU of
     without the network. Ports of one card count together, as NCCL fuses them."""
-    gpus = [gpu for gpu in topology.gpus if any(gpu.key == device.key for device in topology.pci)]
+    gpus = [gpu for gpu in topology.gpus if gpu.key in topology.devices]
     bandwidths, distances = Bandwidths(topology, nccl), Distances(topology)
     near = {gpu.key: _near_network_gbs(gpu, topology, bandwidths, distances) for gpu in gpus}
     first: list[int] = []

@@ -6,7 +6,7 @@ It shows facts and judges nothing: what is wrong comes in as marks, which rules 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,7 +77,7 @@ def places_of(topology: Topology, keep: Callable[[Card], bool] | None = None) ->
 class _PlacesBuilder:
     def __init__(self, topology: Topology, keep: Callable[[Card], bool] | None) -> None:
         self.topology = topology
-        self.devices = {device.key: device for device in topology.pci}
+        self.devices = topology.devices
         self.switches = {switch.key: switch for switch in topology.switches}
         self.distances = Distances(topology)
         self.above = SwitchPlaces(topology.switches).above
@@ -202,21 +202,20 @@ def _switch_words(topology: Topology) -> str:
 
 
 def _gpu_part(gpu: Gpu, topology: Topology) -> str:
-    device = next((one for one in topology.pci if one.key == gpu.key), None)
-    return part_name(device.vendor, device.device) if device else "" if topology.stated else "unknown"
+    device = topology.devices.get(gpu.key)
+    return part_name(device) if device else "" if topology.stated else "unknown"
 
 
 class _TextDrawing:
     def __init__(self, topology: Topology, tcp: TcpChoice | None, marks: Marks) -> None:
         self.topology, self.tcp, self.marks = topology, tcp.interface if tcp else "", marks
-        self.devices = {device.key: device for device in topology.pci}
 
     def whole(self) -> TreeLine:
         topology, places = self.topology, places_of(self.topology)
         title = topology.node or topology.hostname or "node"
         title += f" ({topology.hostname})" if topology.hostname not in ("", topology.node) else ""
         title += f"  driver {topology.driver}" if topology.driver else ""
-        cardless = [one for one in topology.interfaces if one.name != "lo" and one.key not in self.devices]
+        cardless = [one for one in topology.interfaces if one.name != "lo" and one.key not in topology.devices]
         others = [self._interface(one) for one in cardless if one.slaves or one.ipv4]  # bonds, VLANs, bridges
         children = [*map(self._domain, places.domains), *self._loose(places), *others]
         if topology.nvml_error and topology.gpus:
@@ -244,8 +243,7 @@ class _TextDrawing:
     def _branch(self, branch: Branch) -> TreeLine:
         kind, label, switch = "root", f"root port {branch.address}", branch.switch
         if switch is not None:
-            device = self.devices.get(switch.key)
-            name = part_name(device.vendor, device.device) if device else ""
+            name = part_name(self.topology.devices.get(switch.key))
             kind, label = "switch", _words("switch", branch.address, name, _link_words(switch.link, switch.link_max))
         return TreeLine(kind=kind, label=label, fault=self._fault(branch.address), children=self._inside(branch))
 
@@ -269,7 +267,7 @@ class _TextDrawing:
         label = _words(
             "NIC",
             card(first.address),
-            part_name(first.vendor, first.device),
+            part_name(first),
             slot,
             _link_words(first.link, first.link_max),
             counted(virtual, "virtual function") if virtual else "",
@@ -329,7 +327,7 @@ def _words(*words: str) -> str:
 
 def topology_json(topology: Topology, tcp: TcpChoice | None = None) -> dict[str, Any]:
     """One node. Addresses are PCI addresses; `switch` is the address of the switch above, null on a root port."""
-    addresses = {switch.key: switch.address for switch in topology.switches}
+    above = {switch.key: switch.address for switch in topology.switches}
     usable = {rail.port.name for rail in rails(topology, tcp)}
     return {
         "name": topology.node,
@@ -339,12 +337,26 @@ def topology_json(topology: Topology, tcp: TcpChoice | None = None) -> dict[str,
         "nvml_error": topology.nvml_error or None,
         "cpu": asdict(topology.cpu),
         "numa": [asdict(domain) for domain in topology.numa],
-        "switches": [_switch(switch, addresses) for switch in topology.switches],
-        "gpus": [_gpu(gpu, addresses) for gpu in topology.gpus],
-        "rdma_ports": [_port(port, addresses, topology, usable) for port in topology.rdma],
-        "interfaces": [_interface(interface) for interface in topology.interfaces],
+        "switches": [
+            _without(one, "parent_switch", "merged_into")
+            | {"above": above.get(one.parent_switch), "part_of": above.get(one.merged_into)}
+            for one in topology.switches
+        ],
+        "gpus": [
+            _without(one) | {"switch": above.get(one.switch), "sm": one.sm or None, "lost": one.lost or None}
+            for one in topology.gpus
+        ],
+        "rdma_ports": [
+            _without(one, "gids", "gids_recorded", "virtual")
+            | {"switch": above.get(one.switch), **_usable(one, topology, usable)}
+            for one in topology.rdma
+        ],
+        "interfaces": [
+            _without(one, "carrier", "physical") | {"address": one.address or None, "bond": one.bond or None}
+            for one in topology.interfaces
+        ],
         "paths": paths_json(topology),
-        "tcp": {"interface": tcp.interface, "address": tcp.address, "reason": tcp.reason} if tcp else None,
+        "tcp": asdict(tcp) if tcp else None,
     }
 
 
@@ -356,49 +368,13 @@ def paths_json(topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
-def _some(of: object, *names: str) -> dict[str, Any]:
-    """These fields, in this order."""
-    return {name: getattr(of, name) for name in names}
+def _without(part: Switch | Gpu | RdmaPort | Interface, *names: str) -> dict[str, Any]:
+    """All its fields but its key and these."""
+    return {name: value for name, value in asdict(part).items() if name not in ("key", *names)}
 
 
-def _switch(switch: Switch, addresses: dict[str, str]) -> dict[str, Any]:
-    return {
-        **_some(switch, "address", "numa_node"),
-        "above": addresses.get(switch.parent_switch),
-        "part_of": addresses.get(switch.merged_into),
-        "link": asdict(switch.link),
-        "link_max": asdict(switch.link_max),
-    }
-
-
-def _gpu(gpu: Gpu, addresses: dict[str, str]) -> dict[str, Any]:
-    return {
-        **_some(gpu, "index", "address"),
-        "switch": addresses.get(gpu.switch),
-        **_some(gpu, "numa_node", "name", "uuid", "memory_total", "memory_used"),
-        "link": asdict(gpu.link),
-        "link_max": asdict(gpu.link_max),
-        "sm": gpu.sm or None,
-        "nvlinks": [asdict(links) for links in gpu.nvlinks] if gpu.nvlinks is not None else None,
-        "processes": [asdict(process) for process in gpu.processes],
-        "lost": gpu.lost or None,
-    }
-
-
-def _port(port: RdmaPort, addresses: dict[str, str], topology: Topology, usable: set[str]) -> dict[str, Any]:
-    fault, tables = port_fault(port, topology), port.gids_recorded or port.link_layer == "InfiniBand"
+def _usable(port: RdmaPort, topology: Topology, usable: Collection[str]) -> dict[str, Any]:
+    gid, fault = gid_index(port, topology), port_fault(port, topology)
+    tables = port.gids_recorded or port.link_layer == "InfiniBand"
     not_known = fault is PortFault.UNREAD or not (fault or tables)
-    gid, names = gid_index(port, topology), ("numa_node", "netdev", "state", "phys_state", "rate_gbps", "link_layer")
-    return {
-        **_some(port, "device", "port", "address"),
-        "switch": addresses.get(port.switch),
-        **_some(port, *names, "firmware", "board"),
-        "gid_index": gid.index,
-        "gid_reason": gid.reason,
-        "rail": None if not_known else port.name in usable,
-    }
-
-
-def _interface(one: Interface) -> dict[str, Any]:
-    kept = _some(one, "name", "address", "mac", "mtu", "operstate", "speed_mbps", "ipv4", "ipv6", "bond", "slaves")
-    return {**kept, "address": one.address or None, "bond": one.bond or None}
+    return {"gid_index": gid.index, "gid_reason": gid.reason, "rail": None if not_known else port.name in usable}

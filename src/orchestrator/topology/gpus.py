@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any
 
 from orchestrator.model.gpu_facts import facts_of
@@ -26,11 +26,11 @@ _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 def find_gpus(
-    nvml: Mapping[str, Any], devices: Sequence[PciDevice], places: SwitchPlaces, options: BuildOptions
+    nvml: Mapping[str, Any], devices: Sequence[PciDevice], places: SwitchPlaces, accelerators: Accelerators
 ) -> tuple[Gpu, ...]:
     """All GPUs in order of index, those that NVML does not show last (index -1). Where NVML was not asked, they are
     numbered by address, as CUDA_DEVICE_ORDER=PCI_BUS_ID does."""
-    functions = [device for device in devices if is_gpu(device, options)]
+    functions = [device for device in devices if is_gpu(device, accelerators)]
     told = [{"index": place, **one} for place, one in enumerate(nvml_devices(nvml))]
     described = list(_described(told, functions))
     classes = {device.address: device.class_code for device in devices}
@@ -64,9 +64,9 @@ def capability(gpu: Gpu) -> int:
     return gpu.sm or (known.sm if known else 0)
 
 
-def is_gpu(device: PciDevice, options: BuildOptions) -> bool:
+def is_gpu(device: PciDevice, accelerators: Accelerators) -> bool:
     """Whether a PCI function counts as a GPU."""
-    return any(kind.matches(device.class_code, device.vendor) for kind in options.accelerators)
+    return any(kind.matches(device.class_code, device.vendor) for kind in accelerators)
 
 
 def _described(
@@ -91,17 +91,14 @@ def _described(
 
 
 def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlaces) -> Gpu:
-    index = whole(said.get("index"), -1)
+    index, memory, link = whole(said.get("index"), -1), part(said, "memory"), part(said, "link")
     address = function.address if function else normal_address(str(said.get("pci_bus_id") or ""))
-    memory = part(said, "memory")
-    link = part(said, "link")
-    numa = function.numa_node if function else whole(said.get("numa_node"), -1)
     return Gpu(
         index=index,
         address=address,
         key=function.key if function else f"nvml:{address or index}",
         switch=places.nearest(function.key) if function else "",
-        numa_node=numa,
+        numa_node=function.numa_node if function else whole(said.get("numa_node"), -1),
         name=str(said.get("name") or ""),
         uuid=str(said.get("uuid") or ""),
         memory_total=whole(memory.get("total")),
@@ -147,8 +144,8 @@ def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLin
         return None
     counts = Counter(str(link["remote"]).lower() for link in active if link["p2p"])
     return tuple(
-        NvLinks(target=target, count=count, switch=classes.get(normal_address(target), NVSWITCH) == NVSWITCH)
-        for target, count in counts.items()
+        NvLinks(target=target, count=links, switch=classes.get(normal_address(target), NVSWITCH) == NVSWITCH)
+        for target, links in counts.items()
     )
 
 
@@ -162,13 +159,10 @@ def _why_lost(said: Mapping[str, Any]) -> str:
 
 def _silent(left: Sequence[PciDevice], places: SwitchPlaces, *, asked: bool) -> Iterator[Gpu]:
     """Functions that NVML does not show. Those that it can't know (another vendor's, or not asked) are numbered."""
-    foreign = 0
+    foreign = count()
     for device in left:
-        index = -1
-        if device.vendor != NVIDIA or not asked:
-            index, foreign = foreign, foreign + 1
         yield Gpu(
-            index=index,
+            index=next(foreign) if device.vendor != NVIDIA or not asked else -1,
             address=device.address,
             key=device.key,
             switch=places.nearest(device.key),
@@ -207,13 +201,8 @@ class AcceleratorClass:
 NVIDIA = 0x10DE
 NVIDIA_GPUS = (AcceleratorClass(0x0302, NVIDIA), AcceleratorClass(0x0300, NVIDIA))
 """3D controllers (data centre cards) and VGA controllers (workstation cards)."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """accelerators: which PCI functions are GPUs; a recorded machine may have other ones than NVIDIA's."""
-
-    accelerators: tuple[AcceleratorClass, ...] = NVIDIA_GPUS
+Accelerators = Sequence[AcceleratorClass]
+"""Which PCI functions are GPUs; a recorded machine may have other ones than NVIDIA's."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def nccl_xml(topology: Topology) -> str:
 class _Writer:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.devices = {device.key: device for device in topology.pci}
+        self.devices = topology.devices
         self.places = SwitchPlaces(topology.switches, merge=False)
         self.distances = Distances(topology)
         self.switches = {switch.key: switch for switch in topology.switches}

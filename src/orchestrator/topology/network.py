@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -83,8 +83,7 @@ class SharedWay:
 
 def shared_networks(topologies: Mapping[str, Topology]) -> tuple[Mapping[str, SharedWay], ...]:
     """Every IPv4 network that all of these nodes have an address in, each with every node's end of it."""
-    found = _shared(topologies, {})
-    return tuple(found[network] for network in sorted(found, key=str))
+    return tuple(ends for _, ends in sorted(_shared(topologies, {}).items(), key=lambda found: str(found[0])))
 
 
 def _shared(
@@ -92,15 +91,13 @@ def _shared(
 ) -> dict[ipaddress.IPv4Network, dict[str, SharedWay]]:
     """Each node's end of every network that all have one in; not by an address that two nodes have."""
     ways = {name: _ways(topology, asked.get(name, ())) for name, topology in topologies.items()}
-    addresses = Counter(address for mine in ways.values() for address in {way.address for way in mine.values()})
-    networks = set.intersection(*(set(mine) for mine in ways.values())) if ways else set()
+    nodes = Counter(address for mine in ways.values() for address in {way.address for way in mine.values()})
+    networks = set.intersection(*map(set, ways.values())) if ways else set()
     ends = {network: {name: mine[network] for name, mine in ways.items()} for network in networks}
-    return {
-        network: nodes for network, nodes in ends.items() if all(addresses[way.address] == 1 for way in nodes.values())
-    }
+    return {network: own for network, own in ends.items() if all(nodes[way.address] == 1 for way in own.values())}
 
 
-def _ways(topology: Topology, asked: Collection[str] = ()) -> dict[ipaddress.IPv4Network, SharedWay]:
+def _ways(topology: Topology, asked: Collection[str]) -> dict[ipaddress.IPv4Network, SharedWay]:
     near, rails = _interfaces_of_rails(topology, asked)
     ways: dict[ipaddress.IPv4Network, SharedWay] = {}
     for interface in topology.interfaces:
@@ -157,7 +154,16 @@ def rails(topology: Topology, tcp: TcpChoice | None = None) -> tuple[Rail, ...]:
 
 def usable_rails(topology: Topology, tcp: str) -> tuple[Rail, ...]:
     """Every usable RDMA port, far ones too, in natural order of names. tcp: the interface of the TCP side."""
-    return tuple(sorted(_usable(topology, tcp), key=lambda rail: (natural(rail.port.device), rail.port.port)))
+    places = GpuPlaces(topology)
+    good = (port for port in may_be_rails(topology, tcp) if not port_fault(port, topology))
+    ordered = sorted(good, key=lambda port: (natural(port.device), port.port))
+    return tuple(_rail(port, topology, places.near(port)) for port in ordered)
+
+
+def _rail(port: RdmaPort, topology: Topology, near: bool) -> Rail:
+    gid = gid_index(port, topology)
+    address = next((entry.ipv4 or "" for entry in port.gids if entry.index == gid.index), "")
+    return Rail(port, gid, address, _network_of(address, port.netdev, topology), near)
 
 
 def carrier(port: RdmaPort, topology: Topology) -> str:
@@ -237,22 +243,14 @@ def _rails_by_place(own: Sequence[RdmaPort], bonds: Set[RdmaPort], topology: Top
     return {port for port in bonds if (near[port] not in shared if port in near else far_too)}
 
 
-def _usable(topology: Topology, tcp: str) -> Iterator[Rail]:
-    places = GpuPlaces(topology)
-    for port in may_be_rails(topology, tcp):
-        if port_fault(port, topology):
-            continue
-        gid = gid_index(port, topology)
-        address = next((entry.ipv4 or "" for entry in port.gids if entry.index == gid.index), "")
-        yield Rail(port, gid, address, _network_of(address, port.netdev, topology), places.near(port))
-
-
 def _network_of(address: str | None, netdev: str, topology: Topology) -> str:
     interface = topology.interface(netdev)
-    for text in interface.ipv4 if interface else ():
-        if text.partition("/")[0] == address:
-            return str(ipaddress.IPv4Interface(text).network)
-    return ""
+    own = (text for text in (interface.ipv4 if interface else ()) if text.partition("/")[0] == address)
+    return next((_network(text) for text in own), "")
+
+
+def _network(text: str) -> str:
+    return str(ipaddress.IPv4Interface(text).network)
 
 
 def common_gid_index(
@@ -296,11 +294,8 @@ def _version_2(port: RdmaPort) -> list[Gid]:
 
 def networks_met(topologies: Iterable[Topology]) -> Mapping[str, int]:
     """How many of these nodes have an address in each IPv4 network."""
-    return Counter(network for topology in topologies for network in _networks(topology))
-
-
-def _networks(topology: Topology) -> set[str]:
-    return {str(ipaddress.IPv4Interface(text).network) for one in topology.interfaces for text in one.ipv4}
+    found = ({_network(text) for one in topology.interfaces for text in one.ipv4} for topology in topologies)
+    return Counter(network for networks in found for network in networks)
 
 
 def _fit(port: RdmaPort, topology: Topology, met: Mapping[str, int]) -> list[Gid]:
@@ -326,8 +321,10 @@ def gid_index(port: RdmaPort, topology: Topology, met: Mapping[str, int] = Mappi
     if not version_2:
         kinds = ", ".join(sorted({gid.type or "type unread" for gid in mapped}))
         return GidChoice(None, f"the GIDs of IPv4 addresses are {kinds}, none is RoCE v2")
-    for gid in _fit(port, topology, met):
-        return GidChoice(gid.index, f"GID {gid.index} is RoCE v2, {gid.ipv4} on {gid.netdev or port.netdev}")
+    if fit := _fit(port, topology, met):
+        return GidChoice(
+            fit[0].index, f"GID {fit[0].index} is RoCE v2, {fit[0].ipv4} on {fit[0].netdev or port.netdev}"
+        )
     return GidChoice(None, "; ".join(f"GID {gid.index}: {_why_not(gid, port, topology)}" for gid in version_2))
 
 
@@ -341,6 +338,4 @@ def _why_not(gid: Gid, port: RdmaPort, topology: Topology) -> str:
         return f"{name} is {interface.operstate}"
     master = topology.interface(interface.bond) if interface.bond else None
     known = {text.partition("/")[0] for one in (interface, master) if one for text in one.ipv4}
-    if known and gid.ipv4 not in known:
-        return f"{gid.ipv4} is not an address of {name}"
-    return ""
+    return f"{gid.ipv4} is not an address of {name}" if known and gid.ipv4 not in known else ""

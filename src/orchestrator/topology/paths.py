@@ -35,11 +35,10 @@ class Pair:
 
 def gpu_ends(topology: Topology) -> tuple[PathEnd, ...]:
     """Every GPU, by index; one that NVML does not show is named by its address."""
-    known = {device.key for device in topology.pci}
     return tuple(
         PathEnd(
             f"GPU{gpu.index}" if gpu.index >= 0 else f"GPU@{gpu.address}",
-            gpu.key if gpu.key in known or topology.stated else "",
+            gpu.key if gpu.key in topology.devices or topology.stated else "",
             gpu.numa_node,
         )
         for gpu in topology.gpus
@@ -250,7 +249,6 @@ def _between(topology: Topology, tops: Mapping[str, str]) -> list[tuple[PathType
 
 
 def _stated(topology: Topology) -> tuple[int, ...] | None:
-    placed = {device.key for device in topology.pci}
-    if topology.stated is None or any(gpu.key in placed for gpu in topology.gpus):
+    if topology.stated is None or any(gpu.key in topology.devices for gpu in topology.gpus):
         return None
     return tuple(len(group.gpus) for group in stated_groups(topology))

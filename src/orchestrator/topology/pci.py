@@ -5,7 +5,7 @@ device); names of parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,8 +22,8 @@ TWICE = "~"
 
 def pci_devices(snapshot: Snapshot) -> tuple[PciDevice, ...]:
     """Every PCI function, in order of address. An address that two functions claim gives two of them."""
-    slots = _slots(snapshot)
-    devices = [_device(snapshot, key, slots) for key in _keys(snapshot)]
+    named = {address: name for name, address in slots(snapshot).items()}
+    devices = [_device(snapshot, key, named) for key in _keys(snapshot)]
     return tuple(sorted(devices, key=lambda device: (sort_key(device.address), device.key)))
 
 
@@ -164,16 +164,13 @@ def speed_gts(text: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def _slots(snapshot: Snapshot) -> dict[str, str]:
-    """{address without function: slot's name}."""
-    return {card_address: name for name, card_address in _slot_addresses(snapshot)}
+def slots(snapshot: Snapshot) -> dict[str, str]:
+    """{slot's name: address without function}."""
+    places = {name: snapshot.text(f"{_SLOTS}/{name}/address").lower() for name in snapshot.names(_SLOTS)}
+    return {name: address for name, address in places.items() if address}
 
 
-def _slot_addresses(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    for name in snapshot.names("/sys/bus/pci/slots"):
-        address = snapshot.text(f"/sys/bus/pci/slots/{name}/address").lower()
-        if address:
-            yield name, address
+_SLOTS = "/sys/bus/pci/slots"
 
 
 _NETWORK_CLASS = 0x02
@@ -221,11 +218,11 @@ _PARTS = {
 }
 
 
-def part_name(vendor: int, device: int) -> str:
+def part_name(device: PciDevice | None) -> str:
     """The part's name, else its ids as lspci -n prints them; '' where these were not read."""
-    if not vendor or not device:
+    if device is None or not device.vendor or not device.device:
         return ""
-    return _PARTS.get((vendor, device), f"{vendor:04x}:{device:04x}")
+    return _PARTS.get((device.vendor, device.device), f"{device.vendor:04x}:{device.device:04x}")
 
 
 def device_called(vendor: int, words: str) -> int:
@@ -285,24 +282,20 @@ class ConfigSpace:
     @property
     def max_read_request(self) -> int | None:
         """Bytes that one read may ask for (Device Control, bits 14:12); None where not readable."""
-        control = self._device_control()
-        return None if control is None else 128 << (control >> 12 & 7)
+        return self._device_control(12)
 
     @property
     def max_payload(self) -> int | None:
         """Bytes in one packet (Device Control, bits 7:5); None where not readable."""
-        control = self._device_control()
-        return None if control is None else 128 << (control >> 5 & 7)
+        return self._device_control(5)
 
-    def _device_control(self) -> int | None:
-        if len(self.data) < 0x40:
-            return None
-        offset = self.data[0x34] & 0xFC
+    def _device_control(self, lowest: int) -> int | None:
+        offset = self.data[0x34] & 0xFC if len(self.data) >= 0x40 else 0
         for _ in range(_MOST_CAPABILITIES):
             if offset < 0x40 or offset + 10 > len(self.data):
-                return None
+                break
             if self.data[offset] == _EXPRESS:
-                return int.from_bytes(self.data[offset + 8 : offset + 10], "little")
+                return 128 << (int.from_bytes(self.data[offset + 8 : offset + 10], "little") >> lowest & 7)
             offset = self.data[offset + 1] & 0xFC
         return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.topology.draw import Branch, Card, Domain, places_of
@@ -97,14 +98,14 @@ def picture(
     *,
     rails: Collection[RdmaPort] = (),
     tcp: str = "",
-    slots: Mapping[str, Sequence[str]] | None = None,
+    slots: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Picture:
     """The drawing of one node.
 
     marks: by PCI address, card's address without function, RDMA device, interface or slot
     rails: ports for the GPUs' traffic; tcp: the interface of the TCP side; slots: empty slots by switch's key
     """
-    return _PictureLayout(topology, marks, set(rails), tcp, slots or {}).whole()
+    return _PictureLayout(topology, marks, set(rails), tcp, slots).whole()
 
 
 class _PictureLayout:
@@ -117,9 +118,9 @@ class _PictureLayout:
         slots: Mapping[str, Sequence[str]],
     ) -> None:
         self.topology, self.marks, self.rails, self.tcp, self.slots = topology, marks, rails, tcp, slots
-        self.devices = {device.key: device for device in topology.pci}
-        self.places = SwitchPlaces(topology.switches)
-        self.domains = places_of(topology, self._matters).domains
+        above = SwitchPlaces(topology.switches).above
+        # a card behind a switch without a port or an interface is a fault; elsewhere nobody misses it
+        self.domains = places_of(topology, lambda nic: bool(nic.ports or nic.interfaces or above(nic.key))).domains
         switches = [branch for domain in self.domains for branch in domain.branches if branch.switch]
         self.width = COLUMN_W + 2 * PAD * (max(map(_depth, switches), default=1) - 1)
         self.result = Picture()
@@ -147,7 +148,7 @@ class _PictureLayout:
                 height, key = self._gpu(part, x + STUB, y), part.key
             else:
                 height, key = self._card(part, x + STUB, y, self.width - STUB), part.key
-            last, words = y + HEAD_H // 2, _link(self.devices[key]) if key in self.devices else ""
+            last, words = y + HEAD_H // 2, _link(self.topology.devices.get(key))
             self.result.wires.append(CableLine(x1=spine, y1=last, x2=x + STUB, y2=last, words=words))
             y += height + GAP * 2
         self.result.wires.append(CableLine(x1=spine, y1=PAD + CPU_H, x2=spine, y2=last))
@@ -173,17 +174,15 @@ class _PictureLayout:
             self._empty(name, x + PAD + number % _PER_ROW * (SLOT_W + GAP), inner + number // _PER_ROW * (GPU_H + GAP))
         inner += -(-len(free) // _PER_ROW) * (GPU_H + GAP)
         height = inner - y + PAD - GAP
-        device = self.devices.get(switch.key)
-        part = part_name(device.vendor, device.device) if device else ""
         lines = (f"PCIe switch {switch.address}", _link(switch))
-        title = f"upstream port {switch.address} {part}, {_link(switch)}"
+        title = f"upstream port {switch.address} {part_name(self.topology.devices.get(switch.key))}, {_link(switch)}"
         mark = self.marks.get(switch.address)
         self.result.boxes.insert(place, Box(x, y, width, height, "switch", lines, title, mark))
         return height
 
     def _gpu(self, gpu: Gpu, x: int, y: int) -> int:
         """Returns its height."""
-        slot = self.devices[gpu.key].slot
+        slot = self.topology.devices[gpu.key].slot
         where = f"slot {slot}" if slot else short_address(gpu.address)
         title = f"{gpu.name or 'GPU'} at {gpu.address}, {_link(gpu)}{f', slot {slot}' if slot else ''}"
         lines = (f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?", "lost" if gpu.lost else where)
@@ -198,7 +197,7 @@ class _PictureLayout:
         height = CARD_HEAD + PORT_H * max(1, len(lines)) + 6
         slot = f"slot {first.slot}" if first.slot else ""
         head = f"{self._role(nic)}{slot and f' in {slot}'}  {short_address(address)}"
-        title = f"{part_name(first.vendor, first.device)} at {address}, {_link(first)}{slot and f', {slot}'}"
+        title = f"{part_name(first)} at {address}, {_link(first)}{slot and f', {slot}'}"
         mark = self.marks.get(address) or self.marks.get(first.address)
         self.result.boxes.append(Box(x, y, width, height, "card", (head,), title, mark))
         x, y = x + PAD, y + CARD_HEAD + PORT_H // 2
@@ -234,10 +233,6 @@ class _PictureLayout:
         mark, lines, title = self.marks.get(f"slot {name}"), (f"slot {name}", "empty"), f"slot {name}: nothing in it"
         self.result.boxes.append(Box(x, y, SLOT_W, GPU_H, "slot", lines, title, mark))
 
-    def _matters(self, nic: Card) -> bool:
-        """Has a port or an interface, or is behind a switch, where a card without either is a fault."""
-        return bool(nic.ports or nic.interfaces or self.places.above(nic.key))
-
 
 _DOTS = {PortFault.NO_LINK: "down", PortFault.UNREAD: "old"}
 
@@ -272,8 +267,10 @@ def short_address(address: str) -> str:
     return address.removeprefix("0000:")
 
 
-def _link(end: Switch | Gpu | PciDevice) -> str:
+def _link(end: Switch | Gpu | PciDevice | None) -> str:
     """Of its link, or of what that can do where the link itself was not read."""
+    if end is None:
+        return ""
     link, can = (end.link, "") if end.link.width else (end.link_max, "can ")
     speed = f"{link.speed_gts:g} GT/s " if link.speed_gts else ""
     return f"{can}{speed}x{link.width}" if link.width else ""
@@ -343,8 +340,6 @@ def _box(box: Box, now: LiveState | None) -> Box:
 
 
 def _port(port: Port, now: LiveState | None) -> Port:
-    if now is None:
-        return port
-    if now.state == "up" and port.state in _NOT_BY_LINK:
+    if now is None or (now.state == "up" and port.state in _NOT_BY_LINK):
         return port
     return replace(port, state=_DOT.get(now.state, port.state), detail=now.words or port.detail)

@@ -35,13 +35,12 @@ def find_rdma_ports(
 ) -> tuple[RdmaPort, ...]:
     """Every port of every RDMA device, in natural order of device names (mlx5_2 before mlx5_10)."""
     by_key = {device.key: device for device in devices}
-    ports: list[RdmaPort] = []
-    for name, key in rdma_functions(snapshot, devices).items():
-        folder = snapshot.realpath(f"{_CLASS}/{name}")
-        indices = (small_number(port) for port in snapshot.names(f"{folder}/ports"))
-        ports += (
-            _port(snapshot, name, folder, index, by_key.get(key), interfaces, places) for index in indices if index >= 0
-        )
+    ports = [
+        _port(snapshot, name, index, by_key.get(key), interfaces, places)
+        for name, key in rdma_functions(snapshot, devices).items()
+        for index in map(small_number, snapshot.names(f"{_CLASS}/{name}/ports"))
+        if index >= 0
+    ]
     return tuple(sorted(ports, key=lambda port: (natural(port.device), port.port)))
 
 
@@ -53,12 +52,12 @@ def natural(name: str) -> tuple[tuple[str, int], ...]:
 def _port(
     snapshot: Snapshot,
     name: str,
-    folder: str,
     port: int,
     function: PciDevice | None,
     interfaces: Sequence[Interface],
     places: SwitchPlaces,
 ) -> RdmaPort:
+    folder = snapshot.realpath(f"{_CLASS}/{name}")
     here = f"{folder}/ports/{port}"
     rate = _RATE.match(snapshot.text(f"{here}/rate"))
     gids = tuple(_gids(snapshot, here))
@@ -94,8 +93,7 @@ def _word(text: str) -> str:
 
 def _gids(snapshot: Snapshot, port: str) -> Iterator[Gid]:
     """The filled slots of a GID table, in order of index; reading an empty slot's type fails with EINVAL."""
-    indices = sorted(small_number(name) for name in snapshot.names(f"{port}/gids"))
-    for index in indices:
+    for index in sorted(map(small_number, snapshot.names(f"{port}/gids"))):
         gid = snapshot.text(f"{port}/gids/{index}").lower() if index >= 0 else _EMPTY
         if gid != _EMPTY and _GID.fullmatch(gid):
             yield Gid(
@@ -112,11 +110,7 @@ def _were_gids_read(snapshot: Snapshot, port: str) -> bool:
 
 
 def _netdev(
-    gids: Sequence[Gid],
-    function: PciDevice | None,
-    port: int,
-    snapshot: Snapshot,
-    interfaces: Sequence[Interface],
+    gids: Sequence[Gid], function: PciDevice | None, port: int, snapshot: Snapshot, interfaces: Sequence[Interface]
 ) -> str:
     """The net device of a port: what its GIDs name, else the interface of the same PCI function and port number; of
     ports that are one device (mlx5's LAG), their bond.

@@ -74,10 +74,9 @@ def all_reduce_s(traffic: Traffic, batch: int) -> float:
 
 def decode_speed(traffic: Traffic, batch: int) -> Speed:
     """Predicted decode speed of the reference gang at one of BATCHES."""
-    if traffic is Traffic.RAILS:
-        return Speed(batch, _MEASURED_RIGHT[batch], 0, "measured by the articles")
-    if traffic is Traffic.TCP:
-        return Speed(batch, _MEASURED_WRONG[batch], 0, "measured by the articles")
+    if traffic in (Traffic.RAILS, Traffic.TCP):
+        measured = _MEASURED_RIGHT if traffic is Traffic.RAILS else _MEASURED_WRONG
+        return Speed(batch, measured[batch], 0, "measured by the articles")
     step_right = batch / _MEASURED_RIGHT[batch]
     compute = step_right - _ALL_REDUCES * _ALL_REDUCE_RIGHT_S[batch]
     step = compute + _ALL_REDUCES * all_reduce_s(traffic, batch)
@@ -124,9 +123,8 @@ def price(traffic: Traffic, layout: Layout | None = None) -> str:
         if now.tokens_per_s < right.tokens_per_s * 0.97:
             requests = "1 request" if batch == 1 else f"{batch} requests"
             parts.append(f"at {requests}: about {now.tokens_per_s:.0f} instead of {right.tokens_per_s:.0f} tokens/s")
-    basis = decode_speed(traffic, BATCHES[0]).basis
-    spread = decode_speed(traffic, BATCHES[0]).spread_percent
-    sure = f"{basis}, ±{spread} %" if spread else basis
+    first = decode_speed(traffic, BATCHES[0])
+    sure = f"{first.basis}, ±{first.spread_percent} %" if first.spread_percent else first.basis
     if not parts:
         return f"less than 3 % of decode speed by the model ({sure}: {PRICED_ON})"
     return f"decoding {', '.join(parts)} ({sure}: {PRICED_ON})"

@@ -1,5 +1,5 @@
-"""What a snapshot tells of itself: what a text that somebody pasted states without a place in the PCI tree, and what was
-not read although it is there, by what rests on it.
+"""What a snapshot tells of itself: what a text that somebody pasted states without a place in the PCI tree, and what
+was not read although it is there, by what rests on it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ def stated_of(snapshot: Snapshot) -> Stated | None:
     if not raw:
         return None
     rows = raw.get("rows")
+    rows = rows if isinstance(rows, (list, tuple)) else ()
     return Stated(
         heads=_texts(raw.get("heads")),
         names=tuple((str(head), str(name)) for head, name in part(raw, "names").items()),
         columns=_texts(raw.get("columns")),
         rows=tuple(
             (str(row[0]), _texts(row[1]), _texts(row[2]))
-            for row in (rows if isinstance(rows, (list, tuple)) else ())
+            for row in rows
             if isinstance(row, (list, tuple)) and len(row) == 3
         )[:_MOST],
     )
@@ -102,8 +103,7 @@ def find_unread(
     rdma: {RDMA device: key of its PCI function}
     """
     found = [*_pasted(snapshot), *_failed(snapshot), *_functions(snapshot), *_domains(snapshot, devices)]
-    for port in ports:
-        found += _gids(snapshot, port)
+    found += (one for port in ports for one in _gids(snapshot, port))
     if snapshot.nvml.get("error") != NOT_RECORDED:  # a look of ours asks for all of it
         found += [*_network(snapshot), *_rdma(snapshot, rdma, ports)]
         found += [*_nvml(snapshot.nvml), *_gpus(snapshot.nvml, devices)]
@@ -112,11 +112,9 @@ def find_unread(
 
 def _pasted(snapshot: Snapshot) -> Iterator[NotRead]:
     """Everything that a text which somebody pasted does not tell."""
-    if said := pasted(snapshot):
-        told = said.get("areas")
-        for area in Area:
-            if area.name not in (told if isinstance(told, (list, tuple)) else ()):
-                yield NotRead(area, TEXT, _UNCOLLECTED)
+    told = _texts(pasted(snapshot).get("areas"))
+    areas = [area for area in Area if area.name not in told] if pasted(snapshot) else []
+    yield from (NotRead(area, TEXT, _UNCOLLECTED) for area in areas)
 
 
 def _failed(snapshot: Snapshot) -> Iterator[NotRead]:
@@ -193,15 +191,11 @@ def _gids(snapshot: Snapshot, port: RdmaPort) -> Iterator[NotRead]:
 
 
 def _nvml(nvml: Mapping[str, Any]) -> Iterator[NotRead]:
-    errors = nvml.get("errors")
+    count, errors = "nvmlDeviceGetCount", part(nvml, "errors")
     if nvml.get("unread"):
         yield NotRead(Area.GPUS, "NVML", str(nvml["unread"]))
-    elif nvml.get("error"):
-        return
-    elif isinstance(errors, Mapping) and "nvmlDeviceGetCount" in errors:
-        yield NotRead(Area.GPUS, "nvmlDeviceGetCount", str(errors["nvmlDeviceGetCount"]))
-    elif not isinstance(nvml.get("devices"), (list, tuple)):
-        yield NotRead(Area.GPUS, "nvmlDeviceGetCount", _UNCOLLECTED)
+    elif not nvml.get("error") and (count in errors or not isinstance(nvml.get("devices"), (list, tuple))):
+        yield NotRead(Area.GPUS, count, str(errors.get(count, _UNCOLLECTED)))
 
 
 def _gpus(nvml: Mapping[str, Any], devices: Sequence[PciDevice]) -> Iterator[NotRead]:

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import PciDevice, Switch, Topology
-from orchestrator.topology.pci import XML_ROOT, bridges_above, card, config_space, number, sort_key
+from orchestrator.model.topology import PciDevice, PcieLink, Switch, Topology
+from orchestrator.topology.pci import XML_ROOT, bridges_above, card, config_space, number, slots, sort_key
 
 _BROADCOM = 0x1000
 _PEX_GEN4, _PEX_GEN5 = 0xC010, 0xC030
@@ -29,20 +29,16 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
     keys: set[str] = set()
     for device in devices:
         above = bridges_above(device.key)
-        if device.is_bridge and above and _could_be_upstream(above[0], by_key):
-            keys.update(_upstream_ports([*reversed(above), device.key]))
-        elif not device.is_bridge:
-            keys.update(_upstream_ports(list(reversed(above))))
+        if not device.is_bridge or (above and (above[0] not in by_key or by_key[above[0]].is_bridge)):
+            down = [*reversed(above), *[device.key] * device.is_bridge]
+            keys |= {down[place] for place in range(1, len(down) - 1, 2)}  # every second, where a bridge follows
     ways = [bridges_above(key) for key in serving]
     keys -= {port for way in ways for port in way[::2]}
     keys |= {upstream for way in ways for upstream in way[1::2]}
-    keys = _worth_naming(keys, devices, serving) | _written_by_nccl(devices)
-    switches = [_switch(key, by_key, keys) for key in keys]
+    keys = _worth_naming(keys, devices, serving)
+    keys |= {device.key for device in devices if device.is_bridge and device.key.startswith(XML_ROOT)}
+    switches = [_switch(key, by_key.get(key), keys) for key in keys]
     return merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
-
-
-def _written_by_nccl(devices: Sequence[PciDevice]) -> set[str]:
-    return {device.key for device in devices if device.is_bridge and device.key.startswith(XML_ROOT)}
 
 
 def upstream_ports_above(key: str) -> tuple[str, ...]:
@@ -63,27 +59,15 @@ def _worth_naming(keys: Collection[str], devices: Sequence[PciDevice], serving: 
     return {key for key in keys if key in used or len(downstream.get(key, ())) > 1}
 
 
-def _could_be_upstream(key: str, by_key: Mapping[str, PciDevice]) -> bool:
-    return key not in by_key or by_key[key].is_bridge
-
-
-def _upstream_ports(bridges: Sequence[str]) -> list[str]:
-    """Of bridges from the root down: every second one, where another bridge follows."""
-    return [bridges[index] for index in range(1, len(bridges) - 1, 2)]
-
-
-def _switch(key: str, by_key: Mapping[str, PciDevice], keys: Iterable[str]) -> Switch:
-    device = by_key.get(key)
-    above = next((bridge for bridge in upstream_ports_above(key) if bridge in keys), "")
-    if device is None:  # its own files are missing; what lies below it still shows it
-        return Switch(key=key, address=key.rpartition("/")[2].lower(), numa_node=-1, parent_switch=above)
+def _switch(key: str, device: PciDevice | None, keys: Iterable[str]) -> Switch:
+    """device: None where its own files are missing; what lies below it still shows it"""
     return Switch(
         key=key,
-        address=device.address,
-        numa_node=device.numa_node,
-        parent_switch=above,
-        link=device.link,
-        link_max=device.link_max,
+        address=key.rpartition("/")[2].lower(),
+        numa_node=device.numa_node if device else -1,
+        parent_switch=next((bridge for bridge in upstream_ports_above(key) if bridge in keys), ""),
+        link=device.link if device else PcieLink(),
+        link_max=device.link_max if device else PcieLink(),
     )
 
 
@@ -142,8 +126,7 @@ def empty_slots(topology: Topology, snapshot: Snapshot) -> Mapping[str, tuple[st
         if device.is_bridge
     }
     found: dict[str, list[str]] = {}
-    for name in snapshot.names("/sys/bus/pci/slots"):
-        address = snapshot.text(f"/sys/bus/pci/slots/{name}/address").lower()
+    for name, address in slots(snapshot).items():
         bus = number(address.split(":")[1], 16) if address.count(":") == 2 else 0
         if bus in owners and bus and address not in occupied:
             found.setdefault(owners[bus], []).append(name)
@@ -169,8 +152,7 @@ def homes(topology: Topology, places: SwitchPlaces) -> Mapping[str, str]:
 
 def slotted_switches(topology: Topology, places: SwitchPlaces) -> tuple[Switch, ...]:
     """The switches among `homes`, in order of address."""
-    found = set(homes(topology, places).values())
-    return tuple(switch for switch in topology.switches if switch.key in found)
+    return tuple(switch for switch in topology.switches if switch.key in homes(topology, places).values())
 
 
 def make(device: PciDevice | None) -> tuple[int, int]:
@@ -194,8 +176,7 @@ def _on_cards(topology: Topology, places: SwitchPlaces) -> set[str]:
 
 def emulated_switches(topology: Topology) -> set[str]:
     """Keys of the switches that a hypervisor made up."""
-    devices = {device.key: device for device in topology.pci}
-    return {switch.key for switch in topology.switches if make(devices.get(switch.key)) in _EMULATED}
+    return {switch.key for switch in topology.switches if make(topology.devices.get(switch.key)) in _EMULATED}
 
 
 def _cards_behind(topology: Topology, places: SwitchPlaces) -> dict[str, set[str]]:
@@ -212,7 +193,7 @@ def _known_to_have_slots(
     topology: Topology, behind: Mapping[str, set[str]], gpus: set[str], several: set[str]
 ) -> set[str]:
     """The outermost switches of a make of which one has a GPU and another card behind it."""
-    devices = {device.key: device for device in topology.pci}
+    devices = topology.devices
     mixed = {
         make(devices.get(key))
         for key, cards in behind.items()

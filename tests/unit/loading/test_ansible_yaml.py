@@ -167,8 +167,8 @@ WRONG = {
     "unknown tag": ("gangs: !python/object:os.system {}\n", "hosts.yml:1", "not valid YAML"),
     "misspelt section": ("gangs:\n  childern: {}\n", "hosts.yml:2: gangs/childern", "not a section"),
     "hosts as a list": ("gangs:\n  hosts:\n    - a\n", "hosts.yml:2: gangs/hosts", "a list"),
-    "a number for a host": ("gangs:\n  hosts:\n    1:\n", "hosts.yml:3: gangs/hosts/1", "a number"),
-    "a truth value for a group": ("yes:\n  hosts: {}\n", "hosts.yml:1: True", "a truth value"),
+    "a number for a host": ("gangs:\n  hosts:\n    1:\n", "hosts.yml:3: gangs/hosts/1", "host name 1; wanted a text"),
+    "a truth value for a group": ("yes:\n  hosts: {}\n", "hosts.yml:1: True", "group name True; wanted"),
     "a group below itself": (
         "a: {children: {b: {children: {a: }}}}\n",
         "hosts.yml:1: a/children/b/children/a",

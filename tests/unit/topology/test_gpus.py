@@ -8,7 +8,8 @@ import pytest
 from tests.support.machine_files import MachineFiles
 
 from orchestrator.model.topology import Gpu, GpuProcess
-from orchestrator.topology.build import AcceleratorClass, BuildOptions, build
+from orchestrator.topology.build import build
+from orchestrator.topology.gpus import AcceleratorClass
 
 LOST = {"nvmlDeviceGetHandleByIndex": "NVMLError_GpuIsLost: GPU is lost"}
 
@@ -85,7 +86,7 @@ def test_other_accelerators_count_where_the_caller_says_so() -> None:
     for bus in (0x10, 0x20):
         files.function(files.root_port(bus), f"0000:{bus + 1:02x}:00.0", ("0x1bcf", "0x001c", "0x0b4000", "0x0001"))
     assert gpus(files) == ()
-    options = BuildOptions(accelerators=(AcceleratorClass(0x0B40, 0x1BCF),))
+    options = (AcceleratorClass(0x0B40, 0x1BCF),)
     found = build(files.snapshot(nvml={"error": "not recorded"}), options).gpus
     assert [(gpu.index, gpu.address) for gpu in found] == [(0, "0000:11:00.0"), (1, "0000:21:00.0")]
 

@@ -16,15 +16,16 @@ from orchestrator.model.snapshot import Snapshot, snapshot_from_json
 from orchestrator.model.topology import PathType, Topology
 from orchestrator.node.look.hardware import read_rdma
 from orchestrator.node.look.reading import SnapshotReader
-from orchestrator.topology.build import AcceleratorClass, BuildOptions, build
+from orchestrator.topology.build import build
 from orchestrator.topology.distance import Bandwidths, Distances, gpu_groups
 from orchestrator.topology.draw import tree
+from orchestrator.topology.gpus import AcceleratorClass
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.paths import matrix, shape
 from orchestrator.topology.pci import bridges_above, nic_cards
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"
-VECTOR_ENGINES = BuildOptions(accelerators=(AcceleratorClass(0x0B40, 0x1BCF),))
+VECTOR_ENGINES = (AcceleratorClass(0x0B40, 0x1BCF),)
 
 
 def recorded(name: str) -> Path:

@@ -17,8 +17,8 @@ from orchestrator.doctor.steps.recordings import discover_inventory, examine_giv
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError, Exit, InputError
 from orchestrator.model.topology import Topology
-from orchestrator.topology.build import AcceleratorClass, BuildOptions
 from orchestrator.topology.draw import TreeLine, summary, topology_json, tree
+from orchestrator.topology.gpus import NVIDIA_GPUS, AcceleratorClass, Accelerators
 from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.paths import counted, matrix
 
@@ -84,16 +84,16 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _discover(args: argparse.Namespace, screen: Screen) -> Examination:
-    options = build_options(args)
+    chosen = accelerators(args)
     if args.saved:
         named = given(args.saved).only(args.node, " ".join(args.saved))
         if named.words and not args.json:
             (screen.say if args.matrix else screen.verbatim)(printable(f"recognised: {named.words}"))
-        return examine_given(named, options, redact=args.redact)
+        return examine_given(named, chosen, redact=args.redact)
     inventory = open_inventory(args, screen)
     count = len(chosen_nodes(inventory.nodes, args.node, inventory.path))
     with patience(screen, f"inspecting {count} node{'s' if count > 1 else ''}"):
-        return discover_inventory(inventory, args.node, options, redact=args.redact)
+        return discover_inventory(inventory, args.node, chosen, redact=args.redact)
 
 
 def document(seen: Examination) -> dict[str, Any]:
@@ -177,9 +177,9 @@ def add_accelerators(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def build_options(args: argparse.Namespace) -> BuildOptions:
+def accelerators(args: argparse.Namespace) -> Accelerators:
     """What --accelerator adds to NVIDIA's GPUs. Raises InputError for anything but two hex numbers."""
-    return BuildOptions(accelerators=(*BuildOptions().accelerators, *map(_accelerator, args.accelerator)))
+    return (*NVIDIA_GPUS, *map(_accelerator, args.accelerator))
 
 
 def _accelerator(text: str) -> AcceleratorClass:

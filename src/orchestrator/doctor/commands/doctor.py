@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.doctor.commands.discover import add_accelerators, build_options, show_failure, show_node
+from orchestrator.doctor.commands.discover import accelerators, add_accelerators, show_failure, show_node
 from orchestrator.doctor.netplan import BOND_FILE, NodeFiles, lacking
 from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.model.chosen import no_such
@@ -183,7 +183,7 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
         seen = given(args.saved).only(args.node, "--node")
         if seen.words and not args.json:
             screen.out.print(printable(f"recognised: {seen.words}"))
-        return examine_given(seen, build_options(args), accept=args.accept)
+        return examine_given(seen, accelerators(args), accept=args.accept)
     from orchestrator.cli.progress import patience
     from orchestrator.doctor.steps.doctor import examine_inventory
 

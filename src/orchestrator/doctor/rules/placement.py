@@ -116,7 +116,7 @@ def gpu_other_maker(node: Node) -> Iterator[Finding]:
         found = [one for one in node.topology.pci if (one.vendor, one.class_code >> 8) == (vendor, kind)]
         if count >= _FEWEST:
             yield note(
-                f"{count} accelerators ({part_name(vendor, found[0].device)}) are not counted as GPUs",
+                f"{count} accelerators ({part_name(found[0])}) are not counted as GPUs",
                 *(f"/sys/bus/pci/devices/{one.address}/class = {one.class_code:#08x}" for one in found[:4]),
                 effect="their place in the PCIe tree is not checked; the engine needs NVIDIA GPUs",
                 fix=f"for a recorded machine, add `--accelerator {vendor:04x}:{kind:04x}`",
@@ -390,7 +390,7 @@ _NETWORK_CLASS = 0x02
 
 
 def _silent_words(device: PciDevice) -> str:
-    name = part_name(device.vendor, device.device)
+    name = part_name(device)
     return f"{device.address}: {name}, driver = {device.driver or 'none'}, no RDMA device"
 
 

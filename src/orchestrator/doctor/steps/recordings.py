@@ -29,7 +29,8 @@ from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader
 from orchestrator.records.documents import write_whole
 from orchestrator.remote.fleet import Fleet
-from orchestrator.topology.build import BuildOptions, build
+from orchestrator.topology.build import build
+from orchestrator.topology.gpus import NVIDIA_GPUS, Accelerators
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.pasted.read import FORMS, read_pasted
 from orchestrator.topology.rdma import natural
@@ -281,7 +282,7 @@ def _of_text(node: str, file: str) -> Given:
 
 
 def examine_given(
-    seen: Given, options: BuildOptions | None = None, *, accept: Collection[str] = (), redact: bool = False
+    seen: Given, accelerators: Accelerators = NVIDIA_GPUS, *, accept: Collection[str] = (), redact: bool = False
 ) -> Examination:
     """The doctor on what --from named. Without an inventory all of it is taken for one gang, each node of which wants
     the GPUs that it shows. redact: under pseudonyms, nodes' names too"""
@@ -290,7 +291,7 @@ def examine_given(
     topologies = {
         names[name]: replace(seen.topologies[name], node=names[name])
         if name in seen.topologies
-        else build(one, options)
+        else build(one, accelerators)
         for name, one in hidden.items()
     }
     check_accept(accept, topologies)
@@ -309,7 +310,7 @@ def examine_given(
 
 
 def discover_inventory(
-    inventory: Inventory, only: Sequence[str] = (), options: BuildOptions | None = None, *, redact: bool = False
+    inventory: Inventory, only: Sequence[str] = (), accelerators: Accelerators = NVIDIA_GPUS, *, redact: bool = False
 ) -> Examination:
     """Inspect every node of an inventory (or those named) over connections of its own, without the paths between them.
 
@@ -320,7 +321,7 @@ def discover_inventory(
         looked = look(fleet, nodes)
     seen = redacted(looked.values) if redact else looked.values
     snapshots = {snapshot.node: snapshot for snapshot in seen.values()}
-    topologies = {name: build(snapshot, options) for name, snapshot in snapshots.items()}
+    topologies = {name: build(snapshot, accelerators) for name, snapshot in snapshots.items()}
     specs = (_renamed(node, seen[node.name].node) for node in nodes if node.name in seen)
     return diagnose(cluster_of(specs, topologies, snapshots), looked.failures)
 

@@ -69,6 +69,25 @@ class _Function:
     def files(self) -> dict[str, str]:
         return {name: text for name, text in self.details.items() if name in _FILES}
 
+    @property
+    def ids(self) -> tuple[int, int]:
+        """(vendor, device), 0 for what is not known by name."""
+        if match := _IDS.search(self.words):
+            return int(match[1], 16), int(match[2], 16)
+        vendor = next((number for name, number in _VENDORS.items() if self.words.startswith(name)), 0)
+        nameless = re.search(r" Device ([0-9a-f]{4})\b", self.words)
+        return vendor, int(nameless[1], 16) if nameless else device_called(vendor, self.words)
+
+    @property
+    def kind(self) -> str:
+        """The class as sysfs has it. A tree says what a function is by its name only."""
+        if self.code or self.below:
+            return f"0x{self.code}00" if self.code else _BRIDGE
+        if self.ids[0] == _NVIDIA and not re.search(r"Audio|USB|UCSI|Switch|Bridge|BlueField", self.words):
+            return "0x030200"
+        network = re.search(r"Ethernet|Infiniband|Network Connection|NetXtreme|ConnectX|MT\d{4,5}", self.words)
+        return "0x020000" if network and not re.search(r"DMA|Management|SoC", self.words) else "0x000000"
+
     def learn(self, text: str) -> None:
         """Out of a line below it."""
         told = _DETAIL.match(text)
@@ -158,7 +177,7 @@ def _facts(form: str, found: _Functions, roots: set[str]) -> Iterator[PastedFact
     keys = _keys(found, roots) if form != LIST else {}
     for address, key in keys.items():
         _tell(facts, key, found[address])
-    gpus = [one for one in found.values() if _code(one)[:6] in ("0x0302", "0x0300") and _ids(one.words)[0] == _NVIDIA]
+    gpus = [one for one in found.values() if one.kind[:6] in ("0x0302", "0x0300") and one.ids[0] == _NVIDIA]
     facts.gpus = [_gpu(index, one) for index, one in enumerate(sorted(gpus, key=lambda one: sort_key(one.address)))]
     told = {path.rpartition("/")[2] for path in facts.files}
     facts.areas = {area for name, area in _AREAS.items() if name in told}
@@ -190,13 +209,9 @@ def _gpu(index: int, one: _Function) -> dict[str, Any]:
     return {**said, "link": {"width": now, "max_width": most}} if now and most else said
 
 
-def _code(one: _Function) -> str:
-    return f"0x{one.code}00" if one.code else _BRIDGE if one.below else _class(one.words, _ids(one.words)[0])
-
-
 def _tell(facts: PastedFacts, key: str, one: _Function) -> None:
-    vendor, device = _ids(one.words)
-    told = {**one.files, "vendor": f"0x{vendor:04x}", "device": f"0x{device:04x}", "class": _code(one)}
+    vendor, device = one.ids
+    told = {**one.files, "vendor": f"0x{vendor:04x}", "device": f"0x{device:04x}", "class": one.kind}
     if acs := one.details.get("acs"):
         told["config"] = _config(acs)
     facts.files |= {f"{key}/{name}": text for name, text in told.items()}
@@ -204,23 +219,6 @@ def _tell(facts: PastedFacts, key: str, one: _Function) -> None:
         facts.links[f"{key}/driver"] = f"/sys/bus/pci/drivers/{driver}"
     if slot := one.details.get("slot"):
         facts.files[f"/sys/bus/pci/slots/{slot}/address"] = one.address.rpartition(".")[0]
-
-
-def _ids(words: str) -> tuple[int, int]:
-    """(vendor, device), 0 for what is not known by name."""
-    if match := _IDS.search(words):
-        return int(match[1], 16), int(match[2], 16)
-    vendor = next((number for name, number in _VENDORS.items() if words.startswith(name)), 0)
-    nameless = re.search(r" Device ([0-9a-f]{4})\b", words)
-    return vendor, int(nameless[1], 16) if nameless else device_called(vendor, words)
-
-
-def _class(words: str, vendor: int) -> str:
-    """Of a function in a tree, which says what it is by its name only."""
-    if vendor == _NVIDIA and not re.search(r"Audio|USB|UCSI|Switch|Bridge|BlueField", words):
-        return "0x030200"
-    network = re.search(r"Ethernet|Infiniband|Network Connection|NetXtreme|ConnectX|MT\d{4,5}", words)
-    return "0x020000" if network and not re.search(r"DMA|Management|SoC", words) else "0x000000"
 
 
 def _config(acs: str) -> str:

@@ -1,15 +1,24 @@
-"""A pasted text as snapshots, one a machine: its sections are recognised, and put together by whose they are."""
+"""A pasted text as snapshots, one a machine: its sections are recognised, and put together by whose they are.
+
+NCCL's log (NCCL_DEBUG=INFO) names its hosts itself. It has devices, and the tree that its GRAPH lines print
+(src/graph/topo.cc, ncclTopoPrint): each rank prints what is left after NCCL has cut the node into halves, so the trees
+of all ranks together are the node's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.engines.nccl_log import opened
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
-from orchestrator.topology.pasted import lspci, matrix, nccl, tools
-from orchestrator.topology.pasted.facts import PastedFacts, lines_of
+from orchestrator.model.topology import Area
+from orchestrator.topology.pasted import lspci, tools
+from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
+from orchestrator.topology.pci import XML_ROOT, sort_key
 from orchestrator.topology.stated import PASTED
 
 FORMS = (
@@ -39,9 +48,9 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
     machines: list[_PastedMachine] = []
     for file, text in texts.items():
         lines = lines_of(text)
-        parts = [*nccl.read(lines)]
+        parts = [*_logged(lines)]
         for own in collected((line.node, line) for line in lines).values():  # pdsh mixes those of several
-            parts += (*matrix.read(own), *lspci.read(own), *tools.read(own))
+            parts += (*tools.read(own), *lspci.read(own))
         _put_together(file, sorted(parts, key=lambda part: part.line), machines)
     taken: dict[str, Snapshot] = {}
     for machine in machines:
@@ -93,3 +102,120 @@ def _of_other_gpus(trees: Sequence[PastedFacts], parts: Sequence[PastedFacts]) -
     """Trees with more or fewer GPUs than the rest tells of: which is which can't be told."""
     told = {gpu["index"] for part in parts if part not in trees for gpu in part.gpus}
     return [part for part in trees if told and part.gpus and len(part.gpus) != len(told)]
+
+
+_NCCL_LOG = "NCCL's log"
+_LINE = re.compile(
+    r"(?:^|.{0,256}?[\s\]|:])(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?P<who>\d{1,10}:\d{1,10}) \[-?\d{1,4}\] (?:\S{1,64} )?"
+    r"NCCL INFO (?P<words>.*)"
+)
+_CPU = re.compile(r"CPU/(?:[0-9a-f]+-)?([0-9a-f]{1,16}) \(")
+_NODE = re.compile(
+    r"(?P<indent>\s*)\+ (?P<link>[A-Z0-9]{2,4})\[(?P<gbs>\d{1,5}(?:\.\d{1,6})?)\] - "
+    r"(?P<kind>[A-Z]{3})/(?:[0-9a-f]{1,4}-)?(?P<id>[0-9a-fA-F]{1,16})(?: \((?P<ids>[0-9a-f]{1,16})\))?"
+)
+_PORT = re.compile(r"\b([A-Za-z][\w.@-]{0,63}:\d{1,2})/(RoCE|IB)\b")
+_INTERFACE = re.compile(r"\[\d{1,3}\]([A-Za-z][\w.@-]{0,15}):")
+_IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+_CLASSES = {"PCI": "0x060400", "GPU": "0x030200", "NIC": "0x020000"}
+_MOST_FUNCTIONS = 1024
+
+
+@dataclass
+class _LoggedHost:
+    """above: by who prints, (column, path) of the CPU and what hangs below it, down to the last line; functions: (kind,
+    ids) by path; net: of each of NCCL's devices the path of its card, and GB/s; opened: what it says of RDMA devices;
+    layers: the link layer of each port"""
+
+    line: Line
+    above: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    functions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    net: dict[int, tuple[str, float]] = field(default_factory=dict)
+    opened: dict[str, None] = field(default_factory=dict)
+    layers: dict[str, str] = field(default_factory=dict)
+    sockets: dict[str, None] = field(default_factory=dict)
+
+    def paths(self, kind: str) -> list[str]:
+        return [path for path, (own, _) in self.functions.items() if own == kind]
+
+
+def _logged(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    """The nodes whose ranks wrote the lines."""
+    hosts: dict[str, _LoggedHost] = {}
+    for line in lines:
+        match = _LINE.match(line.text) if "NCCL INFO " in line.text else None
+        if match is None or len(hosts) > _MOST_FUNCTIONS:
+            continue
+        host = hosts.setdefault(match["host"], _LoggedHost(line))
+        _take(host, match["who"], match["words"])
+    for name, host in hosts.items():
+        if host.paths("GPU") or host.layers or host.sockets:
+            yield _facts(name, host)
+
+
+def _take(host: _LoggedHost, who: str, words: str) -> None:
+    if match := _CPU.match(words):
+        host.above[who] = [(-1, f"{XML_ROOT}cpu{match[1]}")]
+    elif (match := _NODE.match(words)) and who in host.above:
+        _node(host, who, match)
+    elif words.startswith("NET/IB"):
+        host.opened.setdefault(words)
+        host.layers |= dict(_PORT.findall(words))
+    elif words.startswith("NET/Socket : Using"):
+        host.sockets |= dict.fromkeys(_INTERFACE.findall(words))
+
+
+def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
+    """Deeper columns hang below; what an NVLink or the way between sockets leads to stands elsewhere in the tree."""
+    column = len(match["indent"])
+    chain = host.above[who] = [one for one in host.above[who] if one[0] < column]
+    path = chain[-1][1]
+    if match["kind"] == "NET" and match["link"] == "NET":
+        host.net.setdefault(int(match["id"][-4:], 16), (path, float(match["gbs"])))
+    elif match["link"] == "PCI" and match["kind"] in _CLASSES:
+        own = f"{path}/{_address(match['id'])}"
+        if len(host.functions) < 2 * _MOST_FUNCTIONS:
+            ids = {"PCI": (match["ids"] or "").rjust(16, "0"), "GPU": "10de".ljust(16, "0")}
+            host.functions[own] = (match["kind"], ids.get(match["kind"], "0" * 16))
+        chain.append((column, own))
+
+
+def _address(number: str) -> str:
+    """NCCL prints an address as one number: its digits without what separates them."""
+    digits = number.lower().rjust(9, "0")
+    return f"{digits[:-5][-8:]}:{digits[-5:-3]}:{digits[-3:-1]}.{digits[-1] if digits[-1] < '8' else 0}"
+
+
+def _facts(name: str, host: _LoggedHost) -> PastedFacts:
+    facts = PastedFacts(_NCCL_LOG, host.line.number, name)
+    for key, (kind, ids) in host.functions.items():
+        numa = key.removeprefix(f"{XML_ROOT}cpu").partition("/")[0]
+        facts.files |= {f"{key}/{name}": f"0x{ids[4 * place :][:4]}" for place, name in enumerate(_IDS)}
+        facts.files[f"{key}/class"] = _CLASSES[kind]
+        facts.files[f"{key}/numa_node"] = str(int(numa, 16)) if len(numa) < 4 else "-1"
+    addresses = sorted((key.rpartition("/")[2] for key in host.paths("GPU")), key=sort_key)
+    facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
+    if addresses:
+        facts.areas = set(Area)
+    if not host.layers:
+        facts.also = {"sockets": [*host.sockets]}
+    cards = host.paths("NIC")
+    for port, (path, gbs) in _ports(host).items():
+        device, number = port.split(":")
+        folder = f"{path}/infiniband/{device}" if path in cards else f"/sys/devices/virtual/infiniband/{device}"
+        at, layer = f"{folder}/ports/{number}", "Ethernet" if host.layers[port] == "RoCE" else "InfiniBand"
+        facts.links[f"/sys/class/infiniband/{device}"] = folder
+        facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": layer}
+        if gbs:
+            facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
+    return facts
+
+
+def _ports(host: _LoggedHost) -> dict[str, tuple[str, float]]:
+    """{port: (path of its card, GB/s)}; the ports of a merged device share its speed."""
+    devices = opened(host.opened)
+    ports = dict.fromkeys((port for entry in devices.values() for port in entry), ("", 0.0))
+    for number, (path, gbs) in host.net.items():
+        entry = devices.get(number, ())
+        ports |= {port: (path, gbs / len(entry)) for port in entry}
+    return {port: said for port, said in ports.items() if port in host.layers}

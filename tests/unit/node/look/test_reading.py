@@ -35,7 +35,7 @@ def test_a_file_is_kept_at_its_real_path_and_found_by_its_class_path(root: Path)
     assert reader.text("/sys/bus/pci/devices/0000:00:01.0/vendor") == "0x10de\n"
     assert reader.files == {"/sys/devices/pci0000:00/0000:00:01.0/vendor": "0x10de\n"}
     snapshot = Snapshot(node="n", taken_at=0.0, files=reader.files, links=reader.links)
-    assert snapshot.read("/sys/bus/pci/devices/0000:00:01.0/vendor") == "0x10de"
+    assert snapshot.text("/sys/bus/pci/devices/0000:00:01.0/vendor") == "0x10de"
 
 
 def test_a_link_is_kept_as_read(root: Path) -> None:
