@@ -27,7 +27,6 @@ WITH_PROCESSES = (
     "gpu",
     "unit/hosts",
     "lab/tests/standin",
-    "unit/loading/test_ansible_random.py",
     "unit/loading/test_ansible_yaml.py",
     "unit/loading/test_sources.py",
     "unit/node/agent",

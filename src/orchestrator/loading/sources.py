@@ -98,7 +98,7 @@ def evaluated(source: AnsibleInventory, hosts: Collection[str], names: Collectio
             wanted.setdefault(unknown, []).append(host)
     for unknown, alike in wanted.items():
         for host, values in _evaluate(source.path, alike, unknown).items():
-            if isinstance(values, _CannotEvaluate):
+            if isinstance(values, str):
                 raise _no_value(source, host, unknown, values)
             known = {name: Variable(values[name], found[host][name].origin) for name in unknown}
             found[host] = {**found[host], **known}
@@ -183,12 +183,12 @@ def _refuse_lookups(found: Mapping[str, Values], config: str) -> None:
                 )
 
 
-def _no_value(source: AnsibleInventory, host: str, names: Collection[str], failure: _CannotEvaluate) -> InputError:
+def _no_value(source: AnsibleInventory, host: str, names: Collection[str], failure: str) -> InputError:
     """At the one of the names that has none."""
     alone = ((name, _evaluate(source.path, [host], [name])[host]) for name in names if len(names) > 1)
-    failed = ((name, found) for name, found in alone if isinstance(found, _CannotEvaluate))
+    failed = ((name, found) for name, found in alone if isinstance(found, str))
     name, failure = next(failed, (next(iter(names)), failure))
-    fix = _vault_fix(str(failure)) or "define what the template uses, or write the value itself"
+    fix = _vault_fix(failure) or "define what the template uses, or write the value itself"
     where = str(source.variables_of(host)[name].origin)
     return InputError(f"Ansible finds no value for it on {host}: {failure}", where=where, fix=fix)
 
@@ -203,10 +203,6 @@ _NO_SECRET = re.compile(
     r"vault secrets? (?:was |were )?(?:not )?found|Decryption failed|no vault secrets", re.IGNORECASE
 )
 _VAULT_FIX = "let Ansible know the vault's password: export ANSIBLE_VAULT_PASSWORD_FILE=FILE"
-
-
-class _CannotEvaluate(Exception):
-    """Ansible found no value; the message is Ansible's."""
 
 
 def _listed_by_ansible(path: Path) -> dict[str, Any]:
@@ -231,20 +227,18 @@ def _hosts_in_order(path: Path, group: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in "".join(listed).splitlines() if line.strip())
 
 
-def _evaluate(
-    path: Path, hosts: Collection[str], names: Sequence[str]
-) -> Mapping[str, Mapping[str, Any] | _CannotEvaluate]:
+def _evaluate(path: Path, hosts: Collection[str], names: Sequence[str]) -> Mapping[str, Mapping[str, Any] | str]:
     """What these variables stand for on each host: templates evaluated, vaults opened; no host is contacted.
 
-    A host where that fails has the failure. Raises InputError where Ansible gives no answer at all.
+    A host where that fails has Ansible's words instead. Raises InputError where Ansible gives no answer at all.
     """
     asked = json.dumps({"msg": {name: "{{ %s }}" % name for name in names}})  # noqa: UP031 - braces of Jinja
     done = _run("ansible", path, ",".join([*hosts, ""]), "-m", "ansible.builtin.debug", "-a", asked)
-    found: dict[str, Mapping[str, Any] | _CannotEvaluate] = {}
+    found: dict[str, Mapping[str, Any] | str] = {}
     for match in _RESULT.finditer(done.stdout):
         result, _ = json.JSONDecoder(object_hook=_value).raw_decode(done.stdout, match.end())
         good = match["end"] in ("SUCCESS", "CHANGED")
-        found[match["host"]] = result["msg"] if good else _CannotEvaluate(_one_line(result.get("msg")))
+        found[match["host"]] = result["msg"] if good else _one_line(result.get("msg"))
     if set(hosts) - set(found):
         raise _unreadable(path, done.stderr, f"ansible-inventory -i {shlex.quote(str(path))} --list")
     return found

@@ -67,19 +67,12 @@ class Config:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def config_path() -> Path:
-    """Where the file is looked for."""
-    if named := os.environ.get("L40S_CONFIG"):
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
-    return Path(base) / "l40s-deploy" / "config.yml"
-
-
 def load_config() -> Config:
     """The operator's defaults; none where there is no file. Raises InputError where it can't be read."""
-    path = config_path()
+    named, base = os.environ.get("L40S_CONFIG"), os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    path = Path(named or f"{base}/l40s-deploy/config.yml").expanduser()
     if not path.exists():
-        if os.environ.get("L40S_CONFIG"):
+        if named:
             raise InputError("does not exist", where=str(path), fix="correct $L40S_CONFIG, or unset it")
         return Config()
     from orchestrator.loading.yaml_fields import read  # 30 ms for who has no such file

@@ -148,15 +148,14 @@ def shown_env(env: Mapping[str, str], public: Collection[str] = ()) -> dict[str,
 def shown_flags(flags: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     """An engine's flags, each with its values, without the secrets that they hold."""
     return tuple(
-        (flag, *(HIDDEN if _SECRET_FLAG.match(flag) else without_secrets(value) for value in values))
+        (flag, *(HIDDEN if is_secret_flag(flag, "x") else without_secrets(value) for value in values))
         for flag, *values in flags
     )
 
 
 def shown(plan: Plan) -> Plan:
     """The plan as it may be seen by anybody. `up` carries out the other one."""
-    gangs = tuple(replace(gang, nodes=tuple(map(_shown_node, gang.nodes))) for gang in plan.gangs)
-    return replace(plan, gangs=gangs)
+    return replace(plan, gangs=tuple(replace(gang, nodes=tuple(map(_shown_node, gang.nodes))) for gang in plan.gangs))
 
 
 def _shown_node(node: NodePlan) -> NodePlan:
@@ -172,7 +171,6 @@ def fingerprint(secret: str) -> str:
 
 LEFT_OUT = "..."
 _HOOK = re.compile(r"--on-[a-z]+$")  # argparse takes the beginning of a flag for the flag
-_SECRET_FLAG = re.compile(r"--(?:[\w-]+-)?(?:api-key|key|token|password|secret)$")
 _ADDRESS = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://\S+")
 
 
@@ -201,21 +199,17 @@ def _kept(words: Sequence[str]) -> Iterator[str]:
             flag = ""
             continue
         name, equals, value = word.partition("=")
-        if _HOOK.match(name) or _SECRET_FLAG.match(name):
+        if _HOOK.match(name) or is_secret_flag(name, "x"):
             yield f"{name}={_value(name, value)}" if equals else name
             flag = "" if equals else name
         elif equals and is_secret(name, value):
             yield f"{name}={HIDDEN}"
         else:
-            yield without_secrets(_without_secrets(word))
+            yield without_secrets(_ADDRESS.sub(lambda found: _host_of(found.group()), word))
 
 
 def _value(flag: str, value: str) -> str:
     return shown_hook(value) if _HOOK.match(flag) else HIDDEN
-
-
-def _without_secrets(text: str) -> str:
-    return _ADDRESS.sub(lambda found: _host_of(found.group()), text)
 
 
 def _host_of(address: str) -> str:

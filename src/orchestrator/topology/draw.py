@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import Area, Gpu, Interface, PciDevice, PcieLink, RdmaPort, Switch, Topology
 from orchestrator.topology.distance import Distances
@@ -108,29 +109,18 @@ class _PlacesBuilder:
 
     def _domain(self, number: int) -> Domain:
         cpulist = next((one.cpulist for one in self.topology.numa if one.node == number), "")
-        switched: list[str] = []
-        by_root: dict[str, list[str]] = {}
-        for key in (*self.gpus, *self.cards):
-            if self._numa(key) == number:
-                if self.above(key):
-                    switched.append(key)
-                else:
-                    bridges = bridges_above(key)
-                    by_root.setdefault(bridges[-1] if bridges else "", []).append(key)
+        mine = [key for key in (*self.gpus, *self.cards) if self._numa(key) == number]
+        by_root = collected(((bridges_above(key) or ("",))[-1], key) for key in mine if not self.above(key))
         direct = by_root.pop("", [])
         roots = (
             Branch(key.rpartition("/")[2], None, (), *self._leaves(by_root[key]))
             for key in sorted(by_root, key=self._order)
         )
-        return Domain(number, cpulist, (*self._switches(switched, 0), *roots), *self._leaves(direct))
+        return Domain(number, cpulist, (*self._switches(mine, 0), *roots), *self._leaves(direct))
 
     def _switches(self, leaves: Iterable[str], depth: int) -> Iterator[Branch]:
         """The switches that lie `depth` levels below the CPU on the path to these leaves."""
-        members: dict[str, list[str]] = {}
-        for key in leaves:
-            above = self.above(key)
-            if len(above) > depth:
-                members.setdefault(above[-1 - depth], []).append(key)
+        members = collected((above[-1 - depth], key) for key in leaves if len(above := self.above(key)) > depth)
         for switch in sorted(members, key=self._order):
             own = [key for key in members[switch] if len(self.above(key)) == depth + 1]
             inner = tuple(self._switches(members[switch], depth + 1))

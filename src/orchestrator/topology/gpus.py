@@ -66,7 +66,7 @@ def capability(gpu: Gpu) -> int:
 
 def is_gpu(device: PciDevice, accelerators: Accelerators) -> bool:
     """Whether a PCI function counts as a GPU."""
-    return any(kind.matches(device.class_code, device.vendor) for kind in accelerators)
+    return AcceleratorClass(device.class_code >> 8, device.vendor) in accelerators
 
 
 def _described(
@@ -188,14 +188,10 @@ def whole(value: object, otherwise: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorClass:
-    """PCI functions that count as GPUs: base class and subclass (16 bits, 0x0302) of one vendor (None for any)."""
+    """PCI functions that count as GPUs: base class and subclass (16 bits, 0x0302) of one vendor."""
 
     class_code: int
-    vendor: int | None = None
-
-    def matches(self, class_code: int, vendor: int) -> bool:
-        """class_code: the function's whole 24 bits."""
-        return class_code >> 8 == self.class_code and self.vendor in (None, vendor)
+    vendor: int
 
 
 NVIDIA = 0x10DE

@@ -9,6 +9,7 @@ shows no port above a GPU, width 0, which NCCL counts as 16. What sysfs does not
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,8 +82,7 @@ class _Writer:
         cpulist = next((one.cpulist for one in self.topology.numa if one.node == domain), "")
         x86 = {"vendor": cpu.vendor, "familyid": cpu.family, "modelid": cpu.model}
         arch = cpu.arch or "x86_64"
-        told = {"numaid": domain, "affinity": cpumap(cpulist), "arch": arch}
-        return told | (x86 if arch == "x86_64" else {})
+        return {"numaid": domain, "affinity": cpumap(cpulist), "arch": arch} | (x86 if arch == "x86_64" else {})
 
     def _branch(self, leaves: Sequence[str], depth: int) -> Iterator[str]:
         """Everything below one switch, or below the CPU at depth 0: switches first, then what hangs there itself."""
@@ -102,9 +102,8 @@ class _Writer:
         yield from _element("pci", attributes, _gpu(gpu) if gpu else _element("nic", {}, nets))
 
     def _net(self, port: RdmaPort) -> dict[str, object]:
-        speed = int(port.rate_gbps * _MBIT)
-        told = {"name": port.device, "dev": self.net_numbers[port], "latency": "0.0", "speed": speed}
-        return {**told, "port": port.port, "gdr": 1}
+        told = {"name": port.device, "dev": self.net_numbers[port], "latency": "0.0"}
+        return {**told, "speed": int(port.rate_gbps * _MBIT), "port": port.port, "gdr": 1}
 
     def _pci(self, address: str, device: PciDevice | None, class_code: int) -> dict[str, object]:
         link = best_link(device, self.devices) if device else PcieLink()
@@ -161,11 +160,10 @@ def topology_of_xml(text: str, node: str) -> Topology:
     for cpu in root.iter("cpu"):
         reader.cpu(cpu)
     devices = sorted(reader.devices, key=lambda device: (sort_key(device.address), device.key))
-    switches = merged(
-        sorted(reader.switches, key=lambda switch: (sort_key(switch.address), switch.key)),
-        {device.key: device for device in devices},
-    )
-    places = SwitchPlaces(switches)
+    found = sorted(reader.switches, key=lambda switch: (sort_key(switch.address), switch.key))
+    switches = merged(found, {device.key: device for device in devices})
+    nearest = SwitchPlaces(switches).nearest
+    ports = sorted(reader.ports, key=lambda port: (natural(port.device), port.port))
     lacking = root.get(_UNREAD, "").split(",")
     return Topology(
         node=node,
@@ -174,11 +172,8 @@ def topology_of_xml(text: str, node: str) -> Topology:
         numa=tuple(reader.domains),
         pci=tuple(devices),
         switches=switches,
-        gpus=_numbered([replace(gpu, switch=places.nearest(gpu.key)) for gpu in reader.gpus]),
-        rdma=tuple(
-            replace(port, switch=places.nearest(port.key))
-            for port in sorted(reader.ports, key=lambda port: (natural(port.device), port.port))
-        ),
+        gpus=_numbered([replace(gpu, switch=nearest(gpu.key)) for gpu in reader.gpus]),
+        rdma=tuple(replace(port, switch=nearest(port.key)) for port in ports),
         sockets=tuple(reader.sockets),
         nvml_error=NOT_RECORDED,
         unread=tuple(NotRead(area, f"<system {_UNREAD}>", area.name) for area in _SHOWN if area.name in lacking),
@@ -187,6 +182,8 @@ def topology_of_xml(text: str, node: str) -> Topology:
 
 @dataclass
 class _XmlReader:
+    """Everything of a file; which switch is above a part is not told in it yet."""
+
     model: CpuModel = field(default_factory=CpuModel)
     domains: list[NumaDomain] = field(default_factory=list)
     devices: list[PciDevice] = field(default_factory=list)
@@ -194,7 +191,7 @@ class _XmlReader:
     gpus: list[Gpu] = field(default_factory=list)
     ports: list[RdmaPort] = field(default_factory=list)
     sockets: dict[str, None] = field(default_factory=dict)
-    _seen: dict[str, int] = field(default_factory=dict)
+    _seen: Counter[str] = field(default_factory=Counter)
 
     def cpu(self, element: ElementTree.Element) -> None:
         numa = number(element.get("numaid", ""), otherwise=-1)
@@ -206,18 +203,18 @@ class _XmlReader:
             model=number(element.get("modelid", "")),
         )
         for pci in element.findall("pci"):
-            self._pci(pci, f"{XML_ROOT}cpu{numa}", "", "", numa, 0)
+            self._pci(pci, f"{XML_ROOT}cpu{numa}", "", numa, 0)
         for nic in element.findall("nic"):  # NCCL writes those here that it knows no PCI function of
-            self._networks(nic, None, "", numa)
+            self._networks(nic, None, numa)
 
-    def _pci(self, element: ElementTree.Element, above: str, parent: str, switch: str, numa: int, depth: int) -> None:
+    def _pci(self, element: ElementTree.Element, above: str, parent: str, numa: int, depth: int) -> None:
         address = element.get("busid", "").lower()
         if not is_address(address):
             raise ValueError(f"contains a <pci> with busid {address[:40]!r}, wanted DDDD:BB:DD.F")
         if depth > _DEEPEST:
             raise ValueError(f"nests more than {_DEEPEST} PCI switches")
         key = f"{above}/{address}"
-        self._seen[key] = self._seen.get(key, 0) + 1
+        self._seen[key] += 1
         if self._seen[key] > 1:  # a virtual machine's description may use one address for several
             key = f"{above}/{TWICE}{self._seen[key]}{TWICE}{address}"
         width = max(0, number(element.get("link_width", "")))
@@ -235,15 +232,15 @@ class _XmlReader:
         )
         self.devices.append(device)
         inner = element.findall("pci")
-        if not inner:
-            self._leaf(element, device, switch)
-            return
-        self.switches.append(Switch(key=key, address=address, numa_node=numa, parent_switch=switch, link_max=link))
+        if inner:
+            self.switches.append(Switch(key=key, address=address, numa_node=numa, parent_switch=parent, link_max=link))
+        else:
+            self._gpu(element.find("gpu"), device)
+            self._networks(element, device, numa)
         for child in inner:
-            self._pci(child, key, key, key, numa, depth + 1)
+            self._pci(child, key, key, numa, depth + 1)
 
-    def _leaf(self, element: ElementTree.Element, device: PciDevice, switch: str) -> None:
-        gpu = element.find("gpu")
+    def _gpu(self, gpu: ElementTree.Element | None, device: PciDevice) -> None:
         told = gpu.attrib if gpu is not None else {}
         if gpu is not None or device.class_code >> 8 in _GPU_CLASSES:
             self.gpus.append(
@@ -251,29 +248,28 @@ class _XmlReader:
                     index=number(told.get("dev", ""), otherwise=-1),
                     address=device.address,
                     key=device.key,
-                    switch=switch,
+                    switch="",
                     numa_node=device.numa_node,
                     link_max=device.link_max,
                     sm=max(0, number(told.get("sm", ""))),
                     nvlinks=_nvlinks(gpu),
                 )
             )
-        self._networks(element, device, switch, device.numa_node)
 
-    def _networks(self, element: ElementTree.Element, device: PciDevice | None, switch: str, numa: int) -> None:
+    def _networks(self, element: ElementTree.Element, device: PciDevice | None, numa: int) -> None:
         """Sockets have port 0 (src/transport/net_socket.cc); ports that NCCL merged into one device are several."""
         for net in element.iter("net"):
+            names = net.get("name", "").split("+")
             if net.get("port") == "0":
                 self.sockets[net.get("name", "")] = None
                 continue
-            names = net.get("name", "").split("+")
             self.ports += [
                 RdmaPort(
                     device=name,
                     port=max(0, number(net.get("port", ""), otherwise=1)),
                     address=device.address if device else "",
                     key=device.key if device else "",
-                    switch=switch,
+                    switch="",
                     numa_node=numa,
                     state="ACTIVE",
                     gids_recorded=False,
@@ -299,6 +295,5 @@ def _nvlinks(gpu: ElementTree.Element | None) -> tuple[NvLinks, ...] | None:
 def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """GPUs by index; a file made by hand has none, and then the order of addresses counts, as for CUDA."""
     ordered = sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key))
-    if any(gpu.index >= 0 for gpu in ordered):
-        return tuple(ordered)
-    return tuple(replace(gpu, index=place) for place, gpu in enumerate(ordered))
+    numbered = any(gpu.index >= 0 for gpu in ordered)
+    return tuple(gpu if numbered else replace(gpu, index=place) for place, gpu in enumerate(ordered))

@@ -18,11 +18,10 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from orchestrator.model.secret_text import HIDDEN, is_secret_flag, is_secret_name, without_secrets
+from orchestrator.model.secret_text import HIDDEN, LEFT_OUT, is_secret_flag, is_secret_name, without_secrets
 from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.topology.pci import ConfigSpace
 
-LEFT_OUT = "..."
 SHORTEST = 5
 """A shorter original is found in any text by chance."""
 

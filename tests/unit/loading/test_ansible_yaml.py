@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hostile import ODD_YAML
 
-from orchestrator.loading.ansible_yaml import BadPattern, expand, read_ansible_inventory
+from orchestrator.loading.ansible_yaml import AnsibleInventory, BadPattern, expand, read_ansible_inventory
 from orchestrator.loading.yaml_fields import parse_yaml
 from orchestrator.model.errors import InputError
 
@@ -110,47 +112,106 @@ def written(folder: Path, files: dict[str, str]) -> Path:
     return folder / "hosts.yml"
 
 
-def ansible_reads(path: Path, home: Path) -> dict[str, Any]:
-    (home / "ansible.cfg").write_text("")
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"],
-        capture_output=True,
-        timeout=60,
-        cwd=home,
-        env={**os.environ, "HOME": str(home), "ANSIBLE_CONFIG": str(home / "ansible.cfg"), "ANSIBLE_HOME": str(home)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    listing: dict[str, Any] = json.loads(done.stdout, object_hook=lambda found: found.get("__ansible_unsafe", found))
-    return listing
+COUNT, SEED = 60, 20250801
+GROUPS = [*(f"g{number}" for number in range(6)), "all", "ungrouped"]
+HOSTS = ["h[0:1]", "h0", "h2", "h[1:3]", "h4:2200"]
+ORACLE = """
+import json, sys
+from ansible.cli.inventory import InventoryCLI
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import init_plugin_loader
+from ansible.vars.manager import VariableManager
+init_plugin_loader([])
+for path in json.load(sys.stdin):
+    loader = DataLoader()
+    inventory = InventoryManager(loader, [path])
+    variables = VariableManager(loader, inventory)
+    def of(host):
+        return InventoryCLI._remove_internal(variables.get_vars(host=host, include_hostvars=False, stage="all"))
+    print(json.dumps(inventory._inventory.processed_sources and {
+        "groups": {name: [[host.name for host in group.hosts], [child.name for child in group.child_groups]]
+                   for name, group in inventory.groups.items() if name not in ("all", "ungrouped")},
+        "hosts": {host.name: of(host) for host in inventory.hosts.values()},
+    } or None))
+"""
 
 
-def check_equal(path: Path, home: Path) -> None:
-    theirs = ansible_reads(path, home)
-    ours = read_ansible_inventory(path)
-    for name, group in theirs.items():
-        if name in ("_meta", "all", "ungrouped"):
-            continue
-        assert ours.groups[name].hosts == group.get("hosts", []), name
-        assert ours.groups[name].children == group.get("children", []), name
-    listed = set(theirs) | {child for group in theirs.values() for child in group.get("children", ())}
-    assert {name for name, group in ours.groups.items() if group.hosts or group.children} <= listed | {"all"}
-    for host in ours.hosts:
-        values = {name: variable.value for name, variable in ours.variables_of(host).items()}
-        assert json.loads(json.dumps(values)) == theirs["_meta"]["hostvars"].get(host, {}), host
-    assert set(theirs["_meta"]["hostvars"]) <= set(ours.hosts)
+def made(dice: random.Random, folder: Path) -> Path:
+    """A random inventory with files in group_vars/ and host_vars/."""
 
+    def variables() -> dict[str, Any]:
+        found: dict[str, Any] = {name: dice.randint(0, 99) for name in dice.sample("abcdef", dice.randint(0, 3))}
+        if dice.random() < 0.2:
+            found["ansible_group_priority"] = dice.randint(0, 12)
+        if dice.random() < 0.2:
+            found["m"] = {dice.choice("xy"): dice.randint(0, 9)}
+        return found
 
-@pytest.mark.parametrize("case", CASES)
-def test_reads_as_ansible_does(case: str, tmp_path: Path) -> None:
-    folder, home = tmp_path / "inventory", tmp_path / "home"
+    def group(depth: int) -> dict[str, Any] | None:
+        if dice.random() < 0.15:
+            return None
+        sections: dict[str, Any] = {
+            "vars": variables(),
+            "hosts": {name: dice.choice([None, variables()]) for name in dice.sample(HOSTS, dice.randint(0, 3))},
+        }
+        if depth < 3:
+            sections["children"] = {name: group(depth + 1) for name in dice.sample(GROUPS[:6], dice.randint(0, 2))}
+        chosen = dice.sample(sorted(sections), dice.randint(0, len(sections)))
+        return {name: sections[name] for name in chosen}
+
     folder.mkdir()
-    home.mkdir()
-    check_equal(written(folder, CASES[case]), home)
+    data = {name: group(0) for name in dice.sample(GROUPS, dice.randint(1, 4))}
+    (folder / "hosts.yml").write_text(yaml.safe_dump(data, sort_keys=False))
+    for kind, names in (("group_vars", GROUPS), ("host_vars", ["h0", "h1", "h4"])):
+        (folder / kind).mkdir()
+        for name in dice.sample(names, 2):
+            file = folder / kind / f"{name}{dice.choice(['', '.yml', '.yaml', '.json'])}"
+            file.write_text(json.dumps(variables()))
+    return folder / "hosts.yml"
 
 
-def test_reads_the_reference_as_ansible_does(tmp_path: Path) -> None:
-    check_equal(REFERENCE, tmp_path)
+def ours(inventory: AnsibleInventory) -> dict[str, Any]:
+    return {
+        "groups": {
+            name: [group.hosts, group.children]
+            for name, group in inventory.groups.items()
+            if name not in ("all", "ungrouped")
+        },
+        "hosts": {
+            host: {name: variable.value for name, variable in inventory.variables_of(host).items()}
+            for host in inventory.hosts
+        },
+    }
+
+
+def test_inventories_are_read_as_ansible_s_own_classes_read_them(tmp_path: Path) -> None:
+    """The reference, those above, and random ones, which may be refused where Ansible only warns."""
+    dice = random.Random(SEED)
+    known = [REFERENCE, *(written(tmp_path / case, files) for case, files in CASES.items())]
+    paths = [*known, *(made(dice, tmp_path / str(number)) for number in range(COUNT))]
+    (tmp_path / "ansible.cfg").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", ORACLE],
+        input=json.dumps([str(path) for path in paths]),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+        cwd=tmp_path,
+        env={**os.environ, "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_HOME": str(tmp_path / "home")},
+    )
+    compared = 0
+    for path, answer in zip(paths, done.stdout.splitlines(), strict=True):
+        theirs = json.loads(answer)
+        try:
+            inventory = read_ansible_inventory(path)
+        except InputError as refused:
+            assert path not in known and (theirs is None or "ungrouped" in refused.what), (refused, path.read_text())
+            continue
+        assert json.loads(json.dumps(ours(inventory))) == theirs, path.read_text()
+        compared += 1
+    assert compared > len(known) + COUNT / 3
 
 
 def test_hosts_of_child_groups_follow_the_groups_own(tmp_path: Path) -> None:

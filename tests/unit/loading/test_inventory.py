@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.loading.node_spec import OURS
+from orchestrator.loading.node_spec import OURS, BadArguments, ssh_pairs
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides, Reach
+from orchestrator.model.inventory import Event, GangPorts, Mail, NodeSpec, Overrides, Reach, ReceiverKind, Recipient
 
 REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
 
@@ -336,3 +336,85 @@ def test_a_gangs_node_may_run_it(tmp_path: Path) -> None:
 def test_refused_in_words(tmp_path: Path, more: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         read(tmp_path, more)
+
+
+NOTIFYING = """
+gangs:
+  children: {{g: {{hosts: {{node0: , node1: }}}}}}
+  vars:
+    l40s_notify: {value}
+"""
+
+
+def notified(folder: Path, value: str) -> tuple[Recipient, ...]:
+    file = folder / "hosts.yml"
+    file.write_text(NOTIFYING.format(value=value))
+    return load_inventory(file).notify
+
+
+def test_webhooks_and_mail(tmp_path: Path) -> None:
+    slack, mail = notified(
+        tmp_path,
+        "[{kind: slack, url_file: ~/slack, events: [failed]}, {kind: email, server: 'mail:25', from: a@b, to: c@d}]",
+    )
+    assert slack == Recipient(kind=ReceiverKind.SLACK, url_file="~/slack", events=frozenset({Event.FAILED}))
+    assert mail.mail == Mail(server="mail", port=25, sender="a@b", to=("c@d",)) and mail.events == frozenset(Event)
+
+
+def test_nobody_is_told_by_default(tmp_path: Path) -> None:
+    assert notified(tmp_path, "") == ()
+
+
+WRONG_RECIPIENTS = [
+    ("slack", "wanted a list of mappings", "l40s_notify"),
+    ("[{kind: teams, url: s3cret}]", "wanted slack or feishu", "l40s_notify/0/kind"),
+    ("[{kind: slack}]", "either url or url_file", "l40s_notify/0/url"),
+    ("[{kind: slack, url: s3cret}]", "an http(s) address", "l40s_notify/0/url"),
+    ("[{kind: slack, url_file: a, token: s3cret}]", "found the key 'token'", "l40s_notify/0"),
+    ("[{kind: slack, url_file: a, sign_file: b}]", "only feishu and dingtalk sign", "sign_file"),
+    ("[{kind: slack, url_file: a, events: [died]}]", "failed, degraded, restored", "events"),
+    ("[{kind: email, server: mail, from: a@b}]", "from and to", "l40s_notify/0/to"),
+    ("[{kind: email, server: mail, from: a@b, to: c@d, user: u}]", "user and password_file", "user"),
+    ("[{kind: email, server: mail, from: a@b, to: c@d, tls: ssl3}]", "starttls or tls or none", "tls"),
+    ("[{kind: email, server: 'mail:x', from: a@b, to: c@d}]", "HOST or HOST:PORT", "server"),
+]
+
+
+@pytest.mark.parametrize(("value", "what", "where"), WRONG_RECIPIENTS)
+def test_what_is_wrong_is_named_and_no_secret_is_shown(tmp_path: Path, value: str, what: str, where: str) -> None:
+    with pytest.raises(InputError) as wrong:
+        notified(tmp_path, value)
+    assert what in wrong.value.what and where in wrong.value.where and wrong.value.fix
+    assert "s3cret" not in wrong.value.what + wrong.value.where + wrong.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("", ()),
+        ("-o StrictHostKeyChecking=no", (("stricthostkeychecking", "no"),)),
+        ("-oUserKnownHostsFile=/dev/null -C -vv", (("userknownhostsfile", "/dev/null"),)),
+        ("-o 'ServerAliveInterval 5'", (("serveraliveinterval", "5"),)),
+        ('-o ProxyCommand="ssh -W %h:%p -q hop"', (("proxycommand", "ssh -W %h:%p -q hop"),)),
+        ("-J me@a:2222,b -i ~/.ssh/k -l root -p 22 -F /etc/c", (
+            ("proxyjump", "me@a:2222,b"), ("identityfile", "~/.ssh/k"), ("user", "root"), ("port", "22"),
+            ("configfile", "/etc/c"),
+        )),
+    ],
+)  # fmt: skip
+def test_options_come_out_by_name(text: str, pairs: tuple[tuple[str, str], ...]) -> None:
+    assert ssh_pairs(text) == pairs
+
+
+@pytest.mark.parametrize("text", ["-o", "-o X=1", "-o Port", "host", "-", "-L 1:2:3", "-o 'a", "--", "-Cz", "-J"])
+def test_what_we_cannot_follow_is_refused(text: str) -> None:
+    with pytest.raises(BadArguments):
+        ssh_pairs(text)
+
+
+@given(text=st.text("-oJ =\"'Porta1,%\\", max_size=20))
+def test_any_text_is_pairs_or_bad_arguments(text: str) -> None:
+    try:
+        assert all(name and value for name, value in ssh_pairs(text))
+    except BadArguments as wrong:
+        assert str(wrong)

@@ -45,6 +45,9 @@ def test_a_stack_beside_the_inventory(tmp_path: Path, below: str) -> None:
         load_stack("mine")
     load_inventory(inventory(tmp_path / "cluster"))
     assert load_stack("mine").name == "mine" and {"mine", "sglang-0.5.23"} <= set(stack_names())
+    load_inventory(inventory(tmp_path / "other"))
+    with pytest.raises(InputError):
+        load_stack("mine")
 
 
 def test_a_stack_that_the_inventory_names_by_its_path_is_known_by_its_name_too(tmp_path: Path) -> None:
@@ -66,14 +69,6 @@ def test_a_profile_beside_the_inventory_comes_before_a_shipped_one(tmp_path: Pat
     load_inventory(inventory(tmp_path / "cluster"))
     assert load_profile("tiny-deepseek-v3").dimensions.vocab_size != shipped.dimensions.vocab_size
     assert len(profile_names()) == len(list((SHIPPED / "models").glob("*.yml")))
-
-
-def test_another_inventory_forgets_the_first(tmp_path: Path) -> None:
-    copied("stacks", "sglang-0.5.23", tmp_path / "one/stacks/mine.yml", name="mine")
-    load_inventory(inventory(tmp_path / "one"))
-    load_inventory(inventory(tmp_path / "two"))
-    with pytest.raises(InputError):
-        load_stack("mine")
 
 
 def test_models_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ def test_pci_links(gts: float, width: int, gbs: float) -> None:
         (SKX, TODAY, 10), (SPR, TODAY, 22), (EMR, TODAY, 40), (AMD, TODAY, 16), (AMD, ARTICLES, 16),
         (SPR, ARTICLES, 10), (EMR, ARTICLES, 10), (SPR, (2, 26, 2), 22),
         (CpuModel(vendor="GenuineIntel", family=6, model=0x4F), TODAY, 6), (CpuModel(vendor="ARM"), TODAY, 6),
+        (CpuModel(), TODAY, 6),
     ],
 )  # fmt: skip
 def test_between_sockets(cpu: CpuModel, nccl: tuple[int, ...], gbs: float) -> None:

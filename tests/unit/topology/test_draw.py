@@ -16,7 +16,6 @@ from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import PathType
 from orchestrator.topology.build import build
 from orchestrator.topology.draw import TreeLine, summary, tree
 from orchestrator.topology.network import tcp_interface
@@ -177,24 +176,6 @@ def lies_well(seen: Picture, *kinds: str) -> None:
             assert beside or one.y + one.h <= other.y or other.y + other.h <= one.y
 
 
-def test_a_right_node_in_words() -> None:
-    seen = shape(only_node().topology)
-    assert [(group.switch, group.gpus, group.nics) for group in seen.groups] == [
-        ("0000:16:00.0", 4, 1),
-        ("0000:98:00.0", 4, 1),
-    ]
-    assert (seen.inside, seen.across) == ((PathType.PIX,), (PathType.SYS,))
-    assert seen.words == "2 switches with 4 GPUs + 1 NIC each, 1 NIC elsewhere; between GPUs PIX inside, SYS across"
-
-
-def test_a_wrong_node_and_an_empty_one_in_words() -> None:
-    assert (
-        "4 GPUs + 1 NIC and 4 GPUs + 0 NICs, 2 NICs elsewhere"
-        in shape(build(reference_machine(right=False).snapshot())).words
-    )
-    assert shape(build(Snapshot(node="x", taken_at=0.0, files={}))).words == "no GPU"
-
-
 def test_everything_is_drawn_once_and_inside_the_frame() -> None:
     seen = drawn(only_node())
     names = [box.lines[0] for box in seen.boxes if box.kind == "gpu"]
@@ -286,14 +267,25 @@ def test_a_healthy_node_has_no_cross(node: HealthyNode, tmp_path: Path, capsys: 
 
 
 def test_the_summary_counts_what_is_behind_the_top_switches() -> None:
-    topology = build(snapshot_of(nested_node()))
-    assert shape(topology).words == (
-        "2 switches with 4 GPUs + 1 NIC (2 switches nested below) each, 1 NIC elsewhere; "
-        "between GPUs PIX/PXB inside, SYS across"
+    nested, alone = snapshot_of(nested_node()), snapshot_of(gpus_alone_behind_their_own_switch())
+    machines = (
+        reference_machine().snapshot(),
+        reference_machine(right=False).snapshot(),
+        nested,
+        alone,
+        Snapshot(node="x", taken_at=0.0, files={}),
     )
-    assert summary(topology).startswith("8 GPUs (NVIDIA L40S), 2 PCIe switches with 4 + 4 GPUs, 3 NICs")
-    alone = shape(build(snapshot_of(gpus_alone_behind_their_own_switch())))
-    assert alone.words == "8 GPUs, none behind a switch; between GPUs PHB/SYS"
+    assert [shape(build(machine)).words for machine in machines] == [
+        "2 switches with 4 GPUs + 1 NIC each, 1 NIC elsewhere; between GPUs PIX inside, SYS across",
+        "2 switches with 4 GPUs + 1 NIC and 4 GPUs + 0 NICs, 2 NICs elsewhere; between GPUs PIX inside, SYS across",
+        (
+            "2 switches with 4 GPUs + 1 NIC (2 switches nested below) each, 1 NIC elsewhere; "
+            "between GPUs PIX/PXB inside, SYS across"
+        ),
+        "8 GPUs, none behind a switch; between GPUs PHB/SYS",
+        "no GPU",
+    ]
+    assert summary(build(nested)).startswith("8 GPUs (NVIDIA L40S), 2 PCIe switches with 4 + 4 GPUs, 3 NICs")
 
 
 def test_virtual_functions_are_counted_with_their_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

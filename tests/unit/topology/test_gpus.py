@@ -91,19 +91,6 @@ def test_other_accelerators_count_where_the_caller_says_so() -> None:
     assert [(gpu.index, gpu.address) for gpu in found] == [(0, "0000:11:00.0"), (1, "0000:21:00.0")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "class_code", "vendor", "yes"),
-    [
-        (AcceleratorClass(0x0302, 0x10DE), 0x030200, 0x10DE, True),
-        (AcceleratorClass(0x0302, 0x10DE), 0x030000, 0x10DE, False),
-        (AcceleratorClass(0x0302, 0x10DE), 0x030200, 0x1A03, False),
-        (AcceleratorClass(0x0302), 0x030200, 0x1A03, True),
-    ],
-)
-def test_accelerator_classes(kind: AcceleratorClass, class_code: int, vendor: int, yes: bool) -> None:
-    assert kind.matches(class_code, vendor) is yes
-
-
 @pytest.mark.parametrize("nvml", [{"devices": None}, {"devices": "x"}, {"devices": [None, 1, {}]}, {}])
 def test_nonsense_from_nvml(nvml: dict[str, Any]) -> None:
     assert len(build(machine().snapshot(nvml=nvml)).gpus) in (3, 4)

@@ -17,7 +17,7 @@ from tests.support.nccl_walk import Walk
 from tests.support.random_machines import Grown, any_machine
 from tests.support.variants import nested_node, two_sub_switches
 
-from orchestrator.model.topology import CpuModel, PathType, Topology
+from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.build import build
 from orchestrator.topology.distance import Distances, between_sockets_gbs
 from orchestrator.topology.draw import paths_json
@@ -169,10 +169,6 @@ def test_other_processors(cpuinfo: str, uname: str, arch: str, gbs: float) -> No
     assert between_sockets_gbs(again.cpu, (2, 30, 7)) == gbs
 
 
-def test_the_make_of_an_unknown_processor_is_not_powers() -> None:
-    assert between_sockets_gbs(CpuModel(), (2, 30, 7)) == 6.0
-
-
 def test_an_upstream_port_on_the_root_bus_itself() -> None:
     """An even number of bridges: NCCL steps from the device up, not from the root down."""
     machine = MachineFiles()
@@ -197,13 +193,6 @@ def test_an_upstream_port_on_the_root_bus_with_a_switch_below() -> None:
     assert [switch.address for switch in topology.switches] == ["0000:10:00.0", "0000:20:00.0", "0000:30:00.0"]
     assert between(topology) is PathType.PXB
     assert between(topology_of_xml(nccl_xml(topology), "node0")) is PathType.PXB
-
-
-def test_gpus_are_numbered_by_address_where_nobody_asked_nvml() -> None:
-    topology = build(reference_machine().snapshot(nvml={"error": "not recorded"}))
-    assert [gpu.index for gpu in topology.gpus] == list(range(8))
-    wedged = build(reference_machine().snapshot(nvml={"error": "NVML did not answer"}))
-    assert {gpu.index for gpu in wedged.gpus} == {-1}
 
 
 @settings(max_examples=80, deadline=None)

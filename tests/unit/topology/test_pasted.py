@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,15 +77,25 @@ def wrapped(text: str, width: int = 40) -> str:
     return "\n".join(lines)
 
 
-def spaced(text: str) -> str:
-    return re.sub(r"\t", "     ", text)
-
-
 def before(prefix: str, text: str) -> str:
     return "".join(f"{prefix}{line}\n" for line in text.splitlines())
 
 
-AROUND: dict[str, Callable[[str], str]] = {
+PREFIXES = {
+    "bars": "| ",
+    "quoted": "> ",
+    "quoted twice": ">> ",
+    "indented": "    ",
+    "pdsh": "gpu-17: ",
+    "kubectl": "[pod/gpu-17/engine] ",
+    "compose": "gpu-17  | ",
+    "docker, timestamps": "2026-11-25T10:11:12.123456789Z ",
+    "CRI": "2026-11-25T10:11:12.123456789Z stdout F ",
+    "journald": "Nov 25 10:11:12 gpu-17 sglang[4711]: ",
+    "journald, ISO": "2026-11-25T10:11:12+0000 gpu-17 engine[11]: ",
+    "srun": "0: ",
+}
+AROUND: dict[str, Callable[[str], str]] = {name: partial(before, prefix) for name, prefix in PREFIXES.items()} | {
     "colours without their escape": lambda text: text.replace("\tGPU0", "\t[4mGPU0", 1).replace(
         "NUMA ID", "NUMA ID[0m"
     ),
@@ -93,15 +104,11 @@ AROUND: dict[str, Callable[[str], str]] = {
     "underlined and bold": lambda text: re.sub(
         r"(?m)^(GPU\d)", r"**\1**", text.replace("\nGPU0\t", f"\n|{'---|' * 9}\nGPU0\t", 1)
     ),
-    "bars": lambda text: "".join(f"| {line}\n" for line in text.splitlines()),
     "after topo -p2p": lambda text: f"\tGPU0\tGPU1\t\nGPU0\tX\tOK\t\nGPU1\tOK\tX\t\n\n{text}",
     "colours": lambda text: text.replace("\tGPU0", "\t\x1b[4mGPU0").replace("GPU NUMA ID", "GPU NUMA ID\x1b[0m"),
     "Windows": lambda text: text.replace("\n", "\r\n"),
-    "quoted": lambda text: "".join(f"> {line}\n" for line in text.splitlines()),
-    "quoted twice": lambda text: "".join(f">> {line}\n" for line in text.splitlines()),
-    "spaces": spaced,
+    "spaces": lambda text: text.replace("\t", "     "),
     "no-break spaces": lambda text: text.replace("\t", "\xa0\xa0"),
-    "indented": lambda text: "".join(f"    {line}\n" for line in text.splitlines()),
     "Markdown table": lambda text: "".join(
         f"| {line.strip().replace(chr(9), ' | ')} |\n" if "\t" in line else f"{line}\n" for line in text.splitlines()
     ),
@@ -110,18 +117,10 @@ AROUND: dict[str, Callable[[str], str]] = {
     "wrapped": wrapped,
     "blank lines": lambda text: text.replace("\n", "\n\n"),
     "trailing tabs": lambda text: text.replace("\n", "\t\n"),
-    "pdsh": lambda text: "".join(f"gpu-17: {line}\n" for line in text.splitlines()),
-    "kubectl": lambda text: before("[pod/gpu-17/engine] ", text),
     "kubectl, of another beside it": lambda text: (
         before("[pod/gpu-17/engine] ", text) + before("[pod/b/engine] ", "ok")
     ),
-    "compose": lambda text: before("gpu-17  | ", text),
-    "docker, timestamps": lambda text: before("2026-11-25T10:11:12.123456789Z ", text),
-    "CRI": lambda text: before("2026-11-25T10:11:12.123456789Z stdout F ", text),
-    "journald": lambda text: before("Nov 25 10:11:12 gpu-17 sglang[4711]: ", text),
-    "journald, ISO": lambda text: before("2026-11-25T10:11:12+0000 gpu-17 engine[11]: ", text),
     "journald, posted": lambda text: "How is this?\n" + before("> Nov 25 10:11:12 gpu-17 a.service[1]: ", text),
-    "srun": lambda text: before("0: ", text),
     "docker's JSON": lambda text: "".join(json.dumps({"log": one}) + "\n" for one in text.splitlines(keepends=True)),
     "ansible's stdout_lines": lambda text: (
         'ok: [gpu-17] => {\n    "stdout_lines": [\n'

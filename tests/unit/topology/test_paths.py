@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.machine_files import MachineFiles, reference_machine
-from tests.support.variants import nested_node, two_sub_switches
+from tests.support.variants import two_sub_switches
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.steps.recordings import save_snapshots
@@ -38,26 +38,9 @@ def test_every_pair_is_there_once_lower_index_first_and_gpu_before_nic() -> None
     assert types["GPU0", "mlx5_bond_0"] == "PHB"
 
 
-def test_nested_switches_are_pxb() -> None:
-    types = {(pair.one, pair.other): pair.type for pair in paths(build(nested_node().machine.snapshot()))}
-    assert types["GPU0", "GPU1"].name == "PIX"  # type: ignore[union-attr]
-    assert types["GPU0", "GPU2"].name == types["GPU0", "mlx5_0"].name == "PXB"  # type: ignore[union-attr]
-
-
 def test_a_gpu_that_only_nvml_shows_has_no_type() -> None:
     topology = build(reference_machine().snapshot(files={}, links={}))
     assert {each["type"] for each in paths_json(topology)} == {None}
-
-
-def test_the_matrix_uses_nvidia_smis_words() -> None:
-    text = matrix(build(reference_machine().snapshot()))
-    words = table(text)
-    assert words["GPU0", "GPU0"] == "X"
-    assert words["GPU0", "GPU1"] == words["GPU0", "NIC0"] == words["NIC0", "NIC1"] == "PIX"
-    assert words["GPU0", "NIC4"] == words["NIC4", "GPU0"] == "NODE"  # another host bridge of the same domain
-    assert words["GPU0", "GPU7"] == "SYS"
-    assert words["GPU7", "CPU Affinity"] == "32-63" and words["GPU7", "NUMA Affinity"] == "1"
-    assert "  NIC4: mlx5_bond_0" in text.splitlines()
 
 
 @pytest.mark.parametrize(("domains", "cpus", "nodes"), [(1, "0-31", "0"), (2, "0-63", "0-1")])

@@ -114,31 +114,6 @@ def test_infiniband_devices_of_an_h100_host() -> None:
     assert len(ports) == 9
 
 
-def test_four_h200_of_a_virtual_machine() -> None:
-    raw = json.loads(recorded("nvml-4x-h200-vm.json").read_text())
-    devices = [
-        {
-            "index": index,
-            "name": gpu["name"],
-            "pci_bus_id": gpu["pci"]["busId"],
-            "memory": gpu["mem"],
-            "link": {
-                "gen": gpu["gen_cur"],
-                "max_gen": gpu["gen_max"],
-                "width": gpu["w_cur"],
-                "max_width": gpu["w_max"],
-            },
-            "numa_node": None,
-        }
-        for index, gpu in enumerate(raw["gpus"])
-    ]
-    topology = build(Snapshot(node="vm", taken_at=0.0, files={}, nvml={"driver": raw["driver"], "devices": devices}))
-    assert [gpu.name for gpu in topology.gpus] == ["NVIDIA H200"] * 4
-    assert {gpu.numa_node for gpu in topology.gpus} == {-1}
-    assert topology.gpus[0].address == "0000:00:06.0"
-    assert topology.gpus[0].link.speed_gts == 32.0
-
-
 TWO_H200 = Path(__file__).resolve().parents[2] / "recorded" / "two-h200-vm.json"
 
 
