@@ -21,7 +21,7 @@ from orchestrator.bench.text import own_text
 from orchestrator.engines import bench_client
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_stack
-from orchestrator.model.benchmark import Load
+from orchestrator.model.profile import Load
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

@@ -33,10 +33,10 @@ from orchestrator.gang.steps.status import history, live, reports
 from orchestrator.jobs import run as workflow_jobs
 from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.model.profile import Load
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.monitoring.metrics import metrics
 from orchestrator.monitoring.steps.exporter import Scraper

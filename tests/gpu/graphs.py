@@ -9,7 +9,7 @@ from tests.gpu import checkpoint
 from tests.gpu.measuring import benched
 from tests.gpu.stage import BLOCKS, REBLOCKED, Otherwise, Stage, with_what_was_seen
 
-from orchestrator.model.benchmark import Load
+from orchestrator.model.profile import Load
 
 FEW = Load(input=128, output=64, prompts=16, rate=1000, concurrency=4)
 MANY = Load(input=128, output=64, prompts=128, rate=1000, concurrency=32)

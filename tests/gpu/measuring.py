@@ -19,7 +19,7 @@ from orchestrator.bench.text import own_text
 from orchestrator.engines import bench_client
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_stack
-from orchestrator.model.benchmark import Load
+from orchestrator.model.profile import Load
 from orchestrator.nettest.schedule import LARGE
 
 LOAD = Load(input=128, output=128, prompts=128, rate=1000, concurrency=4)

@@ -9,7 +9,7 @@ from math import inf, sqrt
 from statistics import fmean, stdev
 
 from orchestrator.bench.text import NAME
-from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Figure, Load
+from orchestrator.model.profile import FIGURES, ExpectedSpeeds, Figure, Load
 
 AS_EXPECTED, NOTEWORTHY = 0.9, 0.8
 """Share of the expected speed from which on a figure is as expected, and from which on it is only a note."""

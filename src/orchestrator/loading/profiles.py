@@ -10,14 +10,16 @@ from typing import Literal, get_args
 
 from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.yaml_fields import Section
-from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import (
+    FIGURES,
     Advisory,
     Attention,
     Canary,
     CudaGraphs,
     Dimensions,
+    ExpectedSpeeds,
+    Load,
     ModelProfile,
     ModelRefusal,
     NamedLayout,

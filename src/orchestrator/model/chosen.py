@@ -29,13 +29,12 @@ def refuse_unnamed(inventory: Inventory, names: Sequence[str], command: str) -> 
     command: as typed. Raises InputError.
     """
     gangs = [gang.name for gang in inventory.gangs]
-    if names or len(gangs) < 2:
-        return
-    raise InputError(
-        f"this would stop {len(gangs)} gangs, and none is named: {_listed(gangs)}",
-        where="command line",
-        fix=f"name those that are meant: `{command} {gangs[0]}`; or all of them: `{command} --all`",
-    )
+    if not names and len(gangs) > 1:
+        raise InputError(
+            f"this would stop {len(gangs)} gangs, and none is named: {_listed(gangs)}",
+            where="command line",
+            fix=f"name those that are meant: `{command} {gangs[0]}`; or all of them: `{command} --all`",
+        )
 
 
 def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str) -> GangSpec:

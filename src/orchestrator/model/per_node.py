@@ -45,7 +45,7 @@ def together(failures: Mapping[str, DeployError]) -> DeployError:
     first = next(iter(failures.values()))
     lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
     if len(lost) < 2 or not isinstance(first, Unreachable):
-        places = dict.fromkeys(failure.where for failure in failures.values() if _alike(failure, first))
+        places = dict.fromkeys(failure.where for failure in failures.values() if _essence(failure) == _essence(first))
         return first if len(places) == 1 else first.at(", ".join(places))
     fixes = dict.fromkeys(failure.fix for failure in lost.values())
     lines = ((", ".join(names), failure.what) for names, failure in same(lost))
@@ -58,18 +58,12 @@ def together(failures: Mapping[str, DeployError]) -> DeployError:
 
 def same(failures: Mapping[str, DeployError]) -> list[tuple[list[str], DeployError]]:
     """Equal failures once, with the names of their nodes."""
-    found: list[tuple[list[str], DeployError]] = []
-    for name, failure in failures.items():
-        names = next((names for names, first in found if _alike(failure, first)), None)
-        if names is None:
-            found.append(([name], failure))
-        else:
-            names.append(name)
-    return found
+    alike = collected((_essence(failure), name) for name, failure in failures.items())
+    return [(names, failures[names[0]]) for names in alike.values()]
 
 
-def _alike(one: DeployError, other: DeployError) -> bool:
-    return (type(one), one.what, one.fix) == (type(other), other.what, other.fix)
+def _essence(failure: DeployError) -> Hashable:
+    return type(failure), failure.what, failure.fix
 
 
 K = TypeVar("K", bound=Hashable)

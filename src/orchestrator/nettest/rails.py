@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from orchestrator.model.benchmark import Between
+from orchestrator.model.profile import Between
 from orchestrator.nettest.messages import RailsLine, alone
 from orchestrator.nettest.schedule import rounds
 from orchestrator.nettest.verdict import LESS_HEADERS, Expectation, LinkEnd, LinkResult, NettestVerdict, peers, usual

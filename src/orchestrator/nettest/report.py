@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from orchestrator.engines import nccl_log
-from orchestrator.model.benchmark import BYTES_A_NUMBER, Between
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.profile import BYTES_A_NUMBER, Between
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine, NettestStep
 from orchestrator.nettest.rails import RailResult, rails
 from orchestrator.nettest.schedule import TOKENS, Place

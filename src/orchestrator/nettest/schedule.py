@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
-from orchestrator.model.benchmark import BYTES_A_NUMBER, Between
+from orchestrator.model.profile import BYTES_A_NUMBER, Between
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestStep
 
 TOKENS = (1, 4, 32, 128)

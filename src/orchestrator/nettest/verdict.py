@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from orchestrator.model.benchmark import Between
 from orchestrator.model.per_node import collected
+from orchestrator.model.profile import Between
 from orchestrator.model.topology import PathType, Topology
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.nettest.schedule import Place

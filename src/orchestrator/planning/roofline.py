@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from orchestrator.model.benchmark import BYTES_A_NUMBER
 from orchestrator.model.gpu_facts import L40S, facts_of
-from orchestrator.model.profile import Dimensions, ModelProfile
+from orchestrator.model.profile import BYTES_A_NUMBER, Dimensions, ModelProfile
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
 from orchestrator.protocol.planned import Layout
 from orchestrator.topology.speed import Traffic, all_reduce_s

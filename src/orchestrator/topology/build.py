@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from orchestrator.model.snapshot import Snapshot, part
@@ -53,14 +53,13 @@ _CLASS = "/sys/class/net"
 
 def find_interfaces(snapshot: Snapshot, devices: Sequence[PciDevice]) -> tuple[Interface, ...]:
     """Every interface, in order of name."""
-    functions = {device.key: device for device in devices}
-    by_name = part(snapshot.host, "addresses")
+    functions, by_name = {device.key for device in devices}, part(snapshot.host, "addresses")
     folders = (name for name in snapshot.names(_CLASS) if f"{_CLASS}/{name}" not in snapshot.files)  # bonding_masters
     names = sorted({*folders, *(name for name in by_name if isinstance(name, str))})
     return tuple(_interface(snapshot, name, functions, by_name.get(name)) for name in names)
 
 
-def _interface(snapshot: Snapshot, name: str, functions: Mapping[str, object], addresses: Any) -> Interface:
+def _interface(snapshot: Snapshot, name: str, functions: Collection[str], addresses: Any) -> Interface:
     folder = snapshot.realpath(f"{_CLASS}/{name}")
     linked = (f"{folder}/{link}" for link in ("device", "master"))
     device, master = (snapshot.realpath(link) if link in snapshot.links else "" for link in linked)
@@ -161,11 +160,8 @@ _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "p
 
 
 def _arch(snapshot: Snapshot, cpuinfo: Mapping[str, str]) -> str:
-    machine = str(part(snapshot.host, "uname").get("machine") or "")
-    if machine in _ARCHITECTURES:
-        return _ARCHITECTURES[machine]
-    if "vendor_id" in cpuinfo:
-        return "x86_64"
-    if "CPU implementer" in cpuinfo:
-        return "arm64"
+    if known := _ARCHITECTURES.get(str(part(snapshot.host, "uname").get("machine"))):
+        return known
+    if "vendor_id" in cpuinfo or "CPU implementer" in cpuinfo:
+        return "x86_64" if "vendor_id" in cpuinfo else "arm64"
     return "ppc64" if cpuinfo.get("cpu", "").startswith("POWER") else ""

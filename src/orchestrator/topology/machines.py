@@ -56,8 +56,7 @@ def throttled(states: Mapping[str, State]) -> Iterator[str]:
     """Throttled GPUs, as text."""
     for node, state in states.items():
         for index, gpu in state["gpus"].items():
-            why = slowed_by(gpu.get("reasons"))
-            if why:
+            if why := slowed_by(gpu.get("reasons")):
                 told = {"clock_mhz", "most_mhz"} <= gpu.keys()
                 clock = f" at {gpu['clock_mhz']} of {gpu['most_mhz']} MHz" if told else ""
                 heat = f", {gpu['temperature_c']} C" if "temperature_c" in gpu else ""
@@ -69,6 +68,5 @@ def grown(before: Mapping[str, State], after: Mapping[str, State]) -> Iterator[s
     for node, state in after.items():
         first = before.get(node, {"errors": {}})["errors"]
         for name, count in state["errors"].items():
-            more = count - first.get(name, count)
-            if more > 0:
+            if (more := count - first.get(name, count)) > 0:
                 yield f"{node}: {name} grew by {more} during the run"

@@ -48,12 +48,11 @@ def gpu_ends(topology: Topology) -> tuple[PathEnd, ...]:
 def nic_ends(topology: Topology) -> tuple[PathEnd, ...]:
     """Every RDMA device in order of name; where the machine shows none, its network cards by interface or address."""
     if topology.rdma:
-        ports = dict(reversed({port.device: port for port in reversed(topology.rdma)}.items()))
+        ports = {name: own[0] for name, own in collected((port.device, port) for port in topology.rdma).items()}
         order = [name for name in topology.stated.nics if name in ports] if topology.stated else []
-        names = dict.fromkeys([*order, *ports])
+        ends = {name: ports[name] for name in (*order, *ports)}
         return tuple(
-            PathEnd(name, end_key(ports[name]) if topology.stated else ports[name].key, ports[name].numa_node)
-            for name in names
+            PathEnd(name, end_key(port) if topology.stated else port.key, port.numa_node) for name, port in ends.items()
         )
     names = {interface.key: interface.name for interface in topology.interfaces if interface.key}
     firsts = [functions[0] for functions in nic_cards(topology).values()]

@@ -5,7 +5,7 @@ device); names of parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -87,7 +87,7 @@ def bridges_above(key: str) -> tuple[str, ...]:
         above.append(key)
 
 
-def nearest_function(path: str, known: Mapping[str, object]) -> str:
+def nearest_function(path: str, known: Collection[str]) -> str:
     """The PCI function that a path leads to, or is below (as for virtio devices), '' for none."""
     while path.count("/") > 1:
         if path in known:

@@ -291,8 +291,7 @@ _WORKING = ("up", "other")
 
 
 def _essence(drawn: Picture) -> object:
-    boxes = [replace(box, title="") for box in drawn.boxes]
-    return drawn.width, drawn.height, boxes, without_addresses(drawn).ports, drawn.wires
+    return replace(without_addresses(drawn), boxes=[replace(box, title="") for box in drawn.boxes])
 
 
 OLD = "old"

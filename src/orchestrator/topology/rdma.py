@@ -19,7 +19,7 @@ _GID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){7}")
 
 def rdma_functions(snapshot: Snapshot, devices: Sequence[PciDevice]) -> Mapping[str, str]:
     """{RDMA device's name: key of its PCI function, '' where it has none (software RoCE)}."""
-    known = {device.key: device for device in devices}
+    known = {device.key for device in devices}
     return {
         name: nearest_function(snapshot.realpath(f"{_CLASS}/{name}/device"), known)
         or nearest_function(snapshot.realpath(f"{_CLASS}/{name}"), known)

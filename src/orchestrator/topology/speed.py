@@ -94,10 +94,9 @@ def limits(layout: Layout | None, model: str = "", gpus: Iterable[str] = ()) -> 
 
     model: a profile's name, '' where nobody knows; gpus: those that are not the L40S
     """
-    where = f"{layout}" if layout is not None and layout != _PRICED_LAYOUT else ""
-    if layout is not None and where == f"{_PRICED_LAYOUT}":
-        where = f"{layout} on {layout.nnodes} x {layout.gpus_per_node} GPUs"
-    words = [f"at {where}"] if where else []
+    words = [f"at {layout}"] if layout is not None and layout != _PRICED_LAYOUT else []
+    if layout is not None and words == [f"at {_PRICED_LAYOUT}"]:
+        words = [f"at {layout} on {layout.nnodes} x {layout.gpus_per_node} GPUs"]
     words += [f"with {model}"] if model not in ("", _PRICED_MODEL) else []
     words += [f"on {' and '.join(gpus)}"] if (gpus := tuple(gpus)) else []
     return f"not measured {', nor '.join(words)}" if words else ""
@@ -117,12 +116,12 @@ def price(traffic: Traffic, layout: Layout | None = None) -> str:
     """
     if traffic is Traffic.TCP and layout is not None and layout.inside_nodes:
         return HANDED_OVER
-    parts = []
-    for batch in BATCHES:
-        now, right = decode_speed(traffic, batch), decode_speed(Traffic.RAILS, batch)
-        if now.tokens_per_s < right.tokens_per_s * 0.97:
-            requests = "1 request" if batch == 1 else f"{batch} requests"
-            parts.append(f"at {requests}: about {now.tokens_per_s:.0f} instead of {right.tokens_per_s:.0f} tokens/s")
+    speeds = [(batch, decode_speed(traffic, batch).tokens_per_s, _MEASURED_RIGHT[batch]) for batch in BATCHES]
+    parts = [
+        f"at {batch} request{'s' * (batch > 1)}: about {now:.0f} instead of {right:.0f} tokens/s"
+        for batch, now, right in speeds
+        if now < right * 0.97
+    ]
     first = decode_speed(traffic, BATCHES[0])
     sure = f"{first.basis}, ±{first.spread_percent} %" if first.spread_percent else first.basis
     if not parts:

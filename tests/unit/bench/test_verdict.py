@@ -18,7 +18,7 @@ from orchestrator.bench.verdict import (
     overall,
 )
 from orchestrator.loading.profiles import load_profile
-from orchestrator.model.benchmark import Load
+from orchestrator.model.profile import Load
 
 INT8 = load_profile("DeepSeek-R1-Channel-INT8").expected
 CASE = {"stack": "sglang-0.4.4-l40s", "layout": "TP32", "gpu": "NVIDIA L40S", "load": Load()}

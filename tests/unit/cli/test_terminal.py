@@ -43,11 +43,11 @@ from orchestrator.gang.steps.status.logs import LogLine
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.prepare import PrepareResult
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
-from orchestrator.model.benchmark import Load
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
+from orchestrator.model.profile import Load
 from orchestrator.nettest.messages import NettestLine
 from orchestrator.nettest.report import ModelShape, NettestResult, Verification
 from orchestrator.nettest.schedule import Place, schedule

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.engines import bench_client
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_stack
-from orchestrator.model.benchmark import Load
+from orchestrator.model.profile import Load
 
 LOAD = Load(input=20, output=10, prompts=2, concurrency=2)
 RESULT: dict[str, Any] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.ib_write_bw import table
 
-from orchestrator.model.benchmark import Between
+from orchestrator.model.profile import Between
 from orchestrator.nettest.messages import RailsLine
 from orchestrator.nettest.rails import (
     PortPair,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
-from orchestrator.model.benchmark import Between
 from orchestrator.model.finding import Severity
+from orchestrator.model.profile import Between
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine
 from orchestrator.nettest.report import (
     Corrupt,

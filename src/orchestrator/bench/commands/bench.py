@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_usual, open_cluster, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell, plain_table
-from orchestrator.model.benchmark import FIGURES, Load
 from orchestrator.model.errors import Exit, InputError
+from orchestrator.model.profile import FIGURES, Load
 
 if TYPE_CHECKING:
     from orchestrator.bench.steps.bench import BenchedGang

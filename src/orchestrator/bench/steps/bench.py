@@ -41,10 +41,10 @@ from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.jobs.run import alone, disturbed, follow, refuse_busy, serving_view
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.benchmark import ExpectedSpeeds, Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.profile import ExpectedSpeeds, Load
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.nettests import slow_before

@@ -18,13 +18,13 @@ from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile
-from orchestrator.model.benchmark import Between
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import collected, lost_first
+from orchestrator.model.profile import Between
 from orchestrator.model.topology import Topology
 from orchestrator.nettest import report
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RanksOrder

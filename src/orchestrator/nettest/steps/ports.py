@@ -13,11 +13,11 @@ from typing import NamedTuple
 from orchestrator.gang.steps.locks import fence
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.jobs.run import in_place_of
-from orchestrator.model.benchmark import Between
 from orchestrator.model.deadlines import RAILS_ROUND_S
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
+from orchestrator.model.profile import Between
 from orchestrator.model.topology import Topology
 from orchestrator.nettest.messages import RailRun, RailsLine, RailsOrder, RailsRequest, alone
 from orchestrator.nettest.rails import PortPair, RailPort, judge, played, times, ways

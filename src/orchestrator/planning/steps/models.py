@@ -11,11 +11,10 @@ from typing import Any
 
 from orchestrator.loading import resources
 from orchestrator.loading.resources import Library, template
-from orchestrator.model.benchmark import BYTES_A_NUMBER, Between
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
-from orchestrator.model.profile import ModelProfile
+from orchestrator.model.profile import BYTES_A_NUMBER, Between, ModelProfile
 from orchestrator.planning.judgement import Judgement, draft, known_dimensions
 from orchestrator.planning.layout import flags
 from orchestrator.planning.memory import checkpoint_bytes

@@ -15,9 +15,9 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.outcome import RisingProgress
-from orchestrator.model.benchmark import Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import Exit
+from orchestrator.model.profile import Load
 from orchestrator.planning.steps.plan import PlanRequest
 
 EPILOG = """

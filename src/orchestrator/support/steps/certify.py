@@ -33,7 +33,6 @@ from orchestrator.gang.steps.status.reports import everything, see
 from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
-from orchestrator.model.benchmark import Load
 from orchestrator.model.deadlines import KERNELS_S
 from orchestrator.model.errors import (
     DeployError,
@@ -48,6 +47,7 @@ from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
+from orchestrator.model.profile import Load
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest

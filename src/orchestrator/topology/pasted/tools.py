@@ -267,13 +267,9 @@ def _facts(
 
 def _legend(below: Sequence[Line], heads: Sequence[str]) -> dict[str, str]:
     """What it calls NICs, before another matrix begins."""
-    names: dict[str, str] = {}
-    for line in below:
-        if match := _LEGEND.fullmatch(line.text):
-            names.setdefault(match[1], match[2])
-        elif _GPU.match(line.text.strip(" |\t")):
-            break
-    return {head: name for head, name in names.items() if head in heads}
+    until = itertools.takewhile(lambda line: not _GPU.match(line.text.strip(" |\t")), below)
+    named = [match.groups() for line in until if (match := _LEGEND.fullmatch(line.text))]
+    return {head: name for head, name in reversed(named) if head in heads}
 
 
 def _may_be_a_title(token: str) -> bool:

@@ -14,7 +14,7 @@ from orchestrator.bench.store import write_bench
 from orchestrator.bench.text import own_text
 from orchestrator.bench.verdict import judge, overall
 from orchestrator.cli.main import main
-from orchestrator.model.benchmark import Load
+from orchestrator.model.profile import Load
 
 
 @pytest.fixture(autouse=True)

@@ -31,8 +31,8 @@ from orchestrator.bench.steps.report import (
     refuse_unwritable,
     write_page,
 )
-from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import InputError
+from orchestrator.model.profile import Load
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -19,9 +19,9 @@ from tests.support.reference_cluster import gang, topologies
 from orchestrator.gang.steps.raising import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
-from orchestrator.model.benchmark import Between
 from orchestrator.model.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.per_node import PerNode
+from orchestrator.model.profile import Between
 from orchestrator.nettest import hooks
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine, NettestStep, RailsLine, RanksOrder
 from orchestrator.nettest.report import Corrupt, NettestResult, Verification, as_json

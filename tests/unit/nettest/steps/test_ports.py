@@ -10,7 +10,7 @@ import pytest
 from tests.support.reference_cluster import topology
 from tests.unit.nettest.steps.test_nettest import Fleet
 
-from orchestrator.model.benchmark import Between
+from orchestrator.model.profile import Between
 from orchestrator.nettest.messages import RailsLine, RailsRequest
 from orchestrator.nettest.rails import RailPort, ways
 from orchestrator.nettest.steps import ports as rails

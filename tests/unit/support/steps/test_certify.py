@@ -17,9 +17,9 @@ from orchestrator.bench.steps import bench as benching
 from orchestrator.bench.steps import report as benching_report
 from orchestrator.bench.verdict import BenchVerdict
 from orchestrator.gang.steps.raising import UpResult
-from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import DeployError, Exit, InputError, LockHeld, NodeError
 from orchestrator.model.gang_state import GangState
+from orchestrator.model.profile import Load
 from orchestrator.nettest.steps import nettest as nettesting
 from orchestrator.nettest.verdict import NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest
