@@ -60,40 +60,26 @@ class Domain:
     cards: tuple[Card, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Everything of a node. loose_gpus: those that NVML shows and sysfs does not; loose_ports: those of no PCI
-    function (software RoCE)"""
-
-    domains: tuple[Domain, ...]
-    loose_gpus: tuple[Gpu, ...]
-    loose_ports: tuple[RdmaPort, ...]
-
-
-def places_of(topology: Topology, keep: Callable[[Card], bool] | None = None) -> Places:
-    """keep: which network cards are wanted, all if not given; switches with nothing behind them are left out."""
+def domains_of(topology: Topology, keep: Callable[[Card], bool] = lambda _: True) -> tuple[Domain, ...]:
+    """Everything of a node that has a place in its PCI tree. keep: which network cards are wanted; switches with
+    nothing behind them are left out."""
     return _PlacesBuilder(topology, keep).all()
 
 
 class _PlacesBuilder:
-    def __init__(self, topology: Topology, keep: Callable[[Card], bool] | None) -> None:
+    def __init__(self, topology: Topology, keep: Callable[[Card], bool]) -> None:
         self.topology = topology
-        self.devices = topology.devices
         self.switches = {switch.key: switch for switch in topology.switches}
         self.distances = Distances(topology)
         self.above = SwitchPlaces(topology.switches).above
         cards = [self._card(functions) for functions in nic_cards(topology).values()]
-        self.cards: Mapping[str, Card] = {card.key: card for card in cards if keep is None or keep(card)}
-        self.gpus: Mapping[str, Gpu] = {gpu.key: gpu for gpu in topology.gpus if gpu.key in self.devices}
+        self.cards: Mapping[str, Card] = {card.key: card for card in cards if keep(card)}
+        self.gpus: Mapping[str, Gpu] = {gpu.key: gpu for gpu in topology.gpus if gpu.key in topology.devices}
 
-    def all(self) -> Places:
+    def all(self) -> tuple[Domain, ...]:
         numbers = {domain.node for domain in self.topology.numa}
         numbers |= {self._numa(key) for key in (*self.gpus, *self.cards)}
-        return Places(
-            tuple(self._domain(number) for number in sorted(numbers)),
-            tuple(gpu for gpu in self.topology.gpus if gpu.key not in self.devices),
-            tuple(port for port in self.topology.rdma if port.key not in self.devices),
-        )
+        return tuple(self._domain(number) for number in sorted(numbers))
 
     def _card(self, functions: tuple[PciDevice, ...]) -> Card:
         keys = [function.key for function in functions]
@@ -201,23 +187,24 @@ class _TextDrawing:
         self.topology, self.tcp, self.marks = topology, tcp.interface if tcp else "", marks
 
     def whole(self) -> TreeLine:
-        topology, places = self.topology, places_of(self.topology)
+        topology = self.topology
         title = topology.node or topology.hostname or "node"
         title += f" ({topology.hostname})" if topology.hostname not in ("", topology.node) else ""
         title += f"  driver {topology.driver}" if topology.driver else ""
         cardless = [one for one in topology.interfaces if one.name != "lo" and one.key not in topology.devices]
         others = [self._interface(one) for one in cardless if one.slaves or one.ipv4]  # bonds, VLANs, bridges
-        children = [*map(self._domain, places.domains), *self._loose(places), *others]
+        children = [*map(self._domain, domains_of(topology)), *self._loose(), *others]
         if topology.nvml_error and topology.gpus:
             children.append(TreeLine(kind="note", label=f"NVML: {topology.nvml_error}"))
         return TreeLine(kind="node", label=f"{title}  {topology.cpu.name}".strip(), children=tuple(children))
 
-    def _loose(self, places: Places) -> list[TreeLine]:
+    def _loose(self) -> list[TreeLine]:
         """What has no place in the PCI tree; a pasted text may state what of it shares a switch."""
-        lines = {f"GPU{gpu.index}": self._gpu(gpu) for gpu in places.loose_gpus}
-        lines |= {port.device: self._port(port) for port in places.loose_ports}
+        known, topology = self.topology.devices, self.topology
+        lines = {f"GPU{gpu.index}": self._gpu(gpu) for gpu in topology.gpus if gpu.key not in known}
+        lines |= {port.device: self._port(port) for port in topology.rdma if port.key not in known}
         drawn = []
-        for group in stated_groups(self.topology) if self.topology.stated else ():
+        for group in stated_groups(topology) if topology.stated else ():
             children = tuple(lines.pop(name) for name in (*group.gpus, *group.nics) if name in lines)
             drawn.append(TreeLine(kind="switch", label="behind one switch (PIX or PXB)", children=children))
         return [*drawn, *lines.values()]

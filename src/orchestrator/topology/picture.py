@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
-from orchestrator.topology.draw import Branch, Card, Domain, places_of
+from orchestrator.topology.draw import Branch, Card, Domain, domains_of
 from orchestrator.topology.network import PortFault, port_fault
 from orchestrator.topology.pci import card, part_name
 from orchestrator.topology.switches import SwitchPlaces
@@ -120,7 +120,7 @@ class _PictureLayout:
         self.topology, self.marks, self.rails, self.tcp, self.slots = topology, marks, rails, tcp, slots
         above = SwitchPlaces(topology.switches).above
         # a card behind a switch without a port or an interface is a fault; elsewhere nobody misses it
-        self.domains = places_of(topology, lambda nic: bool(nic.ports or nic.interfaces or above(nic.key))).domains
+        self.domains = domains_of(topology, lambda nic: bool(nic.ports or nic.interfaces or above(nic.key)))
         switches = [branch for domain in self.domains for branch in domain.branches if branch.switch]
         self.width = COLUMN_W + 2 * PAD * (max(map(_depth, switches), default=1) - 1)
         self.result = Picture()

@@ -258,17 +258,6 @@ def test_wrong_files_are_told_with_their_place(case: str, tmp_path: Path, monkey
     assert caught.value.fix
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
-        read_ansible_inventory(tmp_path / "absent.yml")
-
-
-def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
-    (tmp_path / "hosts.yml").write_bytes(b"gangs: \xff\xfe\n")
-    with pytest.raises(InputError, match="UTF-8"):
-        read_ansible_inventory(tmp_path / "hosts.yml")
-
-
 def test_a_wholly_vaulted_file_is_passed_over(tmp_path: Path) -> None:
     path = written(
         tmp_path, {"hosts.yml": "g: {hosts: {n: }}", "group_vars/all/vault.yml": "$ANSIBLE_VAULT;1.1;AES256\n66\n"}

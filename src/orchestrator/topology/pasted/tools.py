@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts, first_match
 from orchestrator.topology.pci import number
@@ -268,8 +269,8 @@ def _facts(
 def _legend(below: Sequence[Line], heads: Sequence[str]) -> dict[str, str]:
     """What it calls NICs, before another matrix begins."""
     until = itertools.takewhile(lambda line: not _GPU.match(line.text.strip(" |\t")), below)
-    named = [match.groups() for line in until if (match := _LEGEND.fullmatch(line.text))]
-    return {head: name for head, name in reversed(named) if head in heads}
+    named = [(match[1], match[2]) for line in until if (match := _LEGEND.fullmatch(line.text))]
+    return {head: names[0] for head, names in collected(named).items() if head in heads}
 
 
 def _may_be_a_title(token: str) -> bool:
