@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -76,19 +76,13 @@ def _at_an_ordinary_place(snapshot: Snapshot) -> Snapshot:
     """The stack's environment, and the folders that its .pth files add to the path (an engine installed from its
     sources), without their parent folders."""
     stack = part(snapshot.host, "stack")
-    venv = str(stack.get("venv") or "")
+    venv = stack.get("venv")
     if not venv:
         return snapshot
-    inside = f"{snapshot.realpath(venv)}/"
+    inside = f"{snapshot.realpath(str(venv))}/"
     own = {path: text for path, text in snapshot.files.items() if path.startswith(inside)}
     pths = {path: text.splitlines() for path, text in own.items() if path.endswith(".pth")}
-    sources = {f"{line.strip().rstrip('/')}/" for lines in pths.values() for line in lines if line.startswith("/")}
-    moved = {inside: f"{_VENV}/"} | {source: f"/source{number}/" for number, source in enumerate(sorted(sources))}
-
-    def place(path: str) -> str:
-        old = next((old for old in moved if path.startswith(old)), "")
-        return moved.get(old, "") + path[len(old) :]
-
+    place = _mover(inside, pths.values())
     texts = {path: "\n".join(place(f"{line}/").rstrip("/") for line in lines) for path, lines in pths.items()}
     kept = {path: text for path, text in snapshot.files.items() if path not in own or not path.endswith("/pyvenv.cfg")}
     return replace(
@@ -98,6 +92,18 @@ def _at_an_ordinary_place(snapshot: Snapshot) -> Snapshot:
         errors={place(path): reason for path, reason in snapshot.errors.items()},
         host={**snapshot.host, "stack": {**stack, "venv": _VENV}},
     )
+
+
+def _mover(inside: str, pths: Iterable[Sequence[str]]) -> Callable[[str], str]:
+    """What puts a path of the environment, or of a folder that .pth files name, at its ordinary place."""
+    sources = {f"{line.strip().rstrip('/')}/" for lines in pths for line in lines if line.startswith("/")}
+    moved = {inside: f"{_VENV}/"} | {source: f"/source{number}/" for number, source in enumerate(sorted(sources))}
+
+    def place(path: str) -> str:
+        old = next((old for old in moved if path.startswith(old)), "")
+        return moved.get(old, "") + path[len(old) :]
+
+    return place
 
 
 _VENV = "/opt/venv"

@@ -26,12 +26,7 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
     (keys of GPUs and RDMA cards) is below: firmware may hide ports that are empty.
     """
     by_key = {device.key: device for device in devices}
-    keys: set[str] = set()
-    for device in devices:
-        above = bridges_above(device.key)
-        if not device.is_bridge or (above and (above[0] not in by_key or by_key[above[0]].is_bridge)):
-            down = [*reversed(above), *[device.key] * device.is_bridge]
-            keys |= {down[place] for place in range(1, len(down) - 1, 2)}  # every second, where a bridge follows
+    keys = {key for device in devices for key in _upstream_ports(device, by_key)}
     ways = [bridges_above(key) for key in serving]
     keys -= {port for way in ways for port in way[::2]}
     keys |= {upstream for way in ways for upstream in way[1::2]}
@@ -39,6 +34,15 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
     keys |= {device.key for device in devices if device.is_bridge and device.key.startswith(XML_ROOT)}
     switches = [_switch(key, by_key.get(key), keys) for key in keys]
     return merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
+
+
+def _upstream_ports(device: PciDevice, by_key: Mapping[str, PciDevice]) -> Sequence[str]:
+    """Of the bridges down to a device every second one, where another bridge follows."""
+    above = bridges_above(device.key)
+    if device.is_bridge and not (above and (above[0] not in by_key or by_key[above[0]].is_bridge)):
+        return ()
+    down = [*reversed(above), *[device.key] * device.is_bridge]
+    return down[1:-1:2]
 
 
 def upstream_ports_above(key: str) -> tuple[str, ...]:
