@@ -49,7 +49,7 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
     """
     verb = request.verb
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
-        wanted = _Wanted(inventory, fleet, request, watcher)
+        wanted = _Restart(inventory, fleet, request, watcher)
         specs, _ = wanted.answering()
         why = verb.what.value if verb.work else ""
         locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs}
@@ -75,7 +75,7 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
 def rehearse_restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> tuple[GangRehearsal, ...]:
     """What `restart` would do; takes no lock and changes nothing. Raises what it would raise before it stops a gang."""
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
-        wanted = _Wanted(inventory, fleet, request, watcher)
+        wanted = _Restart(inventory, fleet, request, watcher)
         gangs = wanted.restarts(*wanted.answering())
         opened.enter_context(wanted.router(gangs))
         wanted.refuse(gangs)
@@ -92,7 +92,7 @@ def _aim(one: GangRestart) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Restart:
     """What a request means for the gangs as they are, before anything is done."""
 
     inventory: Inventory

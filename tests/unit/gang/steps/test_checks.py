@@ -108,7 +108,7 @@ def serving(local: Local, monkeypatch: pytest.MonkeyPatch) -> LocalGang:
 
 
 def rolled(gang: LocalGang, monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr(restart_module._Wanted, "refuse_too_few", lambda *_: None)
+    monkeypatch.setattr(restart_module._Restart, "refuse_too_few", lambda *_: None)
     (one,) = gang.inventory.gangs
     absent = GangSpec(
         name="gang1", nodes=tuple(replace(node, name=f"{node.name}b", gang="gang1") for node in one.nodes)
