@@ -73,7 +73,7 @@ mutants: setup ## 500 small faults in the code, one at a time: which ones unit t
 simulate: setup ## the agents' own code on a simulated clock, network and disk: every small case; writes tests/simulation/simulation.md
 	$(BIN)/python -m tests.simulation
 
-contract: setup ## the stand-in held to the real engines in every row, about an hour; writes tests/contract/contract.md
+contract: setup ## the stand-in and the real engines held to every row of tests/contract/contract.md, about an hour
 	$(BIN)/python -m tests.contract
 
 golden: setup ## rewrite the golden cases; read the diff as a review

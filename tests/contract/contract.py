@@ -1,56 +1,47 @@
-"""The parts of the contract: rows (one observable behaviour each) and scenarios that observe many in one launch."""
+"""The contract: contract.md has a table of rows (one observable behaviour each) for every scenario, which observes all
+of them in one launch. Who changes what an engine shows changes the page by hand."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from tests.contract.under_test import EngineUnderTest
 
+PAGE = Path(__file__).with_name("contract.md")
 ENGINES = REAL, STAND_IN, VLLM = "real", "stand-in", "vLLM"
+"""Columns of the page too."""
 See = Callable[[str, object], None]
 """Records an observation for a row."""
+_CELL = re.compile(r"(?<!\\)\|")
 
 
-@dataclass(frozen=True)
-class Row:
-    """One observable behaviour.
+@cache
+def tables() -> Mapping[str, list[dict[str, str]]]:
+    """The page's tables by scenario: of each row the cells by their column.
 
-    asks:     what is looked at, in words
-    answer:   what the real engine shows; for a version that is never run here, what its source says; if it needs a
-              GPU, what was seen there
-    stand_in: what the stand-in shows, None if it is the same
-    vllm:     what vLLM shows where it is played too, None if it is the same
-    why:      why the stand-in's answer differs; given exactly then
-    source:   where the answer was taken from, if the real engine is not run here
+    real: what the real engine shows; `by its source` instead for a version that is never run here (what its `source`
+          says) or what needs a GPU (what was seen there)
+    stand-in, vLLM: what these show
+    equal: whether real and stand-in show the same, and why not
     """
-
-    name: str
-    asks: str
-    answer: str
-    _: KW_ONLY
-    stand_in: str | None = None
-    vllm: str | None = None
-    why: str = ""
-    source: str = ""
-
-    @property
-    def equal(self) -> bool:
-        return self.stand_in is None or self.stand_in == self.answer
-
-    def answer_of(self, engine: str) -> str:
-        """The expected observation of an engine."""
-        own = {STAND_IN: self.stand_in, VLLM: self.vllm}.get(engine)
-        return self.answer if own is None else own
+    found: dict[str, list[dict[str, str]]] = {}
+    for section in PAGE.read_text("utf-8").split("\n## ")[1:]:
+        lines = [_CELL.split(line)[1:-1] for line in section.splitlines() if line.startswith("|")]
+        heads, _, *rows = [[cell[1:-1].replace("\\|", "|") for cell in line] for line in lines]
+        found[section.partition("\n")[0]] = [dict(zip(heads, row, strict=True)) for row in rows]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One launch and what it shows. `play` drives the engine and notes every row once, in any order.
+    """One launch and what it shows. `play` drives the engine and notes every row of its table once, in any order.
 
-    told: the story, for the document
     runs: `always` for what every run of the test suite plays with the real engine, `full` for what only
           `make contract` plays with it, `lab` for what only `make contract` plays, with either engine in a lab that
           needs root, `never` for a version that can't run here, `gpu` for what takes a GPU
@@ -59,8 +50,6 @@ class Scenario:
     """
 
     name: str
-    told: str
-    rows: tuple[Row, ...]
     play: Callable[[EngineUnderTest, See], None]
     runs: Literal["always", "full", "lab", "never", "gpu"] = "full"
     plays: str = "0.5.23"
@@ -79,7 +68,7 @@ class Scenario:
 
     def answers(self, engine: str) -> dict[str, str]:
         """The expected observations of an engine."""
-        return {row.name: row.answer_of(engine) for row in self.rows}
+        return {row["row"]: row[engine] for row in tables()[self.name]}
 
 
 def observe(scenario: Scenario, engine: EngineUnderTest) -> dict[str, str]:
@@ -94,7 +83,7 @@ def observe(scenario: Scenario, engine: EngineUnderTest) -> dict[str, str]:
         scenario.play(engine, see)
     finally:
         engine.end()
-    odd = set(seen) ^ {row.name for row in scenario.rows}
+    odd = seen.keys() ^ scenario.answers(STAND_IN).keys()
     assert not odd, f"{scenario.name}: noted without a row, or not noted: {odd}"
     return seen
 

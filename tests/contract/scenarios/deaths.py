@@ -11,11 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.contract.contract import Row, Scenario, See
+from tests.contract.contract import Scenario, See
 from tests.contract.under_test import EngineUnderTest, Node, Request
-
-_CAUSES = "causes that the catalogue finds: leader's log, worker's"
-_ON_GPUS = "4 H200, SGLang 0.5.17: the end showed 210 to 390 ms after the kill, the main thread was dead after 3 ms"
 
 
 def _serving(engine: EngineUnderTest, **how: Any) -> tuple[Node, Node]:
@@ -30,15 +27,6 @@ def _ends(leader: Node, worker: Node, see: See) -> None:
     see("worker", worker.exit_code())
     see("left", f"{leader.left_behind()}, {worker.left_behind()}")
     see("causes", f"{leader.cause()}, {worker.cause()}")
-
-
-def _end_rows(leader: str, worker: str, causes: str) -> tuple[Row, ...]:
-    return (
-        Row("leader", "the leader's exit code", leader),
-        Row("worker", "the worker's exit code", worker),
-        Row("left", "what is left after the launchers", "nothing, nothing"),
-        Row("causes", _CAUSES, causes),
-    )
 
 
 def _rank_killed(engine: EngineUnderTest, see: See) -> None:
@@ -158,125 +146,21 @@ def _default_timeout(engine: EngineUnderTest, see: See) -> None:
     see("recovered", leader.until(lambda: leader.status("/health") == "200", "recovery"))
 
 
-_WATCHDOG = Row("watchdog-line", "leader: `Subprocess .. crashed with exit code ..`", "True")
 DEATHS = (
+    Scenario(name="rank-killed", play=_rank_killed),
+    Scenario(name="rank-killed-on-a-gpu", runs="gpu", play=_rank_killed_on_a_gpu),
+    Scenario(name="node-killed", play=_node_killed),
+    Scenario(name="leader-killed", play=_leader_killed),
     Scenario(
-        name="rank-killed",
-        told="SIGKILL to the worker's one rank while a generation runs.",
-        play=_rank_killed,
-        rows=(
-            Row("in-flight", "the generation that ran", "cut"),
-            *_end_rows("-9", "0", "PEER-LOST (secondary), none"),
-            Row("worker-line", "worker: `.. terminated with -9`", "True"),
-            Row("leader-line", "leader: `Scheduler hit an exception: Traceback`", "True"),
-            Row("peer-line", "leader: `RuntimeError: .. Connection closed by peer`, or reset", "True"),
-            Row("sigquit-line", "leader: `SIGQUIT received. .. one child failed`", "True"),
-        ),
-    ),
-    Scenario(
-        name="rank-killed-on-a-gpu",
-        told="SIGKILL to the worker's one rank, whose CUDA context delays its exit (`STANDIN_DEATHS=cuda`).",
-        runs="gpu",
-        play=_rank_killed_on_a_gpu,
-        rows=(
-            Row("main-thread", "the killed rank's main thread before its end shows", "Z", source=_ON_GPUS),
-            Row("held", "its end is visible 0.2 s after the kill, or later", "True", source=_ON_GPUS),
-            Row(
-                "peer-line", "leader: Gloo's error, with the address of the rank that is gone", "True", source=_ON_GPUS
-            ),
-            Row("causes", _CAUSES, "PEER-LOST (secondary), none", source=_ON_GPUS),
-            Row("left", "what is left after the launchers", "nothing, nothing", source=_ON_GPUS),
-        ),
-    ),
-    Scenario(
-        name="node-killed",
-        told="SIGKILL to a worker's launcher.",
-        play=_node_killed,
-        rows=(
-            Row("ranks-follow", "the worker's ranks after their launcher's death", "nothing"),
-            *_end_rows("-9", "-9", "PEER-LOST (secondary), none"),
-        ),
-    ),
-    Scenario(
-        name="leader-killed",
-        told="SIGKILL to the leader's launcher.",
-        play=_leader_killed,
-        rows=(
-            Row("ranks-follow", "the leader's children after their launcher's death", "nothing"),
-            *_end_rows("-9", "-9", "none, PEER-LOST (secondary)"),
-            Row("worker-line", "worker: `Received sigquit from a child process`", "True"),
-        ),
-    ),
-    Scenario(
-        name="leaders-rank-killed",
-        told="SIGKILL to rank 0.",
-        play=_child_killed("sglang::scheduler_TP0", "No live scheduler processes found"),
-        rows=(
-            *_end_rows("-9", "-9", "CHILD-FAILED (secondary), PEER-LOST (secondary)"),
-            _WATCHDOG,
-            Row("dump-line", "leader: `No live scheduler processes found; ..` (after 5 s)", "True"),
-        ),
+        name="leaders-rank-killed", play=_child_killed("sglang::scheduler_TP0", "No live scheduler processes found")
     ),
     Scenario(
         name="detokenizer-killed",
-        told="SIGKILL to the detokenizer.",
         play=_child_killed("sglang::detokenizer", r"Waiting 60\.0 seconds for CUDA coredumps", deaf=True),
         pace=0.04,
-        rows=(
-            *_end_rows("-9", "-9", "CHILD-FAILED (secondary), PEER-LOST (secondary)"),
-            _WATCHDOG,
-            Row("deaf", "the leader's /health while it prepares its crash dump", "no answer"),
-            Row(
-                "dump-line",
-                "leader: `Waiting 60.0 seconds for CUDA coredumps ..` (5 s before)",
-                "True",
-            ),
-        ),
     ),
-    Scenario(
-        name="group-told",
-        told="SIGTERM to the leader's whole process group while a generation runs, which delays the "
-        "leader's orderly end: whether it handles SIGTERM or its children first is random.",
-        play=_group_told,
-        rows=(*_end_rows("-9", "-9", "CHILD-FAILED (secondary), PEER-LOST (secondary)"), _WATCHDOG),
-    ),
-    Scenario(
-        name="interrupted",
-        told="SIGINT (Ctrl-C) to the leader's launcher. uvicorn raises it again after its own end: whether its event "
-        "loop still exists to handle it is a race.",
-        play=_interrupted,
-        rows=(
-            *_end_rows("-2 or 0", "-9", "none, PEER-LOST (secondary)"),
-            Row("shut-down-line", "leader: `INFO:     Shutting down`", "True"),
-        ),
-    ),
-    Scenario(
-        name="told-while-hung",
-        told="A rank is stopped, /health shows it, and then the leader is ordered to stop.",
-        play=_told_while_hung,
-        rows=(
-            Row("health", "/health before", "503"),
-            Row("leader", "the leader's exit code", "0"),
-            Row("line", "`SIGTERM received while health check failed. Force exiting.`", "True"),
-            Row("dump-line", "`Waiting 60.0 seconds for CUDA coredumps before exiting.`", "True"),
-            Row(
-                "late-line",
-                "`Schedulers still alive 15.0s after ShutdownReq, killing them ..`",
-                "True",
-            ),
-            Row("worker-before", "the worker while its rank is stopped", "lives"),
-            Row("worker", "the worker's exit code once its rank continues", "-9"),
-            Row("left", "what is left after the launchers", "nothing, nothing"),
-        ),
-    ),
-    Scenario(
-        name="default-timeout",
-        told="Rank 0 is stopped, with the probe's own time limit.",
-        play=_default_timeout,
-        rows=(
-            Row("health", "/health", "503"),
-            Row("line", "`couldn't get a response from detokenizer for last 20 seconds`", "True"),
-            Row("recovered", "/health is 200 again once it continues", "True"),
-        ),
-    ),
+    Scenario(name="group-told", play=_group_told),
+    Scenario(name="interrupted", play=_interrupted),
+    Scenario(name="told-while-hung", play=_told_while_hung),
+    Scenario(name="default-timeout", play=_default_timeout),
 )

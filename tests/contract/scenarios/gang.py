@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.contract.contract import REAL, STAND_IN, VLLM, Row, Scenario, See
-from tests.contract.scenarios.rolling import text_row
+from tests.contract.contract import REAL, STAND_IN, VLLM, Scenario, See
 from tests.contract.under_test import EngineUnderTest
 from tests.support.load import Stream, complete
 from tests.support.small_lab import SmallLab, small_lab
@@ -151,52 +150,4 @@ def _drained(lab: SmallLab, tokens: int, see: See) -> None:
     see("drain", ", ".join(one.ended() for one in running))
 
 
-_PARENT = "the engine's parent process was killed by signal 9 (SIGKILL)"
-
-ROWS = (
-    Row("flag-unknown", "`up` with a flag that the engine does not have", "exit code 2, nothing started"),
-    Row(
-        "flag-value",
-        "`up` with a value that the engine does not take",
-        "exit code 2, nothing started",
-        vllm="exit code 5, FLAG-REFUSED",
-    ),
-    Row("port-taken", "`up` while another process has the HTTP port", "exit code 3, nothing started"),
-    Row("up", "the gang's state after `up`", "ready"),
-    Row("ranks", "`status`: the ranks", "node0 TP0 alive, node1 TP1 alive"),
-    Row(
-        "phases",
-        "phases of the start",
-        "rendezvous > weights > kv-cache > warm-up",
-        stand_in="rendezvous > nccl > weights > kv-cache > graphs > warm-up",
-        why="its nodes have GPUs, emulated ones",
-        vllm="rendezvous > nccl > weights > kv-cache > warm-up",
-    ),
-    text_row("a completion: the text after abcdef"),
-    Row("kill-rank-worker", "the worker's rank is killed: node, what, signal", "node1, TP1, signal 9"),
-    Row("kill-rank-leader", "the leader's rank is killed under load", "node0, TP0, signal 9"),
-    Row("kill-launcher-leader", "the leader's launcher is killed", f"node0, {_PARENT}, signal 9"),
-    Row("kill-launcher-worker", "the worker's launcher is killed under load", f"node1, {_PARENT}, signal 9"),
-    Row(
-        "kill-between",
-        "the detokenizer, or vLLM's engine core, is killed",
-        "node0, the engine's process sglang::detokenizer was killed by signal 9 (SIGKILL), signal 9",
-        vllm="node0, the engine's process VLLM::EngineCore was killed by signal 9 (SIGKILL), signal 9",
-    ),
-    Row("guard", "`guard --once` afterwards", "exit code 0, ready"),
-    Row("stopped", "a rank stands still: `status`", "node1 TP1 stopped"),
-    Row("hung", "later: the gang's trouble", "hung"),
-    Row("hung-guard", "`guard --once` afterwards", "exit code 0, ready, new rank"),
-    Row("restart", "`restart` while two generations run", "exit code 0, ready, new run True"),
-    Row("drain", "these generations", "200, whole, 200, whole"),
-    Row("left", "processes of an engine after `down`", "nothing"),
-)
-
-GANG = Scenario(
-    name="gang",
-    told="Two nodes of one rank in a lab: refused starts, five kinds of killed processes, a guard, a hang, a drain.",
-    rows=ROWS,
-    play=_play,
-    runs="lab",
-    vllm=True,
-)
+GANG = Scenario(name="gang", play=_play, runs="lab", vllm=True)
