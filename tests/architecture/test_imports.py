@@ -55,7 +55,7 @@ HOME = {
     "yaml": {"loading", "lab"},
 }
 NODE_PURE = {
-    "agent/causes", "agent/lifecycle", "agent/membership", "agent/verdicts", "engine/kernel_words", "engine/ras_words",
+    "agent/causes", "agent/lifecycle", "agent/membership", "agent/sides", "engine/kernel_words", "engine/ras_words",
     "engine/watch", "failure",
 }  # fmt: skip
 """What an agent decides with: values in, values out, though it stands among code that is all sockets and files."""

@@ -13,7 +13,7 @@ from tests.simulation.gang import AT_ONCE, EPSILON_S, FAULTS, LATE_S, LEASE_S, P
 from tests.simulation.world import World
 
 from orchestrator.model.deadlines import ARM_S
-from orchestrator.node.agent.lifecycle import LINK_S
+from orchestrator.node.agent.sides import LINK_S
 
 ARMED_FOR_S = 30.0
 """An armed node that hears nothing more ends by itself after this."""

@@ -36,9 +36,9 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.report import AgentState, Report
+from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.run_files import GoalOrder
-from orchestrator.protocol.verbs import Because, GangRequest
+from orchestrator.protocol.verbs import GangRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import StragglerWait
 
@@ -386,9 +386,9 @@ def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
         node.settle(clear=bool(request.get("clear")))
         reply({"state": node.report.state.value})
         return
-    because = Because.read(request.get("because"))
+    because = Cause.read(request.get("because"))
     node.order = GoalOrder(
-        goal="stop-now" if request.get("now") else "stop", because=because if isinstance(because, Because) else None
+        goal="stop-now" if request.get("now") else "stop", because=because if isinstance(because, Cause) else None
     )
     node.gang.stopped = True
     node.wake()

@@ -14,7 +14,8 @@ from tests.simulation.gang import Fault
 from tests.simulation.node import SimulatedAgent
 
 from orchestrator.gang.steps import down
-from orchestrator.node.agent import agent, lifecycle, membership, verdicts
+from orchestrator.node.agent import agent, lifecycle, membership, sides
+from orchestrator.node.agent.causes import choose
 from orchestrator.node.agent.membership import Message
 from orchestrator.node.engine.guardian import AgentWatch
 from orchestrator.node.network import wire
@@ -83,27 +84,22 @@ def _forgets_what_came(patch: pytest.MonkeyPatch) -> None:
 
 
 def _says_nothing_again(patch: pytest.MonkeyPatch) -> None:
-    for name in ("_say_again", "_hear_end"):
-        patch.setattr(lifecycle.Lifecycle, name, lambda *_: [])
+    for side, name in (
+        (sides.LeadersPart, "_say_again"),
+        (sides.MembersPart, "_say_again"),
+        (sides.LeadersPart, "_hear_end"),
+    ):
+        patch.setattr(side, name, lambda *_: [])
     patch.setattr(membership.Membership, "may_come_back", lambda _: False)  # nor is anything kept for later
 
 
 def _keeps_on_draining(patch: pytest.MonkeyPatch) -> None:
     follow = lifecycle.Lifecycle._follow_loss
 
-    def followed(self: lifecycle.Lifecycle, found: Any) -> Any:
-        return [] if self.state == "draining" else follow(self, found)
+    def followed(self: lifecycle.Lifecycle, *found: Any) -> Any:
+        return [] if self.state == "draining" else follow(self, *found)
 
     patch.setattr(lifecycle.Lifecycle, "_follow_loss", followed)
-
-
-def _blames_itself(self: verdicts.LeaderVerdict, now: float, joined: frozenset[str]) -> Any:
-    effects = RULE(self, now, joined)
-    return [
-        verdicts.SendVerdict(replace(rule.verdict, node="n0"), rule.cause)
-        for rule in effects
-        if isinstance(rule, verdicts.SendVerdict)
-    ]
 
 
 def _only_members_expire(self: membership.Membership, now: float) -> Any:
@@ -119,7 +115,7 @@ PAUSED = [
 ]
 """The first controller pauses at one of its steps for so long that another one takes over its lock."""
 
-RULE, EXPIRED = verdicts.LeaderVerdict._rule, membership.Membership._expired
+EXPIRED = membership.Membership._expired
 
 BUGS = (
     Bug(
@@ -170,7 +166,8 @@ BUGS = (
         [(Fault("clock", (node,), 3.5 + tenth / 10),) for node in (0, 1) for tenth in range(10)],
         "ended although all agents live",
     ),
-    Bug("the verdict names the node that decides it", _attribute(verdicts.LeaderVerdict, "_rule", _blames_itself),
+    Bug("the verdict names the node that decides it",
+        _attribute(sides, "choose", lambda told: replace(choose(told), node="n0")),
         [(Fault("kill-rank", (1,), 3.5),)], "which had no fault"),
     Bug(
         "messages that arrived before a connection's end are discarded",

@@ -71,29 +71,12 @@ def serve(argv: Sequence[str]) -> int:
     name = argv[0] if argv else ""
     if name in PROCESSES:
         return int(_found(PROCESSES[name])(argv[1:]))
-    if name not in VERBS:
-        tell(answer_of(name, {}))
-        return 2
     try:
-        _run(name)
+        if (told := answer_of(name)) is not None:
+            tell(told)
     except BrokenPipeError:
         return 1
-    return 0
-
-
-def _run(name: str) -> None:
-    try:
-        request = _request()
-        if streams(name):
-            _found(VERBS[name])(request)
-        else:
-            tell(answer_of(name, request))
-    except BrokenPipeError:
-        raise
-    except Failure as failure:
-        tell(refusal(failure))
-    except Exception as defect:
-        tell(_defect(name, defect))
+    return 0 if name in VERBS else 2
 
 
 def streams(name: str) -> bool:
@@ -107,16 +90,26 @@ def _found(place: str) -> Callable[[Any], Any]:
     return function
 
 
-def answer_of(name: str, request: dict[str, Any]) -> dict[str, Any]:
-    """A verb's answer to a request, as it is written."""
+def answer_of(name: str, request: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """A verb's answer, as it is written; None where it has written its answers itself.
+
+    request: None for the one on stdin. Raises BrokenPipeError if the reader is gone.
+    """
     if name not in VERBS:
         return refusal(Failure("unknown-verb", f"no verb {name!r}; known: {', '.join(VERBS)}", "node application"))
     try:
-        return {"ok": True, "value": _found(VERBS[name])(request)}
+        value = _found(VERBS[name])(_request() if request is None else request)
+    except BrokenPipeError:
+        raise
     except Failure as failure:
         return refusal(failure)
     except Exception as defect:
-        return _defect(name, defect)
+        import traceback
+
+        what, fix = f"{type(defect).__name__}: {defect}", "report this bug with the lines in `trace`"
+        error = Failure("defect", what, f"node verb {name}", fix).as_json()
+        return {"ok": False, "error": {**error, "trace": "".join(traceback.format_exception(defect))}}
+    return None if streams(name) else {"ok": True, "value": value}
 
 
 def _request() -> dict[str, Any]:
@@ -133,19 +126,6 @@ def _request() -> dict[str, Any]:
 def refusal(failure: Failure) -> dict[str, Any]:
     """The answer for a failure."""
     return {"ok": False, "error": failure.as_json()}
-
-
-def _defect(verb: str, defect: Exception) -> dict[str, Any]:
-    import traceback
-
-    failure = Failure(
-        "defect",
-        f"{type(defect).__name__}: {defect}",
-        f"node verb {verb}",
-        "report this bug with the lines in `trace`",
-    )
-    trace = "".join(traceback.format_exception(defect))
-    return {"ok": False, "error": {**failure.as_json(), "trace": trace}}
 
 
 def stay(_arguments: Sequence[str]) -> int:
@@ -189,8 +169,8 @@ def _answer_in_a_child(which: object, verb: str, request: dict[str, object]) -> 
         _say(which, refusal(Failure("no-answer", f"it ended with {how} and no answer", f"verb {verb}", fix)))
 
 
-def _say(which: object, answer: dict[str, object]) -> None:
-    tell({"id": which, **answer})
+def _say(which: object, answer: dict[str, Any] | None) -> None:
+    tell({"id": which, **(answer or {})})
 
 
 def _lines_of_stdin() -> Iterator[bytes]:

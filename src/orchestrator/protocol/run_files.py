@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.verbs import Because
+from orchestrator.protocol.report import Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +41,8 @@ class KnownProcesses(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptSecrets(Message):
-    """secrets.json: what the agent itself must know of its gang's secrets, and the names of the engine's files."""
-
-    redact: tuple[str, ...] = field(default=(), repr=False)
-    authorization: str = field(default="", repr=False)
-    files: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GoalOrder(Message):
     """goal.json: what the controller wants: run, stop or stop-now; because: the failure that it is ended for."""
 
     goal: str = ""
-    because: Because | None = None
+    because: Cause | None = None

@@ -175,20 +175,15 @@ class SecretFile(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets(Message):
     """files: written for the engine's user; redact: values taken out of the log; authorization: the header that the
-    engine's HTTP asks for. of_run: those that this run had instead, where a later plan has replaced them."""
+    engine's HTTP asks for. of_run: those that this run had instead, where a later plan has replaced them.
+
+    They are in the gang's folder as secrets.json too; those before them, of that run, as secrets.before.json.
+    """
 
     files: tuple[SecretFile, ...] = ()
     redact: tuple[str, ...] = field(default=(), repr=False)
     authorization: str = field(default="", repr=False)
     of_run: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced(Message):
-    """secrets.before.json: what a run's secrets were before the newest plan replaced them."""
-
-    run: str
-    secrets: Secrets = field(default_factory=Secrets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +265,6 @@ class StagingRequest(Message):
     """The run's secret for the leader link, in hex."""
     token: str = field(default="", repr=False)
     """Of the gang's lock, which the caller must still hold."""
-    others: tuple[str, ...] = ()
-    """Nodes of the gang that are staged too: none of them may write to this state directory."""
     launch_script: str = field(default="", repr=False)
     launch_sha256: str = ""
     """Of the launch script; '' where an older release staged it."""
@@ -296,7 +289,7 @@ class StagingRequest(Message):
         return {name: value for name, value in self.as_json().items() if name in ours}
 
 
-APART = ("secrets", "key", "token", "others", "launch_script")
+APART = ("secrets", "key", "token", "launch_script")
 """Keys of a staging request that are in separate files, or nowhere."""
 
 

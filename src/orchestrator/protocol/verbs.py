@@ -10,16 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.report import AgentState, Refusal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Because(Message):
-    """A failure that the controller saw and no agent can have seen: why a run is ended."""
-
-    node: str = ""
-    text: str = ""
-    fix: str = ""
+from orchestrator.protocol.report import AgentState, Cause, Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +35,13 @@ class ArmRequest(GangRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest(GangRequest):
-    """now: end without draining; clear: forget a failed run's state; because: what the run is ended for."""
+    """now: end without draining; clear: forget a failed run's state; because: what the run is ended for, which the
+    controller saw and no agent can have seen."""
 
     now: bool = False
     clear: bool = False
     deadline_s: float = 120.0
-    because: Because | None = None
+    because: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +234,8 @@ class LockRequest(GangRequest):
     """op: acquire, renew, release, begin, finish or show.
 
     holder: of acquire; over: acquire although this token holds it, its process being dead; force: release whoever holds
-    it; begun: of begin, what is kept until finish; node: whose state directory this is, of acquire and release; ended:
-    of release, the error that ended the command.
+    it; begun: of begin, what is kept until finish; node: whose state directory this is, of acquire; ended: of
+    release, the error that ended the command.
     """
 
     op: str

@@ -398,7 +398,7 @@ class _Rise:
         requests = self.start.of_run(run_id, secrets.token_hex(32))
         self.goal, self.staged = replace(self.goal, run_id=run_id, stops=0), requests
         nodes = tuple(node.name for node in self.gang.nodes)
-        staged = self._all("stage", {name: replace(requests[name], others=nodes) for name in nodes}, STAGE_S)
+        staged = self._all("stage", {name: requests[name] for name in nodes}, STAGE_S)
         if wrong := other_checkpoint(requests, {name: answer.checkpoint for name, answer in staged.items()}):
             raise wrong
         self._event(StepKind.ARM.value, nodes=nodes, why="staged")  # the answers show what another look would show

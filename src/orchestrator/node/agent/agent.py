@@ -19,14 +19,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.node import files, others, processes, supervision
-from orchestrator.node.agent import causes, clock, lifecycle, preflight, verdicts
+from orchestrator.node.agent import causes, clock, preflight
 from orchestrator.node.agent.causes import Statement
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.engine_log import EngineLog
-from orchestrator.node.agent.lifecycle import Effect, Event, Facts, Lifecycle, LinkFacts
+from orchestrator.node.agent.lifecycle import Effect, Event, Facts, Lifecycle, Note, PlainEffect, PlainEvent, Send
 from orchestrator.node.agent.record import Disk, Now, Record
+from orchestrator.node.agent.sides import part_of
 from orchestrator.node.agent.staged_run import Run, staged_in
-from orchestrator.node.agent.verdicts import PlainEffect, PlainEvent
 from orchestrator.node.engine import devices, gpus, guardian, kernel_words
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
@@ -86,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
         agent.live()
     except Exception as defect:
         text = f"bug in the node agent: {type(defect).__name__}: {defect}"
-        agent.happened(lifecycle.PartFailed(agent.course.because(time.monotonic(), text)))
+        agent.happened(agent.course.because(time.monotonic(), text))
         agent.end_at_once()
         raise
     return 0
@@ -156,7 +156,7 @@ class Agent:
     """When the engine's parent was seen ending, by the agent's clock: later log lines do not explain its end."""
 
     def __post_init__(self) -> None:
-        self.course = Lifecycle(self.run, clock.EPOCH_S)
+        self.course = part_of(self.run, clock.EPOCH_S)
         self.ras = Inquiry(self.run.network.ras, self.run.addresses)
 
     @property
@@ -198,8 +198,7 @@ class Agent:
         if failures:
             self.record.set(refusals=tuple(Refusal(**failure.as_json()) for failure in failures))
             first = failures[0]
-            cause = self.course.because(self.now(), f"{first.where}: {first.what}", fix=first.fix)
-            self.happened(lifecycle.PartFailed(cause))
+            self.happened(self.course.because(self.now(), f"{first.where}: {first.what}", fix=first.fix))
             return
         self.remarks = list(remarks)
         self.record.set(checked=True)
@@ -213,7 +212,7 @@ class Agent:
         if not self.course.state.runs:
             return RETRY_S if self.spoke is not None and not self.spoke.joined else TICK_S
         tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
-        return VERDICT_TICK_S if self.course.attribution.until else tick
+        return VERDICT_TICK_S if self.course.until else tick
 
     def step(self, ready: set[int]) -> None:
         """One round of the loop. ready: descriptors that are ready for I/O."""
@@ -348,15 +347,15 @@ class Agent:
     # what the agent sees
 
     def _facts(self) -> Facts:
-        spoke, living = self.spoke, self.state is not AgentState.DRAINING or bool(self.tree.living())
-        link = LinkFacts(spoke.reached, spoke.refused, spoke.trouble, spoke.misfit) if spoke else LinkFacts()
-        return Facts(complete=self.tree.complete, living=living, link=link)
+        living = self.state is not AgentState.DRAINING or bool(self.tree.living())
+        link = (one.reached, one.refused, one.trouble, one.misfit) if (one := self.spoke) is not None else ()
+        return Facts(self.tree.complete, living, *link)
 
     def _obey_order(self) -> None:
         self.disk.put(self._read_order, replacing="goal")
         order = GoalOrder(goal=self.signalled) if self.signalled else self.order
         if order.goal:
-            self.happened(lifecycle.GoalChanged(order))
+            self.happened(order)
 
     def _read_order(self) -> None:
         order = files.read_as(GoalOrder, self.run.path(GOAL_FILE)) or GoalOrder()
@@ -373,8 +372,7 @@ class Agent:
         if messages is None:
             self.guardian.channel.close()
             how = Death.of_child(supervision.exit_code(self.guardian.pid, TOLD_S))
-            cause = causes.guardian_ended(self.run.node, self.guardian.pid, how, clock.now())
-            self.happened(lifecycle.PartFailed(cause))
+            self.happened(causes.guardian_ended(self.run.node, self.guardian.pid, how, clock.now()))
             return
         for message in messages:
             if "started" in message:
@@ -395,7 +393,7 @@ class Agent:
             at = min(self._ending_at, clock.now())
             run = self.run
             seen = causes.engine_ended(run.node, death, self.log.watch, at, run.addresses, leads=run.leads)
-            self.happened(verdicts.OwnFailure(self._explained(seen, self.engine[0], -1, death)))
+            self.happened(self._explained(seen, self.engine[0], -1, death))
 
     def _over(self) -> set[int]:
         """Descriptors of the engine's processes that have ended."""
@@ -445,7 +443,7 @@ class Agent:
             if self.course.state.runs:
                 self._read_last_words()
                 seen = causes.rank_died(self.run.node, died, self.log.watch, clock.now(), self.run.addresses)
-                self.happened(verdicts.OwnFailure(self._explained(seen, died.part.pid, died.part.gpu, died.death)))
+                self.happened(self._explained(seen, died.part.pid, died.part.gpu, died.death))
 
     def _follow_compilers(self, now: float) -> None:
         """Kernels that are compiled for half an hour are no hang."""
@@ -504,12 +502,11 @@ class Agent:
         if self.vitality.probed(probe):
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
         self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
-        beside = causes.HangDetails(ras=self.ras.verdict, nodes=self.run.addresses, gpus=self.memory.waiting())
-        sure = self.vitality.word == HUNG
-        named = self.vitality.still and beside.ras is not None and beside.ras.culprit is not None
-        who, detail = self.run.node, self.vitality.detail
-        hung = causes.hung(who, self.run.gang, detail, clock.now(), beside, sure=sure) if sure or named else None
-        self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)
+        ras, sure, trouble = self.ras.verdict, self.vitality.word == HUNG, None
+        if sure or (self.vitality.still and ras is not None and ras.culprit is not None):
+            seen = self.course.because(self.now(), self.vitality.detail, lines=self.memory.waiting())
+            trouble = causes.hung(seen, self.run.gang, ras, self.run.addresses, sure=sure)
+        self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=trouble)
 
     def _judge_canary(self, result: CanaryResult) -> None:
         self.record.set(canary_text=result.text)
@@ -517,15 +514,15 @@ class Agent:
             self.happened(PlainEvent.CANARY_ACCEPTED)
         elif self.course.state.runs:
             text, lines = f"the canary generation was refused: {result.refused}", self.log.watch.last_lines()
-            self.happened(lifecycle.PartFailed(self.course.because(self.now(), text, fix=_WRONG_TEXT, lines=lines)))
+            self.happened(self.course.because(self.now(), text, fix=_WRONG_TEXT, lines=lines))
 
     # what the agent does
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case lifecycle.Enter(state):
-                self.enter(state)
-            case lifecycle.Send(message, only):
+            case AgentState():
+                self.enter(effect)
+            case Send(message, only):
                 if self.hub is not None:
                     self.hub.send(message, only=only)
                 if self.spoke is not None:
@@ -539,7 +536,7 @@ class Agent:
                 self._read_last_words()
                 self._follow_ranks(self._over())
                 self.happened(PlainEvent.LOOK_DONE)
-            case lifecycle.Note(what, details):
+            case Note(what, details):
                 self.record.event(what, **details)
 
     def _start_engine(self) -> None:

@@ -6,8 +6,10 @@ import enum
 import math
 import re
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from orchestrator.node.engine.kernel_words import KernelWord
@@ -15,7 +17,6 @@ from orchestrator.node.engine.ras_words import RasVerdict
 from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
 from orchestrator.protocol.link import Account
 from orchestrator.protocol.report import Cause
-from orchestrator.protocol.verbs import Because
 
 if TYPE_CHECKING:
     from orchestrator.node.engine.tree import ProcessDeath
@@ -75,21 +76,6 @@ _ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM
 """Signals that a rank's death can't explain: after one, the engine's parent exits or kills itself with SIGKILL."""
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 """IPv4 or IPv6. Addresses that don't belong to the gang are found in no inventory."""
-
-
-@dataclass(frozen=True)
-class HangDetails:
-    """What else is known of a hung engine. gpus: this node's GPUs that wait, as text
-
-    ras:   NCCL RAS's answer, None if it was not queried; nodes: names of the gang's nodes by address
-    """
-
-    ras: RasVerdict | None = None
-    nodes: Mapping[str, str] = field(default_factory=dict)
-    gpus: tuple[str, ...] = ()
-
-
-NOTHING = HangDetails()
 
 
 def follows(died: ProcessDeath, parents: Death, watch: LogWatch, now: float) -> bool:
@@ -172,27 +158,30 @@ def followed(node: str, first: Cause, now: float) -> Cause:
     return Cause(node=node, text=f"stopped because {first.node} failed: {first.text}", at=now, secondary=True)
 
 
-def from_controller(failure: Because, now: float) -> Cause:
-    """A failure that the controller saw and no agent could: the `because` of an order to stop."""
-    return Cause(node=failure.node, text=failure.text, fix=failure.fix, at=now)
+def hung(
+    cause: Cause,
+    gang: str,
+    ras: RasVerdict | None = None,
+    nodes: Mapping[str, str] = MappingProxyType({}),
+    *,
+    sure: bool = True,
+) -> Cause:
+    """The engine is alive but makes no progress. cause: by this node, in words of its own
 
-
-def hung(node: str, gang: str, detail: str, now: float, beside: HangDetails = NOTHING, *, sure: bool = True) -> Cause:
-    """The engine is alive but makes no progress. beside: what else is known of it; sure: for long enough to be hung
-
-    A rank that RAS names is identified by its process: RAS numbers ranks within a communicator, which may be only part
-    of the gang.
+    ras: NCCL RAS's answer, None if it was not queried; nodes: names of the gang's nodes by address; sure: it makes none
+    for long enough to be hung. A rank that RAS names is identified by its process: RAS numbers ranks within a
+    communicator, which may be only part of the gang.
     """
-    said, culprit = beside.ras, beside.ras.culprit if beside.ras is not None else None
-    text = f"the engine {'hangs' if sure else 'may hang'}: {detail}" + (f"; {said.words}" if said is not None else "")
+    culprit = ras.culprit if ras is not None else None
+    text = f"the engine {'hangs' if sure else 'may hang'}: {cause.text}" + (f"; {ras.words}" if ras is not None else "")
     fix = (
         "check `l40s-deploy logs`; if a rank is stuck in a collective, run"
         f" `l40s-deploy restart {gang}` (a guard does this automatically)"
     )
-    where = beside.nodes.get(culprit.host, "") if culprit is not None else ""
-    if culprit is None or not where:
-        return Cause(node=node, text=text, at=now, fix=fix, lines=beside.gpus)
-    return Cause(node=where, text=text, at=now, fix=fix, lines=beside.gpus, pid=culprit.pid, gpu=culprit.gpu)
+    cause = replace(cause, text=text, fix=fix)
+    if culprit is None or not (where := nodes.get(culprit.host)):
+        return cause
+    return replace(cause, node=where, pid=culprit.pid, gpu=culprit.gpu)
 
 
 def _weight(suspicion: Suspicion | None, death: Death) -> Weight:
@@ -241,3 +230,27 @@ def _fix(death: Death) -> str:
     if death.signal in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
         return "it crashed in native code: read its last log lines, and check `journalctl -k` for NVRM: Xid"
     return "read the engine's log: `l40s-deploy logs`"
+
+
+def choose(statements: Mapping[str, Statement]) -> Cause:
+    """The one cause: the account nearest to the first failure. Among equals, one whose errors blame no other node, then
+    one whose node is blamed by most, then the first. If all only followed, the node that most of them blame is
+    named."""
+    told = list(statements.values())
+    best = max(statement.weight for statement in told)
+    votes = Counter(blamed for statement in told for blamed in set(statement.blames))
+    if best is Weight.FOLLOWED:
+        return _blamed(told, votes)
+    nearest = [statement for statement in told if statement.weight is best]
+    return max(nearest, key=lambda one: (not set(one.blames) - {one.node}, votes[one.node])).cause
+
+
+def _blamed(told: Sequence[Statement], votes: Counter[str]) -> Cause:
+    if not votes:
+        return told[0].cause
+    name = max(votes, key=lambda node: votes[node])
+    by = next(statement for statement in told if name in statement.blames)
+    if name == by.node:
+        return by.cause
+    text = f"{by.node} lost its connection to {name}: {by.cause.text}"
+    return replace(by.cause, node=name, tp_rank=None, signal=None, exit_code=None, text=text)

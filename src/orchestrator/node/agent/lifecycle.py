@@ -1,35 +1,21 @@
 """The lifecycle of one node's part of a gang, from *staged* to its end. Pure: events in, effects out.
 
 The agent (agent.py) passes in what it has seen, with the time and the facts of that moment, and carries out the
-effects in order. `membership` decides which agents can be heard, `verdicts` who is named as the cause.
+effects in order. `membership` decides which agents can be heard; `sides` has what only the leader's part does and what
+only a member's does, who is named as the cause among it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.node.agent import causes, verdicts
 from orchestrator.node.agent.causes import Statement
 from orchestrator.node.agent.membership import LinkClosed, LinkOpened, Membership, MessageReceived
-from orchestrator.node.agent.verdicts import LeaderVerdict, MemberAccount, PlainEffect, PlainEvent
-from orchestrator.protocol.link import (
-    LEADERS,
-    MEMBERS,
-    Account,
-    AgentEnded,
-    Ask,
-    Digest,
-    Drain,
-    End,
-    Ended,
-    Go,
-    Pulse,
-    Stop,
-    heard,
-    one_release,
-)
+from orchestrator.protocol.link import Digest, End, Stop
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import GoalOrder
@@ -37,59 +23,48 @@ from orchestrator.protocol.run_files import GoalOrder
 if TYPE_CHECKING:
     from orchestrator.node.agent.staged_run import Run
 
-LINK_S = 30.0
-"""A node that has not reached the leader's agent this long after its own checks fails instead of being armed."""
-LEADERS_CHECKS_S = 90.0
-"""A member that has reached the leader's port waits this long: the leader's checks may still be running, and `up` waits
-as long for them (ARM_S in model/deadlines.py)."""
-FOLLOW_LEADER_S = 1.5
-"""Once the leader's engine has gone, workers get this long for their own shutdown before SIGKILL. Every rank was told
-to end before the leader's ended (sglang 0.5: ShutdownReq), or none ever is (0.4.4), so a longer wait gains nothing."""
-
 
 @dataclass(frozen=True, slots=True)
-class LinkFacts:
-    """A member's side of the link. reached: the connection was accepted; refused: nothing listens there; trouble: why
-    the newest attempt failed; misfit: why this member can't work with the leader's agent at all."""
+class Facts:
+    """What is true at an event.
 
+    complete: every rank's process is alive
+    living:   some process of the engine still runs (only checked while it drains)
+    reached, refused, trouble, misfit: a member's side of the link: the connection was accepted; nothing listens there;
+        why the newest attempt failed; why this member can't work with the leader's agent at all
+    """
+
+    complete: bool = False
+    living: bool = True
     reached: bool = False
     refused: bool = False
     trouble: str = ""
     misfit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is true at an event. complete: every rank's process is alive; living: some process of the engine still runs
-    (only checked while it drains); link: a member's side of the link."""
+class PlainEvent(Enum):
+    """What a part is told and that carries no values."""
 
-    complete: bool = False
-    living: bool = True
-    link: LinkFacts = LinkFacts()
-
-
-@dataclass(frozen=True, slots=True)
-class GoalChanged:
-    """The controller's order: run, stop or stop-now. It is read repeatedly."""
-
-    order: GoalOrder
+    CHECKS_PASSED = "the node's own checks have passed"
+    ENGINE_STARTED = "the engine's parent process runs"
+    ENGINE_GONE = "the engine has stopped; the reason comes as a `Statement`"
+    SERVICE_HEALTHY = "the engine's HTTP service answers (leader)"
+    CANARY_ACCEPTED = "the canary generation was accepted (leader)"
+    LOOK_DONE = "`PlainEffect.LOOK` is done"
+    TICK = "time has passed"
 
 
-@dataclass(frozen=True, slots=True)
-class PartFailed:
-    """An error that ends this part, whatever the others report."""
-
-    cause: Cause
+Event = GoalOrder | Cause | Statement | LinkOpened | MessageReceived | LinkClosed | PlainEvent
+"""GoalOrder: the controller's, which is read repeatedly. Cause: an error that ends this part, whatever the others
+report. Statement: one that another node may have caused."""
 
 
-Event = GoalChanged | PartFailed | LinkOpened | MessageReceived | LinkClosed | verdicts.OwnFailure | PlainEvent
+class PlainEffect(Enum):
+    """What the agent is to do, without values."""
 
-
-@dataclass(frozen=True, slots=True)
-class Enter:
-    """This part has a new state: tell the other agents at once."""
-
-    state: AgentState
+    START_ENGINE = "start the engine, and its HTTP probes on the leader"
+    ASK_ENGINE_TO_END = "ask the engine to shut down gracefully: it may finish its running requests (leader)"
+    LOOK = "read the log and the ranks' states now; findings come as `Statement`, then `LOOK_DONE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +83,14 @@ class Note:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Effect = Enter | Send | Note | PlainEffect
+Effect = AgentState | Send | Note | PlainEffect
+"""AgentState: this part has a new state; tell the other agents at once."""
+Effects = list[Effect]
 NO_FACTS = Facts()
 
 
 @dataclass
-class Lifecycle:
+class Lifecycle(ABC):
     """`state` only moves forward: staged, armed, starting, warming, ready, draining, stopping, stopped; or failed."""
 
     run: Run
@@ -130,8 +107,11 @@ class Lifecycle:
     digests: dict[str, Digest] = field(default_factory=dict)
     """Each member's last message (leader)."""
     members: Membership = field(init=False)
-    attribution: LeaderVerdict | MemberAccount = field(init=False)
-    """Decides who is named as the cause."""
+    until: float = 0.0
+    """By when the gang's verdict is due, monotonic seconds; 0 if nothing has happened."""
+    now: float = 0.0
+    facts: Facts = NO_FACTS
+    """Time and facts of the event that is handled."""
     _checked_at: float | None = None
     """When the node's own checks ended, monotonic seconds."""
     _deadline: float = 0.0
@@ -139,10 +119,8 @@ class Lifecycle:
 
     def __post_init__(self) -> None:
         run = self.run
-        self.members = Membership(
-            run.node, run.members[1:] if run.leads else (run.leader_name,), run.leads, run.lease_s, self.epoch_s
-        )
-        self.attribution = LeaderVerdict(run.node) if run.leads else MemberAccount(run.node)
+        partners = run.members[1:] if run.leads else (run.leader_name,)
+        self.members = Membership(run.node, partners, run.leads, run.lease_s, self.epoch_s)
 
     def stopped(self) -> bool:
         """Nothing runs any more: the state becomes stopped, or stays failed."""
@@ -154,267 +132,148 @@ class Lifecycle:
         """A cause on this node, with the current time."""
         return Cause(node=self.run.node, text=text, at=self.epoch_s + now, **more)
 
-    def step(self, now: float, event: Event, facts: Facts = NO_FACTS) -> list[Effect]:  # noqa: PLR0911 - one a kind
+    def step(self, now: float, event: Event, facts: Facts = NO_FACTS) -> Effects:  # noqa: PLR0911 - one a kind
         """The effects of an event, in order."""
+        self.now, self.facts = now, facts
+        if isinstance(event, PlainEvent):
+            return self._take(event)
         match event:
-            case LinkOpened() | MessageReceived() | LinkClosed():
-                return self._hear(now, event, facts)
-            case verdicts.OwnFailure() | PlainEvent.LOOK_DONE:
-                return self._judge(now, event)
-            case PlainEvent.CHECKS_PASSED:
-                self._checked_at = now
-                return self._advance(now, facts)
-            case GoalChanged(order):
-                return self._obey(now, order)
-            case PlainEvent.ENGINE_STARTED:
-                self.engine_runs = True
-            case PlainEvent.ENGINE_GONE:
-                self.engine_runs = False
-            case PlainEvent.SERVICE_HEALTHY if self.state is AgentState.STARTING:
-                return self._enter(AgentState.WARMING)
-            case PlainEvent.CANARY_ACCEPTED:
-                self.accepted = True
-                return self._advance(now, facts)
-            case PartFailed(cause):
-                return self._fail(cause)
-            case PlainEvent.TICK:
-                return [*self._tick(now, facts)]
-            case _:
-                pass
-        return []
-
-    # events of the link
-
-    def _hear(self, now: float, event: LinkOpened | MessageReceived | LinkClosed, facts: Facts) -> list[Effect]:
+            case GoalOrder():
+                return self._obey(event)
+            case Cause():
+                return self._fail(event)
+            case Statement():
+                return [] if self.state.ends else self._failed_here(event)
         self.members.hear(now, event)
         match event:
             case LinkOpened(node):
-                again = self._say_again(node)
-                return [Note("joined", {"node": node}), *again, *self._judge(now, PlainEvent.TICK)]
+                return [Note("joined", {"node": node}), *self._say_again(node), *self._judge()]
             case LinkClosed(node, reason):
-                return [Note("left", {"node": node, "reason": reason}), *self._judge(now, verdicts.MemberGone(node))]
-            case MessageReceived(node, message) if self.run.leads:
-                return self._hear_member(now, node, heard(MEMBERS, message))
-            case MessageReceived(_, message):
-                return self._hear_leader(now, heard(LEADERS, message), facts)
+                return [Note("left", {"node": node, "reason": reason}), *self._judge()]
+            case MessageReceived(node, message):
+                return self._hear(node, message)
 
-    def _say_again(self, node: str) -> list[Effect]:
+    def _take(self, event: PlainEvent) -> Effects:
+        match event:
+            case PlainEvent.ENGINE_STARTED | PlainEvent.ENGINE_GONE:
+                self.engine_runs = event is PlainEvent.ENGINE_STARTED
+            case PlainEvent.SERVICE_HEALTHY:
+                return self._enter(AgentState.WARMING) if self.state is AgentState.STARTING else []
+            case PlainEvent.LOOK_DONE:
+                return [] if self.state.ends else self._looked()
+            case PlainEvent.TICK:
+                gone = self._follow_loss(*self.members.lost(self.now, refused=self.facts.refused))
+                return [*gone, *self._judge(), *self._advance()]
+            case PlainEvent.CHECKS_PASSED:
+                self._checked_at = self.now
+                return self._advance()
+            case PlainEvent.CANARY_ACCEPTED:
+                self.accepted = True
+                return self._advance()
+        return []
+
+    # what the two sides do differently
+
+    @abstractmethod
+    def _say_again(self, node: str) -> Effects:
         """Repeat messages to a node that connects for the first time or again: it may have missed them."""
-        if not self.run.leads:
-            lost = self.cause is not None and self.state.unwanted
-            return [Send(Account(type="failed", cause=self.cause))] if lost else []
-        if self.state.unwanted:
-            return [Send(End(verdict=self.verdict, now=self.verdict is None), only=node)]
-        if self.state is AgentState.DRAINING:
-            return [Send(Drain(), only=node)]
-        return [Send(Go(), only=node)] if self.state.runs else []
 
-    def _hear_member(self, now: float, node: str, message: Message | None) -> list[Effect]:
-        match message:
-            case Ended() as ended:
-                self.members.ended.add(node)
-                return self._hear_end(now, node, ended)
-            case AgentEnded():
-                return self._follow_loss([self.members.guardian_reported(node, now)])
-            case Account() as account if self.state.unwanted:
-                self._hear_late(account)
-            case Account() as account:
-                return self._judge(now, verdicts.AccountReceived(node, Statement.of(account)))
-            case Digest() as digest:
-                self.digests[node] = digest
-            case Stop(now=at_once):
-                return self._stop_now() if at_once else self._stop(now)
-            case _:
-                pass
-        return []
+    @abstractmethod
+    def _hear(self, node: str, message: Mapping[str, Any]) -> Effects:
+        """A message of the other side."""
 
-    def _hear_end(self, now: float, node: str, ended: Ended) -> list[Effect]:
-        """A node says why before it ends; that message is lost if the connection broke meanwhile."""
-        if self.state.ends or self.attribution.until:
-            return []
-        if ended.cause is None and ended.state is AgentState.STOPPED:
-            return self._stop_now()
-        words = f"its part of the gang stopped ({ended.state.value}) without a reported cause"
-        cause = ended.cause or Cause(node=node, text=words, at=self.epoch_s + now, fix="l40s-deploy logs")
-        return self._judge(now, verdicts.AccountReceived(node, Statement.of(Account(cause=cause))))
+    @abstractmethod
+    def _failed_here(self, statement: Statement) -> Effects:
+        """This node has seen what may end its part, unless another node is named."""
 
-    def _hear_late(self, account: Account) -> None:
-        """An account that arrives while we end may still be nearer to the cause than the one that ended us."""
-        better = account.cause is not None and not account.cause.secondary
-        if better and self.verdict is not None and self.verdict.secondary:
-            self.verdict = account.cause
+    @abstractmethod
+    def _judge(self) -> Effects:
+        """Name a cause if it is time."""
 
-    def _hear_leader(self, now: float, message: Message | None, facts: Facts) -> list[Effect]:  # noqa: PLR0911
-        match message:
-            case Go():
-                return self._start()
-            case Pulse(state=state):
-                return self._follow_leaders_state(state, facts)
-            case Ask():
-                return self._judge(now, PlainEvent.LEADER_ASKED)
-            case Drain():
-                return self._drain(now)
-            case End() as end_of_all:
-                return self._end_with_leader(now, end_of_all)
-            case AgentEnded():
-                return self._follow_loss([self.members.guardian_reported(self.run.leader_name, now)])
-            case _:
-                return []
+    @abstractmethod
+    def _fail(self, cause: Cause) -> Effects:
+        """Record this node's first cause and tell the gang; a later cause is only an event."""
 
-    def _follow_leaders_state(self, state: AgentState, facts: Facts) -> list[Effect]:
-        rising = self.state in (AgentState.STARTING, AgentState.WARMING)
-        if rising and state is AgentState.READY and facts.complete:
-            return self._enter(AgentState.READY)
-        if self.state is AgentState.STARTING and state is AgentState.WARMING and facts.complete:
-            return self._enter(AgentState.WARMING)
-        return []
+    @abstractmethod
+    def _arm(self) -> Effects:
+        """The node's own checks have passed."""
 
-    def _end_with_leader(self, now: float, message: End) -> list[Effect]:
-        if message.verdict is not None:
-            self.verdict = message.verdict
-            if self.state is not AgentState.DRAINING:
-                return self._judge(now, verdicts.VerdictReceived(message.verdict))
-        if self.state.unwanted:
-            return []
-        if message.now or message.verdict is not None:
-            return self._enter(AgentState.STOPPING)
-        self._deadline = now + min(self.run.watch.stop.shutdown_s, FOLLOW_LEADER_S)
-        return self._enter(AgentState.DRAINING)
+    def _looked(self) -> Effects:
+        """The node's log and ranks were looked at, since a verdict is due."""
+        return self._judge()
 
-    def _follow_loss(self, found: list[Cause]) -> list[Effect]:
-        """Agents can't be heard any more."""
-        effects: list[Effect] = []
-        for cause in found:
-            if self.state is AgentState.DRAINING:
-                effects += self._stop_now()  # an incomplete gang answers no requests: there is nothing to wait for
-            elif not self.state.ends:
-                effects += self._fail(cause)
-        return effects
+    def _start(self) -> Effects:
+        return [PlainEffect.START_ENGINE, *self._enter(AgentState.STARTING)] if self.state is AgentState.ARMED else []
 
-    # who failed first
+    @abstractmethod
+    def _stop(self) -> Effects:
+        """Stop gracefully: the leader's engine drains first, then all others follow."""
 
-    def _judge(self, now: float, event: verdicts.Event) -> list[Effect]:
-        """An event that may show who failed first: ask, look, report, rule."""
-        if self.state.ends:
-            return []
-        effects: list[Effect] = []
-        broken = self.members.may_come_back()
-        for effect in self.attribution.step(now, event, self.members.joined, broken=broken):
-            match effect:
-                case PlainEffect.ASK_MEMBERS:
-                    effects.append(Send(Ask()))
-                case PlainEffect.LOOK:
-                    effects.append(effect)
-                case verdicts.Tell(statement):
-                    effects.append(Send(statement.account() if statement is not None else Account()))
-                case verdicts.Fail(cause):
-                    effects += self._fail(cause, tell=False)
-                case verdicts.SendVerdict(verdict, cause):
-                    self.verdict = verdict
-                    effects += self._fail(cause)
-        return effects
+    # for both
 
-    def _fail(self, cause: Cause, *, tell: bool = True) -> list[Effect]:
-        """Record this node's first cause and tell the gang; a later cause is only an event. tell: the member's leader
-        does not know of it yet."""
+    def _end(self, cause: Cause, *messages: Message) -> Effects:
         note = Note("cause", cause.as_json())
         if self.state.ends:
             return [note]
         self.cause = cause
-        messages: list[Effect] = []
-        if self.run.leads:
-            self.verdict = self.verdict or cause
-            messages = [Send(End(verdict=self.verdict))]
-        elif tell:
-            messages = [Send(Account(type="failed", cause=cause))]
-        return [note, *messages, *self._enter(AgentState.FAILED)]
+        return [note, *map(Send, messages), *self._enter(AgentState.FAILED)]
 
-    # orders
+    def _follow_loss(self, *found: Cause) -> Effects:
+        """Agents can't be heard any more. An incomplete gang that drains answers no requests: there is nothing to wait
+        for."""
+        effects: Effects = []
+        for cause in found:
+            if self.state is AgentState.DRAINING:
+                effects += self._stop_now()
+            elif not self.state.ends:
+                effects += self._fail(cause)
+        return effects
 
-    def _obey(self, now: float, order: GoalOrder) -> list[Effect]:
+    def _obey(self, order: GoalOrder) -> Effects:
         if order.goal == "run":
             return self._start()
         if order.goal == "stop":
-            return self._stop(now)
+            return self._stop()
         if order.goal != "stop-now":
             return []
         if order.because is not None and not self.state.ends:
-            return self._fail(causes.from_controller(order.because, self.epoch_s + now))
+            return self._fail(replace(order.because, at=self.epoch_s + self.now))
         return self._stop_now()
 
-    def _start(self) -> list[Effect]:
-        if self.state is not AgentState.ARMED:
-            return []
-        messages: list[Effect] = [Send(Go())] if self.run.leads else []
-        return [PlainEffect.START_ENGINE, *self._enter(AgentState.STARTING), *messages]
-
-    def _stop(self, now: float) -> list[Effect]:
-        """Stop gracefully: the leader's engine drains first, then all others follow."""
+    def _drain(self, *messages: Message) -> Effects:
         if self.state.ends:
             return []
-        if not self.run.leads and self.members.joined:
-            return [Send(Stop()), *self._drain(now)]
-        if self.run.leads and self.engine_runs:
-            return [*self._drain(now), Send(Drain()), PlainEffect.ASK_ENGINE_TO_END]
-        return self._stop_now()
+        self._deadline = self.now + self.run.watch.stop.drain_s + self.run.watch.stop.shutdown_s
+        return [*self._enter(AgentState.DRAINING), *map(Send, messages)]
 
-    def _drain(self, now: float) -> list[Effect]:
-        if self.state.ends:
-            return []
-        self._deadline = now + self.run.watch.stop.drain_s + self.run.watch.stop.shutdown_s
-        return self._enter(AgentState.DRAINING)
-
-    def _stop_now(self) -> list[Effect]:
-        if self.state.unwanted:
-            return []
+    def _stop_now(self) -> Effects:
         everybody = End(now=True) if self.run.leads else Stop(now=True)
-        return [Send(everybody), *self._enter(AgentState.STOPPING)]
+        return [] if self.state.unwanted else [Send(everybody), *self._enter(AgentState.STOPPING)]
 
-    # what follows from the states of all nodes
-
-    def _tick(self, now: float, facts: Facts) -> list[Effect]:
-        gone = self._follow_loss(self.members.lost(now, refused=facts.link.refused))
-        return [*gone, *self._judge(now, PlainEvent.TICK), *self._advance(now, facts)]
-
-    def _advance(self, now: float, facts: Facts) -> list[Effect]:
-        waited = now - self._checked_at if self._checked_at is not None else 0.0
+    def _advance(self) -> Effects:
+        """What follows from the time, and from the states of all nodes."""
         if self.state is AgentState.STAGED and self._checked_at is not None:
-            return self._arm_when_joined(now, waited, facts.link)
-        if self.state is AgentState.ARMED and waited > self.run.armed_for_s:
+            return self._arm()
+        if self.state is AgentState.ARMED and self._waited() > self.run.armed_for_s:
             return [Note("armed for too long"), *self._stop_now()]
-        if self.state is AgentState.WARMING and self.run.leads and self._everybody_complete(facts):
+        if self.state is AgentState.WARMING and self._everybody_complete():
             return self._enter(AgentState.READY)
-        if self.state is AgentState.DRAINING:
-            return self._leave_when_drained(now, facts)
+        drained = (self.run.leads and not self.engine_runs) or not self.facts.living
+        if self.state is AgentState.DRAINING and (drained or self.now > self._deadline > 0):
+            messages: Effects = [Send(End())] if self.run.leads else []
+            return [*messages, *self._enter(AgentState.STOPPING)]
         return []
 
-    def _arm_when_joined(self, now: float, waited: float, link: LinkFacts) -> list[Effect]:
-        if self.run.leads or self.members.joined:
-            return self._enter(AgentState.ARMED)
-        if link.misfit:
-            fix = one_release(self.run.gang)
-            return self._fail(self.because(now, f"the leader's agent {link.misfit}", fix=fix, secondary=True))
-        if waited <= (LEADERS_CHECKS_S if link.reached else LINK_S):
-            return []
-        address = f"{self.run.leader.address}:{self.run.leader.port}"
-        text = f"the leader's agent does not respond at {address} ({link.trouble or 'no answer'})"
-        fix = "open that TCP port between the nodes"
-        return self._fail(self.because(now, text, fix=fix, secondary=True))  # a dead leader comes first
+    def _waited(self) -> float:
+        """Seconds since the node's own checks ended."""
+        return self.now - self._checked_at if self._checked_at is not None else 0.0
 
-    def _everybody_complete(self, facts: Facts) -> bool:
-        others = [name for name in self.run.members if name != self.run.node]
-        complete = all(name in self.digests and self.digests[name].complete for name in others)
-        return self.accepted and facts.complete and complete
+    def _everybody_complete(self) -> bool:
+        others = [self.digests.get(name) for name in self.run.members if name != self.run.node]
+        return self.accepted and self.facts.complete and all(one is not None and one.complete for one in others)
 
-    def _leave_when_drained(self, now: float, facts: Facts) -> list[Effect]:
-        leaders_engine_gone = self.run.leads and not self.engine_runs
-        if not (leaders_engine_gone or now > self._deadline > 0 or not facts.living):
-            return []
-        messages: list[Effect] = [Send(End())] if self.run.leads else []
-        return [*messages, *self._enter(AgentState.STOPPING)]
-
-    def _enter(self, state: AgentState) -> list[Effect]:
+    def _enter(self, state: AgentState) -> Effects:
         if state is self.state:
             return []
         self.state = state
-        return [Enter(state)]
+        return [state]

@@ -141,25 +141,21 @@ class Membership:
     def _gone(self, node: str, how: str, now: float, what: str = "") -> Cause:
         self.ended.add(node)
         fix = f"check on {node} whether it rebooted or the agent was killed: `last -x reboot`, `journalctl -k`"
-        text = f"{what}the agent on {node} {how}"
-        return self._cause(node, text, fix, now)
+        return Cause(node=node, text=f"{what}the agent on {node} {how}", at=self.epoch_s + now, fix=fix)
 
     def _expired(self, now: float) -> list[Cause]:
         silences = self._silences(now)
         expired = {node: silence for node, silence in silences.items() if silence > self.lease_s}
-        if expired and len(silences) > 1 and len(self.silent(now)) == len(silences):
-            return [self._cut_off(max(expired.values()), now)]
-        return [self._lease_over(node, silence, now) for node, silence in expired.items()]
-
-    def _lease_over(self, node: str, silence: float, now: float) -> Cause:
-        text = f"no heartbeat from {node} for {silence:.0f} s"
-        fix = f"check that {node} is running, and the network between it and {self.node}"
-        return self._cause(node, text, fix, now)
-
-    def _cut_off(self, silence: float, now: float) -> Cause:
-        """All other nodes fell silent: then it is our own network that is broken."""
-        text = f"no heartbeat from any other node for {silence:.0f} s: {self.node} is disconnected"
-        return self._cause(self.node, text, f"check {self.node}'s own network link and firewall", now)
-
-    def _cause(self, node: str, text: str, fix: str, now: float) -> Cause:
-        return Cause(node=node, text=text, at=self.epoch_s + now, fix=fix)
+        at = self.epoch_s + now
+        if expired and len(silences) > 1 and len(self.silent(now)) == len(silences):  # our own network is broken
+            text = f"no heartbeat from any other node for {max(expired.values()):.0f} s: {self.node} is disconnected"
+            return [Cause(node=self.node, text=text, at=at, fix=f"check {self.node}'s own network link and firewall")]
+        return [
+            Cause(
+                node=node,
+                text=f"no heartbeat from {node} for {silence:.0f} s",
+                at=at,
+                fix=f"check that {node} is running, and the network between it and {self.node}",
+            )
+            for node, silence in expired.items()
+        ]

@@ -10,7 +10,6 @@ import contextlib
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +29,7 @@ JOB_BYTES = 200
 """Rough size of a job without its data."""
 
 Job = Callable[[], None]
+_NOTHING = (None, 0)
 
 
 class Now:
@@ -48,15 +48,6 @@ class Now:
         return []
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A job in the queue, and the bytes that it holds."""
-
-    job: Job
-    name: str
-    size: int
-
-
 @dataclass
 class Disk(Now):
     """Does jobs in the order given, without blocking the caller."""
@@ -64,7 +55,8 @@ class Disk(Now):
     clock: Callable[[], float] = time.monotonic
     lost: int = 0
     """Bytes dropped because the queue was full."""
-    _waiting: deque[_Waiting] = field(default_factory=deque)
+    _waiting: dict[object, tuple[Job, int]] = field(default_factory=dict)
+    """Jobs and the bytes that they hold, in the order given; by their names where a later one replaces them."""
     _bytes: int = 0
     _busy_since: float = 0.0
     _longest_s: float = 0.0
@@ -75,12 +67,11 @@ class Disk(Now):
         """Queue a job. replacing: it replaces a waiting job of this name."""
         size += JOB_BYTES
         with self._change:
-            if replacing:
-                self._forget(replacing)
+            self._bytes -= self._waiting.pop(replacing, _NOTHING)[1]
             if self._bytes + size > MOST_BYTES:
                 self.lost += size - JOB_BYTES
                 return
-            self._waiting.append(_Waiting(job, replacing, size))
+            self._waiting[replacing or object()] = job, size
             self._bytes += size
             if self._thread is None:
                 self._thread = threading.Thread(target=self._live, name="disk", daemon=True)
@@ -106,23 +97,16 @@ class Disk(Now):
                 words.append(f"{self.lost / 1e6:.1f} MB of the engine's log and events were lost in that time")
             return words
 
-    def _forget(self, name: str) -> None:
-        for one in self._waiting:
-            if one.name == name:
-                self._bytes -= one.size
-                self._waiting.remove(one)
-                return
-
     def _live(self) -> None:
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._waiting)
-                one = self._waiting.popleft()
+                job, size = self._waiting.pop(next(iter(self._waiting)))
                 self._busy_since = self.clock()
             with contextlib.suppress(OSError):
-                one.job()
+                job()
             with self._change:
-                self._bytes -= one.size
+                self._bytes -= size
                 self._longest_s = max(self._longest_s, self.clock() - self._busy_since)
                 self._busy_since = 0.0
                 self._change.notify_all()

@@ -16,7 +16,7 @@ import pwd
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.node import files
@@ -24,12 +24,11 @@ from orchestrator.node.engine import logfile
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.protocol.message import Unreadable
-from orchestrator.protocol.run_files import KeptSecrets
-from orchestrator.protocol.staging import Replaced, SecretFile, Secrets, StagingRequest, launch_digest
+from orchestrator.protocol.staging import Secrets, StagingRequest, launch_digest
 
 SECRETS_FILE = "secrets.json"
 BEFORE_FILE = "secrets.before.json"
-"""Secrets that the newest plan replaced, for a rollback to the plan before it."""
+"""Secrets that the newest plan replaced, for a rollback to the plan before it; `of_run`: whose they were."""
 _AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME --gang GANG`"
 _MOVE = "set l40s_state_dir to a directory that only root can write to, or remove it (default: /var/lib/l40s-deploy)"
 
@@ -74,11 +73,11 @@ class Run(StagingRequest):
 
     def hidden_words(self) -> tuple[str, ...]:
         """Words that must not appear in the engine's log."""
-        return logfile.secrets_of(self.env, self.flags, self._secrets().redact)
+        return logfile.secrets_of(self.env, self.flags, kept_secrets(self.gang_dir).redact)
 
     def authorization(self) -> str:
         """The header that the engine's HTTP requires, '' for none."""
-        return self._secrets().authorization
+        return kept_secrets(self.gang_dir).authorization
 
     def secret_file(self, name: str) -> str:
         """Path of one of the gang's secret files; '' for none."""
@@ -88,9 +87,6 @@ class Run(StagingRequest):
     def gang_dir(self) -> str:
         """Folder for files of the gang, not of one run."""
         return os.path.dirname(os.path.dirname(self.folder))
-
-    def _secrets(self) -> KeptSecrets:
-        return kept_secrets(self.gang_dir)
 
 
 def staged_in(folder: str) -> Run:
@@ -111,43 +107,35 @@ def run_of(request: Mapping[str, Any], folder: str) -> Run:
 
 def keep_secrets(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None, *, before: str = "") -> None:
     """Write the secrets of a staging request; the ones that they replace are kept as those of the run `before`."""
-    replaced = files.read_as(Replaced, f"{gang_dir}/{BEFORE_FILE}")
+    replaced = f"{gang_dir}/{BEFORE_FILE}"
     if asked.of_run is not None:
-        if replaced is not None and replaced.run == asked.of_run:
-            _write_secrets(gang_dir, replaced.secrets, owner)
-            files.remove(f"{gang_dir}/{BEFORE_FILE}")
+        former = files.read_as(Secrets, replaced)
+        if former is not None and former.of_run == asked.of_run:
+            _write_secrets(gang_dir, replace(former, of_run=None), owner)
+            files.remove(replaced)
         return
-    had = _secrets_now(gang_dir)
+    had = kept_secrets(gang_dir)
     if before and had != asked:
-        files.write_json(f"{gang_dir}/{BEFORE_FILE}", Replaced(run=before, secrets=had).as_json())
+        files.write_json(replaced, replace(had, of_run=before).as_json())
     _write_secrets(gang_dir, asked, owner)
-
-
-def _secrets_now(gang_dir: str) -> Secrets:
-    """The current secrets, in the form of a request."""
-    known = kept_secrets(gang_dir)
-    names = [files.plain(name, "secret file") for name in known.files]
-    held = tuple(SecretFile(name=name, text=files.read_text(f"{gang_dir}/{name}") or "") for name in names)
-    return Secrets(files=held, redact=known.redact, authorization=known.authorization)
 
 
 def _write_secrets(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None) -> None:
     wanted = {files.plain(file.name, "secret file"): file.text for file in asked.files}
-    for name in kept_secrets(gang_dir).files:
-        if name not in wanted:
-            files.remove(f"{gang_dir}/{files.plain(name, 'secret file')}")
+    for file in kept_secrets(gang_dir).files:
+        if file.name not in wanted:
+            files.remove(secret_path(gang_dir, file.name))
     for name, text in wanted.items():
         files.write(f"{gang_dir}/{name}", text, owner=owner)
     if asked == Secrets():
         files.remove(f"{gang_dir}/{SECRETS_FILE}")
-        return
-    known = KeptSecrets(redact=asked.redact, authorization=asked.authorization, files=tuple(sorted(wanted)))
-    files.write_json(f"{gang_dir}/{SECRETS_FILE}", known.as_json())
+    else:
+        files.write_json(f"{gang_dir}/{SECRETS_FILE}", asked.as_json())
 
 
-def kept_secrets(gang_dir: str) -> KeptSecrets:
+def kept_secrets(gang_dir: str) -> Secrets:
     """A gang's secrets; empty if none were kept."""
-    return files.read_as(KeptSecrets, f"{gang_dir}/{SECRETS_FILE}") or KeptSecrets()
+    return files.read_as(Secrets, f"{gang_dir}/{SECRETS_FILE}") or Secrets()
 
 
 def secret_path(gang_dir: str, name: str) -> str:

@@ -12,11 +12,9 @@ knows to be dead.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -40,10 +38,7 @@ _HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "com
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Who holds it, and whether that is the caller; `show` with what was begun and not finished.
-
-    acquire and release name the `node`, whose mark shows a state directory that another node shares.
-    """
+    """Who holds it, and whether that is the caller; `show` with what was begun and not finished."""
     asked = request_of(LockRequest, request)
     state = files.state_dir(asked.state_dir)
     with files.state_failures(state):
@@ -55,20 +50,28 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
     if asked.op == "acquire":
         if asked.holder is None or not asked.holder.token:
             raise Failure("bad-request", "acquire needs a holder with a token", "request")
-        told = _acquire(path, asked.holder, asked.over)
-        if told.mine and asked.node:
-            leave_mark(gang, asked.holder.token, asked.node)
-        return told
-    if asked.op == "renew":
-        return _renew(path, asked.token)
-    if asked.op == "release":
-        take_mark_away(gang, asked.token, asked.node)
-        return _release(path, asked)
-    if asked.op in ("begin", "finish"):
-        return _begun(gang, asked.token, asked.begun if asked.op == "begin" else None)
-    if asked.op == "show":
-        return LockAnswer(held=_read(path), begun=files.read_json(f"{gang}/{files.BEGUN_FILE}") or None)
-    raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
+        return _acquire(path, asked.holder, asked.over, asked.node)
+    found = _read(path)
+    mine, begun = found is not None and found.token == asked.token, f"{gang}/{files.BEGUN_FILE}"
+    match asked.op:
+        case "show":
+            return LockAnswer(held=found, begun=files.read_json(begun) or None)
+        case "release" if found is not None and (mine or asked.force):
+            files.remove(path)
+            _note(path, (f"ends: {asked.ended}" if asked.ended else "ends") if mine else "released by force", found)
+            return LockAnswer()
+        case "renew" if mine:
+            os.utime(path)
+            _renewed(path, asked.token)
+        case "begin" if mine and isinstance(asked.begun, dict):
+            files.write_json(begun, asked.begun)
+        case "begin" | "finish" if mine:
+            files.remove(begun)
+        case "renew" | "release" | "begin" | "finish":
+            pass  # not ours: a command that took it over decides
+        case _:
+            raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
+    return LockAnswer(held=found, mine=mine)
 
 
 def holder_of(gang_folder: str) -> LockHolder | None:
@@ -93,12 +96,13 @@ def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
         raise Failure("lock-lost", f"the lock on this gang was taken over or released: {has}", path, "run it again")
 
 
-def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
+def _acquire(path: str, holder: LockHolder, over: str, node: str) -> LockAnswer:
+    """Raises Failure where another node of the gang writes to this directory too: the command's lock is there."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if _is_anothers(found := _read(path), holder, over):  # before a write, which a full disk refuses
         return LockAnswer(held=found)
     fresh = f"{path}.{os.getpid()}.new"
-    files.write(fresh, json.dumps({name: getattr(holder, name) for name in _HOLDER}) + "\n")
+    files.write(fresh, json.dumps({"node": node, **{name: getattr(holder, name) for name in _HOLDER}}) + "\n")
     try:
         for _ in range(ATTEMPTS):
             with contextlib.suppress(FileExistsError):  # a link never replaces a file
@@ -109,6 +113,14 @@ def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
             found = _read(path)
             if _is_anothers(found, holder, over):
                 break
+            other = files.read_json(path).get("node") or node
+            if found is not None and found.token == holder.token and other != node:
+                raise Failure(
+                    "shared-state",
+                    f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",
+                    path.partition("/gangs/")[0],
+                    "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
+                )
             if found is not None:
                 _take_away(path, found.token)
         return LockAnswer(held=_read(path))
@@ -138,50 +150,15 @@ def _take_away(path: str, token: str) -> None:
         files.remove(aside)
 
 
-def _renew(path: str, token: str) -> LockAnswer:
-    found = _read(path)
-    if found is None or found.token != token:
-        return LockAnswer(held=found)
-    os.utime(path)
-    _renewed(path, token)
-    return LockAnswer(held=found, mine=True)
-
-
-def _release(path: str, asked: LockRequest) -> LockAnswer:
-    found = _read(path)
-    if found is not None and (asked.force or found.token == asked.token):
-        files.remove(path)
-        how = f"ends: {asked.ended}" if asked.ended else "ends"
-        _note(path, how if found.token == asked.token else "released by force", found)
-        found = None
-    return LockAnswer(held=found)
-
-
-def _begun(gang: str, token: str, begun: object) -> LockAnswer:
-    """Only for the lock's holder: a command that took it over decides."""
-    found = _read(f"{gang}/lock")
-    if found is None or found.token != token:
-        return LockAnswer(held=found)
-    if isinstance(begun, dict):
-        files.write_json(f"{gang}/{files.BEGUN_FILE}", begun)
-    else:
-        files.remove(f"{gang}/{files.BEGUN_FILE}")
-    return LockAnswer(held=found, mine=True)
-
-
 def _renewed(path: str, token: str) -> None:
     """Now, by the clock that nobody sets (clock_gettime(2), CLOCK_BOOTTIME) and for this boot alone. A full disk takes
     no file; the lock's own time tells then."""
-    now = Renewal(token=token, boot=processes.boot_id(), boottime_s=_boottime())
+    boottime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     beside = f"{os.path.dirname(path)}/{RENEWED}"
     try:
-        files.write_json(beside, now.as_json())
+        files.write_json(beside, Renewal(token=token, boot=processes.boot_id(), boottime_s=boottime_s).as_json())
     except OSError:
         files.remove(beside)
-
-
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _age(path: str, token: str) -> float:
@@ -190,7 +167,7 @@ def _age(path: str, token: str) -> float:
     renewed = files.read_as(Renewal, f"{os.path.dirname(path)}/{RENEWED}")
     if renewed is None or (renewed.token, renewed.boot) != (token, processes.boot_id()):
         return by_the_wall
-    return _boottime() - renewed.boottime_s
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - renewed.boottime_s
 
 
 def _read(path: str) -> LockHolder | None:
@@ -207,44 +184,3 @@ def _kept(path: str) -> LockHolder:
     raw = files.read_json(path)
     found = LockHolder.read({name: raw.get(name) for name in _HOLDER})
     return LockHolder(token=DAMAGED) if isinstance(found, Unreadable) else found
-
-
-_MARK = "lock.mark-"
-
-
-def leave_mark(gang: str, token: str, node: str) -> None:
-    """In the gang's folder; those of former holders go. A full disk takes no file, and then no run either."""
-    ours = _of_token(token)
-    with contextlib.suppress(OSError):
-        for old in os.listdir(gang):
-            if old.startswith(_MARK) and not old.startswith(ours):
-                with contextlib.suppress(OSError):
-                    os.unlink(f"{gang}/{old}")
-    with contextlib.suppress(OSError):
-        files.write(_mark(gang, token, node), node + "\n")
-
-
-def take_mark_away(gang: str, token: str, node: str) -> None:
-    """Ours alone."""
-    with contextlib.suppress(OSError):
-        os.unlink(_mark(gang, token, node))
-
-
-def refuse_anothers_mark(gang: str, token: str, node: str, others: Iterable[str]) -> None:
-    """Raises Failure where one of these nodes of the gang writes to this directory too."""
-    for other in others:
-        if other != node and os.path.exists(_mark(gang, token, other)):
-            raise Failure(
-                "shared-state",
-                f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",
-                gang.partition("/gangs/")[0],
-                "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
-            )
-
-
-def _mark(gang: str, token: str, node: str) -> str:
-    return f"{gang}/{_of_token(token)}{hashlib.sha256(node.encode()).hexdigest()[:16]}"
-
-
-def _of_token(token: str) -> str:
-    return f"{_MARK}{hashlib.sha256(token.encode()).hexdigest()[:16]}-"

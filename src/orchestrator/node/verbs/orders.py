@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes, supervision
-from orchestrator.node.agent import causes, staged_run
+from orchestrator.node.agent import staged_run
 from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.staged_run import staged_in
 from orchestrator.node.engine import engine_container, scratch
@@ -25,7 +25,7 @@ from orchestrator.node.verbs import lock, report
 from orchestrator.node.verbs.report import left_over
 from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.run_files import GoalOrder
-from orchestrator.protocol.verbs import Because, GangRequest, StateAnswer, StopAnswer, StopRequest
+from orchestrator.protocol.verbs import GangRequest, StateAnswer, StopAnswer, StopRequest
 
 STARTED_S = 5.0
 
@@ -47,7 +47,7 @@ def go(request: dict[str, Any]) -> dict[str, Any]:
 SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
 
 
-def tell(folder: str, goal: str, because: Because | None = None) -> bool:
+def tell(folder: str, goal: str, because: Cause | None = None) -> bool:
     """False if no agent is alive. goal: run, stop, stop-now; because: the failure that the run is ended for, if any."""
     pid, start = report.agent(folder)
     if not processes.alive(pid, start):
@@ -163,11 +163,11 @@ def _await_memory(folder: str) -> tuple[str, ...]:
         return tuple(memory.await_free(MEMORY_FREE_S))
 
 
-def _settle(folder: str, after: Report, because: Because | None, *, clear: bool) -> Report:
+def _settle(folder: str, after: Report, because: Cause | None, *, clear: bool) -> Report:
     """Nothing runs any more: an agent that died could not write so itself."""
     settled = after
     if after.state is AgentState.STAGED and not clear and because is not None:
-        settled = replace(after, state=AgentState.FAILED, cause=causes.from_controller(because, time.time()))
+        settled = replace(after, state=AgentState.FAILED, cause=replace(because, at=time.time()))
     elif clear or after.state is AgentState.STAGED:
         settled = replace(after, state=AgentState.STOPPED)
     elif not after.state.over:

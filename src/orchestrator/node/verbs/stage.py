@@ -73,8 +73,6 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
     state = files.state_dir(asked.state_dir)
     folder = files.run_dir(state, asked.gang, asked.run_id)
     run = run_of(request, folder)
-    if run.token:
-        lock.refuse_anothers_mark(files.gang_dir(state, run.gang), run.token, run.node, run.others)
     with files.state_failures(state):
         staged_run.refuse_others_folder(folder)
         make_folders(state, folder)

@@ -45,7 +45,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
 from orchestrator.nettest.rails import MOST_ROUNDS
 from orchestrator.node import processes
-from orchestrator.node.agent.lifecycle import LEADERS_CHECKS_S
+from orchestrator.node.agent.sides import LEADERS_CHECKS_S
 from orchestrator.planning.steps.changes import would_stop
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest

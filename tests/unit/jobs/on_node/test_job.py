@@ -19,8 +19,8 @@ from orchestrator.engines.bench_client import DATASET, ENVIRONMENT, KEY, RESULT
 from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder
 from orchestrator.node import processes
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.run_files import AgentProcess, KeptSecrets
-from orchestrator.protocol.staging import ContainerOrder, Endpoint, Ports, StagingRequest
+from orchestrator.protocol.run_files import AgentProcess
+from orchestrator.protocol.staging import ContainerOrder, Endpoint, Ports, Secrets, StagingRequest
 
 PROGRAM = """import json, os, sys, time
 order = json.load(open(sys.argv[2]))
@@ -125,7 +125,7 @@ class Beside(JobNode):
                                      env={"CUDA_VISIBLE_DEVICES": "0,1", "OF_THE_PLAN": "yes"})  # fmt: skip
         (run / "engine.log").write_text("batch: 4 at 1.0\n")
         (run / "run.json").write_text(json.dumps(self.staged.kept()))
-        kept = KeptSecrets(redact=("key-of-the-gang",), authorization="Bearer key-of-the-gang", files=())
+        kept = Secrets(redact=("key-of-the-gang",), authorization="Bearer key-of-the-gang")
         (run.parent.parent / "secrets.json").write_text(json.dumps(kept.as_json()))
 
     def order(self, mode: str, deadline_s: float, **_: Any) -> JobOrder:

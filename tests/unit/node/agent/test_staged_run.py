@@ -20,7 +20,6 @@ from orchestrator.node.agent import staged_run
 from orchestrator.node.agent.staged_run import keep_secrets, kept_secrets, staged_in
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import orders, stage
-from orchestrator.protocol.run_files import KeptSecrets
 from orchestrator.protocol.staging import SecretFile, Secrets, launch_digest
 
 USER = "nobody"
@@ -204,12 +203,11 @@ ASKED = message(
         "authorization": "Bearer key-key-key",
     },
 )
-KEPT = KeptSecrets(redact=ASKED.redact, authorization=ASKED.authorization, files=("b.args", "engine-secrets.yml"))
 
 
 def test_what_is_kept_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
     keep_secrets(str(tmp_path), ASKED, None)
-    assert kept_secrets(str(tmp_path)) == KEPT
+    assert kept_secrets(str(tmp_path)) == ASKED
     assert (tmp_path / "engine-secrets.yml").read_text() == 'api-key: "k"\n'
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
         "engine-secrets.yml": 0o600, "b.args": 0o600, "secrets.json": 0o600,
@@ -229,10 +227,10 @@ def test_an_empty_request_removes_them(tmp_path: Path) -> None:
     assert kept_secrets(str(tmp_path)).authorization
     keep_secrets(str(tmp_path), Secrets(redact=("other-secret",), files=ASKED.files[:1]), None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine-secrets.yml", "secrets.json"]
-    assert kept_secrets(str(tmp_path)) == KeptSecrets(redact=("other-secret",), files=("engine-secrets.yml",))
+    assert kept_secrets(str(tmp_path)) == Secrets(redact=("other-secret",), files=ASKED.files[:1])
     keep_secrets(str(tmp_path), Secrets(), None)
     assert list(tmp_path.iterdir()) == []
-    assert kept_secrets(str(tmp_path)) == KeptSecrets()
+    assert kept_secrets(str(tmp_path)) == Secrets()
 
 
 def test_going_back_takes_back_what_a_later_plan_replaced(tmp_path: Path) -> None:
@@ -243,7 +241,7 @@ def test_going_back_takes_back_what_a_later_plan_replaced(tmp_path: Path) -> Non
     keep_secrets(folder, Secrets(of_run="run0"), None, before="run2")
     assert kept_secrets(folder).authorization == "Bearer new"  # the replaced one belongs to another run
     keep_secrets(folder, Secrets(of_run="run1"), None, before="run2")
-    assert kept_secrets(folder) == KEPT
+    assert kept_secrets(folder) == ASKED
     assert (tmp_path / "engine-secrets.yml").read_text() == 'api-key: "k"\n'
     assert not (tmp_path / "secrets.before.json").exists()
 

@@ -20,7 +20,7 @@ from orchestrator.node.agent import causes
 from orchestrator.node.engine import ras
 from orchestrator.node.engine.ras import Inquiry, status
 from orchestrator.node.engine.ras_words import Member, RasAnswer, RasVerdict, judge, read
-from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
+from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 
 MISSING = """{
   "nccl_version": "2.29.1", "cuda_runtime_version": 13000, "cuda_driver_version": 13000,
@@ -242,20 +242,21 @@ def test_without_ras_it_is_said(address: str, words: str) -> None:
     assert inquiry.verdict is not None and words in inquiry.verdict.words
 
 
+STILL = Cause(node="node0", text="no token", at=1.0)
+
+
 def test_the_cause_names_the_rank_that_is_waited_for() -> None:
     said = judge(read(MISSING), read(MISSING), NODES)
     waits = ("GPU 0: 100 % busy at 88 of 350 W: it waits",)
-    cause = causes.hung("node0", "gang0", "no token for 60 s", 1.0, causes.HangDetails(said, NODES, waits))
+    cause = causes.hung(Cause(node="node0", text="no token for 60 s", lines=waits), "gang0", said, NODES)
     assert cause.node == "node7" and cause.lines == waits
     assert cause.text == f"the engine hangs: no token for 60 s; {said.words}"
-    assert causes.hung("node0", "gang0", "no token", 1.0).text == "the engine hangs: no token"
+    assert causes.hung(STILL, "gang0").text == "the engine hangs: no token"
 
 
 def hung_gang(text: str, pids: dict[str, list[int]]) -> GangView:
     """A hung gang whose leader's RAS has said so; pids: of each node's ranks, GPU by GPU."""
-    trouble = causes.hung(
-        "node0", "gang0", "no token", 1.0, causes.HangDetails(judge(read(text), read(text), NODES), NODES)
-    )
+    trouble = causes.hung(STILL, "gang0", judge(read(text), read(text), NODES), NODES)
     reports, rank = {}, 0
     for number, (name, own) in enumerate(pids.items()):
         leads = number == 0

@@ -192,31 +192,11 @@ def test_a_full_disk_is_what_a_stop_there_says(tmp_path: Path, monkeypatch: pyte
     assert orders.stop(request)["state"] == "stopped"
 
 
-def test_a_node_that_finds_another_one_s_mark_in_its_directory_is_refused(tmp_path: Path) -> None:
-    for node in ("node0", "node1"):
-        assert ask(tmp_path, "acquire", holder=HOLDER, node=node)["mine"]
-    request: dict[str, object] = {"state_dir": str(tmp_path), "gang": "g", "run_id": "r", "token": "mine"}
-    request |= {"node": "node1", "node_rank": 1, "nnodes": 2, "leader": {"port": 1}}
+def test_a_directory_that_another_node_of_the_gang_has_is_refused(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert ask(tmp_path, "acquire", holder=HOLDER, node="node0")["mine"]
     with pytest.raises(Failure, match=r"node1 and node0 have the same state directory") as refused:
-        stage.stage({**request, "others": ["node0", "node1"]})
+        ask(tmp_path, "acquire", holder=HOLDER, node="node1")
     assert refused.value.kind == "shared-state"
-    assert [path.name for path in (tmp_path / "gangs/g").iterdir() if path.is_dir()] == [], "nothing was staged"
-
-
-def test_a_mark_goes_with_its_lock_and_a_killed_holder_s_with_the_next_one(tmp_path: Path) -> None:
-    def marks() -> int:
-        return len(list((tmp_path / "gangs/g").glob("lock.mark-*")))
-
-    ask(tmp_path, "acquire", holder=HOLDER, node="node0")
-    assert marks() == 1
-    ask(tmp_path, "release", token="mine", node="node0")
-    assert marks() == 0
-    ask(tmp_path, "acquire", holder={**HOLDER, "token": "killed"}, node="node0")
-    assert ask(tmp_path, "acquire", holder=HOLDER, over="killed", node="node0")["mine"]
-    assert marks() == 1
-
-
-def test_the_words_of_a_mark_are_no_path(tmp_path: Path) -> None:
-    ask(tmp_path, "acquire", holder={**HOLDER, "token": "../../x"}, node="../../../etc/cron.d/x")
-    assert {path.parent for path in tmp_path.rglob("lock.mark-*")} == {tmp_path / "gangs/g"}
-    assert json.loads((tmp_path / "gangs/g/lock").read_text())["token"] == "../../x"
+    ask(tmp_path, "release", token="mine")
+    assert ask(tmp_path, "acquire", holder=HOLDER, node="node1")["mine"]

@@ -24,7 +24,6 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.causes import Statement, Weight
-from orchestrator.node.agent.verdicts import choose
 from orchestrator.node.engine.watch import EXCEPTION, LogWatch, Suspicion
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
@@ -177,7 +176,7 @@ def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None,
     last = next((one.words for one in reversed(raised) if one is not None), "")
     if not told:
         return None, last
-    chosen = choose({f"{place}": one for place, one in enumerate(told)})
+    chosen = causes.choose({f"{place}": one for place, one in enumerate(told)})
     if chosen.signature == EXCEPTION:
         return None, chosen.text.removeprefix("engine process exited: ")
     return (None if chosen.secondary else chosen), last

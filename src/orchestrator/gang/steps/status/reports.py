@@ -27,7 +27,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.node import processes
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
-from orchestrator.protocol.verbs import Because, LockAnswer, LockHolder, LockRequest, ReportAnswer, ReportRequest
+from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest, ReportAnswer, ReportRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask, ask_lock
 from orchestrator.remote.session import Session
@@ -42,9 +42,9 @@ def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
     return {"state_dir": node.state_dir, "gang": gang or node.gang}
 
 
-def because(cause: Cause | None) -> Because | None:
+def because(cause: Cause | None) -> Cause | None:
     """What tells an order to stop which failure the gang is ended for; None for none."""
-    return None if cause is None else Because(node=cause.node, text=cause.text, fix=cause.fix)
+    return None if cause is None else Cause(node=cause.node, text=cause.text, fix=cause.fix)
 
 
 def see(
