@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 MOST_SECONDS = 1e11
@@ -44,7 +45,6 @@ class _Wrong(Exception):
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
-        self.what = what
         self.path: list[str] = []
 
 
@@ -60,7 +60,7 @@ class Message:
         try:
             found: M = _reader(cls)(raw)
         except _Wrong as wrong:
-            return Unreadable(".".join([cls.__name__, *reversed(wrong.path)]), wrong.what)
+            return Unreadable(".".join([cls.__name__, *reversed(wrong.path)]), str(wrong))
         except RecursionError:
             return Unreadable(cls.__name__, "is nested too deeply")
         return found
@@ -131,39 +131,30 @@ def _made(hint: Any) -> Reader:
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, types.UnionType) and types.NoneType in arguments:
-        (inner,) = (one for one in arguments if one is not types.NoneType)
-        return _optional(_reader(inner))
+        (inner,) = (_reader(one) for one in arguments if one is not types.NoneType)
+        return lambda raw: None if raw is None else inner(raw)
     if origin is tuple:
-        return _many(_reader(arguments[0]))
+        return partial(_many, _reader(arguments[0]))
     if origin is Mapping:
-        return _mapping(_reader(arguments[1]))
+        return partial(_mapping, _reader(arguments[1]))
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _one_of(hint)
+        return partial(_one_of, {member.value: member for member in hint})
     if isinstance(hint, type) and issubclass(hint, Message):
-        return _message(hint)
+        fields = dataclasses.fields(hint)  # type: ignore[arg-type]
+        return partial(_message, hint, [(field, _reader(_hints(hint)[field.name])) for field in fields])
     raise TypeError(f"messages can't have a field of type {hint}")
 
 
-def _message(kind: type[Message]) -> Reader:
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    readers = [(field.name, _reader(_hints(kind)[field.name]), _is_wanted(field)) for field in fields]
-
-    def read(raw: object) -> Any:
-        if not isinstance(raw, Mapping):
-            raise _Wrong(_found(raw, "an object"))
-        values = {}
-        for name, reader, is_wanted in readers:
-            if name in raw:
-                values[name] = _below(name, reader, raw[name])
-            elif is_wanted:
-                raise _Wrong(f"has no key {name!r}")
-        return kind(**values)
-
-    return read
-
-
-def _is_wanted(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def _message(kind: type[M], fields: Sequence[tuple[dataclasses.Field[Any], Reader]], raw: object) -> M:
+    if not isinstance(raw, Mapping):
+        raise _Wrong(_found(raw, "an object"))
+    values = {}
+    for field, reader in fields:
+        if field.name in raw:
+            values[field.name] = _below(field.name, reader, raw[field.name])
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise _Wrong(f"has no key {field.name!r}")
+    return kind(**values)
 
 
 def _below(name: str, reader: Reader, raw: object) -> Any:
@@ -174,9 +165,9 @@ def _below(name: str, reader: Reader, raw: object) -> Any:
         raise
 
 
-def _text(raw: object) -> str:
-    if not isinstance(raw, str):
-        raise _Wrong(_found(raw, "a text"))
+def _exactly(kind: type, wanted: str, raw: object) -> Any:
+    if not isinstance(raw, kind):
+        raise _Wrong(_found(raw, wanted))
     return raw
 
 
@@ -198,18 +189,8 @@ def _seconds(raw: object) -> float:
     return float(raw)
 
 
-def _truth(raw: object) -> bool:
-    if not isinstance(raw, bool):
-        raise _Wrong(_found(raw, "true or false"))
-    return raw
-
-
-def _anything(raw: object) -> Any:
+def _shallow(raw: object, depth: int = DEEPEST) -> Any:
     """A value of any shape, small and plain enough to be kept and written again."""
-    return _shallow(raw, DEEPEST)
-
-
-def _shallow(raw: object, depth: int) -> Any:
     if depth == 0:
         raise _Wrong("is nested too deeply")
     if isinstance(raw, Mapping):
@@ -225,41 +206,29 @@ def _shallow(raw: object, depth: int) -> Any:
     raise _Wrong(_found(raw, "JSON"))
 
 
-def _optional(inner: Reader) -> Reader:
-    return lambda raw: None if raw is None else inner(raw)
+def _many(inner: Reader, raw: object) -> tuple[Any, ...]:
+    if not isinstance(raw, (list, tuple)):
+        raise _Wrong(_found(raw, "a list"))
+    return tuple(_below(str(place), inner, one) for place, one in enumerate(raw))
 
 
-def _many(inner: Reader) -> Reader:
-    def read(raw: object) -> tuple[Any, ...]:
-        if not isinstance(raw, (list, tuple)):
-            raise _Wrong(_found(raw, "a list"))
-        return tuple(_below(str(place), inner, one) for place, one in enumerate(raw))
-
-    return read
+def _mapping(inner: Reader, raw: object) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise _Wrong(_found(raw, "an object"))
+    return {_text(name): _below(str(name)[:LONGEST_SHOWN], inner, value) for name, value in raw.items()}
 
 
-def _mapping(inner: Reader) -> Reader:
-    def read(raw: object) -> dict[str, Any]:
-        if not isinstance(raw, Mapping):
-            raise _Wrong(_found(raw, "an object"))
-        return {_text(name): _below(str(name)[:LONGEST_SHOWN], inner, value) for name, value in raw.items()}
-
-    return read
+def _one_of(members: Mapping[str, Enum], raw: object) -> Enum:
+    member = members.get(raw) if isinstance(raw, str) else None
+    if member is None:
+        raise _Wrong(_found(raw, "one of " + ", ".join(map(str, members))))
+    return member
 
 
-def _one_of(kind: type[Enum]) -> Reader:
-    values = {member.value: member for member in kind}
-
-    def read(raw: object) -> Enum:
-        member = values.get(raw) if isinstance(raw, str) else None
-        if member is None:
-            raise _Wrong(_found(raw, "one of " + ", ".join(map(str, values))))
-        return member
-
-    return read
-
-
-_PLAIN: dict[Any, Reader] = {str: _text, int: _integer, float: _seconds, bool: _truth, Any: _anything}
+_text = partial(_exactly, str, "a text")
+_PLAIN: dict[Any, Reader] = {
+    str: _text, int: _integer, float: _seconds, bool: partial(_exactly, bool, "true or false"), Any: _shallow
+}  # fmt: skip
 
 
 def _found(raw: object, wanted: str) -> str:

@@ -74,7 +74,7 @@ def stream(request: dict[str, Any]) -> None:
         if order.run is not None:
             _refuse_unready(run)
             if run.container is not None:
-                stage.make_cache(state, run, run.owner())
+                stage.make_cache(state, run)
         with _folder(state, run) as folder, log_since_now(run.path(ENGINE_LOG)) as engine_log:
             _put(order, run, folder)
             _carry_out(order, run, folder, engine_log)

@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -207,16 +207,16 @@ class Agent:
 
     def patience(self) -> float:
         """How long the loop may wait for an event."""
-        if self.course.state.unwanted:
+        if self.state.unwanted:
             return ENDING_TICK_S
-        if not self.course.state.runs:
+        if not self.state.runs:
             return RETRY_S if self.spoke is not None and not self.spoke.joined else TICK_S
         tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
         return VERDICT_TICK_S if self.course.until else tick
 
     def step(self, ready: set[int]) -> None:
         """One round of the loop. ready: descriptors that are ready for I/O."""
-        if self.course.state.unwanted:
+        if self.state.unwanted:
             self._end_on()
             return
         now = self.now()
@@ -226,7 +226,9 @@ class Agent:
             self._ending_at = clock.now()  # what it wrote has been read
         self._follow_guardian(ready)
         self._follow_ranks(ready)
-        self._follow_compilers(now)
+        if self.tree.compilers and self.state.runs:  # kernels that are compiled for half an hour are no hang
+            self.log.watch.compiles(clock.now())
+            self.vitality.compiled(now)
         self._follow_memory(now)
         self._follow_rails(now)
         self.follow_link(now)
@@ -265,15 +267,7 @@ class Agent:
             phase=self.log.watch.phase,
             engine_pid=self.engine[0],
             ranks=tuple(rank.report() for rank in self.tree.ranks),
-            remarks=(
-                *self.remarks,
-                *self.log.remarks,
-                *self._stopped(),
-                *self._compiling(),
-                *self.disk.remarks(),
-                *self._heard_remarks(),
-                *(self.log.watch.unproved if self.state is AgentState.READY else ()),
-            ),
+            remarks=tuple(self._remarks()),
             proved=tuple(self.log.watch.proved),
             cause=self.course.cause,
             verdict=self.course.verdict,
@@ -294,25 +288,19 @@ class Agent:
     # the loop itself
 
     def _wait(self, timeout_s: float) -> set[int]:
-        """Wait for an event, or at most this long; returns the descriptors that are ready."""
-        poll = select.poll()
-        for descriptor, mask in self._descriptors():
-            poll.register(descriptor, mask)
-        ready = self._poll(poll, timeout_s)
-        if self._wake in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake, 4096)
-        return ready
-
-    def _poll(self, poll: select.poll, timeout_s: float) -> set[int]:
-        """The descriptors that are ready. Also returns when a rank dies, which no descriptor shows in time."""
-        until = time.monotonic() + timeout_s
+        """Wait for an event, or at most this long; returns the descriptors that are ready. A rank's death, which no
+        descriptor shows in time, is an event too."""
+        poll, until = _poll(self._descriptors()), time.monotonic() + timeout_s
         while True:
             left = until - time.monotonic()
             pause = min(left, DYING_S) if self.tree.watched else left
             ready = {descriptor for descriptor, _ in poll.poll(max(0.0, pause * 1000))}
             if ready or time.monotonic() >= until or self.tree.some_die():
-                return ready
+                break
+        if self._wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+        return ready
 
     def _descriptors(self) -> Iterator[tuple[int, int]]:
         service = self.service.wake if self.service is not None else -1
@@ -385,22 +373,14 @@ class Agent:
 
     def _engine_ended(self, death: Death) -> None:
         self.record.event("engine ended", how=death.words())
-        self._parents_death = death
-        if self.course.state.runs:
+        self._parents_death, run = death, self.run
+        if self.state.runs:
             self._read_last_words()
-            self._reap(self._over())
+            self._reap(_ready(self.tree.descriptors()))
             self._tell_of_the_first()
             at = min(self._ending_at, clock.now())
-            run = self.run
             seen = causes.engine_ended(run.node, death, self.log.watch, at, run.addresses, leads=run.leads)
             self.happened(self._explained(seen, self.engine[0], -1, death))
-
-    def _over(self) -> set[int]:
-        """Descriptors of the engine's processes that have ended."""
-        poll = select.poll()
-        for descriptor, mask in self.tree.descriptors():
-            poll.register(descriptor, mask)
-        return {descriptor for descriptor, _ in poll.poll(0)}
 
     def _read_last_words(self) -> None:
         self.log.read_last_words(lambda: self.pulse(self.now()))
@@ -410,7 +390,7 @@ class Agent:
             return
         self._reap(ready)
         self._tell_of([died for died in self._dead if died.follows is False])
-        if self._dead and self.course.engine_runs:
+        if self._dead:
             self._hear_of_parent()
         if self._dead and self.course.engine_runs and (launcher := self.tree.dying_launcher()) is not None:
             self._engine_ended(launcher)  # its own end takes longer than that of the processes below it
@@ -425,11 +405,8 @@ class Agent:
     def _hear_of_parent(self) -> None:
         """A process may be reported dead after those that its death has killed."""
         until = time.monotonic() + TOLD_S
-        while self.course.state.runs and self.course.engine_runs and (left := until - time.monotonic()) > 0:
-            channel = self.guardian.channel.fileno()
-            poll = select.poll()
-            poll.register(channel, select.POLLIN)
-            self._follow_guardian({descriptor for descriptor, _ in poll.poll(left * 1000)})
+        while self.state.runs and self.course.engine_runs and (left := until - time.monotonic()) > 0:
+            self._follow_guardian(_ready([(self.guardian.channel.fileno(), select.POLLIN)], left))
 
     def _tell_of_the_first(self) -> None:
         """Of the dead whose parent died too, tell of those whose end its end does not explain."""
@@ -440,16 +417,10 @@ class Agent:
     def _tell_of(self, first: Sequence[ProcessDeath]) -> None:
         self._dead = [died for died in self._dead if died not in first]
         for died in first:
-            if self.course.state.runs:
+            if self.state.runs:
                 self._read_last_words()
                 seen = causes.rank_died(self.run.node, died, self.log.watch, clock.now(), self.run.addresses)
                 self.happened(self._explained(seen, died.part.pid, died.part.gpu, died.death))
-
-    def _follow_compilers(self, now: float) -> None:
-        """Kernels that are compiled for half an hour are no hang."""
-        if self.tree.compilers and self.course.state.runs:
-            self.log.watch.compiles(clock.now())
-            self.vitality.compiled(now)
 
     def _explained(self, seen: Statement, pid: int, gpu: int, death: Death) -> Statement:
         """Add what the kernel and the devices show about the death. gpu: -1 for a process that uses none."""
@@ -512,7 +483,7 @@ class Agent:
         self.record.set(canary_text=result.text)
         if not result.refused:
             self.happened(PlainEvent.CANARY_ACCEPTED)
-        elif self.course.state.runs:
+        elif self.state.runs:
             text, lines = f"the canary generation was refused: {result.refused}", self.log.watch.last_lines()
             self.happened(self.course.because(self.now(), text, fix=_WRONG_TEXT, lines=lines))
 
@@ -534,7 +505,7 @@ class Agent:
                 self.tree.signal_parent(self.engine, number)
             case PlainEffect.LOOK:
                 self._read_last_words()
-                self._follow_ranks(self._over())
+                self._follow_ranks(_ready(self.tree.descriptors()))
                 self.happened(PlainEvent.LOOK_DONE)
             case Note(what, details):
                 self.record.event(what, **details)
@@ -571,17 +542,28 @@ class Agent:
             at=clock.now(),
         )
 
-    def _heard_remarks(self) -> list[str]:
-        """Remarks of members whose disks stall, so that their own reports may not show them."""
-        digests = self.course.digests
-        return [f"{node}: {words}" for node, digest in digests.items() for words in digest.disk[:MOST_HEARD]]
+    def _remarks(self) -> Iterator[str]:
+        """What the checks, the log, the processes (ranks have states of their own) and the disk give to remark; and
+        members whose disks stall, so that their own reports may not show it."""
+        yield from (*self.remarks, *self.log.remarks)
+        for pid, title in self.tree.stopped.items():
+            parent = pid == self.engine[0]
+            name = f"the engine's parent process (pid {pid})" if parent else f"process {pid} ({title})"
+            yield f"{name} was stopped by a signal"
+        if self.tree.compilers:
+            yield f"the engine compiles kernels ({', '.join(self.tree.compilers)} run below it)"
+        yield from self.disk.remarks()
+        for node, digest in self.course.digests.items():
+            yield from (f"{node}: {words}" for words in digest.disk[:MOST_HEARD])
+        yield from self.log.watch.unproved if self.state is AgentState.READY else ()
 
-    def _stopped(self) -> list[str]:
-        """Processes of the engine that a signal has stopped, except ranks, which `ranks` covers."""
-        names = {pid: f"process {pid} ({title})" for pid, title in self.tree.stopped.items()}
-        names.update({pid: f"the engine's parent process (pid {pid})" for pid in names if pid == self.engine[0]})
-        return [f"{name} was stopped by a signal" for name in names.values()]
 
-    def _compiling(self) -> list[str]:
-        names = self.tree.compilers
-        return [f"the engine compiles kernels ({', '.join(names)} run below it)"] if names else []
+def _poll(descriptors: Iterable[tuple[int, int]]) -> select.poll:
+    poll = select.poll()
+    for descriptor, mask in descriptors:
+        poll.register(descriptor, mask)
+    return poll
+
+
+def _ready(descriptors: Iterable[tuple[int, int]], within_s: float = 0.0) -> set[int]:
+    return {descriptor for descriptor, _ in _poll(descriptors).poll(within_s * 1000)}

@@ -29,15 +29,22 @@ def end(agent: Agent) -> Iterator[None]:
         agent.service = None
     agent.tree.let_go()
     agent.flush()
-    _remove_container(agent)  # we may not be allowed to signal its processes
+    if (container := agent.tree.container) is not None:
+        container.removal()  # we may not be allowed to signal its processes
     yield from _until(agent, lambda: agent.tree.kill() == 0, KILL_FOR_S)
-    yield from _await_container(agent)  # requests that the client sent before it was killed may take effect late
+    removal = container.removal() if container is not None else None
+    if removal is not None:  # requests that the client sent before it was killed may take effect late
+        yield from _until(agent, lambda: removal.poll() is not None, REMOVE_S)
+        removal.kill()
     left = [process.pid for process in agent.tree.living()]
     agent.tree.reap_all()
-    _clean_up(agent)
+    scratch.remove(agent.run.folder)
+    if agent.run.container is None:
+        scratch.forget_shared(agent.tree.ever, agent.run.engine_user)
+        scratch.forget_named(agent.run)
     agent.record.set(left_behind=tuple(left), service_healthy=False if agent.run.service else None)
     yield from _until(agent, lambda: _memory_is_free(agent), MEMORY_FREE_S)
-    agent.record.set(held=tuple(_held(agent)))
+    agent.record.set(held=() if _memory_is_free(agent) else tuple(agent.memory.held()))
     if agent.course.stopped():
         agent.enter(agent.state)
     agent.flush(force=True)
@@ -48,25 +55,6 @@ def end(agent: Agent) -> Iterator[None]:
     agent.record.event("ended", left_behind=left)
     agent.flush(force=True)
     agent.disk.settle(LAST_REPORT_S)
-
-
-def _clean_up(agent: Agent) -> None:
-    scratch.remove(agent.run.folder)
-    if agent.run.container is None:
-        scratch.forget_shared(agent.tree.ever, agent.run.engine_user)
-        scratch.forget_named(agent.run)
-
-
-def _remove_container(agent: Agent) -> None:
-    if agent.tree.container is not None:
-        agent.tree.container.removal()
-
-
-def _await_container(agent: Agent) -> Iterator[None]:
-    removal = agent.tree.container.removal() if agent.tree.container is not None else None
-    if removal is not None:
-        yield from _until(agent, lambda: removal.poll() is not None, REMOVE_S)
-        removal.kill()
 
 
 def _until(agent: Agent, done: Callable[[], bool], deadline_s: float) -> Iterator[None]:
@@ -92,11 +80,6 @@ def _memory_is_free(agent: Agent) -> bool:
     fresh = agent.memory.answered_at > agent.tree.gone_at
     agent.memory.ask(agent.now())
     return fresh and not agent.memory.in_use()
-
-
-def _held(agent: Agent) -> list[str]:
-    """Memory that is still in use although all our processes are gone, GPU by GPU."""
-    return [] if _memory_is_free(agent) else agent.memory.held()
 
 
 def _leave(agent: Agent, left: list[int]) -> Iterator[None]:

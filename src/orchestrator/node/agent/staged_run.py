@@ -174,13 +174,8 @@ def _others(part: pathlib.Path, what: str) -> Failure:
     return Failure("not-root-alone", f"{what}, and root would execute files below it", str(part), _MOVE)
 
 
-def refuse_changed(run: Run) -> None:
-    """Raises Failure if a staged file has changed, or if another user can change it."""
-    script_of(run)
-
-
 def script_of(run: Run) -> bytes:
-    """The launch script's text. Raises Failure if it is not the one that was staged."""
+    """The launch script's text. Raises Failure if a staged file has changed, or if another user can change it."""
     refuse_others_folder(run.folder)
     _read(run.path(RUN_FILE))
     text = _read(run.path(LAUNCH_FILE))

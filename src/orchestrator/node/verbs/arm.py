@@ -47,7 +47,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     with files.state_failures(folder):
         if not processes.alive(*report.agent(folder)):
             run = staged_in(folder)
-            staged_run.refuse_changed(run)
+            staged_run.script_of(run)
             _start(run)
         return _wait(folder, asked.deadline_s)
 

@@ -52,26 +52,28 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
             raise Failure("bad-request", "acquire needs a holder with a token", "request")
         return _acquire(path, asked.holder, asked.over, asked.node)
     found = _read(path)
-    mine, begun = found is not None and found.token == asked.token, f"{gang}/{files.BEGUN_FILE}"
-    match asked.op:
-        case "show":
-            return LockAnswer(held=found, begun=files.read_json(begun) or None)
-        case "release" if found is not None and (mine or asked.force):
-            files.remove(path)
-            _note(path, (f"ends: {asked.ended}" if asked.ended else "ends") if mine else "released by force", found)
-            return LockAnswer()
-        case "renew" if mine:
-            os.utime(path)
-            _renewed(path, asked.token)
-        case "begin" if mine and isinstance(asked.begun, dict):
-            files.write_json(begun, asked.begun)
-        case "begin" | "finish" if mine:
-            files.remove(begun)
-        case "renew" | "release" | "begin" | "finish":
-            pass  # not ours: a command that took it over decides
-        case _:
-            raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
+    mine = found is not None and found.token == asked.token
+    if asked.op == "show":
+        return LockAnswer(held=found, begun=files.read_json(f"{gang}/{files.BEGUN_FILE}") or None)
+    if asked.op == "release" and found is not None and (mine or asked.force):
+        files.remove(path)
+        _note(path, (f"ends: {asked.ended}" if asked.ended else "ends") if mine else "released by force", found)
+        return LockAnswer()
+    if asked.op not in ("release", "renew", "begin", "finish"):
+        raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
+    if mine:  # else a command that took it over decides
+        _go_on(asked, gang)
     return LockAnswer(held=found, mine=mine)
+
+
+def _go_on(asked: LockRequest, gang: str) -> None:
+    if asked.op == "renew":
+        os.utime(f"{gang}/lock")
+        _renewed(f"{gang}/lock", asked.token)
+    elif asked.op == "begin" and isinstance(asked.begun, dict):
+        files.write_json(f"{gang}/{files.BEGUN_FILE}", asked.begun)
+    else:
+        files.remove(f"{gang}/{files.BEGUN_FILE}")
 
 
 def holder_of(gang_folder: str) -> LockHolder | None:

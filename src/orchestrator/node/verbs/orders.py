@@ -35,7 +35,7 @@ def go(request: dict[str, Any]) -> dict[str, Any]:
     asked = request_of(GangRequest, request)
     lock.refuse_a_former_holder(asked)
     folder = files.wanted_run(asked)
-    staged_run.refuse_changed(staged_in(folder))
+    staged_run.script_of(staged_in(folder))
     if not tell(folder, "run"):
         raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")
     now = wait(folder, lambda one: one is None or one.state is not AgentState.ARMED or not one.alive, STARTED_S)

@@ -5,6 +5,7 @@ They read only files.
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from dataclasses import replace
@@ -16,7 +17,7 @@ from orchestrator.node.files import AGENT_FILE, EVENTS_LOG, PROCESSES_FILE, REPO
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs.lock import AUDIT
 from orchestrator.protocol.message import Unreadable, parsed
-from orchestrator.protocol.report import AgentState, RankReport, RankState, Report, TransportLines
+from orchestrator.protocol.report import AgentState, RankState, Report, TransportLines
 from orchestrator.protocol.run_files import AgentProcess, KnownProcesses, StagedFor
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer, ReportRequest
 
@@ -132,33 +133,19 @@ def _read(folder: str) -> Report | Unreadable | None:
     report = Report.read(files.read_json(f"{folder}/{REPORT_FILE}"))
     if isinstance(report, Unreadable):
         return report
-    alive = processes.alive(*agent(folder))
-    report = replace(report, alive=alive, now=_now(report), transport=_transport(folder))
+    alive, lines = processes.alive(*agent(folder)), f"{folder}/{TRANSPORT_FILE}"
+    transport = files.read_as(TransportLines, lines) if os.path.exists(lines) else None
+    report = replace(report, alive=alive, now=_now(report), transport=transport)
     if alive or report.state.over or report.state is AgentState.STAGED:
         return report
-    living = {pid for pid, _ in left_over(folder)}
+    living, room = {pid for pid, _ in left_over(folder)}, os.statvfs(folder)
+    state_of = {rank.pid: RankState.ALIVE if rank.pid in living else RankState.DEAD for rank in report.ranks}
     return replace(
         report,
         rebooted=bool(report.boot_id) and report.boot_id != processes.boot_id(),
-        disk_full=_is_full(folder),
-        ranks=tuple(_looked_up(rank, living) for rank in report.ranks),
+        disk_full=room.f_bavail == 0 or (room.f_files > 0 and room.f_favail == 0),
+        ranks=tuple(replace(rank, state=state_of[rank.pid]) if rank.pid else rank for rank in report.ranks),
     )
-
-
-def _is_full(folder: str) -> bool:
-    room = os.statvfs(folder)
-    return room.f_bavail == 0 or (room.f_files > 0 and room.f_favail == 0)
-
-
-def _transport(folder: str) -> TransportLines | None:
-    path = f"{folder}/{TRANSPORT_FILE}"
-    return files.read_as(TransportLines, path) if os.path.exists(path) else None
-
-
-def _looked_up(rank: RankReport, living: set[int]) -> RankReport:
-    if not rank.pid:
-        return rank
-    return replace(rank, state=RankState.ALIVE if rank.pid in living else RankState.DEAD)
 
 
 def _whose(folder: str) -> dict[str, Any]:
@@ -177,25 +164,14 @@ def history(request: dict[str, Any]) -> dict[str, Any]:
     state = files.state_dir(asked.state_dir)
     gang = files.gang_dir(state, asked.gang)
     return HistoryAnswer(
-        reports=tuple(filter(None, (raw_of(f"{gang}/runs/{name}") for name in _kept(gang)))),
+        reports=tuple(filter(None, map(raw_of, sorted(glob.glob(f"{glob.escape(gang)}/runs/*"))))),
         events=_lines(f"{files.run_dir(state, asked.gang, asked.run_id)}/{EVENTS_LOG}") if asked.run_id else (),
         audit=_lines(f"{gang}/{AUDIT}") if asked.audit else (),
         now=time.time(),
     ).as_json()
 
 
-def _kept(gang: str) -> list[str]:
-    try:
-        return sorted(os.listdir(f"{gang}/runs"))
-    except FileNotFoundError:
-        return []
-
-
 def _lines(path: str) -> tuple[dict[str, Any], ...]:
     """The newest lines, oldest first; one that a crash cut short is passed over."""
-    found: list[dict[str, Any]] = []
-    for line in (files.read_text(path) or "").splitlines()[-MOST_EVENTS:]:
-        event = parsed(line)
-        if isinstance(event, dict):
-            found.append(event)
-    return tuple(found)
+    events = map(parsed, (files.read_text(path) or "").splitlines()[-MOST_EVENTS:])
+    return tuple(event for event in events if isinstance(event, dict))

@@ -40,11 +40,8 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     asked = request_of(GangRequest, request)
     state = files.state_dir(asked.state_dir)
     run = run_of(request, f"{files.gang_dir(state, asked.gang)}/runs/next")
-    ports = (
-        *run.ports.check_free,
-        *([run.leader] if run.leads else []),
-    )  # the leader's agent binds it when it is armed
-    run, _ = with_owner(replace(run, ports=Ports(check_free=ports)))
+    ports = (*run.ports.check_free, *([run.leader] if run.leads else []))  # its agent binds that when it is armed
+    run = for_user(replace(run, ports=Ports(check_free=ports)))
     last = files.current_run(state, run.gang)
     with closing(GpuMemory(run.gpus)) as memory:
         failures = preflight.check(run, memory, _own(last) if last else NOTHING)
@@ -77,13 +74,13 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
         staged_run.refuse_others_folder(folder)
         make_folders(state, folder)
         _refuse_beside_a_living_run(state, asked.gang)
-        run, owner = with_owner(replace(run, launch_sha256=staged_run.digest_of(run)))
-        make_cache(state, run, owner)
+        run = for_user(replace(run, launch_sha256=staged_run.digest_of(run)))
+        make_cache(state, run)
         files.write_json(run.path(files.RUN_FILE), run.kept())
         files.write(run.path(files.KEY_FILE), run.key)
         before = os.path.basename(files.current_run(state, run.gang) or "")
         if run.secrets is not None:
-            staged_run.keep_secrets(files.gang_dir(state, run.gang), run.secrets, owner, before=before)
+            staged_run.keep_secrets(files.gang_dir(state, run.gang), run.secrets, run.owner(), before=before)
         files.write(run.path(files.LAUNCH_FILE), run.launch_script, mode=0o700)
         files.write_json(run.path(files.REPORT_FILE), record.staged(run, time.time()).as_json())
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
@@ -96,22 +93,20 @@ def make_folders(state: str, folder: str) -> None:
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     for part in (path, *path.parents):
-        if str(part) == os.path.dirname(state):
-            break
         if part.stat().st_uid == os.geteuid():
             part.chmod(0o711)
         if str(part) == state:
             break
 
 
-def make_cache(state: str, run: Run, owner: tuple[int, int] | None) -> None:
+def make_cache(state: str, run: Run) -> None:
     """The plan's cache folder belongs to whom the engine runs as: it keeps compiled kernels there."""
     cache = run.env.get("XDG_CACHE_HOME", "")
     if not cache.startswith(f"{state}/") or ".." in cache.split("/"):
         return
     folder = pathlib.Path(cache)
     folder.mkdir(parents=True, exist_ok=True)
-    if owner is not None and folder.stat().st_uid != owner[0]:
+    if (owner := run.owner()) is not None and folder.stat().st_uid != owner[0]:
         os.chown(folder, *owner)
     folder.chmod(0o700)
     folder.parent.chmod(0o711)
@@ -132,18 +127,11 @@ def engine_user(asked: str | None) -> str | None:
     return caller if os.geteuid() == 0 and caller not in ("", "root") else None
 
 
-def with_owner(run: Run) -> tuple[Run, tuple[int, int] | None]:
-    """The run with whom its engine runs as; (user, group) of that one where files have to be given to him.
-
-    Raises Failure where the node has no such user, or we can't become him.
-    """
+def for_user(run: Run) -> Run:
+    """The run with whom its engine runs as. Raises Failure where the node has no such user, or we can't become him."""
     run = replace(run, engine_user=engine_user(run.engine_user))
-    return run, _owner(run)
-
-
-def _owner(run: Run) -> tuple[int, int] | None:
     if run.engine_user is None:
-        return None
+        return run
     try:
         user = pwd.getpwnam(run.engine_user)
     except KeyError:
@@ -153,7 +141,7 @@ def _owner(run: Run) -> tuple[int, int] | None:
     if os.geteuid() not in (0, user.pw_uid):
         what = f"the engine must run as {run.engine_user!r}, which only root can do"
         raise Failure("no-root", what, "l40s_engine_user", "set `ansible_become: true`, or remove l40s_engine_user")
-    return (user.pw_uid, user.pw_gid) if os.geteuid() == 0 else None
+    return run
 
 
 def _forget_old_runs(gang: str, current: str) -> None:

@@ -135,7 +135,7 @@ def test_a_script_that_changes_between_go_and_the_start_is_not_executed(cluster:
     """The guardian checks for itself: a text that passed before is read again."""
     cluster.stage()
     run = staged_in(str(script_of(cluster).parent))
-    staged_run.refuse_changed(run)
+    staged_run.script_of(run)
     script_of(cluster).write_text("evil")
     with pytest.raises(Failure, match="was changed since"):
         staged_run.script_of(run)
