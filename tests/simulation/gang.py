@@ -341,7 +341,7 @@ def simulated(world: World) -> Iterator[None]:
     with (
         mock.patch.object(clock, "time", stand_in),
         mock.patch.object(link, "port_failure", lambda *_: None),
-        mock.patch.object(ending, "_clean_up", lambda _: None),
+        mock.patch.object(ending, "scratch", mock.Mock()),
     ):
         yield
 

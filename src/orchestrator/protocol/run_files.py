@@ -14,14 +14,6 @@ class AgentProcess(Message):
 
     pid: int = 0
     start: int = 0
-    run_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFor(Message):
-    """run.json, as far as it is read where the rest may be damaged: whose part of the gang it is."""
-
-    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

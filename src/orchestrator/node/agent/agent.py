@@ -95,10 +95,8 @@ def run(arguments: Sequence[str]) -> int:
 def _begin(run: Run) -> Agent:
     supervision.adopt_orphans()
     supervision.name_process("l40s-agent")
-    files.write_json(
-        run.path(AGENT_FILE),
-        AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()), run_id=run.run_id).as_json(),
-    )
+    this = AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()))
+    files.write_json(run.path(AGENT_FILE), this.as_json())
     parent = guardian.fork(run, partial(link.report_death, run))  # before any thread
     disk = Disk()
     memory = gpus.GpuMemory(run.gpus if run.device == "cuda" else ())

@@ -99,8 +99,10 @@ def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes:
     own = suspicion is not None and part.number is not None and suspicion.tp_rank == part.number
     others = suspicion is not None and suspicion.secondary and not own
     if others and death.signal is not None:
-        weight = _after_others(died.alive_at, watch.suspicions(since))
-        suspicion = suspicion if weight is Weight.FOLLOWED else None
+        # a signal ended it and it logged nothing, while others of this node logged that a peer is gone. If it was seen
+        # alive after that, its parent killed it; else it may be the missing peer
+        after = any(one.secondary and one.at <= died.alive_at for one in watch.suspicions(since))
+        weight, suspicion = (Weight.FOLLOWED, suspicion) if after else (Weight.UNSURE, None)
     else:
         weight = _weight(suspicion, death)
     cause = _with_suspicion(node, plain, death, part.number, suspicion, watch, now)
@@ -191,12 +193,6 @@ def _weight(suspicion: Suspicion | None, death: Death) -> Weight:
     if suspicion is not None:
         return Weight.FOLLOWED if suspicion.secondary else Weight.SEEN
     return Weight.UNSURE if death.exit_code == 0 else Weight.SEEN
-
-
-def _after_others(alive_at: float, seen: Sequence[Suspicion]) -> Weight:
-    """For a rank that a signal ended and that logged nothing, while others of this node logged that a peer is gone. If
-    it was seen alive after that, its parent killed it; else it may be the missing peer."""
-    return Weight.FOLLOWED if any(one.secondary and one.at <= alive_at for one in seen) else Weight.UNSURE
 
 
 def told_by(node: str, suspicion: Suspicion) -> Cause:

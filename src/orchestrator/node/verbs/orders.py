@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -103,29 +103,26 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     if not after.alive:
         _clean_up(folder)
         after = _settle(folder, after, asked.because, clear=asked.clear)
-    return StopAnswer(
-        state=after.state.value,
-        alive=after.alive,
-        left_behind=tuple(sorted({*left, *_living(after.left_behind)})),
-        held=held,
-    ).as_json()
+    left_behind = tuple(sorted({*left, *filter(_lives, after.left_behind)}))
+    return StopAnswer(state=after.state.value, alive=after.alive, left_behind=left_behind, held=held).as_json()
+
+
+def _lives(pid: int) -> bool:
+    return (process := processes.read(pid)) is not None and not process.gone
 
 
 def _clean_up(folder: str) -> None:
     """What an agent that was killed could not remove."""
     scratch.remove(folder)
     with contextlib.suppress(Failure):
-        run = staged_in(folder)
-        if run.container is None:
+        if (run := staged_in(folder)).container is None:
             scratch.forget_named(run)
 
 
 def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
     """An agent that can't obey (stopped by a signal, or no sign of life after an order to stop at once) is killed: its
     guardian ends what it holds."""
-    began = time.monotonic()
-
-    agent = report.agent(folder)
+    began, agent = time.monotonic(), report.agent(folder)
 
     def stuck(told: Report | None) -> bool:
         if not processes.alive(*agent):
@@ -165,28 +162,19 @@ def _await_memory(folder: str) -> tuple[str, ...]:
 
 def _settle(folder: str, after: Report, because: Cause | None, *, clear: bool) -> Report:
     """Nothing runs any more: an agent that died could not write so itself."""
-    settled = after
-    if after.state is AgentState.STAGED and not clear and because is not None:
-        settled = replace(after, state=AgentState.FAILED, cause=replace(because, at=time.time()))
-    elif clear or after.state is AgentState.STAGED:
+    staged = after.state is AgentState.STAGED
+    if clear or (staged and because is None):
         settled = replace(after, state=AgentState.STOPPED)
-    elif not after.state.over:
-        settled = replace(after, state=AgentState.FAILED, cause=after.cause or _died(after))
+    elif staged and because is not None:
+        settled = replace(after, state=AgentState.FAILED, cause=replace(because, at=time.time()))
+    elif after.state.over:
+        return after
+    else:
+        text = "the agent was killed, or the node rebooted; its engine ended with it"
+        fix = "check `journalctl -k` and `last reboot` on that node"
+        died = after.cause or Cause(node=after.node, text=text, fix=fix, at=after.updated_at)
+        settled = replace(after, state=AgentState.FAILED, cause=died)
     if settled.state is not after.state:
         with files.state_failures(folder):
             files.write_json(f"{folder}/{REPORT_FILE}", settled.as_json())
     return settled
-
-
-def _died(after: Report) -> Cause:
-    return Cause(
-        node=after.node,
-        text="the agent was killed, or the node rebooted; its engine ended with it",
-        fix="check `journalctl -k` and `last reboot` on that node",
-        at=after.updated_at,
-    )
-
-
-def _living(pids: Sequence[int]) -> list[int]:
-    found = (processes.read(pid) for pid in pids)
-    return [process.pid for process in found if process is not None and not process.gone]

@@ -18,7 +18,7 @@ from orchestrator.node.requests import request_of
 from orchestrator.node.verbs.lock import AUDIT
 from orchestrator.protocol.message import Unreadable, parsed
 from orchestrator.protocol.report import AgentState, RankState, Report, TransportLines
-from orchestrator.protocol.run_files import AgentProcess, KnownProcesses, StagedFor
+from orchestrator.protocol.run_files import AgentProcess, KnownProcesses
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer, ReportRequest
 
 LONGEST_WAIT_S = 10.0
@@ -150,9 +150,8 @@ def _read(folder: str) -> Report | Unreadable | None:
 
 def _whose(folder: str) -> dict[str, Any]:
     """What a report begins with, from the folder and from what was staged in it."""
-    staged = files.read_as(StagedFor, f"{folder}/{RUN_FILE}") or StagedFor()
-    gang = os.path.basename(os.path.dirname(os.path.dirname(folder)))
-    return {"run_id": os.path.basename(folder), "gang": gang, "node": staged.node, "node_rank": 0}
+    node, parts = files.read_json(f"{folder}/{RUN_FILE}").get("node"), folder.split("/")
+    return {"run_id": parts[-1], "gang": parts[-3], "node": node if isinstance(node, str) else "", "node_rank": 0}
 
 
 MOST_EVENTS = 400

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -20,19 +21,21 @@ _NAME = re.compile(r"\.l40s-nonce-[0-9a-f]{16,64}")
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """A directory that can't be written is no error."""
-    return _answer(request_of(SameRootRequest, request)).as_json()
-
-
-def _answer(asked: SameRootRequest) -> SameRootAnswer:
-    directory = Path(asked.directory)
-    if asked.op == "write":
-        return SameRootAnswer(done=_write(directory / _plain(asked.name)))
+    asked = request_of(SameRootRequest, request)
+    directory, found = Path(asked.directory), SameRootAnswer()
     if asked.op == "look":
         seen = tuple(name for name in map(_plain, asked.names) if os.path.exists(directory / name))
-        return SameRootAnswer(seen=seen, apart=_apart(directory, asked.child))
-    if asked.op == "remove":
-        return SameRootAnswer(done=_remove(directory / _plain(asked.name)))
-    raise Failure("bad-request", f"same-root has no op {asked.op!r}", "request")
+        return SameRootAnswer(seen=seen, apart=_apart(directory, asked.child)).as_json()
+    if asked.op not in ("write", "remove"):
+        raise Failure("bad-request", f"same-root has no op {asked.op!r}", "request")
+    path = directory / _plain(asked.name)
+    with contextlib.suppress(OSError):
+        if asked.op == "write":
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        else:
+            path.unlink()
+        found = SameRootAnswer(done=True)
+    return found.as_json()
 
 
 def _plain(name: str) -> str:
@@ -48,19 +51,3 @@ def _apart(directory: Path, child: str) -> bool:
         return path.stat().st_dev != directory.stat().st_dev
     except OSError:
         return os.path.islink(path)
-
-
-def _write(path: Path) -> bool:
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-    except OSError:
-        return False
-    return True
-
-
-def _remove(path: Path) -> bool:
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True

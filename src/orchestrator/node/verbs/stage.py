@@ -147,7 +147,7 @@ def for_user(run: Run) -> Run:
 def _forget_old_runs(gang: str, current: str) -> None:
     """The newest ones stay, and those that failed, up to a size, the last one whatever its size and whatever came after
     it: `why` is asked days later, and how often a guard restarted is counted."""
-    folders = sorted((path for path in pathlib.Path(gang, "runs").iterdir()), key=lambda path: path.stat().st_mtime)
+    folders = sorted(pathlib.Path(gang, "runs").iterdir(), key=lambda path: path.stat().st_mtime)
     older = [folder for folder in folders if folder.name != current]
     for folder in older:
         scratch.remove(str(folder))

@@ -234,7 +234,7 @@ def test_beside_a_running_engine_nothing_starts(in_place: InPlace, state: AgentS
     run = in_place.state / "gangs/gang0/runs/r1"
     run.mkdir(parents=True)
     (run.parent.parent / "current").write_text("r1")
-    agent = AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()), run_id="r1")
+    agent = AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()))
     (run / "agent.json").write_text(json.dumps(agent.as_json()))
     report = Report(gang="gang0", run_id="r1", node="node0", node_rank=0, state=state)
     (run / "report.json").write_text(json.dumps(report.as_json()))
