@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator.checkpoint.on_node.directory import listed, refuse_unfinished
 from orchestrator.checkpoint.on_node.push.target import PARTIAL
-from orchestrator.checkpoint.on_node.work import Work, say
+from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import files
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import in_parts, request_of, tell
@@ -103,7 +103,7 @@ def stream(request: dict[str, Any]) -> None:
         directory = Path(asked.directory)
         _refuse_absent(directory)
         paths, digests = listed(directory), Digests(files.state_dir(asked.state_dir))
-        work = Work(Progress(sum((directory / path).stat().st_size for path in paths)))
+        work = FileWork(Progress(sum((directory / path).stat().st_size for path in paths)))
 
         def digest(path: str) -> tuple[str, str]:
             return path, digests.of(directory / path, work.add, fresh=asked.fresh)

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.checkpoint.on_node.target import lock
-from orchestrator.checkpoint.on_node.work import Work, say
+from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import dispatch
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
@@ -214,7 +214,7 @@ def _refuse_small_disk(partial: Path, total: int) -> None:
 
 def _wrong(folder: Path, files: Sequence[dict[str, Any]]) -> list[str]:
     """The files that are not what the hub names."""
-    work = Work(Progress(_bytes(files)))
+    work = FileWork(Progress(_bytes(files)))
 
     def is_right(one: dict[str, Any]) -> bool:
         return _is(folder / one["path"], one, work.add)

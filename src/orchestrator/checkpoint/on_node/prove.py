@@ -22,7 +22,7 @@ from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX, Checkpoint,
 from orchestrator.checkpoint.on_node.reblock import Job, new_config, plan, reblock, survey
 from orchestrator.checkpoint.on_node.target import TargetState, standing
 from orchestrator.checkpoint.on_node.tensors import CODES, Tensor, is_scale, scale_shape
-from orchestrator.checkpoint.on_node.work import AT_ONCE, Report, Work, say
+from orchestrator.checkpoint.on_node.work import AT_ONCE, FileWork, Report, say
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.files import opened
 from orchestrator.node.requests import request_of, tell
@@ -43,7 +43,7 @@ def prove(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
     _compare_names(job, made)
     for name, path in job.others.items():
         _compare_files(path, target / name)
-    work = Work(Progress(sum(shard.size for shard in made.shards), shards=len(made.shards)))
+    work = FileWork(Progress(sum(shard.size for shard in made.shards), shards=len(made.shards)))
     homes = {tensor.name: (shard, tensor) for shard, tensor in job.checkpoint.tensors()}
     work.on(made.shards, partial(_compare_shard, job, homes, target, work), report, most=jobs)
     return Proof(len(homes), sum(map(is_scale, homes)), len(job.others) + 2, work.now.total)
@@ -83,7 +83,9 @@ def _compare_names(job: Job, made: Checkpoint) -> None:
             raise _differs(made.root / shard.name, "its __metadata__ differs from the source's")
 
 
-def _compare_shard(job: Job, homes: Mapping[str, tuple[Shard, Tensor]], target: Path, work: Work, shard: Shard) -> None:
+def _compare_shard(
+    job: Job, homes: Mapping[str, tuple[Shard, Tensor]], target: Path, work: FileWork, shard: Shard
+) -> None:
     with ExitStack() as files:
         made = _open(files, target / shard.name)
         sources: dict[str, int] = {}

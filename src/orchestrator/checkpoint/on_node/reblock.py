@@ -36,7 +36,7 @@ from orchestrator.checkpoint.on_node.shard import (
 )
 from orchestrator.checkpoint.on_node.target import PARTIAL, TargetState
 from orchestrator.checkpoint.on_node.tensors import Block, finer, is_scale, scale_shape, weight_of
-from orchestrator.checkpoint.on_node.work import Report, Work
+from orchestrator.checkpoint.on_node.work import FileWork, Report
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
 
@@ -103,7 +103,7 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
         shared = sum(layout.shareable for layout in layouts) if share else 0
         needed = sum(layout.size for layout in layouts) - shared + _small(job, target)
         target_files.check_space(target, needed, shared)
-        work = Work(_progress(job, todo))
+        work = FileWork(_progress(job, todo))
         work.on(todo, partial(_write_shard, job, target, share, work), report, most=jobs)
         for name, path in job.others.items():
             copy = target / name
@@ -235,7 +235,7 @@ def _progress(job: Job, todo: Sequence[Shard]) -> Progress:
     return Progress(total, resumed, len(job.layouts), len(job.layouts) - len(todo), resumed)
 
 
-def _write_shard(job: Job, target: Path, share: bool, work: Work, shard: Shard) -> None:
+def _write_shard(job: Job, target: Path, share: bool, work: FileWork, shard: Shard) -> None:
     layout = job.layouts[shard.name]
     with (
         _opened(job.checkpoint.root / shard.name, shard) as source,

@@ -25,7 +25,7 @@ Report = Callable[[Progress], None]
 """Told now and then how far it is, from the calling thread; what it raises ends the work."""
 
 
-class Work:
+class FileWork:
     """now: how far it is."""
 
     def __init__(self, start: Progress) -> None:

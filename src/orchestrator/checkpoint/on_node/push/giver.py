@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 from orchestrator.checkpoint.on_node.digests import CHUNK, Digests
 from orchestrator.checkpoint.on_node.directory import WHICH, listed, refuse_unfinished
 from orchestrator.checkpoint.on_node.push.target import PARTIAL
-from orchestrator.checkpoint.on_node.work import Work, say
+from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import files
 from orchestrator.node.agent import weights
 from orchestrator.node.failure import Failure, os_failures
@@ -58,7 +58,7 @@ def stream(request: dict[str, Any]) -> None:
         root = Path(asked.directory)
         sizes = read(root)
         giver, digests = Giver(root), Digests(files.state_dir(asked.state_dir))
-        work = Work(Progress(sum(sizes.values())))
+        work = FileWork(Progress(sum(sizes.values())))
         port = giver.listen(asked.address, asked.port)
         for part in in_parts(sizes.items()):
             tell({"files": dict(part)})
