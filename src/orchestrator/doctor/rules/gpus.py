@@ -22,7 +22,6 @@ Device = Mapping[str, Any]
 """A GPU as NVML describes it."""
 RESERVE = 1 << 30
 """Bytes used that nothing but the driver may explain, where NVML does not tell its reserve apart."""
-_MIB = 1 << 20
 
 
 @Rule(
@@ -357,34 +356,15 @@ def gpu_ecc(node: Node) -> Iterator[Finding]:
         yield note(
             f"ECC is off on {len(off)} of {known} GPUs",
             *(f"NVML of {address}: nvmlDeviceGetEccMode = 0" for address in off[:4]),
-            effect=f"memory errors are not detected and give wrong text; {_cost_of_ecc(node, off, known)}",
+            effect="memory errors are not detected and give wrong text; "
+            + (
+                "where GPUs differ in memory, the smallest limits the KV cache of all"
+                if len(off) < known
+                else "ECC takes a sixteenth of the memory of GPUs with GDDR, and none of those with HBM"
+            ),
             fix="run `sudo nvidia-smi -e 1`, then reset the GPUs or reboot",
             devices=tuple(off),
         )
-
-
-_GDDR = (75, 86, 89)
-"""Compute capabilities whose GPUs have GDDR; those with HBM keep their check bits beside the memory."""
-_SHARE = 16
-
-
-def _cost_of_ecc(node: Node, off: Sequence[str], known: int) -> str:
-    """What ECC takes of the memory, or has taken of the others'."""
-    sizes = {gpu.address: gpu.memory_total for gpu in node.topology.gpus if gpu.memory_total}
-    without = [sizes[address] for address in off if address in sizes]
-    within = [size for address, size in sizes.items() if address not in off]
-    if len(off) < known and without and within and min(without) > min(within):
-        less = (min(without) - min(within)) // _MIB
-        return (
-            f"the GPUs with ECC have {min(within) // _MIB} MiB, {less} MiB less than those without, which "
-            "limits the KV cache of all"
-        )
-    if len(off) < known:
-        return "where GPUs differ in memory, the smallest limits the KV cache of all"
-    gddr = any(gpu.sm in _GDDR for gpu in node.topology.gpus)
-    if gddr and without:
-        return f"ECC would take about {min(without) // _SHARE // _MIB} of {min(without) // _MIB} MiB of each GPU"
-    return "ECC takes a sixteenth of the memory of GPUs with GDDR, and none of those with HBM"
 
 
 def _memory(device: Device, name: str) -> int:

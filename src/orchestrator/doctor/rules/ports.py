@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from orchestrator.doctor.rules.placement import wiring_of
-from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_devices
+from orchestrator.doctor.rules.support.cluster import Node, port_devices
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
@@ -93,22 +93,20 @@ def _near_and_down(node: Node) -> list[Finding] | None:
     weight=20,
     needs=RAILS,
     on_text=_near_and_down,
-).of_cluster
-def rdma_port_down(cluster: Cluster) -> Iterator[Finding]:
+).of_node
+def rdma_port_down(node: Node) -> Iterator[Finding]:
     """One finding per node, with its unusable ports; a spare port of the main card is listed there, or noted."""
-    for node in cluster.nodes:
-        troubles, spare = _of_rails(cluster, node), _spare_ports_down(node)
-        if any(one.fault is PortFault.NO_LINK for one in troubles):
-            yield _down(node, [*troubles, *spare])
-        elif spare:
-            yield note(
-                f"the TCP side has no spare port: {_names(spare)} has no link",
-                *(one.evidence for one in spare),
-                effect="no cost while RDMA carries the traffic; rendezvous and HTTP have no spare port",
-                fix="cable it, and bond both ports",
-                devices=tuple(one.port.device for one in spare),
-                node=node.name,
-            )
+    troubles, spare = _troubles(node, node.rail_ports), _spare_ports_down(node)
+    if any(one.fault is PortFault.NO_LINK for one in troubles):
+        yield _down(node, [*troubles, *spare])
+    elif spare:
+        yield note(
+            f"the TCP side has no spare port: {_names(spare)} has no link",
+            *(one.evidence for one in spare),
+            effect="no cost while RDMA carries the traffic; rendezvous and HTTP have no spare port",
+            fix="cable it, and bond both ports",
+            devices=tuple(one.port.device for one in spare),
+        )
 
 
 class Trouble(NamedTuple):
@@ -120,13 +118,12 @@ class Trouble(NamedTuple):
     fix: str
 
 
-def _troubles(node: Node, ports: Iterable[RdmaPort], others: Iterable[Node] = ()) -> list[Trouble]:
-    """others: nodes whose interface of the same name shows what a port lacks"""
+def _troubles(node: Node, ports: Iterable[RdmaPort]) -> list[Trouble]:
     faults = [(port, fault) for port in ports if (fault := port_fault(port, node.topology))]
-    return [_trouble(node, port, fault, others) for port, fault in faults if fault is not PortFault.UNREAD]
+    return [_trouble(node, port, fault) for port, fault in faults if fault is not PortFault.UNREAD]
 
 
-def _trouble(node: Node, port: RdmaPort, fault: PortFault, others: Iterable[Node]) -> Trouble:
+def _trouble(node: Node, port: RdmaPort, fault: PortFault) -> Trouble:
     folder, netdev, device = f"/sys/class/infiniband/{port.device}/ports/{port.port}", port.netdev, port.device
     if fault is PortFault.NO_LINK:
         evidence = f"state = {port.state}, phys_state = {port.phys_state or 'unreadable'}, netdev = {netdev or 'none'}"
@@ -136,19 +133,13 @@ def _trouble(node: Node, port: RdmaPort, fault: PortFault, others: Iterable[Node
     addresses = ", ".join(interface.ipv4 if interface else ()) or "none"
     table = ", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"
     evidence = f"{folder}/gids = {table}; addresses of {netdev or 'its net device'} = {addresses}"
-    there = (f"; {other.name} has {one.ipv4[0]} there" for other in others if (one := other.interfaces.get(netdev))
-             and one.ipv4)  # fmt: skip
     fixes = {
         PortFault.ROCE_V1: f"allow RoCE v2 for {device}: cma_roce_mode -d {device} -m 2, or mlxconfig ROCE_CONTROL",
         PortFault.NO_GID: f"run `ip link set {netdev} down && ip link set {netdev} up`, then check"
         f" `show_gids {device}`",
-        PortFault.NO_ADDRESS: f"give {netdev or device} an address in its rail's subnet (netplan){next(there, '')}",
+        PortFault.NO_ADDRESS: f"give {netdev or device} an address in its rail's subnet (netplan)",
     }
     return Trouble(port, fault, evidence, fixes[fault])
-
-
-def _of_rails(cluster: Cluster, node: Node) -> list[Trouble]:
-    return _troubles(node, node.rail_ports, [other for other in cluster.nodes if other is not node])
 
 
 def _spare_ports_down(node: Node) -> list[Trouble]:
@@ -187,7 +178,6 @@ def _down(node: Node, troubles: Sequence[Trouble]) -> Finding:
         fix=f"{_names(down)}: plug the cable, enable the switch's port, then {up}"
         + "".join(f"; {one.port.device}: {one.fix}" for one in idle),
         devices=tuple(one.port.device for one in (*down, *idle)),
-        node=node.name,
     )
 
 
@@ -210,24 +200,22 @@ def _cost(node: Node) -> tuple[Severity, str]:
     source="NCCL src/transport/net_ib ncclIbGetGidIndex",
     weight=21,
     needs=RAILS,
-).of_cluster
-def rdma_port_unconfigured(cluster: Cluster) -> Iterator[Finding]:
+).of_node
+def rdma_port_unconfigured(node: Node) -> Iterator[Finding]:
     """One finding per node; RoCE v1 only, a missing GID and a missing address are distinguished."""
-    for node in cluster.nodes:
-        troubles = _of_rails(cluster, node)
-        if troubles and not any(one.fault is PortFault.NO_LINK for one in troubles):
-            yield _unconfigured(node, troubles)
-        unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]
-        if unread:
-            yield unknown(
-                f"whether {len(unread)} RDMA port{'s have' if len(unread) > 1 else ' has'} a RoCE v2 address "
-                "was not recorded",
-                *(f"{port.device}: no GID table in this input" for port in unread[:4]),
-                effect="a port without such an address carries nothing: if so, " + price(Traffic.HALF_THE_PORTS),
-                fix=node.input.again,
-                devices=tuple(port.device for port in unread),
-                node=node.name,
-            )
+    troubles = _troubles(node, node.rail_ports)
+    if troubles and not any(one.fault is PortFault.NO_LINK for one in troubles):
+        yield _unconfigured(node, troubles)
+    unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]
+    if unread:
+        yield unknown(
+            f"whether {len(unread)} RDMA port{'s have' if len(unread) > 1 else ' has'} a RoCE v2 address "
+            "was not recorded",
+            *(f"{port.device}: no GID table in this input" for port in unread[:4]),
+            effect="a port without such an address carries nothing: if so, " + price(Traffic.HALF_THE_PORTS),
+            fix=node.input.again,
+            devices=tuple(port.device for port in unread),
+        )
 
 
 _UNCONFIGURED = {
@@ -249,7 +237,6 @@ def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
         effect=effect,
         fix="; ".join(one.fix for one in troubles),
         devices=(*(port.device for port in ports), *(port.netdev for port in ports if port.netdev)),
-        node=node.name,
     )
 
 

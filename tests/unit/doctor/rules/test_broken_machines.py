@@ -254,21 +254,13 @@ def test_a_file_that_nobody_may_read_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("off", "total", "sm", "words"),
-    [
-        ([5], 49140, [8, 9], "the GPUs with ECC have 46068 MiB, 3072 MiB less than those without"),
-        ([5], 46068, [8, 9], "where GPUs differ in memory, the smallest limits"),
-        (range(8), 49140, [8, 9], "ECC would take about 3071 of 49140 MiB of each GPU"),
-        (range(8), 143771, [9, 0], "none of those with HBM"),
-    ],
+    ("off", "words"),
+    [([5], "where GPUs differ in memory, the smallest limits"), (range(8), "a sixteenth of the memory")],
 )
-def test_ecc_says_what_it_costs_in_memory(off: list[int], total: int, sm: list[int], words: str) -> None:
+def test_ecc_says_what_it_costs_in_memory(off: list[int], words: str) -> None:
     node = healthy_node()
-    for index, gpu in enumerate(node.gpus):
-        gpu["compute_capability"] = sm
-        if index in off:
-            gpu["ecc"] = {"enabled": 0}
-            gpu["memory"] = {"total": total << 20}
+    for index in off:
+        node.gpus[index]["ecc"] = {"enabled": 0}
     (one,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "GPU-ECC"]
     assert words in one.effect
 

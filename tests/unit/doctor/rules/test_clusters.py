@@ -192,23 +192,6 @@ def test_several_findings_are_ordered_by_gravity_weight_and_node() -> None:
     assert order == [(Severity.STOP, "node3"), (Severity.SLOW, "node0"), (Severity.NOTE, "node1")]
 
 
-def test_a_port_without_an_address_is_compared_with_a_node_that_has_one_and_with_nobody_else() -> None:
-    def fix(names: tuple[str, ...]) -> str:
-        nodes = healthy_nodes()
-        for name in names:
-            fault("port without a link").breaks(nodes[name])
-            nodes[name].lose_gids("mlx5_2")
-            del nodes[name].machine.addresses["ens3f0np0"]
-        found = [one for one in run_rules(cluster_of(nodes)) if one.id == "RDMA-PORT-DOWN"]
-        assert [one.node for one in found] == list(names)
-        return found[-1].fix
-
-    assert "node0 has 10." in fix(("node2",))
-    everybody = fix(("node0", "node1", "node2", "node3"))
-    assert "(netplan)" in everybody
-    assert "peers" not in everybody and " has " not in everybody
-
-
 EVERY = tuple(f"node{number}" for number in range(4))
 
 
