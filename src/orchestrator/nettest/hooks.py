@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:
     """Of `up`."""
-    from orchestrator.nettest.commands.nettest import add_nettest_min
-
     if verb == "up":
         parser.add_argument(
             "--nettest",
@@ -28,6 +26,30 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
             "data arrives wrong (3)",
         )
         add_nettest_min(parser)
+
+
+ENOUGH_PERCENT = 80.0
+
+
+def add_nettest_min(parser: argparse.ArgumentParser) -> None:
+    """--nettest-min PERCENT."""
+    parser.add_argument(
+        "--nettest-min",
+        type=_percent,
+        default=ENOUGH_PERCENT,
+        metavar="PERCENT",
+        help="a figure below this share of the expected one is slow (80)",
+    )
+
+
+def _percent(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%"))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 100:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted per cent, more than 0 and at most 100")
+    return found
 
 
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:

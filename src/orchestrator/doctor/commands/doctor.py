@@ -8,13 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
+from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.commands.discover import accelerators, add_accelerators, show_failure, show_node
 from orchestrator.doctor.netplan import BOND_FILE, NodeFiles, lacking
-from orchestrator.doctor.rules.support.registry import grouped, who
+from orchestrator.doctor.rules.support.cluster import Node
+from orchestrator.doctor.rules.support.registry import LISTED_BY, grouped, marks_of, who
+from orchestrator.doctor.steps.doctor import Examination, NcclExpectation, examine_inventory, expected
+from orchestrator.doctor.steps.look import labels_of
+from orchestrator.doctor.steps.recordings import dump_xml, examine_given, given, write_netplan
+from orchestrator.loading.resources import data_dir
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.finding import Finding, Severity
@@ -26,11 +32,6 @@ from orchestrator.topology.draw import paths_json
 from orchestrator.topology.paths import counted, shape
 from orchestrator.topology.speed import PRICED_ON
 from orchestrator.topology.stated import recognised
-
-if TYPE_CHECKING:
-    from orchestrator.doctor.rules.support.cluster import Node
-    from orchestrator.doctor.steps.doctor import Examination, NcclExpectation
-
 
 EXAMPLE = """examples:
   l40s-deploy doctor --example articles         the articles' cluster as it was: without an inventory or a network
@@ -89,8 +90,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 no finding of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
-    from orchestrator.doctor.steps.doctor import expected
-
     if args.explain is not None:
         return _rules(args, screen)
     for code in answers("instead", "doctor", args, screen):
@@ -122,15 +121,11 @@ def _example(args: argparse.Namespace) -> list[str]:
         raise no_such("example", args.example, EXAMPLES, where="--example")
     if args.saved:
         raise InputError("is an input as --example is", where="--from", fix="give one of the two")
-    from orchestrator.loading.resources import data_dir
-
     return [str(data_dir("examples") / args.example)]
 
 
 def _draw(examination: Examination, screen: Screen) -> None:
     """The first node of each shape."""
-    from orchestrator.doctor.rules.support.registry import marks_of
-
     cluster = examination.cluster
     for name in {shape(topology).words: name for name, topology in reversed(list(cluster.topologies.items()))}.values():
         topology = cluster.topologies[name]
@@ -141,12 +136,9 @@ def _write(
     args: argparse.Namespace, examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen
 ) -> None:
     if args.dump_xml:
-        from orchestrator.doctor.steps.recordings import dump_xml
-
         for path in dump_xml(examination.cluster.topologies, Path(args.dump_xml)):
             screen.say(f"topology written to {path}")
     if args.report:
-        from orchestrator.doctor.steps.look import labels_of
         from orchestrator.doctor.steps.report import write_report
 
         names = list(examination.cluster.topologies)
@@ -157,8 +149,6 @@ def _write(
 
 def _write_netplan(files: Sequence[NodeFiles], folder: Path, screen: Screen) -> None:
     """The files, and what is left to a person."""
-    from orchestrator.doctor.steps.recordings import write_netplan
-
     paths = write_netplan(files, folder)
     for one in files:
         for words in one.open:
@@ -178,15 +168,10 @@ def _write_netplan(files: Sequence[NodeFiles], folder: Path, screen: Screen) -> 
 
 def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
     if args.saved:
-        from orchestrator.doctor.steps.recordings import examine_given, given
-
         seen = given(args.saved).only(args.node, "--node")
         if seen.words and not args.json:
             screen.out.print(printable(f"recognised: {seen.words}"))
         return examine_given(seen, accelerators(args), accept=args.accept)
-    from orchestrator.cli.progress import patience
-    from orchestrator.doctor.steps.doctor import examine_inventory
-
     inventory = open_inventory(args, screen)
     with patience(screen, f"inspecting {counted(len(args.node) or len(list(inventory.nodes)), 'node')}"):
         return examine_inventory(inventory, accept=args.accept, nodes=args.node)
@@ -277,14 +262,12 @@ def _expectation(one: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -
     whole = [name for name, groups in one.halves.items() if not groups.over_network]
     if len(whole) == len(one.halves):
         return f"{said}: no traffic inside a node uses the RDMA cards"
-    if whole:
-        return f"{said}: all but {', '.join(whole)} carry traffic between their halves over the RDMA cards"
-    return f"{said}: the halves of a node communicate over the RDMA cards"
+    which = f"all but {', '.join(whole)} carry traffic between their halves" if whole else ""
+    return f"{said}: {which or 'the halves of a node communicate'} over the RDMA cards"
 
 
 def _rules(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.doctor.rules.support.catalogue import catalogue
-    from orchestrator.doctor.rules.support.registry import LISTED_BY
 
     entries = catalogue()
     if args.explain and args.explain not in entries:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, gangs_of
-from orchestrator.doctor.rules.support.registry import LISTED_BY, all_rules, run_rules
+from orchestrator.doctor.rules.support.registry import COSTLY, LISTED_BY, all_rules, run_rules
 from orchestrator.doctor.steps.look import look, named_stack, try_ways
 from orchestrator.gang.paths import layout_of
 from orchestrator.gang.steps.status.reports import see
@@ -46,8 +46,7 @@ class Examination:
     @property
     def worst(self) -> Severity | None:
         """Stop or slow, whichever is there and graver; None where nothing is wrong."""
-        present = {finding.severity for finding in self.findings}
-        return next((severity for severity in (Severity.STOP, Severity.SLOW) if severity in present), None)
+        return next((one for one in COSTLY if any(finding.severity is one for finding in self.findings)), None)
 
 
 def examine_inventory(
@@ -172,8 +171,7 @@ def check_accept(accept: Iterable[str], nodes: Collection[str], more_ids: Collec
 
 def forbidding(findings: Iterable[Finding], *, strict: bool) -> list[Finding]:
     """Those that no gang may run with: of severity stop, or slow where strict."""
-    against = {Severity.STOP, Severity.SLOW} if strict else {Severity.STOP}
-    return [finding for finding in findings if finding.severity in against]
+    return [finding for finding in findings if finding.severity in (COSTLY if strict else (Severity.STOP,))]
 
 
 def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:

@@ -5,25 +5,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from orchestrator.cli.options import add_timeout, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell, plain_table
+from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.registry import who
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import Exit
+from orchestrator.nettest.hooks import add_nettest_min
+from orchestrator.nettest.rails import rails
+from orchestrator.nettest.report import NettestResult, findings
+from orchestrator.nettest.steps import nettest
+from orchestrator.nettest.steps.nettest import TestedGang
+from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict
 from orchestrator.topology.paths import counted
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from orchestrator.nettest.report import NettestResult
-    from orchestrator.nettest.steps.nettest import TestedGang
-    from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict
-
-ENOUGH_PERCENT = 80.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,32 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_timeout(parser, "give up if the measurements of a gang take longer than this", NETTEST_S)
 
 
-def add_nettest_min(parser: argparse.ArgumentParser) -> None:
-    """--nettest-min PERCENT."""
-    parser.add_argument(
-        "--nettest-min",
-        type=_percent,
-        default=ENOUGH_PERCENT,
-        metavar="PERCENT",
-        help="a figure below this share of the expected one is slow (80)",
-    )
-
-
-def _percent(text: str) -> float:
-    try:
-        found = float(text.removesuffix("%"))
-    except ValueError:
-        found = 0.0
-    if not 0 < found <= 100:
-        raise argparse.ArgumentTypeError(f"found {text!r}, wanted per cent, more than 0 and at most 100")
-    return found
-
-
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is slow or wrong, 7 when something is."""
-    from orchestrator.cli.transfers import counting
-    from orchestrator.nettest.steps import nettest
-
     inventory = open_inventory(args, screen)
     order = nettest.NettestOptions(
         gangs=tuple(args.gang),
@@ -89,13 +64,12 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         for one in found:
             show(one, screen)
-    return Exit.DIFFERS if any(one.result.verdict.value in ("slow", "failed") for one in found) else Exit.DONE
+    bad = (NettestVerdict.SLOW, NettestVerdict.FAILED)
+    return Exit.DIFFERS if any(one.result.verdict in bad for one in found) else Exit.DONE
 
 
 def show(tested: TestedGang, screen: Screen) -> None:
     """Figures, then what they mean."""
-    from orchestrator.nettest.report import findings
-
     say, result = screen.out.print, tested.result
     where = f"{counted(result.ranks, 'rank')} on {counted(len(result.nodes), 'node')}"
     say(printable(f"{result.gang}: {where}, {result.seconds:.1f} s"))
@@ -148,8 +122,6 @@ def _links(result: NettestResult, screen: Screen) -> None:
 
 def _rails(result: NettestResult, screen: Screen) -> None:
     """A row for each RDMA port: the slowest of its measurements in each direction."""
-    from orchestrator.nettest.rails import rails
-
     table = plain_table("  RDMA port, by ib_write_bw", "sends Gb/s", "receives", "memory", "expected", "")
     for rail in rails(result.links):
         figures = (f"  {rail.end}", f"{rail.send:.3g}", f"{rail.receive:.3g}", "GPU" if rail.on_gpu else "host")
@@ -170,10 +142,10 @@ MOST_LINKS = 12
 def _shown(links: Sequence[LinkResult]) -> Sequence[LinkResult]:
     if len(links) <= MOST_LINKS:
         return links
-    slow = [link for link in links if link.verdict.value == "slow"]
+    slow = [link for link in links if link.verdict is NettestVerdict.SLOW]
     return (slow or [min(links, key=lambda link: link.best)])[:MOST_LINKS]
 
 
 def _verdict(verdict: NettestVerdict) -> Text:
-    words = verdict.value
-    return cell("" if words == "not judged" else words, "bold red" if words == "slow" else "")
+    words = "" if verdict is NettestVerdict.NONE else verdict.value
+    return cell(words, "bold red" if verdict is NettestVerdict.SLOW else "")

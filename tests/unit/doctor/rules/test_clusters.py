@@ -16,9 +16,11 @@ from tests.unit.doctor.rules.test_inputs import through_xml
 from orchestrator.doctor.rules.reach import blamed
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import COSTLY, all_rules, run_rules
+from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import NodeSpec, Overrides, Reach
 from orchestrator.model.per_node import majority
+from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.protocol.looks import Outcome, Trial
 from orchestrator.topology.build import build
 from orchestrator.topology.pci import ConfigSpace
@@ -324,11 +326,13 @@ def healthy(variant: Variant) -> set[str]:
     return {one.id for one in run_rules(cluster_with(ODD, lambda _: None, shape=variant.change))}
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_the_shape_itself_is_no_fault(variant: Variant) -> None:
+@pytest.mark.parametrize("variant", [PLAIN, *VARIANTS], ids=lambda variant: variant.name)
+def test_the_shape_itself_is_no_fault_in_any_input(variant: Variant) -> None:
     assert healthy(variant) == ({HIDDEN} if variant.hidden else set())
-    assert not [one for one in through_xml(cluster_with(ODD, lambda _: None, shape=variant.change).snapshots[ODD])
-                .findings if one.severity in COSTLY]  # fmt: skip
+    snapshot = cluster_with(ODD, lambda _: None, shape=variant.change).snapshots[ODD]
+    bare = replace(snapshot, nvml={"error": NOT_RECORDED}, host={"hostname": ODD})
+    for seen in (through_xml(snapshot), *(examine_given(Given({ODD: one})) for one in (snapshot, bare))):
+        assert not [one for one in seen.findings if one.severity in COSTLY]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)

@@ -202,22 +202,6 @@ def test_ports_without_a_recorded_interface_are_still_there() -> None:
     assert "RDMA-PORT-DOWN" in {finding.id for finding in found}
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        healthy_node(),
-        nested_node(),
-        nested_node(cards_on_top=False),
-        gpus_alone_behind_their_own_switch(),
-    ],
-    ids=["two switches", "nested", "nested, cards below", "switches on the GPUs' cards"],
-)
-def test_healthy_nodes_are_healthy_in_every_input(node: HealthyNode) -> None:
-    assert bad(examine_given(Given({"node0": snapshot_of(node)}))) == []
-    assert bad(examine_given(Given({"node0": without_addresses(node.machine)}))) == []
-    assert bad(through_xml(snapshot_of(node))) == []
-
-
 def test_a_single_card_that_may_be_the_main_one_is_unknown() -> None:
     machine = reference_machine(right=False)  # its only active port is the main card's
     examination = through_xml(machine.snapshot())

@@ -66,12 +66,9 @@ class Rule:
 
     def of_node(self, judge: Callable[[Node], Iterable[Finding]]) -> Rule:
         """Decorates what judges one node by itself."""
-
-        def check(cluster: Cluster) -> Iterator[Finding]:
-            for node in cluster.nodes:
-                yield from (replace(one, id=self.id, node=node.name) for one in judge(node))
-
-        return replace(self, check=check)
+        return self.of_cluster(
+            lambda cluster: (replace(one, node=node.name) for node in cluster.nodes for one in judge(node))
+        )
 
 
 def finding(
@@ -110,14 +107,14 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
     """Stop first, then slow, each by weight, node and device. names: of the nodes, in the inventory's order."""
     weights = {rule.id: rule.weight for rule in all_rules()}
     nodes = {name: place for place, name in enumerate(names)}
-
-    def place(finding: Finding) -> tuple[int, int, int, str, tuple[str, ...]]:
-        return (
-            _ORDER[finding.severity], weights.get(finding.id, 50), nodes.get(finding.node, -1), finding.id,
-            finding.devices,
-        )  # fmt: skip
-
-    return tuple(sorted(findings, key=place))
+    return tuple(
+        sorted(
+            findings,
+            key=lambda one: (
+                _ORDER[one.severity], weights.get(one.id, 50), nodes.get(one.node, -1), one.id, one.devices,
+            ),
+        )
+    )  # fmt: skip
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:
