@@ -188,10 +188,13 @@ def judge_links(
 def _tries(
     steps: Sequence[NettestStep], figures: Sequence[NettestLine]
 ) -> dict[tuple[Between, int, int], list[NettestLine]]:
-    by_id = {step.id: step for step in steps if step.kind != ALL_REDUCE}
-    measured = ((by_id[one.step], one) for one in figures if one.step in by_id and one.us > 0)
+    by_id = {step.id: step for step in steps}
+    measured = [(by_id[one.step], one) for one in figures]
     return collected(
-        ((Between(step.between), start, end), one) for step, one in measured for start, end in (step.groups[one.group],)
+        ((Between(step.between), start, end), one)
+        for step, one in measured
+        if step.kind != ALL_REDUCE and one.us > 0
+        for start, end in (step.groups[one.group],)
     )
 
 
