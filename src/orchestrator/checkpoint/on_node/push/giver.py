@@ -75,7 +75,9 @@ def stream(request: dict[str, Any]) -> None:
 def read(directory: Path) -> Mapping[str, int]:
     """The files of a complete checkpoint with their sizes in bytes; links to files are followed.
 
-    Raises Failure for one that is not complete, or that can't be read.
+    A hub's cache links to its blobs beside the directory. A link to what shares no folder but / with it is refused: a
+    checkpoint from elsewhere must not send /etc/shadow.
+    Raises Failure for that, and for one that is not complete, or that can't be read.
     """
     if not directory.is_dir():
         raise Failure("no-checkpoint", "no such directory", str(directory), WHICH)
@@ -87,6 +89,9 @@ def read(directory: Path) -> Mapping[str, int]:
         raise fault
     paths = listed(directory)
     for path in paths:
+        if os.path.commonpath([os.path.realpath(directory), real := os.path.realpath(directory / path)]) == "/":
+            what = f"is a symbolic link to {real}, outside the directory"
+            raise Failure("far-link", what, str(directory / path), "make a directory of regular files: `cp -rL`")
         if not os.access(directory / path, os.R_OK):
             raise Failure("unreadable", "can't be read", str(directory / path), "check its owner and mode")
     return {path: (directory / path).stat().st_size for path in paths}

@@ -199,6 +199,7 @@ def test_without_the_secret_nothing_is_given_and_with_it_what_is_offered(
         (shutil.rmtree, "no-checkpoint"),
         (lambda folder: (folder / "bad\nname").touch(), "odd-name"),
         (lambda folder: (folder / "far").symlink_to("/etc"), "far-link"),
+        (lambda folder: (folder / "far").symlink_to("/etc/passwd"), "far-link"),
     ],
 )
 def test_a_source_that_is_no_whole_checkpoint_is_refused(verbs: Verbs, source: Path, spoil: Any, kind: str) -> None:
