@@ -97,7 +97,6 @@ class Machines:
 
     count: int
     folder: Path
-    variables: dict[str, Any] = field(default_factory=dict)
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -170,7 +169,7 @@ class Machines:
         except subprocess.TimeoutExpired as late:
             return subprocess.CompletedProcess(words, 255, "", str(late))
 
-    def write_inventory(self, **variables: Any) -> None:
+    def write_inventory(self) -> None:
         """Of one gang of them all."""
         hosts = {f"rxe{n}": {"ansible_host": f"10.77.0.1{n}"} for n in range(1, self.count + 1)}
         common = {
@@ -179,7 +178,6 @@ class Machines:
             "ansible_ssh_common_args": f"-o UserKnownHostsFile={self.folder}/known_hosts",
             "ansible_python_interpreter": "/usr/bin/python3",
             "l40s_gpus": 1,
-            **variables,
         }
         document = {"all": {"vars": common, "children": {"gangs": {"children": {"gang0": {"hosts": hosts}}}}}}
         self.inventory.write_text(yaml.safe_dump(document))

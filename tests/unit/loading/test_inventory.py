@@ -339,17 +339,9 @@ def test_a_gangs_node_may_run_it(tmp_path: Path) -> None:
     assert read(tmp_path, "router: {hosts: {a: }}\n").node.gang == "router"
 
 
-NOTIFYING = """
-gangs:
-  children: {{g: {{hosts: {{node0: , node1: }}}}}}
-  vars:
-    l40s_notify: {value}
-"""
-
-
 def notified(folder: Path, value: str) -> tuple[Recipient, ...]:
     file = folder / "hosts.yml"
-    file.write_text(NOTIFYING.format(value=value))
+    file.write_text(f"gangs: {{children: {{g: {{hosts: {{node0: }}}}}}, vars: {{l40s_notify: {value}}}}}")
     return load_inventory(file).notify
 
 

@@ -99,9 +99,7 @@ def manned(*spares: str) -> GangSpec:
 @pytest.mark.parametrize(
     ("spares", "left_out", "members", "waiting", "short"),
     [
-        pytest.param(
-            ("s0",), ("node2",), "node0 node1 s0 node3", "", False, id="it takes the rank of whom it replaces"
-        ),
+        pytest.param(("s0",), ("node2",), "node0 node1 s0 node3", "", False, id="in the rank that it replaces"),
         pytest.param(("s0",), ("node0",), "s0 node1 node2 node3", "", False, id="and leads where the leader is gone"),
         pytest.param(("s0",), ("node1", "node2"), "node0 s0 node3", "", True, id="one spare for two nodes"),
         pytest.param(("s0",), ("node2", "s0"), "node0 node1 node3", "", True, id="the spare is away too"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 from tests.support.faults import FAULTS, Fault
@@ -12,9 +12,7 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 from tests.support.machine_files import PLX, MachineFiles, reference_machine, virtual_functions
 from tests.support.variants import gpus_alone_behind_their_own_switch, nested_node
 
-from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.cluster import Node
-from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.topology.build import build
 from orchestrator.topology.draw import TreeLine, summary, tree
@@ -44,6 +42,8 @@ def test_a_right_node() -> None:
     root = tree_of(reference_machine())
     assert root.label == "node0  driver 570.86.10  Intel(R) Xeon(R) Platinum 8462Y+"
     assert [part for part in walk(root) if part.fault] == []
+    kinds = Counter(part.kind for part in walk(root))
+    assert (kinds["gpu"], kinds["nic"], kinds["port"]) == (8, 3, 5)
     switch = part(root, "switch", "0000:98:00.0")
     assert part(root, "numa", "NUMA 1").children == (switch,)
     assert [part.kind for part in switch.children] == ["gpu"] * 4 + ["nic"]
@@ -112,13 +112,6 @@ def test_a_nested_switch_hangs_below_the_one_above() -> None:
     top = part(tree_of(machine), "switch", "0000:11:00.0")
     assert [part.kind for part in top.children] == ["switch", "nic"]
     assert [part.kind for part in top.children[0].children] == ["gpu"]
-
-
-def test_every_gpu_and_card_is_drawn_once() -> None:
-    root = tree_of(reference_machine())
-    assert sum(part.kind == "gpu" for part in walk(root)) == 8
-    assert sum(part.kind == "nic" for part in walk(root)) == 3
-    assert sum(part.kind == "port" for part in walk(root)) == 5
 
 
 def test_a_gpu_that_only_nvml_shows_and_a_silent_driver() -> None:
@@ -253,19 +246,6 @@ def test_a_box_keeps_the_pci_domain_that_is_not_0() -> None:
     assert [box.lines[1] for box in boxes] == [f"{domain:04x}:00:00.0" for domain in range(1, 9)]
 
 
-@pytest.mark.parametrize(
-    "node",
-    [nested_node(), nested_node(cards_on_top=False), gpus_alone_behind_their_own_switch(), healthy_node()],
-    ids=["card one level up", "card below one of them", "switches on the cards", "flat"],
-)
-def test_a_healthy_node_has_no_cross(node: HealthyNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_snapshots({"node0": snapshot_of(node)}, tmp_path)
-    assert main(["discover", "--from", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "✗" not in out
-    assert out.count("GPU ") >= 8
-
-
 def test_the_summary_counts_what_is_behind_the_top_switches() -> None:
     nested, alone = snapshot_of(nested_node()), snapshot_of(gpus_alone_behind_their_own_switch())
     machines = (
@@ -288,11 +268,9 @@ def test_the_summary_counts_what_is_behind_the_top_switches() -> None:
     assert summary(build(nested)).startswith("8 GPUs (NVIDIA L40S), 2 PCIe switches with 4 + 4 GPUs, 3 NICs")
 
 
-def test_virtual_functions_are_counted_with_their_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_virtual_functions_are_counted_with_their_card() -> None:
     node = healthy_node()
     virtual_functions(node.machine, node.key("0000:1c:00.0"), 4, bus=0x1C)
-    save_snapshots({"node0": snapshot_of(node)}, tmp_path)
-    assert main(["discover", "--from", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "NIC  0000:1c:00  ConnectX-6 Dx  slot 2  16 GT/s x16  4 virtual functions" in out
-    assert "5 of 5 RDMA ports active" in out and "✗" not in out
+    label = part(tree_of(node.machine), "nic", "0000:1c:00").label
+    assert label == "NIC  0000:1c:00  ConnectX-6 Dx  slot 2  16 GT/s x16  4 virtual functions"
+    assert "5 of 5 RDMA ports active" in summary(build(snapshot_of(node)))

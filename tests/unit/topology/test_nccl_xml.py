@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.machine_files import MachineFiles, reference_machine
+from tests.support.machine_files import reference_machine
 from tests.support.nccl_walk import Walk
 from tests.support.random_machines import Grown, any_machine
 from tests.support.variants import nested_node, two_sub_switches
@@ -167,32 +167,6 @@ def test_other_processors(cpuinfo: str, uname: str, arch: str, gbs: float) -> No
     assert cpu.get("arch") == arch and (cpu.get("vendor") is not None) == (arch == "x86_64")
     again = topology_of_xml(nccl_xml(topology), "node0")
     assert between_sockets_gbs(again.cpu, (2, 30, 7)) == gbs
-
-
-def test_an_upstream_port_on_the_root_bus_itself() -> None:
-    """An even number of bridges: NCCL steps from the device up, not from the root down."""
-    machine = MachineFiles()
-    upstream = machine.switch("/sys/devices/pci0000:10", 0x10)
-    for index in range(2):
-        machine.gpu(machine.downstream(upstream, 0x11, 4 * index), 0x12 + index)
-    topology = build(machine.snapshot())
-    assert [switch.address for switch in topology.switches] == ["0000:10:00.0"]
-    assert between(topology) is PathType.PIX
-    assert {gpu.switch for gpu in topology.gpus} == {topology.switches[0].key}
-
-
-def test_an_upstream_port_on_the_root_bus_with_a_switch_below() -> None:
-    machine = MachineFiles()
-    top = machine.switch("/sys/devices/pci0000:10", 0x10)
-    for index in range(2):
-        bus = 0x20 + 0x10 * index
-        sub = machine.switch(machine.downstream(top, 0x11, 4 * index), bus)
-        machine.gpu(machine.downstream(sub, bus + 1, 0), bus + 2)
-        machine.downstream(sub, bus + 1, 8)  # an empty port
-    topology = build(machine.snapshot())
-    assert [switch.address for switch in topology.switches] == ["0000:10:00.0", "0000:20:00.0", "0000:30:00.0"]
-    assert between(topology) is PathType.PXB
-    assert between(topology_of_xml(nccl_xml(topology), "node0")) is PathType.PXB
 
 
 @settings(max_examples=80, deadline=None)

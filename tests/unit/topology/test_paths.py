@@ -13,7 +13,6 @@ from orchestrator.cli.main import main
 from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.topology.build import build
 from orchestrator.topology.draw import paths_json
-from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.paths import matrix, paths
 
 
@@ -58,15 +57,8 @@ def test_the_matrix_counts_every_switch_where_nccl_merges_them() -> None:
     assert [pair.type.name for pair in paths(topology) if pair.type] == ["PIX"]
 
 
-@pytest.mark.parametrize("how", ["snapshot", "xml"])
-def test_discover_prints_it(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    snapshot = reference_machine().snapshot()
-    if how == "xml":
-        source = tmp_path / "node0.xml"
-        source.write_text(nccl_xml(build(snapshot)))
-    else:
-        source = tmp_path
-        save_snapshots({"node0": snapshot}, tmp_path)
+def test_discover_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = save_snapshots({"node0": reference_machine().snapshot()}, tmp_path)
     assert main(["discover", "--matrix", "--from", str(source)]) == 0
     words = table(capsys.readouterr().out)
     assert (words["GPU0", "GPU1"], words["GPU0", "GPU4"]) == ("PIX", "SYS")

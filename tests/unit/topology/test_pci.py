@@ -189,14 +189,6 @@ def test_a_virtual_root_bus_below_a_function_ends_the_way_up() -> None:
     assert bridges_above(vmd) == ("/sys/devices/pci0000:5d/0000:5d:05.5/pci10000:00/10000:00:02.0",)
 
 
-def test_an_unknown_domain_hangs_everything_off_one_cpu() -> None:
-    machine = MachineFiles()
-    for bus in (0x10, 0x20):
-        machine.gpu(machine.root_port(bus, numa=-1), bus + 1, numa=-1)
-    topology = build(machine.snapshot())
-    assert Distances(topology).path_type(*(gpu.key for gpu in topology.gpus)) is PathType.PHB
-
-
 def test_the_way_to_the_cpu_counts_where_a_switch_and_its_devices_disagree() -> None:
     machine = MachineFiles()
     upstream = machine.switch(machine.root_port(0x10, numa=1), 0x11, numa=1)

@@ -134,17 +134,11 @@ def test_what_is_accepted_is_not_mentioned(broken: str, capsys: pytest.CaptureFi
         (("--accept", "NIC-NOT-UNDER"), "no finding is called 'NIC-NOT-UNDER'"),
         (("--accept", "LIMITS@node7"), "no node is called 'node7'"),
         (("--accelerator", "gpu"), "found 'gpu', wanted VENDOR:CLASS in hex"),
-        (("--explain", "NOPE"), "no finding is called 'NOPE'"),
     ],
 )
 def test_wrong_words(words: tuple[str, ...], said: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--from", right, *words]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_nothing_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--from", str(tmp_path / "none")]) == 2
-    assert "does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["doctor", f"plan --model {MODEL}", f"up --model {MODEL}"])
@@ -177,37 +171,24 @@ def test_report_and_topology_files(broken: str, tmp_path: Path, capsys: pytest.C
     assert "2 switches with 4 GPUs + 1 NIC each" in capsys.readouterr().out
 
 
-def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--explain"]) == 0
     listed = capsys.readouterr().out
     assert all(rule.id in listed for rule in all_rules())
-    assert main(["doctor", "--explain", "ACS-REDIRECT"]) == 0
-    assert "source: PCI Express Base Specification" in capsys.readouterr().out
     code, said = document(capsys, "--explain")
     assert code == 0
     assert len(said["rules"]) == len(all_rules())
 
 
-def test_the_recorded_machine_of_our_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    path = RECORDED / "32intel64-2p8co2t+8ve.tar.bz2"
-    if not path.exists():
-        pytest.skip(f"the recorded machine {path.name} is not beside this checkout")
-    code, said = document(capsys, "--from", str(path), "--accelerator", "1bcf:0b4000")
-    assert code == 0
-    (node,) = said["nodes"]
-    assert [(group["switch"], group["gpus"], group["nics"]) for group in node["groups"]] == [
-        ("0000:18:00.0", 4, 1),
-        ("0000:3b:00.0", 4, 1),
-    ]
-    assert node["between_gpus"] == {"inside": ["PIX"], "across": ["PHB"]}
-    assert {finding["severity"] for finding in said["findings"]} == {"unknown"}  # not read as root, no NVML
-
-
-@pytest.mark.parametrize("name", ["2pa-pcidomain32bits.tar.bz2", "fakepcilocalities.tar.bz2", "azure-ndv4-topo.xml"])
-def test_other_recorded_machines(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["2pa-pcidomain32bits.tar.bz2", "fakepcilocalities.tar.bz2", "azure-ndv4-topo.xml",
+     "32intel64-2p8co2t+8ve.tar.bz2"],
+)  # fmt: skip
+def test_recorded_machines(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = RECORDED / name
     if not path.exists():
         pytest.skip(f"the recorded machine {name} is not beside this checkout")
-    code, said = document(capsys, "--from", str(path))
+    code, said = document(capsys, "--from", str(path), "--accelerator", "1bcf:0b4000")
     assert code == 0
-    assert not [finding for finding in said["findings"] if finding["severity"] in ("stop", "slow")]
+    assert {finding["severity"] for finding in said["findings"]} == {"unknown"}  # not read as root, no NVML

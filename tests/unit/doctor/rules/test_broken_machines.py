@@ -158,12 +158,6 @@ def test_an_empty_snapshot_among_whole_ones() -> None:
     assert "GPU-MISSING" in {finding.id for finding in findings}
 
 
-def test_a_machine_without_anything_but_pci() -> None:
-    snapshot = reference_machine().snapshot(nvml={}, host={})
-    spec = NodeSpec(name="node0", gang="saved", node_rank=0, reach=Reach(host="node0"))
-    judged(Cluster(topologies={"node0": build(snapshot)}, snapshots={"node0": snapshot}, specs={"node0": spec}))
-
-
 def fast_sockets(name: str = "node0", number: int = 0) -> HealthyNode:
     """The reference on processors with 40 GB/s between the sockets: NCCL does not split such a node."""
     node = healthy_node(name, number)

@@ -22,10 +22,9 @@ from tests.support.ports import free_port
 
 from orchestrator.doctor.steps import look as looking
 from orchestrator.doctor.steps.look import look, try_ways
-from orchestrator.doctor.steps.recordings import Given, discover_inventory, examine_given
 from orchestrator.model.deadlines import UNHEARD_TRY_S
-from orchestrator.model.errors import NodeError, Unreachable
-from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.errors import NodeError
+from orchestrator.model.inventory import GangPorts, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.protocol.looks import DialTarget, Listening, Trial
@@ -74,9 +73,17 @@ class Nodes:
     """A fleet of such sessions."""
 
     nodes: Mapping[str, Node]
+    failed: dict[str, NodeError] = field(default_factory=dict)
 
     def on_every(self, work: Callable[[Node], Any], *, only: Collection[str]) -> PerNode[Any]:
-        return PerNode(values={name: work(self.nodes[name]) for name in self.nodes if name in only}, failures={})
+        values = {name: value for name in only for value in self._answers(name, work)}
+        return PerNode(values, self.failed)
+
+    def _answers(self, name: str, work: Callable[[Node], Any]) -> Iterator[Any]:
+        try:
+            yield work(self.nodes[name])
+        except NodeError as failure:
+            self.failed[name] = failure
 
 
 @pytest.fixture
@@ -110,7 +117,7 @@ def ways_of(fleet: Nodes) -> tuple[Trial, ...]:
 
 
 def test_its_listeners_have_ended_when_the_trials_have(fleet: Nodes, port: int) -> None:
-    assert ways_of(fleet) == ()
+    assert ways_of(fleet) == () and not fleet.failed
     assert fleet.nodes["a"].children
     with socket.socket() as mine:
         mine.bind((HERE, port))  # EADDRINUSE where one still listens
@@ -163,23 +170,12 @@ WAY: Mapping[str, Any] = {"target": "b", "address": HERE, "port": 1, "kind": "tc
 def test_an_odd_answer_is_that_nodes_failure(
     fleet: Nodes, monkeypatch: pytest.MonkeyPatch, verb: str, odd: object
 ) -> None:
-    said: list[BaseException] = []
-
-    def on_every(work: Callable[[Node], Any], *, only: Collection[str]) -> PerNode[Any]:
-        try:
-            return PerNode(values={name: work(fleet.nodes[name]) for name in only}, failures={})
-        except NodeError as failure:
-            said.append(failure)
-            return PerNode(values={}, failures={failure.where: failure})
-
-    monkeypatch.setattr(fleet, "on_every", on_every, raising=False)
     if verb == "listen":
         monkeypatch.setattr(node_app, "stream", lambda *_: iter([json.dumps({"ok": True, "value": odd}).encode()]))
     else:
         monkeypatch.setattr(node_app, "call", lambda *_, **__: odd)
     assert ways_of(fleet) == ()
-    assert [failure.where for failure in said if isinstance(failure, NodeError)] == ["a"]
-    assert verb in str(said[0])
+    assert fleet.failed["a"].where == "a" and verb in str(fleet.failed["a"])
 
 
 def test_within_a_node_every_port_tries_those_of_its_other_cards() -> None:
@@ -219,19 +215,6 @@ def test_this_machine_through_the_delivered_application(tmp_path: Path) -> None:
     assert abs(offset) <= way / 2 + 0.05  # one clock: the offset is at most half the round trip, plus the clock's tick
 
 
-def test_a_node_that_does_not_answer_is_beside_the_others() -> None:
-    away = NodeSpec(name="away", gang="gang0", node_rank=1, reach=Reach(host="127.0.0.9", port=9))
-    inventory = Inventory(path="x.yml", gangs=(GangSpec(name="gang0", nodes=(local("here"), away)),))
-    seen = discover_inventory(inventory)
-    assert list(seen.cluster.snapshots) == list(seen.cluster.topologies) == ["here"]
-    assert isinstance(seen.failures["away"], Unreachable)
-
-
-def test_one_node_may_be_asked_alone() -> None:
-    inventory = Inventory(path="x.yml", gangs=(GangSpec(name="gang0", nodes=(local("a"), local("b", 1))),))
-    assert list(discover_inventory(inventory, ["b"]).cluster.topologies) == ["b"]
-
-
 @pytest.mark.parametrize("answer", [None, [], {"format": 9}, {"format": 1, "files": {"/a": 1}}])
 def test_an_answer_that_is_no_snapshot_is_told(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_app, "call", lambda *_, **__: answer)
@@ -253,11 +236,3 @@ def test_a_clock_that_is_off_is_measured(ahead: float, monkeypatch: pytest.Monke
     with Fleet([spec]) as fleet:
         host = look(fleet, [spec]).all()["node0"].host
     assert host["clock_offset_s"] == pytest.approx(ahead, abs=0.5)
-
-
-def test_saved_nodes_share_a_tcp_side() -> None:
-    snapshots = {f"node{n}": reference_machine(f"node{n}", n).snapshot() for n in range(4)}
-    seen = examine_given(Given(snapshots))
-    assert {choice.interface for choice in seen.cluster.tcp.values()} == {"bond0"}
-    assert len(seen.cluster.tcp) == 4
-    assert seen.failures == {}

@@ -7,7 +7,6 @@ import re
 import shutil
 import struct
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -119,11 +118,9 @@ def test_a_whole_cluster_and_none_at_all(tmp_path: Path) -> None:
 def test_a_large_cluster_stays_a_page(tmp_path: Path) -> None:
     nodes = healthy_nodes(100)
     fault("port without a link").breaks(nodes["node77"])
-    began = time.process_time()
     page = written(cluster_of(nodes), tmp_path)
     assert "node77" in page and "36 nodes without findings are not shown" in page
     assert len(page) < 300_000
-    assert time.process_time() - began < 30
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
