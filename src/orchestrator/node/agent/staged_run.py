@@ -134,8 +134,13 @@ def _write_secrets(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None)
 
 
 def kept_secrets(gang_dir: str) -> Secrets:
-    """A gang's secrets; empty if none were kept."""
-    return files.read_as(Secrets, f"{gang_dir}/{SECRETS_FILE}") or Secrets()
+    """A gang's secrets; empty if none were kept. Of the engine's files an older release noted the names alone."""
+    raw = files.read_json(f"{gang_dir}/{SECRETS_FILE}")
+    if isinstance(noted := raw.get("files"), list):
+        texts = {one: files.read_text(secret_path(gang_dir, one)) for one in noted if isinstance(one, str)}
+        raw["files"] = [{"name": one, "text": texts[one] or ""} if isinstance(one, str) else one for one in noted]
+    found = Secrets.read(raw)
+    return Secrets() if isinstance(found, Unreadable) else found
 
 
 def secret_path(gang_dir: str, name: str) -> str:

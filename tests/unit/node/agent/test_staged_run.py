@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
@@ -205,8 +206,11 @@ ASKED = message(
 )
 
 
-def test_what_is_kept_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
-    keep_secrets(str(tmp_path), ASKED, None)
+def test_what_is_kept_can_be_read_by_its_owner_alone_and_the_engines_files_are_its_users(tmp_path: Path) -> None:
+    root = os.geteuid() == 0
+    keep_secrets(str(tmp_path), ASKED, (65534, 65534) if root else None)
+    owners = [(tmp_path / name).stat().st_uid for name in ("engine-secrets.yml", "secrets.json")]
+    assert owners == ([65534, 0] if root else [os.geteuid()] * 2)
     assert kept_secrets(str(tmp_path)) == ASKED
     assert (tmp_path / "engine-secrets.yml").read_text() == 'api-key: "k"\n'
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
@@ -214,12 +218,10 @@ def test_what_is_kept_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_engines_files_belong_to_whom_it_runs_as(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root gives files away")
-    keep_secrets(str(tmp_path), ASKED, (65534, 65534))
-    assert (tmp_path / "engine-secrets.yml").stat().st_uid == 65534
-    assert (tmp_path / "secrets.json").stat().st_uid == 0
+def test_what_an_older_release_kept_is_read_with_its_files(tmp_path: Path) -> None:
+    keep_secrets(str(tmp_path), ASKED, None)
+    (tmp_path / "secrets.json").write_text(json.dumps({**ASKED.as_json(), "files": [one.name for one in ASKED.files]}))
+    assert kept_secrets(str(tmp_path)) == ASKED
 
 
 def test_an_empty_request_removes_them(tmp_path: Path) -> None:
