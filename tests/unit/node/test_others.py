@@ -123,13 +123,6 @@ def test_the_same_part_of_a_gang_is_recognised_before_anything_else(
     assert first.kind == "runs-elsewhere" and str(tmp_path / "there") in first.fix
 
 
-def test_a_listener_that_is_not_shown_is_nobody_to_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "_listeners", lambda _: set())
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        failure = until(lambda: preflight.port_failure("127.0.0.1", taken.getsockname()[1], "/x"))
-    assert failure.kind == "port-taken" and "stop" not in failure.fix
-
-
 def test_whose_ancestors_are_hidden_is_not_told_to_be_stopped(
     tmp_path: Path, start: Callable[..., tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

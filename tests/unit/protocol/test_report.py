@@ -70,18 +70,18 @@ def holds(written: Any, raw: Any) -> bool:
     return bool(written == raw)
 
 
-@pytest.mark.parametrize(
-    ("moment", "state"),
-    [
-        ("staged", GangState.STAGED),
-        ("armed", GangState.ARMED),
-        ("starting weights", GangState.STARTING),
-        ("ready settled", GangState.READY),
-        ("draining", GangState.DRAINING),
-        ("stopped settled", GangState.ABSENT),
-        ("failed settled", GangState.FAILED),
-    ],
-)
+MOMENTS = {
+    "staged": GangState.STAGED,
+    "armed": GangState.ARMED,
+    "starting weights": GangState.STARTING,
+    "ready settled": GangState.READY,
+    "draining": GangState.DRAINING,
+    "stopped settled": GangState.ABSENT,
+    "failed settled": GangState.FAILED,
+}
+
+
+@pytest.mark.parametrize(("moment", "state"), MOMENTS.items())
 def test_the_recorded_gang_is_seen_as_it_was(moment: str, state: GangState) -> None:
     assert seen(both(moment)).state is state
 
@@ -182,7 +182,6 @@ def _paths(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from _paths(one, (*way, place))
 
 
-MOMENTS = ("staged", "armed", "starting weights", "ready settled", "draining", "stopped settled", "failed settled")
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -197,7 +196,7 @@ LIKELY = (
 @given(st.data())
 def test_no_report_of_one_node_disables_a_verb(data: st.DataObject) -> None:
     """Extreme values of the right type are read, and every value that is read must cause no failure."""
-    raw = both(data.draw(st.sampled_from(MOMENTS)))
+    raw = both(data.draw(st.sampled_from([*MOMENTS])))
     for _ in range(data.draw(st.integers(1, 4))):
         way = data.draw(st.sampled_from(sorted(_paths(raw["node1"]), key=str)))
         place: Any = raw["node1"]

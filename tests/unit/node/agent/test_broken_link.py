@@ -70,19 +70,6 @@ def test_a_rank_that_dies_while_the_link_is_cut_is_the_cause_once_it_is_back(gan
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_guardian_reports_the_death_of_its_agent(gang: Gang, node: int) -> None:
-    cluster = gang(nodes=3).ready()
-    cluster.signal_agent(node, signal.SIGKILL)
-    cluster.nothing_left()
-    dead = cluster.report(node)
-    assert dead["alive"] is False and {rank["state"] for rank in dead["ranks"]} == {"dead"}
-    for other in {0, 1, 2} - {node}:
-        report = cluster.report(other)
-        verdict = report["verdict"] or report["cause"]
-        assert verdict["node"] == f"node{node}" and "reported by its guardian process" in verdict["text"]
-
-
-@pytest.mark.parametrize("node", [0, 1])
 def test_an_agent_that_dies_with_its_guardian_is_missed(gang: Gang, node: int) -> None:
     cluster = gang(nodes=2).ready()
     guardian = guardian_of(cluster, node)

@@ -131,14 +131,12 @@ def test_a_process_beside_the_ranks_is_named_by_its_title(
     assert "the engine's process sglang::detokenizer (pid 78) was killed by signal 9 (SIGKILL)" in told.cause.text
 
 
-def test_only_the_leaders_parent_ends_in_order_without_an_order() -> None:
-    told = [causes.engine_ended("node1", ENDED, watched(), 10.0, NODES, leads=leads) for leads in (False, True)]
-    assert [one.weight for one in told] == [Weight.UNSURE, Weight.SEEN]
-
-
 @pytest.mark.parametrize(("death", "weight"), [(KILLED, Weight.SEEN), (ENDED, Weight.UNSURE), (FAILED, Weight.SEEN)])
-def test_a_parents_death_without_a_word_is_weighed(death: Death, weight: Weight) -> None:
-    assert causes.engine_ended("node1", death, watched(), 10.0, NODES).weight is weight
+def test_a_parents_death_without_a_word_is_weighed_and_only_the_leaders_ends_in_order(
+    death: Death, weight: Weight
+) -> None:
+    told = [causes.engine_ended("node1", death, watched(), 10.0, NODES, leads=leads).weight for leads in (False, True)]
+    assert told == [weight, Weight.SEEN]
 
 
 @pytest.mark.parametrize(

@@ -68,16 +68,6 @@ def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, ve
     cluster.nothing_left()
 
 
-def test_a_rank_of_5000_digits_in_the_log_ends_nothing(gang: Gang) -> None:
-    lines = "|".join(f"[TP{digits}] {words}" for digits in ("9" * 5000, "9" * 1900) for words in ("out of memory", "x"))
-    cluster = gang(nodes=1, env={0: {"FAKE_LINES": f"{lines}|loading {'9' * 1900}/{'9' * 50}"}}).ready()
-    cluster.kill_rank(1)
-    until_failed(cluster)
-    cause = cluster.report(0)["cause"]
-    assert (cause["tp_rank"], cause["signature"]) == (1, "oom")
-    cluster.nothing_left()
-
-
 def test_strangers_who_flood_the_agents_port_end_no_gang(gang: Gang) -> None:
     cluster = gang(nodes=2, lease_s=3.0).ready()
     with ThreadPoolExecutor(STRANGERS) as pool:

@@ -16,12 +16,10 @@ from tests.support.gang import Cluster, Gang
 from tests.support.waiting import slack
 
 from orchestrator.node import processes, supervision
-from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import lock, orders, report, stage
+from orchestrator.node.verbs import report, stage
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.verbs import StopAnswer
 
 
 def test_staged_files_keep_their_secret(gang: Gang) -> None:
@@ -44,27 +42,6 @@ def test_a_request_that_is_none_is_refused_in_words(gang: Gang, change: dict[str
     with pytest.raises(Failure) as refused:
         stage.stage({**gang().staging(0), **change})
     assert refused.value.kind == "bad-request"
-
-
-def test_an_older_controller_may_leave_keys_out(gang: Gang) -> None:
-    least = {"run_id", "gang", "node", "node_rank", "nnodes", "leader"}
-    run = run_of({key: value for key, value in gang().staging(0).items() if key in least}, "/x")
-    assert (run.lease_s, run.watch.stop.leader_signal, run.canary) == (30.0, "TERM", None)
-
-
-def test_old_runs_are_forgotten(gang: Gang) -> None:
-    cluster = gang()
-    for number in range(9):
-        stage.stage({**cluster.staging(0), "run_id": f"run{number}"})
-    runs = sorted(path.name for path in Path(cluster.state_dir(0), "gangs/gang0/runs").iterdir())
-    assert runs == [f"run{number}" for number in range(4, 9)]
-
-
-def test_nothing_there_is_an_answer(tmp_path: Path) -> None:
-    here = {"state_dir": str(tmp_path / "none"), "gang": "g"}
-    assert report.answer(here)["reports"] == []
-    assert orders.stop(here) == StopAnswer(state="absent").as_json()
-    assert lock.answer({**here, "op": "show"})["held"] is None
 
 
 def test_a_state_folder_that_may_not_be_written_is_told(gang: Gang) -> None:

@@ -31,13 +31,11 @@ class Memory(GpuMemory):
         return self.answer is not None
 
 
-def check(cluster: Cluster, memory: GpuMemory | None = None, **changes: Any) -> list[tuple[str, str, str]]:
+def check(
+    cluster: Cluster, memory: GpuMemory | None = None, own: OwnRun | None = None, **changes: Any
+) -> list[tuple[str, str, str]]:
     run = run_of({**cluster.staging(0), **changes}, str(cluster.folder))
-    return [(f.kind, f.where, f.what) for f in preflight.check(run, memory or Memory(()))]
-
-
-def test_all_is_well(gang: Gang) -> None:
-    assert check(gang()) == []
+    return [(f.kind, f.where, f.what) for f in preflight.check(run, memory or Memory(()), own or OwnRun())]
 
 
 def test_a_port_that_somebody_listens_on_is_told_with_its_pid(gang: Gang) -> None:
@@ -174,23 +172,6 @@ def test_a_missing_router_environment_names_the_routers_own_setting(gang: Gang) 
 
 
 @pytest.mark.parametrize(
-    ("use", "kinds", "word"),
-    [
-        (GpuUse(0, 615 * MIB), [], ""),
-        (GpuUse(0, 40_000 * MIB, ((os.getpid(), 39_000 * MIB),)), ["gpu-busy"], f"pid {os.getpid()} "),
-        (GpuUse(0, 700 * MIB, ((os.getpid(), 10 * MIB),)), ["gpu-busy"], "0.0 GiB"),
-        (GpuUse(0, 4096 * MIB), ["gpu-busy"], "4.0 GiB are in use by a process that NVML does not show"),
-    ],
-    ids=["idle with the driver's own memory", "busy", "barely busy", "busy by a stranger"],
-)
-def test_a_gpu_that_somebody_uses(gang: Gang, use: GpuUse, kinds: list[str], word: str) -> None:
-    memory = Memory((0,), answer={0: use})
-    found = check(gang(), memory, device="cuda", gpus=[0], tp_ranks=[0])
-    assert [kind for kind, _, _ in found] == kinds
-    assert all(where == "GPU 0" and word in what for _, where, what in found)
-
-
-@pytest.mark.parametrize(
     ("there", "told"),
     [
         ({"GPU-a": 1, "GPU-b": 3, "GPU-c": 0}, []),
@@ -223,6 +204,10 @@ SELF, GONE = os.getpid(), 1 << 22
 @pytest.mark.parametrize(
     ("use", "own", "busy"),
     [
+        (GpuUse(0, 615 * MIB), OwnRun(), ""),  # the driver's own
+        (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), OwnRun(), f"pid {SELF} "),
+        (GpuUse(0, 700 * MIB, ((SELF, 10 * MIB),)), OwnRun(), "0.0 GiB"),
+        (GpuUse(0, 4096 * MIB), OwnRun(), "4.0 GiB are in use by a process that NVML does not show"),
         (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), OwnRun(pids=frozenset({SELF})), ""),
         (GpuUse(0, 40_000 * MIB, ((SELF, 20_000 * MIB), (1, 9 * MIB))), OwnRun(pids=frozenset({SELF})), "pid 1 "),
         (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), OwnRun(gpus=frozenset({0})), f"pid {SELF} "),
@@ -231,33 +216,27 @@ SELF, GONE = os.getpid(), 1 << 22
         (GpuUse(0, 40_000 * MIB), OwnRun(gpus=frozenset({0})), ""),
         (GpuUse(0, 40_000 * MIB), OwnRun(gpus=frozenset({1})), "a process that NVML does not show"),
     ],
-    ids=map(str, range(7)),  # not by a process id
+    ids=map(str, range(11)),  # not by a process id
 )
-def test_a_gpu_that_the_gangs_own_run_uses_is_free_for_its_next_one(
+def test_a_gpu_is_free_unless_another_than_the_gangs_own_run_uses_it(
     gang: Gang, use: GpuUse, own: OwnRun, busy: str
 ) -> None:
-    run = run_of({**gang().staging(0), "device": "cuda", "gpus": [0], "tp_ranks": [0]}, "/nowhere")
-    found = [failure.what for failure in preflight.check(run, Memory((0,), answer={0: use}), own)]
-    assert bool(found) is bool(busy) and all(busy in what for what in found)
+    found = check(gang(), Memory((0,), answer={0: use}), own, device="cuda", gpus=[0], tp_ranks=[0])
+    assert [one[:2] for one in found] == [("gpu-busy", "GPU 0")] * bool(busy)
+    assert all(busy in what for _, _, what in found)
 
 
-@pytest.mark.parametrize(("own", "free"), [(OwnRun(pids=frozenset({SELF})), True), (OwnRun(), False)], ids="yn")
-def test_a_port_that_the_gangs_own_run_takes_is_free_for_its_next_one(gang: Gang, own: OwnRun, free: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        wanted = {"check_free": [{"address": "127.0.0.1", "port": taken.getsockname()[1]}]}
-        run = run_of({**gang().staging(0), "ports": wanted}, "/nowhere")
-        assert (preflight.check(run, Memory(()), own) == []) is free
-
-
-def test_a_port_whose_holder_is_hidden_is_ours_where_our_run_was_staged_with_it(
+def test_a_port_that_the_gangs_own_run_takes_is_free_for_its_next_one(
     gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "_listeners", lambda _: set())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         run = run_of({**gang().staging(0), "ports": {"check_free": [{"port": port}]}}, "/nowhere")
+        assert preflight.check(run, Memory(()), OwnRun(pids=frozenset({SELF}))) == []
+        monkeypatch.setattr(preflight, "_listeners", lambda _: set())  # its holder is hidden
         assert preflight.check(run, Memory(()), OwnRun(ports=frozenset({port}))) == []
-        assert preflight.check(run, Memory(()), OwnRun(ports=frozenset({port + 1})))
+        (hidden,) = preflight.check(run, Memory(()), OwnRun(ports=frozenset({port + 1})))
+        assert hidden.kind == "port-taken" and "stop" not in hidden.fix
 
 
 def test_nvml_that_does_not_answer_is_told(gang: Gang) -> None:

@@ -102,18 +102,14 @@ def test_a_phase_is_not_late_by_a_step(tmp_path: Path, step_s: float, monkeypatc
     assert again is not None and 0.0 <= again.now - again.updated_at < 60.0 and again.word == seen.word
 
 
-def test_the_times_of_another_boot_are_not_counted_by_this_ones_clock(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", [False, True])
+def test_the_times_of_another_boot_or_an_older_agent_are_read_by_the_wall_clock(tmp_path: Path, older: bool) -> None:
     record = rising(tmp_path)
-    record.set(boot_id="another", clock=(1000.0, 50.0))
-    record.flush()
-    seen = report.of_run(str(tmp_path))
-    assert seen is not None and abs(seen.now - time.time()) < 60.0
-
-
-def test_an_older_agents_report_is_read_by_the_wall_clock(tmp_path: Path) -> None:
-    record = rising(tmp_path)
+    record.set(**({} if older else {"boot_id": "another", "clock": (1000.0, 50.0)}))
     record.flush()
     path = str(tmp_path / REPORT_FILE)
-    files.write_json(path, {name: value for name, value in files.read_json(path).items() if name != "clock"})
+    files.write_json(
+        path, {name: value for name, value in files.read_json(path).items() if name != "clock" or not older}
+    )
     seen = report.of_run(str(tmp_path))
     assert seen is not None and abs(seen.now - time.time()) < 60.0

@@ -22,8 +22,12 @@ def test_lines_with_an_xid_are_kept_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_log_without_any_is_not_the_same_as_no_log(tmp_path: Path) -> None:
-    assert driver_errors(str(tmp_path)) == {"error": "ENOENT"}
+    xids = Xids(str(tmp_path))
+    assert (driver_errors(str(tmp_path)), xids.read(), xids.error) == ({"error": "ENOENT"}, (), "ENOENT")
     assert driver_errors(log(tmp_path, b"")) == {"xid": []}
+    (tmp_path / "dev/kmsg").unlink()
+    (tmp_path / "dev/kmsg").mkdir()
+    assert driver_errors(str(tmp_path)) == {"error": "EISDIR"}
 
 
 def test_the_last_ones_are_kept_of_very_many_and_of_any_bytes(tmp_path: Path) -> None:
@@ -31,11 +35,6 @@ def test_the_last_ones_are_kept_of_very_many_and_of_any_bytes(tmp_path: Path) ->
     found = driver_errors(log(tmp_path, b"\n".join(lines)))["xid"]
     assert len(found) == 50
     assert "Xid (PCI:0000:18:00): 399," in found[-1]
-
-
-def test_a_folder_in_its_place_is_told(tmp_path: Path) -> None:
-    (tmp_path / "dev/kmsg").mkdir(parents=True)
-    assert driver_errors(str(tmp_path)) == {"error": "EISDIR"}
 
 
 RECORD = "4,{n},{n}000,-;NVRM: Xid (PCI:0000:3B:00): {xid}, pid=4711, name=python3, GPU has fallen off the bus.\n"
@@ -52,8 +51,3 @@ def test_new_records_add_to_what_was_counted_and_another_log_is_counted_from_its
     fresh.write_text(RECORD.format(n=1, xid=31))
     fresh.replace(kmsg)
     assert [(one.xid, one.count) for one in xids.read()] == [(31, 1)]
-
-
-def test_a_log_that_can_t_be_read_says_why(tmp_path: Path) -> None:
-    xids = Xids(str(tmp_path))
-    assert xids.read() == () and xids.error == "ENOENT"

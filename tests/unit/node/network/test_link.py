@@ -104,25 +104,26 @@ def test_a_silent_stranger_is_dropped(hub: Hub, run: Run) -> None:
         assert stranger.recv(4096) == b""
 
 
-@pytest.mark.parametrize(
-    "junk",
-    [
-        b"\x00\xff" * 50 + b"\n",
-        b'{"type": 7}\n',
-        b"[1]\n",
-        b"x" * 300_000,
-        b"[" * 200_000 + b"\n",
-        b'{"type": "hello", "node": "b", "nonce": "n", "proof": "\\ud800"}\n',
-        b'{"type": "hello", "node": "b", "nonce": "\\ud800", "proof": "00"}\n',
-    ],
-    ids=["bytes", "no-type", "no-object", "endless", "nested", "surrogate-proof", "surrogate-nonce"],
-)
+JUNK = {
+    "empty": b"\n",
+    "blank": b" \n",
+    "http": b"GET / HTTP/1.1\r\n",
+    "long": b"x" * 1100,
+    "endless": b"x" * 300_000,
+    "bytes": b"\x00\xff" * 50 + b"\n",
+    "no-type": b'{"type": 7}\n',
+    "no-object": b"[1]\n",
+    "nested": b"[" * 200_000 + b"\n",
+    "surrogate-proof": b'{"type": "hello", "node": "b", "nonce": "n", "proof": "\\ud800"}\n',
+    "surrogate-nonce": b'{"type": "hello", "node": "b", "nonce": "\\ud800", "proof": "00"}\n',
+}
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
 def test_junk_gets_nobody_in_and_breaks_nothing(hub: Hub, run: Run, junk: bytes) -> None:
     with socket.create_connection((run.leader.address, run.leader.port)) as stranger:
         stranger.sendall(junk)
-        for _ in range(20):
-            assert hub.step(time.monotonic()) == []
-            time.sleep(0.005)
+        assert closed(stranger, hub)
     assert hub.joined == frozenset()
 
 
@@ -144,13 +145,6 @@ def told(stranger: socket.socket) -> bytes:
         return stranger.recv(4096) or b"closed"
     except ConnectionError:
         return b"closed"
-
-
-@pytest.mark.parametrize("junk", [b"\n", b" \n", b"GET / HTTP/1.1\r\n", b"x" * 1100, b"[]\n"])
-def test_a_stranger_is_closed_at_the_first_line_that_is_no_greeting(hub: Hub, run: Run, junk: bytes) -> None:
-    with socket.create_connection((run.leader.address, run.leader.port)) as stranger:
-        stranger.sendall(junk)
-        assert closed(stranger, hub)
 
 
 def test_of_a_strangers_flood_one_line_is_read(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,17 +234,9 @@ def test_the_leader_is_waited_for(run: Run) -> None:
     spoke.close()
 
 
-@pytest.mark.parametrize(
-    ("format", "release", "words"),
-    [
-        (2, "7.1.0", f"is l40s-deploy 7.1.0, newer than this one ({__version__}): their link formats differ (2 and 1)"),
-        (0, "0.0.1", f"is l40s-deploy 0.0.1, older than this one ({__version__}): their link formats differ (0 and 1)"),
-        (3, "", f"is of another release than this one ({__version__}): their link formats differ (3 and 1)"),
-    ],
-    ids=["newer", "older", "unknown"],
-)
-def test_a_member_says_which_side_is_older(run: Run, format: int, release: str, words: str) -> None:
-    challenge = Challenge(format=format, nonce="n", release=release).as_json() | {"colour": "a later release's"}
+def test_a_member_says_which_side_is_older(run: Run) -> None:
+    words = f"is l40s-deploy 7.1.0, newer than this one ({__version__}): their link formats differ (2 and 1)"
+    challenge = Challenge(format=2, nonce="n", release="7.1.0").as_json() | {"colour": "a later release's"}
     spoke = Spoke(run, KEY, "a")
     with socket.create_server((run.leader.address, run.leader.port)) as leader:
         until(lambda: spoke.step(time.monotonic()) == [] and spoke.reached, 5.0, "a connection")
