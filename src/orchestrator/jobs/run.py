@@ -55,8 +55,7 @@ def planned_requests(
     """A plan for one gang, and by node what would be staged for it."""
     planned = make_plan(inventory, asked, fleet)
     plan = planned.plan
-    requests = staging_requests(gang, plan.gangs[0], launch_scripts(plan), plan_id=plan.plan_id, run_id=run_id)
-    return planned, requests
+    return planned, staging_requests(gang, plan.gangs[0], launch_scripts(plan), plan_id=plan.plan_id, run_id=run_id)
 
 
 def in_place_of(engine: StagingRequest, *, ports: Ports = NO_PORTS) -> StagingRequest:

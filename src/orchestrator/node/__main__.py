@@ -12,10 +12,9 @@ OLDEST = (3, 10)
 
 def main():  # type: ignore[no-untyped-def]
     if sys.version_info < OLDEST:
-        found = "%d.%d" % sys.version_info[:2]
         error = {
             "kind": "old-python",
-            "what": "python3 is %s; 3.10 or newer is needed" % found,
+            "what": "python3 is %d.%d; 3.10 or newer is needed" % sys.version_info[:2],
             "where": sys.executable,
             "fix": "install a newer python3 and name it with ansible_python_interpreter",
         }

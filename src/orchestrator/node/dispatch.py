@@ -162,8 +162,7 @@ def _answer_in_a_child(which: object, verb: str, request: dict[str, object]) -> 
             status = 0
         finally:
             os._exit(status)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if ended:
+    if ended := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         how = f"a signal ({-ended})" if ended < 0 else f"status {ended}"
         fix = "check `dmesg` on the node for the out-of-memory killer"
         _say(which, refusal(Failure("no-answer", f"it ended with {how} and no answer", f"verb {verb}", fix)))
@@ -176,8 +175,7 @@ def _say(which: object, answer: dict[str, Any] | None) -> None:
 def _lines_of_stdin() -> Iterator[bytes]:
     parts: list[bytes] = []
     while select.select([0], [], [], IDLE_S)[0]:
-        more = os.read(0, 1 << 16)
-        if not more:
+        if not (more := os.read(0, 1 << 16)):
             return
         first, *others = more.split(b"\n")
         parts.append(first)
@@ -188,8 +186,7 @@ def _lines_of_stdin() -> Iterator[bytes]:
 
 def application() -> str:
     """The zip file we run from, or the folder that holds the package."""
-    package = os.path.dirname(os.path.dirname(__file__))
-    return os.path.dirname(package)
+    return os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 def command(*words: str, at: str = "") -> list[str]:

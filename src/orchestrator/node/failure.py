@@ -22,10 +22,7 @@ class Failure(Exception):
 
     def __init__(self, kind: str, what: str, where: str, fix: str = "") -> None:
         super().__init__(what)
-        self.kind = kind
-        self.what = what
-        self.where = where
-        self.fix = fix
+        self.kind, self.what, self.where, self.fix = kind, what, where, fix
 
     def as_json(self) -> dict[str, str]:
         """The `error` object of an answer."""

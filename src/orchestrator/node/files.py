@@ -90,10 +90,7 @@ def read_text(path: str) -> str | None:
 
 def read_json(path: str) -> dict[str, Any]:
     """A JSON object from a file; empty if there is none (files are replaced atomically, never half written)."""
-    text = read_text(path)
-    if text is None:
-        return {}
-    value = parsed(text)
+    value = parsed(read_text(path) or "")
     return value if isinstance(value, dict) else {}
 
 

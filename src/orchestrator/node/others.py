@@ -33,8 +33,7 @@ def announce(state: str, gang: str, node: str, port: int) -> list[socket.socket]
     with contextlib.suppress(OSError):
         for place in range(0, len(text), _PIECE):
             shown.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            piece = text[place : place + _PIECE]
-            shown[-1].bind(b"\0%s %d %d %s" % (_MARK, os.getpid(), place, piece))
+            shown[-1].bind(b"\0%s %d %d %s" % (_MARK, os.getpid(), place, text[place : place + _PIECE]))
     return shown
 
 

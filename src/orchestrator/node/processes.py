@@ -59,8 +59,6 @@ def start_of(pid: int) -> int:
 
 def alive(pid: int, start: int) -> bool:
     """The very process still runs (a zombie does not)."""
-    if pid <= 0:
-        return False
     process = read(pid)
     return process is not None and process.start == start and not process.gone
 

@@ -33,8 +33,7 @@ def begins() -> None:
 
 def seconds() -> float:
     """Since the request came; of the first one, since the process that answers began."""
-    begun = _begun[0] if _begun else _start_of_this_process()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - begun
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - (_begun[0] if _begun else _start_of_this_process())
 
 
 def _start_of_this_process() -> float:

@@ -123,11 +123,12 @@ def _folder(state: str, run: Run) -> Iterator[pathlib.Path]:
 def _put(order: JobOrder, run: Run, folder: pathlib.Path) -> None:
     """Its files, and modules that the environment (an image's can't be seen) lacks."""
     below = pathlib.Path(run.venv_python).parent.parent
-    texts = dict(order.files)
-    for name, text in order.modules.items():
-        if run.container is not None or not any(below.glob(f"lib/python*/site-packages/{name}")):
-            texts[f"{name}.py"] = text
-    for name, text in texts.items():
+    lacking = {
+        f"{name}.py": text
+        for name, text in order.modules.items()
+        if run.container is not None or not any(below.glob(f"lib/python*/site-packages/{name}"))
+    }
+    for name, text in {**order.files, **lacking}.items():
         files.write(str(folder / name), text, owner=run.owner())
 
 
@@ -164,17 +165,17 @@ def _begin(order: JobOrder, run: Run, folder: pathlib.Path) -> tuple[subprocess.
     environment = {**order.env, "TMPDIR": str(folder)}
     if order.key and (key := run.authorization().removeprefix("Bearer ")):
         environment[order.key] = key
-    words = list(order.command)
     if run.container is not None:
         name = f"{run.unit_name}-{order.word}"
         remove = partial(engine_container.remove_named, run.container.program, name)
         inside = {**engine_container.of_the_image(run.env), **environment}
-        words = [*_container(order, run, run.container, name, folder, inside), *words]
+        words = [*_container(order, run, run.container, name, folder, inside), *order.command]
         return _popen(words, "/", {**os.environ, **inside}, partial(guardian.die_with, os.getpid())), remove
     session, foreign = guardian.engine_environment(run), (*OF_THE_PLAN, "LD_PRELOAD")
     kept = {name: value for name, value in session.items() if name in run.env or not name.startswith(foreign)}
     become = partial(guardian.become, run, os.getpid())
-    return _popen([*_SHELL, run.venv_python, *words], str(folder), {**kept, **environment}, become), lambda: None
+    words = [*_SHELL, run.venv_python, *order.command]
+    return _popen(words, str(folder), {**kept, **environment}, become), lambda: None
 
 
 def _popen(words: list[str], cwd: str, env: Mapping[str, str], become: Callable[[], None]) -> subprocess.Popen[bytes]:
@@ -275,8 +276,7 @@ def follow(child: subprocess.Popen[bytes], output: Output, until: float, *, resu
     while take:
         ready, _, _ = select.select(list(take), [], [], TICK_S)
         for descriptor in ready:
-            data = os.read(descriptor, 65536)
-            if data:
+            if data := os.read(descriptor, 65536):
                 take[descriptor](data)
             else:
                 del take[descriptor]

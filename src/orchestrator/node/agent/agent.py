@@ -347,9 +347,8 @@ class Agent:
         order = files.read_as(GoalOrder, self.run.path(GOAL_FILE)) or GoalOrder()
         if order != self.order:
             self.order = order
-            if self._poke >= 0:
-                with contextlib.suppress(OSError):
-                    os.write(self._poke, b".")
+            with contextlib.suppress(OSError):
+                os.write(self._poke, b".")
 
     def _follow_guardian(self, ready: set[int]) -> None:
         if self.guardian.channel.fileno() not in ready:
@@ -396,8 +395,7 @@ class Agent:
 
     def _reap(self, ready: set[int]) -> None:
         for died in self.tree.step(self.now(), ready):
-            part = died.part
-            self.record.event("process ended", tp_rank=part.number, pid=part.pid, how=died.death.words())
+            self.record.event("process ended", tp_rank=died.part.number, pid=died.part.pid, how=died.death.words())
             self._dead.append(died)
 
     def _hear_of_parent(self) -> None:
@@ -453,9 +451,7 @@ class Agent:
         self.record.set(rails=rails.gone, moved=rails.moved)
 
     def _follow_service(self) -> None:
-        if self.service is None:
-            return
-        for result in self.service.take():
+        for result in self.service.take() if self.service is not None else ():
             if isinstance(result, Probe):
                 self._judge_probe(result)
             else:

@@ -149,8 +149,7 @@ def engine_ended(
 
 def blames(watch: LogWatch, since: float, nodes: Mapping[str, str], until: float = math.inf) -> tuple[str, ...]:
     """Nodes whose addresses appear in this node's errors between two nodes, of those between two times, in order."""
-    seen = watch.suspicions(since, until)
-    lines = [one.lines[-1] for one in seen if (one.secondary or one.weak) and one.lines]
+    lines = [one.lines[-1] for one in watch.suspicions(since, until) if (one.secondary or one.weak) and one.lines]
     found = (nodes.get(address.strip(".:")) for line in lines for address in _ADDRESS.findall(line))
     return tuple(dict.fromkeys(name for name in found if name is not None))
 

@@ -73,10 +73,8 @@ def _until(agent: Agent, done: Callable[[], bool], deadline_s: float) -> Iterato
 
 
 def _memory_is_free(agent: Agent) -> bool:
-    if agent.run.device != "cuda" or not agent.run.gpus or not agent.engine[0]:
-        return True
-    if agent.memory.error:
-        return True  # NVML gives no figures: waiting longer would not help
+    if agent.run.device != "cuda" or not agent.run.gpus or not agent.engine[0] or agent.memory.error:
+        return True  # where NVML gives no figures, waiting longer would not help
     fresh = agent.memory.answered_at > agent.tree.gone_at
     agent.memory.ask(agent.now())
     return fresh and not agent.memory.in_use()

@@ -251,8 +251,7 @@ def _gpus(run: Run, memory: gpus.GpuMemory, own: OwnRun) -> Iterator[Failure]:
         yield Failure("no-nvml", what, "NVML", "run `nvidia-smi` on the node; if the driver hangs, reboot the node")
     else:
         for index in run.gpus:
-            use = memory.answer.get(index)
-            if use is not None:
+            if (use := memory.answer.get(index)) is not None:
                 yield from _busy(use, own, run.state)
 
 

@@ -48,9 +48,7 @@ class GpuUse:
     def bytes_of(self, pid: int) -> int:
         """Bytes that a process uses here. NVML may give pids of another PID namespace: then all bytes in use."""
         mine = [held for owner, held in self.processes if owner == pid]
-        if mine:
-            return sum(mine)
-        return sum(held for _, held in self.processes) or self.used
+        return sum(mine) if mine else sum(held for _, held in self.processes) or self.used
 
 
 @dataclass
@@ -155,9 +153,9 @@ class GpuMemory:
 
 def _use(gpu: dict[str, Any], processes: list[list[int]]) -> GpuUse:
     load = gpu["utilization_percent"], gpu["power_mw"], gpu["power_limit_mw"]
-    shown = load if None not in load else ()
-    place = gpu["pci_bus_id"] or ""
-    return GpuUse(gpu["index"], gpu["memory_used_bytes"], tuple((pid, held) for pid, held in processes), place, *shown)
+    held = tuple((pid, held) for pid, held in processes)
+    place, shown = gpu["pci_bus_id"] or "", load if None not in load else ()
+    return GpuUse(gpu["index"], gpu["memory_used_bytes"], held, place, *shown)
 
 
 def _holders(use: GpuUse) -> str:

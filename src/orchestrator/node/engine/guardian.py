@@ -190,14 +190,9 @@ class _Parent:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._say(exited=pid, status=status)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._say(exited=ended[0], status=ended[1])
 
     def _say(self, **message: int) -> None:
         with contextlib.suppress(OSError):
@@ -243,11 +238,9 @@ def raise_limit(name: str, least: int) -> int:
     if _enough(soft, least):
         return soft
     for value in ((least, least if not _enough(hard, least) else hard), (hard, hard)):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, value)
             break
-        except (OSError, ValueError):
-            continue
     return resource.getrlimit(kind)[0]
 
 
@@ -277,9 +270,7 @@ def change_user(run: Run) -> None:
         os.setuid(uid)
 
 
-BEAT = b"beat\n"
-GO = b"go\n"
-RELEASE = b"release\n"
+BEAT, GO, RELEASE = b"beat\n", b"go\n", b"release\n"
 
 
 @dataclass

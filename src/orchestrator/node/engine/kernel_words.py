@@ -83,12 +83,8 @@ def reason(records: Sequence[str], now_s: float, dead: DeadProcess) -> KernelWor
     and its own end, then the path to the GPU, then the network, then the machine; among equals the newest."""
     matches = (_RECORD.match(record) for record in reversed(records))
     lines = [match[2] for match in matches if match is not None and now_s - int(match[1]) / 1e6 <= NEAR_S]
-    for kind in _kinds(dead):
-        for line in lines:
-            word = kind(line, dead)
-            if word is not None:
-                return word
-    return None
+    words = (kind(line, dead) for kind in _kinds(dead) for line in lines)
+    return next((word for word in words if word is not None), None)
 
 
 def link_down(name: str, called: str, line: str) -> KernelWord:
@@ -115,11 +111,8 @@ def _xid(line: str, dead: DeadProcess) -> KernelWord | None:
     match, ours = _XID.search(line), _PLACE.match(dead.place)
     if match is None or ours is None or _address(match) != _address(ours):
         return None
-    number = int(match[4])
-    xid = XIDS.get(number)
-    if xid is None:
-        return None
-    return KernelWord(xid.id, f"GPU {dead.gpu} {xid.what} (Xid {number})", xid.fix, line)
+    xid = XIDS.get(number := int(match[4]))
+    return KernelWord(xid.id, f"GPU {dead.gpu} {xid.what} (Xid {number})", xid.fix, line) if xid is not None else None
 
 
 def _killed(line: str, dead: DeadProcess) -> KernelWord | None:

@@ -79,8 +79,7 @@ def _error(status: Mapping[str, Any]) -> int:
 
 
 def _behind(ranks: list[Mapping[str, Any]]) -> Iterator[tuple[Member, str, int, int]]:
-    operations = dict.fromkeys(name for rank in ranks for name in rank["collective_counts"])
-    for name in operations:
+    for name in dict.fromkeys(name for rank in ranks for name in rank["collective_counts"]):
         counts = [int(rank["collective_counts"].get(name, 0)) for rank in ranks]
         most = max(counts, default=0)
         for rank, count in zip(ranks, counts, strict=True):

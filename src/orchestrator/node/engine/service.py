@@ -124,9 +124,7 @@ class Service:
             status, body = self._ask("GET", self.endpoints["metrics"], None, ASK_S)
         except (OSError, http.client.HTTPException):
             return ""
-        if status != 200:
-            return ""
-        found = re.finditer(pattern, body.decode("utf-8", "replace"), re.M)
+        found = re.finditer(pattern, body.decode("utf-8", "replace"), re.M) if status == 200 else ()
         return "\n".join(match.group() for match in found)
 
     def _generate(self) -> CanaryResult:

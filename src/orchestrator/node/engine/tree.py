@@ -200,8 +200,7 @@ class ProcessTree:
         ]
         died = [death for death in found if death is not None]
         self._note_alive(began, threads)
-        pause = LOOK_EVERY_S if self.complete else SEARCH_EVERY_S
-        if now - self._looked_at >= pause:
+        if now - self._looked_at >= (LOOK_EVERY_S if self.complete else SEARCH_EVERY_S):
             self._looked_at = now
             self._look()
         return died
@@ -249,10 +248,8 @@ class ProcessTree:
 
     def dying_launcher(self) -> Death | None:
         """How the uppermost process above the ranks dies, if it does and the kernel shows it; None otherwise."""
-        for part in self.above:  # a parent comes before its children
-            if supervision.doomed(part.pid, part.start):
-                return supervision.death_of(part.pid, part.start, part.pidfd)
-        return None
+        doomed = (part for part in self.above if supervision.doomed(part.pid, part.start))  # parents come first
+        return next((supervision.death_of(part.pid, part.start, part.pidfd) for part in doomed), None)
 
     def note_memory(self) -> None:
         """Copy NVML's newest answer into the ranks."""

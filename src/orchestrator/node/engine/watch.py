@@ -222,8 +222,8 @@ class LogWatch:
             others = tp_rank is not None and one.tp_rank != tp_rank
             return one.secondary, one.id == EXCEPTION, one.weak, others
 
-        recent = sorted((one for one in self.suspicions(since, until) if self._may_explain(one, tp_rank)), key=order)
-        return recent[0] if recent else None
+        recent = (one for one in self.suspicions(since, until) if self._may_explain(one, tp_rank))
+        return min(recent, key=order, default=None)
 
     def _may_explain(self, one: Suspicion, tp_rank: int | None) -> bool:
         """If ranks mark their lines, an exception of the launcher does not explain a rank's death."""
@@ -296,17 +296,18 @@ class LogWatch:
             if match := pattern.search(line):
                 if not self._has_room(cause):
                     return True
-                suspicion = Suspicion(
-                    id=cause.id,
-                    text=cause.text + self._between(match),
-                    fix=cause.fix,
-                    secondary=cause.secondary,
-                    weak=cause.weak,
-                    tp_rank=owner,
-                    at=now,
-                    lines=tuple(said for whose, said in self._recent if owner in (None, whose))[-3:],
+                self._suspicions.append(
+                    Suspicion(
+                        id=cause.id,
+                        text=cause.text + self._between(match),
+                        fix=cause.fix,
+                        secondary=cause.secondary,
+                        weak=cause.weak,
+                        tp_rank=owner,
+                        at=now,
+                        lines=tuple(said for whose, said in self._recent if owner in (None, whose))[-3:],
+                    )
                 )
-                self._suspicions.append(suspicion)
                 return True
         return False
 
@@ -326,17 +327,18 @@ class LogWatch:
             self._suspicions = [one for one in self._suspicions if one.id != EXCEPTION or one.tp_rank != owner]
         if raised is None or not new or known or (owner is None and self.phase.name == "ready"):
             return
-        suspicion = Suspicion(
-            id=EXCEPTION,
-            text=f"engine process exited: {raised.words}",
-            fix="no known cause matches: read the traceback with `l40s-deploy logs --around-failure`",
-            secondary=False,
-            weak=False,
-            tp_rank=owner,
-            at=now,
-            lines=tuple(said for whose, said in self._recent if owner == whose)[-3:],
+        self._suspicions.append(
+            Suspicion(
+                id=EXCEPTION,
+                text=f"engine process exited: {raised.words}",
+                fix="no known cause matches: read the traceback with `l40s-deploy logs --around-failure`",
+                secondary=False,
+                weak=False,
+                tp_rank=owner,
+                at=now,
+                lines=tuple(said for whose, said in self._recent if owner == whose)[-3:],
+            )
         )
-        self._suspicions.append(suspicion)
 
     def _has_room(self, cause: CausePattern) -> bool:
         """A primary cause may replace a secondary one."""

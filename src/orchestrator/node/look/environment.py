@@ -148,14 +148,10 @@ def _engine(reader: SnapshotReader, root: str, asked: StackQuestion) -> None:
     moe, device = tuned.moe, tuned.device
     if not device or not tuned.linear:
         return
-    _configs(reader, f"{root}/{tuned.linear}", device)
     moe = moe if moe.startswith("/") else f"{root}/{moe}"
-    if not tuned.by_triton:
-        _configs(reader, moe, device)
-        return
-    for name in reader.names(moe):
-        if name.startswith("triton_"):
-            _configs(reader, f"{moe}/{name}", device)
+    where = [f"{moe}/{name}" for name in reader.names(moe) if name.startswith("triton_")] if tuned.by_triton else [moe]
+    for folder in (f"{root}/{tuned.linear}", *where):
+        _configs(reader, folder, device)
 
 
 def _lines(reader: SnapshotReader, path: str, wanted: str) -> None:

@@ -62,8 +62,7 @@ def _pci_function(reader: SnapshotReader, folder: str) -> None:
     reader.texts(folder, _PCI_FILES)
     reader.link(f"{folder}/driver")
     reader.link(f"{folder}/physfn")
-    group = reader.link(f"{folder}/iommu_group")
-    if group:
+    if group := reader.link(f"{folder}/iommu_group"):
         reader.text(f"{group}/type")
     if kind.startswith(_WITH_CONFIG):
         reader.config_space(f"{folder}/config", enough=_CONFIG_BYTES)
@@ -96,8 +95,7 @@ def read_rdma(reader: SnapshotReader) -> None:
         for port in reader.names(f"{folder}/ports"):
             _rdma_port(reader, f"{folder}/ports/{port}")
     for name in reader.names("/sys/class/infiniband_verbs"):
-        folder = reader.link(f"/sys/class/infiniband_verbs/{name}")
-        if folder:
+        if folder := reader.link(f"/sys/class/infiniband_verbs/{name}"):
             reader.text(f"{folder}/ibdev")
 
 
@@ -133,8 +131,7 @@ def read_processors(reader: SnapshotReader) -> None:
             reader.text(f"{cpu}/cpufreq/{name}/scaling_governor")
     for state in reader.names(f"{cpu}/cpu0/cpuidle"):
         reader.texts(f"{cpu}/cpu0/cpuidle/{state}", ("name", "disable", "latency"))
-    cpuinfo = reader.text("/proc/cpuinfo")
-    if cpuinfo:
+    if cpuinfo := reader.text("/proc/cpuinfo"):
         reader.files[reader.real("/proc/cpuinfo")] = one_block_a_socket(cpuinfo)
 
 

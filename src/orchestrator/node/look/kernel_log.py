@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +63,7 @@ class Xids:
     root: str
     error: str = ""
     _descriptor: int = -1
-    _counts: dict[tuple[str, int], int] = field(default_factory=dict)
+    _counts: Counter[tuple[str, int]] = field(default_factory=Counter)
     _rest: str = ""
 
     def read(self) -> tuple[XidCount, ...]:
@@ -87,7 +88,5 @@ class Xids:
         lines = (self._rest + read_records(self._descriptor).decode("utf-8", "replace")).split("\n")
         self._rest = lines.pop()
         for line in lines:
-            found = _XID.search(line)
-            if found:
-                key = found[1].lower(), int(found[2])
-                self._counts[key] = self._counts.get(key, 0) + 1
+            if found := _XID.search(line):
+                self._counts[found[1].lower(), int(found[2])] += 1

@@ -98,10 +98,9 @@ def everything(nvml: ModuleType) -> dict[str, Any]:
     """The answer in the shape of a snapshot's `nvml`, from an NVML that is started."""
     errors: dict[str, str] = {}
     asked = Asker(nvml, errors)
-    count = asked("nvmlDeviceGetCount") or 0
     handles = [
         asked.named(f"nvmlDeviceGetHandleByIndex({index})", "nvmlDeviceGetHandleByIndex", index)
-        for index in range(count)
+        for index in range(asked("nvmlDeviceGetCount") or 0)
     ]
     devices = [_device(nvml, index, handle, errors) for index, handle in enumerate(handles)]
     _pairs(nvml, handles, devices)
@@ -240,11 +239,9 @@ def _pairs(nvml: ModuleType, handles: Sequence[Any], devices: Sequence[dict[str,
             if handle is None or handles[other] is None:
                 continue
             ask = Asker(nvml, devices[one]["errors"], handle, handles[other])
-            ancestor = ask("nvmlDeviceGetTopologyCommonAncestor")
-            read = ask("nvmlDeviceGetP2PStatus", _P2P_READ)
-            write = ask("nvmlDeviceGetP2PStatus", _P2P_WRITE)
-            devices[one]["topology"][str(other)] = ancestor
-            devices[one]["p2p"][str(other)] = {"read": read, "write": write}
+            devices[one]["topology"][str(other)] = ask("nvmlDeviceGetTopologyCommonAncestor")
+            ways = {"read": _P2P_READ, "write": _P2P_WRITE}
+            devices[one]["p2p"][str(other)] = {way: ask("nvmlDeviceGetP2PStatus", which) for way, which in ways.items()}
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -104,8 +104,7 @@ class SnapshotReader:
         """
         data = self._bytes(path, 4096)
         if data is not None:
-            kept = data[: max(enough, len(data.rstrip(b"\0")))]
-            self.files[self.real(path)] = kept.hex()
+            self.files[self.real(path)] = data[: max(enough, len(data.rstrip(b"\0")))].hex()
 
     def link(self, path: str) -> str:
         """Keep a symbolic link; returns the real path that it leads to, '' where there is none."""
@@ -144,8 +143,7 @@ class SnapshotReader:
 
     def _resolved(self, path: str) -> str:
         parts = [part for part in path.split("/") if part]
-        resolved = ""
-        followed = 0
+        resolved, followed = "", 0
         while parts:
             part = parts.pop(0)
             if part == ".":

@@ -193,12 +193,8 @@ class Spoke:
     _refused: tuple[float, float] = (0.0, 0.0)
     """When the first and the newest of the refusals in a row came, monotonic seconds."""
     _nonces: tuple[str, str] | None = None
-    _welcome: bool = False
-
-    @property
-    def joined(self) -> bool:
-        """Connected, and both sides have proved the key."""
-        return self._welcome
+    joined: bool = False
+    """Connected, and both sides have proved the key."""
 
     @property
     def reached(self) -> bool:
@@ -224,7 +220,7 @@ class Spoke:
             self._connect(now)
         if self._wire is None:
             return []
-        was_joined = self._welcome
+        was_joined = self.joined
         try:
             with contextlib.suppress(ConnectionClosed):  # what it said before its end comes first
                 self._wire.flush()
@@ -232,7 +228,7 @@ class Spoke:
         except ConnectionClosed as closed:
             self._drop(closed.reason)
             return [LinkClosed(self.leader, closed.reason, closed.broken)] if was_joined else []
-        if self._welcome and not was_joined:
+        if self.joined and not was_joined:
             with contextlib.suppress(ConnectionClosed):  # the next step is told again
                 events += self._hear(self._wire)
         return events
@@ -242,7 +238,7 @@ class Spoke:
 
     def send(self, message: LinkMessage) -> None:
         """Send to the leader where we are joined; a broken connection is found by the next `step`."""
-        if self._wire is not None and self._welcome:
+        if self._wire is not None and self.joined:
             with contextlib.suppress(ConnectionClosed):
                 self._wire.send(message.as_json())
 
@@ -255,9 +251,8 @@ class Spoke:
 
     def _connect(self, now: float) -> None:
         if self._connecting is None:
-            if now - self._began < RETRY_S:
-                return
-            self._begin(now)
+            if now - self._began >= RETRY_S:
+                self._begin(now)
             return
         error = self.sockets.connected(self._connecting)
         if error == 0:
@@ -275,7 +270,7 @@ class Spoke:
             self._drop(errno.errorcode.get(code, str(code)))
 
     def _take(self, message: Message) -> Iterator[Event]:
-        if self._welcome:
+        if self.joined:
             yield MessageReceived(self.leader, message)
             return
         if self._wire is None:
@@ -287,7 +282,7 @@ class Spoke:
                 said = (self.run.run_id, self.run.node, *self._nonces)
                 if not wire.proves(self.key, proof, "leader", *said):
                     raise ConnectionClosed("the leader's agent does not have the run's key", broken=False)
-                self._welcome = self._wire.trusted = True
+                self.joined = self._wire.trusted = True
                 yield LinkOpened(self.leader)
 
     def _hello(self, challenge: Challenge) -> Hello:
@@ -295,10 +290,9 @@ class Spoke:
         self.misfit = misfit(challenge, __version__)
         if self.misfit:
             raise ConnectionClosed(f"it {self.misfit}", broken=False)
-        ours = wire.nonce()
-        self._nonces = (challenge.nonce, ours)
-        proof = wire.proof(self.key, "member", self.run.run_id, self.run.node, *self._nonces)
+        self._nonces = (challenge.nonce, ours := wire.nonce())
         who, run_id = self.run.node, self.run.run_id
+        proof = wire.proof(self.key, "member", run_id, who, *self._nonces)
         return Hello(format=FORMAT, node=who, run_id=run_id, nonce=ours, proof=proof, release=__version__)
 
     def _drop(self, reason: str) -> None:
@@ -309,7 +303,7 @@ class Spoke:
             self._connecting.close()
         if self._wire is not None:
             self._wire.close()
-        self._connecting, self._wire, self._nonces, self._welcome = None, None, None, False
+        self._connecting, self._wire, self._nonces, self.joined = None, None, None, False
 
 
 REPORT_S = 2.0

@@ -68,8 +68,7 @@ def flow_control() -> dict[str, str]:
     with _kernel() as kernel:
         for name in names[:MOST]:
             kernel.sendto(flow_control_request(name), (0, 0))
-            state = flow_control_in(kernel.recv(1 << 16))
-            if state:
+            if state := flow_control_in(kernel.recv(1 << 16)):
                 found[name] = state.hex()
     return found
 

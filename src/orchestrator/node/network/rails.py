@@ -47,8 +47,6 @@ class Rails:
     def look(self, now: float) -> bool:
         """Ask the plan's ports; True where something has changed. A port that was down stays listed when it is back:
         NCCL does not return to it."""
-        if not self._planned:
-            return False
         for port in self._planned:
             up = self._is_up(port)
             if not up:

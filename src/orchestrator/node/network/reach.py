@@ -195,7 +195,6 @@ def _once(targets: Sequence[DialTarget]) -> list[_Tried]:
 
 def _start(selector: selectors.BaseSelector, target: DialTarget, results: list[_Tried]) -> None:
     datagram = target.kind == "mtu"
-    where = (target.address, target.port)
     now = time.monotonic()
     attempt = _Attempt(target, now, now + target.timeout_s)
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM)
@@ -209,7 +208,7 @@ def _start(selector: selectors.BaseSelector, target: DialTarget, results: list[_
             sock.bind((target.source, 0))
         if datagram:
             sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-        code = sock.connect_ex(where)
+        code = sock.connect_ex((target.address, target.port))
         if datagram and not code:
             _send(sock, attempt)
     except OSError as wrong:

@@ -89,7 +89,7 @@ class Wire:
         was handed over, and for a line that is too long or, before the key is proved, no message."""
         longest = LONGEST_MESSAGE if self.trusted else LONGEST_GREETING
         self._read(longest)
-        lines = self._cut(MOST_LINES if self.trusted else 1)
+        *lines, self._incoming = self._incoming.split(b"\n", MOST_LINES if self.trusted else 1)
         messages = [message for message in map(_understood, lines) if message is not None]
         if lines and not messages and not self.trusted:
             raise ConnectionClosed("it sent an invalid greeting", broken=False)
@@ -97,8 +97,7 @@ class Wire:
             return messages  # the end is told at the next call
         if len(self._incoming) > longest:
             raise ConnectionClosed("it sent an incomplete message", broken=False)
-        over = self._over or self._unsent
-        if over is not None:
+        if (over := self._over or self._unsent) is not None:
             raise over
         return []
 
@@ -115,11 +114,6 @@ class Wire:
                 self._over = ConnectionClosed("the connection was closed", broken=True)
                 return
             self._incoming += data
-
-    def _cut(self, most: int) -> list[bytes]:
-        """Complete lines, of the first ones not more than this."""
-        *lines, self._incoming = self._incoming.split(b"\n", most)
-        return lines
 
     def close(self) -> None:
         """Close the socket."""

@@ -28,8 +28,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """One reading."""
     asked = request_of(FiguresRequest, request)
     state = files.state_dir(asked.state_dir)
-    known = [asked.gang] if asked.gang else files.gangs(state)
-    names = known if asked.gangs else []
+    names = ([asked.gang] if asked.gang else files.gangs(state)) if asked.gangs else []
     reports = [report.of_gang(state, name) for name in names]
     held = {name: lock.holder_of(files.gang_dir(state, name)) for name in names}
     xids = _xids.setdefault(asked.fs_root, Xids(asked.fs_root))

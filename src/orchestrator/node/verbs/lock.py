@@ -112,8 +112,7 @@ def _acquire(path: str, holder: LockHolder, over: str, node: str) -> LockAnswer:
                 _renewed(path, holder.token)
                 _note(path, "begins", holder)
                 return LockAnswer(held=_read(path), mine=True)
-            found = _read(path)
-            if _is_anothers(found, holder, over):
+            if _is_anothers(found := _read(path), holder, over):
                 break
             other = files.read_json(path).get("node") or node
             if found is not None and found.token == holder.token and other != node:

@@ -40,9 +40,7 @@ def stream(request: dict[str, Any]) -> None:
         while asked.follow:
             alive = processes.alive(*report.agent(folder))
             file, wrote = _follow(path, file, out)
-            if not alive and not wrote:
-                return
-            if not wrote and reader_is_gone(POLL_S):
+            if not wrote and (not alive or reader_is_gone(POLL_S)):
                 return
 
 
@@ -84,8 +82,7 @@ def _last_lines(file: FileIO, lines: int) -> list[bytes]:
         file.seek(begin)
         count += file.read(step).count(b"\n")
     file.seek(begin)
-    text = file.read(end - begin)
-    return text.splitlines(keepends=True)[-lines:] if lines else []
+    return file.read(end - begin).splitlines(keepends=True)[-lines:] if lines else []
 
 
 def _follow(path: str, file: FileIO | None, out: BinaryIO) -> tuple[FileIO | None, bool]:
