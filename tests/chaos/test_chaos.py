@@ -42,20 +42,10 @@ def test_it_ends_as_the_table_says(stage: Stage, row: Row) -> None:
 
 
 def test_a_group_stands_for_every_combination_of_what_it_lists() -> None:
-    group = {
-        "hit": "rank",
-        "where": ["leader", "worker"],
-        "at": "ready",
-        "how": ["KILL", "TERM"],
-        "end": {"state": "x"},
-    }
+    group = {"hit": "rank", "where": ["leader", "worker"], "at": "ready", "how": ["KILL", "TERM"], "end": {}}
     rows = list(read({"rows": [group], "ci": ["worker-rank-TERM-at-ready"]}))
-    assert [row.id for row in rows if not row.ci] == [
-        "leader-rank-KILL-at-ready",
-        "leader-rank-TERM-at-ready",
-        "worker-rank-KILL-at-ready",
-    ]
-    assert [row.id for row in rows if row.ci] == ["worker-rank-TERM-at-ready"]
+    names = [f"{where}-rank-{how}-at-ready" for where in ("leader", "worker") for how in ("KILL", "TERM")]
+    assert [(row.id, row.ci) for row in rows] == [(name, name == names[-1]) for name in names]
 
 
 def test_every_row_has_a_name_of_its_own_and_every_signal_is_played_at_every_moment() -> None:

@@ -176,22 +176,22 @@ class Node:
 
     def phases(self) -> str:
         """The phases that the engine adapter's watch data find, in the order in which they come."""
-        watch, phases = LogWatch.of(_watch(self.dialect)), []
-        watch.begin(0.0)
-        for line in self.text().splitlines():
-            watch.feed(line, 0.0)
-            if watch.phase.name not in phases:
-                phases.append(watch.phase.name)
-        return " > ".join(phases)
+        return " > ".join(dict.fromkeys(watch.phase.name for watch in self._watched()))
 
     def cause(self) -> str:
         """What the catalogue of causes makes of the log: an id, marked where it is secondary; `none`."""
-        watch = LogWatch.of(_watch(self.dialect))
-        watch.begin(0.0)
-        for line in self.text().splitlines():
-            watch.feed(line, 0.0)
+        *_, watch = self._watched()
         found = watch.suspect(0.0)
         return "none" if found is None else found.id + (" (secondary)" if found.secondary else "")
+
+    def _watched(self) -> Iterator[LogWatch]:
+        """What its log shows, from the beginning and after each line."""
+        watch = LogWatch.of(_watch(self.dialect))
+        watch.begin(0.0)
+        yield watch
+        for line in self.text().splitlines():
+            watch.feed(line, 0.0)
+            yield watch
 
 
 class Request(Stream):

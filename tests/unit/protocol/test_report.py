@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -118,21 +117,17 @@ ODD: dict[str, tuple[str, Any]] = {
 }
 
 
-def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    raw = copy.deepcopy(raw)
-    place: Any = raw
-    *way, last = (int(word) if word.isdigit() else word for word in path.split("."))
-    for step in way:
+def change(place: Any, way: Sequence[Any], value: Any) -> None:
+    for step in way[:-1]:
         place = place[step]
-    place[last] = value
-    return raw
+    place[way[-1]] = value
 
 
 @pytest.mark.parametrize("moment", ["ready settled", "starting weights", "failed settled"])
 @pytest.mark.parametrize(("path", "value"), ODD.values(), ids=ODD)
 def test_an_odd_value_is_that_nodes_failure_alone(moment: str, path: str, value: Any) -> None:
     raw = both(moment)
-    raw["node1"] = changed(raw["node1"], path, value)
+    change(raw["node1"], [int(word) if word.isdigit() else word for word in path.split(".")], value)
     view = seen(raw)
     odd, other = view.nodes[1], view.nodes[0]
     assert isinstance(odd.error, NodeError)
@@ -199,10 +194,7 @@ def test_no_report_of_one_node_disables_a_verb(data: st.DataObject) -> None:
     raw = both(data.draw(st.sampled_from([*MOMENTS])))
     for _ in range(data.draw(st.integers(1, 4))):
         way = data.draw(st.sampled_from(sorted(_paths(raw["node1"]), key=str)))
-        place: Any = raw["node1"]
-        for step in way[:-1]:
-            place = place[step]
-        place[way[-1]] = data.draw(LIKELY | ANYTHING)
+        change(raw["node1"], way, data.draw(LIKELY | ANYTHING))
     view = seen(raw)
     everything_about(view)
     report = Report.read(raw["node1"])

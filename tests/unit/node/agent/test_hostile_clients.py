@@ -36,11 +36,6 @@ def watched(version: str) -> dict[str, object]:
     return own | {key: gang.WATCH[key] for key in ("rank_title", "phases", "http", "probe", "stop")}
 
 
-def until_failed(cluster: Cluster) -> None:
-
-    until(lambda: set(cluster.states()) == {"failed"}, 20.0, f"failed: {cluster.states()}")
-
-
 def get(cluster: Cluster, query: str) -> None:
     connection = http.client.HTTPConnection(cluster.http, timeout=60)
     connection.request("GET", f"/?{query}")
@@ -61,7 +56,7 @@ def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, ve
     until(lambda: log.read_text().count(f'/?{QUOTED} HTTP/1.1" 200 OK') == 1, 60.0, "the last request is in the log")
     assert cluster.states() == ["ready", "ready"]
     cluster.kill_rank(1)
-    until_failed(cluster)
+    cluster.failed(20.0)
     cause = cluster.report(0)["cause"]
     assert (cause["tp_rank"], cause["signal"], cause["signature"]) == (1, 9, "")
     assert not any("?" in line for line in cause["lines"])

@@ -41,6 +41,13 @@ def hub(run: Run) -> Iterator[Hub]:
     made.close()
 
 
+@pytest.fixture
+def spoke(run: Run) -> Iterator[Spoke]:
+    made = Spoke(run, KEY, "a")
+    yield made
+    made.close()
+
+
 def turn(*sides: Hub | Spoke, until: Any) -> list[Event]:
     """Let both sides step until a condition of the events is true."""
     events: list[Event] = []
@@ -57,8 +64,7 @@ def joined_twice(events: list[Event]) -> bool:
     return sum(isinstance(event, LinkOpened) for event in events) == 2
 
 
-def test_both_sides_prove_the_key_and_talk(run: Run, hub: Hub) -> None:
-    spoke = Spoke(run, KEY, "a")
+def test_both_sides_prove_the_key_and_talk(hub: Hub, spoke: Spoke) -> None:
     turn(hub, spoke, until=joined_twice)
     hub.send(Go())
     spoke.send(Stop(now=True))
@@ -78,15 +84,13 @@ def test_who_proves_nothing_does_not_get_in(run: Run, hub: Hub, node: str, key: 
     spoke.close()
 
 
-def test_a_leader_without_the_key_is_not_obeyed(run: Run) -> None:
+def test_a_leader_without_the_key_is_not_obeyed(run: Run, spoke: Spoke) -> None:
     false = Hub(run, b"x" * 32)
     false.listen()
     false._admit = _welcome  # type: ignore[method-assign]
-    spoke = Spoke(run, KEY, "a")
     events = turn(false, spoke, until=lambda _: "does not have the run's key" in spoke.trouble)
     assert not spoke.joined
     assert not any(isinstance(event, LinkOpened) and event.node == "a" for event in events)
-    spoke.close()
     false.close()
 
 
@@ -156,7 +160,9 @@ def test_of_a_strangers_flood_one_line_is_read(hub: Hub, run: Run, monkeypatch: 
     assert read == [b""]
 
 
-def test_one_address_has_few_connections_and_a_member_gets_in_however_many_wait(run: Run, hub: Hub) -> None:
+def test_one_address_has_few_connections_and_a_member_gets_in_however_many_wait(
+    run: Run, hub: Hub, spoke: Spoke
+) -> None:
     crowd = []
     for number in range(120):
         source = (f"127.0.1.{1 + number // 10}", 0)
@@ -164,19 +170,16 @@ def test_one_address_has_few_connections_and_a_member_gets_in_however_many_wait(
         hub.step(time.monotonic())
     turn(hub, until=lambda _: len(hub._strangers) == MOST_STRANGERS)
     assert all(sum(other.address == one.address for other in hub._strangers) <= 8 for one in hub._strangers)
-    spoke = Spoke(run, KEY, "a")
     now = time.monotonic()
     events: list[Event] = []
     while not joined_twice(events):  # long before the crowd is dropped for its silence
         assert time.monotonic() - now < 4.0
         events += [*hub.step(now), *spoke.step(time.monotonic())]
-    spoke.close()
     for one in crowd:
         one.close()
 
 
-def test_a_members_flood_is_handed_over_in_portions(run: Run, hub: Hub) -> None:
-    spoke = Spoke(run, KEY, "a")
+def test_a_members_flood_is_handed_over_in_portions(hub: Hub, spoke: Spoke) -> None:
     turn(hub, spoke, until=joined_twice)
     for number in range(5000):
         spoke.send(Ended(state=AgentState.STOPPED, left_behind=(number,)))
@@ -189,7 +192,6 @@ def test_a_members_flood_is_handed_over_in_portions(run: Run, hub: Hub) -> None:
     assert [event.message["left_behind"][0] for event in seen if isinstance(event, MessageReceived)] == list(
         range(5000)
     )
-    spoke.close()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EPROTO, errno.EHOSTUNREACH])
@@ -203,14 +205,12 @@ def test_a_connection_that_can_not_be_accepted_ends_nothing(hub: Hub, number: in
     hub._listener = listener
 
 
-def test_a_port_is_called_closed_when_it_refused_twice_a_second_apart(run: Run) -> None:
-    spoke = Spoke(run, KEY, "a")
+def test_a_port_is_called_closed_when_it_refused_twice_a_second_apart(run: Run, spoke: Spoke) -> None:
     assert [refusals(spoke, at) for at in (100.0, 100.5, 100.9, 101.1)] == [False, False, False, True]
     hub = Hub(run, KEY)
     hub.listen()
     assert not refusals(spoke, 101.5)
     assert spoke.reached
-    spoke.close()
     hub.close()
 
 
@@ -221,8 +221,7 @@ def refusals(spoke: Spoke, at: float) -> bool:
     return spoke.refused
 
 
-def test_the_leader_is_waited_for(run: Run) -> None:
-    spoke = Spoke(run, KEY, "a")
+def test_the_leader_is_waited_for(run: Run, spoke: Spoke) -> None:
     turn(spoke, until=lambda _: spoke.trouble == "ECONNREFUSED")
     assert not spoke.refused
     hub = Hub(run, KEY)
@@ -231,13 +230,11 @@ def test_the_leader_is_waited_for(run: Run) -> None:
     hub.close()
     (left,) = turn(spoke, until=lambda events: events)
     assert isinstance(left, LinkClosed) and left.broken
-    spoke.close()
 
 
-def test_a_member_says_which_side_is_older(run: Run) -> None:
+def test_a_member_says_which_side_is_older(run: Run, spoke: Spoke) -> None:
     words = f"is l40s-deploy 7.1.0, newer than this one ({__version__}): their link formats differ (2 and 1)"
     challenge = Challenge(format=2, nonce="n", release="7.1.0").as_json() | {"colour": "a later release's"}
-    spoke = Spoke(run, KEY, "a")
     with socket.create_server((run.leader.address, run.leader.port)) as leader:
         until(lambda: spoke.step(time.monotonic()) == [] and spoke.reached, 5.0, "a connection")
         connection, _ = leader.accept()
@@ -245,7 +242,6 @@ def test_a_member_says_which_side_is_older(run: Run) -> None:
             connection.sendall(json.dumps(challenge).encode() + b"\n")
             until(lambda: spoke.step(time.monotonic()) == [] and spoke.trouble, 5.0, "its words")
     assert (spoke.misfit, spoke.trouble) == (words, f"it {words}")
-    spoke.close()
 
 
 @pytest.mark.parametrize(("format", "joins"), [(FORMAT, True), (FORMAT + 1, False), (FORMAT - 1, False)])
