@@ -51,12 +51,6 @@ def test_waiting_ends_at_its_deadline() -> None:
     assert not wait_until(lambda: False, deadline_s=0.02)
 
 
-def test_we_ourselves_are_alive() -> None:
-    identity = Identity.of(os.getpid())
-    assert identity is not None
-    assert identity.alive
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace of one's own needs root")
 def test_pid_1_ends_though_a_shell_into_its_namespace_was_stopped_with_what_it_ran() -> None:
     """As after `lab break NODE freeze` under a `lab exec`."""

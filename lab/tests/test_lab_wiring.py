@@ -68,12 +68,6 @@ def test_a_file_that_is_no_wiring_is_refused(tmp_path: Path, text: str) -> None:
         wiring.load(str(file))
 
 
-def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yml"
-    file.write_text((wiring.BUILT_IN / "right.yml").read_text().replace("bus: 0x37", "bus: 0x38"))
-    assert wiring.parse(wiring.load(str(file)), str(file)).roots[2].bus == 0x38
-
-
 def test_right_and_wrong_differ_as_the_articles_tell() -> None:
     right, wrong = (wiring.parse(wiring.load(name), name) for name in ("right", "wrong"))
 

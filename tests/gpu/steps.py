@@ -503,12 +503,8 @@ def _under_load(stage: Stage, name: str, words: list[str], old: list[Any]) -> tu
         began = time.monotonic()
         done = stage.run(*words, timeout=stage.left_s - 15)
         took = time.monotonic() - began
-    figures: dict[str, Any] = {
-        "seconds": round(took, 1),
-        "requests": load.good + len(load.bad),
-        "failed": len(load.bad),
-    }
-    figures |= {"slowest_s": round(load.slowest_s, 1), "why": load.bad[:3]}
+    figures: dict[str, Any] = {"seconds": round(took, 1), "requests": load.good + len(load.bad)}
+    figures |= {"failed": len(load.bad), "slowest_s": round(load.slowest_s, 1), "why": load.bad[:3]}
     left = [one.pid for one in old if one.alive]
     if done.returncode or load.bad or left:
         stage.keep(words[0])
@@ -626,15 +622,7 @@ STEPS = (
     Step("one node", "tensor parallel over all GPUs of one node", one_node_of_all, one_node, 90, gpus=2),
     Step("graphs", "what graphs cost and bring", graphs.graphs, one_node, 330, alone=True),
     Step("torch.compile", "what it costs and brings", graphs.compiled, one_node, 150, alone=True),
-    Step(
-        "nettest slowed",
-        "NCCL on sockets, found by nettest",
-        measuring.nettest_slowed,
-        one_node,
-        60,
-        alone=True,
-        gpus=2,
-    ),
+    Step("nettest slowed", "NCCL on sockets, found so", measuring.nettest_slowed, one_node, 60, alone=True, gpus=2),
     Step(
         "nettest --verify", "data compared, and flipped", measuring.nettest_verified, one_node, 60, alone=True, gpus=2
     ),

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.gpu.measuring import SLOW, in_env
 from tests.gpu.stage import MODELS, Otherwise, Stage, engine_python, find_node_in, start, with_what_was_seen
 
 from l40s_lab.processes import wait_until
+from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import template
 from orchestrator.protocol.message import parsed
 from orchestrator.tuning.messages import TuneJob, TuneLine, TunersOrder
@@ -258,24 +260,10 @@ def _share(stage: Stage, quantisation: str = "fp8-block") -> str:
 
 def share(ranks: int) -> dict[str, int]:
     """Dimensions; what a layout cuts is a 32nd of DeepSeek-V3's for each rank, the rest is as it is there."""
-    return {
-        "hidden_size": 7168,
-        "intermediate_size": 18432 // PARTS * ranks,
-        "moe_intermediate_size": 2048 // PARTS * ranks,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 128 // PARTS * ranks,
-        "num_key_value_heads": 128 // PARTS * ranks,
-        "vocab_size": 129280,
-        "n_routed_experts": 256,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 8,
-        "first_k_dense_replace": 3,
-        "q_lora_rank": 1536,
-        "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-    }
+    whole = asdict(load_profile("DeepSeek-V3-0324").dimensions)
+    cut = ("intermediate_size", "moe_intermediate_size", "num_attention_heads", "num_key_value_heads")
+    sizes = {name: whole[name] // PARTS * ranks if name in cut else whole[name] for name in checkpoint.DIMENSIONS}
+    return {**sizes, "num_hidden_layers": 4}
 
 
 def _read(stage: Stage, line: str) -> int:

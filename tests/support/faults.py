@@ -98,10 +98,6 @@ def _roce_v1_only(node: HealthyNode) -> None:
         node.files[f"{node.port('mlx5_1')}/gid_attrs/types/{index}"] = "IB/RoCE v1\n"
 
 
-def _address_without_gid(node: HealthyNode) -> None:
-    node.lose_gids("mlx5_1")
-
-
 def _no_port_left(node: HealthyNode) -> None:
     for device in ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"):
         node.set_port(device, state="1: DOWN", phys_state="2: Polling")
@@ -130,8 +126,7 @@ def _card_without_driver(node: HealthyNode) -> None:
 
 
 def _card_gone(node: HealthyNode) -> None:
-    for device in ("mlx5_2", "mlx5_3"):
-        node.remove(node.port(device).removesuffix("/ports/1"))
+    _card_without_driver(node)
     for index in (0, 1):
         node.remove(f"/sys/class/net/ens3f{index}np{index}")
         node.machine.addresses.pop(f"ens3f{index}np{index}")
@@ -166,18 +161,10 @@ def _rails_in_one_subnet(node: HealthyNode) -> None:
         node.files[f"{node.port('mlx5_1')}/gids/{index}"] = "0000:0000:0000:0000:0000:ffff:0a01:0071\n"
 
 
-def _infiniband_port(node: HealthyNode) -> None:
-    node.set_port("mlx5_1", link_layer="InfiniBand")
-
-
 def _iommu(node: HealthyNode) -> None:
     for path in node.files:
         if path.startswith("/sys/kernel/iommu_groups/"):
             node.files[path] = "DMA-FQ\n"
-
-
-def _no_peermem(node: HealthyNode) -> None:
-    node.remove("/sys/module/nvidia_peermem")
 
 
 def _driver_unread(node: HealthyNode) -> None:
@@ -342,9 +329,11 @@ FAULTS = (
     Fault("all RDMA ports without a link", _no_port_left, "TRAFFIC-ON-TCP", SLOW, ("bond0",), ("RDMA-PORT-DOWN",)),
     Fault("second port of the main card without a link", _spare_port_down, "RDMA-PORT-DOWN", NOTE, ("mlx5_5",)),
     Fault("port without an address", _port_without_address, "RDMA-PORT-UNCONFIGURED", SLOW, ("mlx5_1", "ens2f1np1")),
-    Fault("address without a GID", _address_without_gid, "RDMA-PORT-UNCONFIGURED", SLOW, ("mlx5_1", "ens2f1np1")),
+    Fault("address without a GID", _set(lambda n: n.lose_gids("mlx5_1")), "RDMA-PORT-UNCONFIGURED", SLOW,
+          ("mlx5_1", "ens2f1np1")),
     Fault("RoCE v1 only", _roce_v1_only, "RDMA-PORT-UNCONFIGURED", SLOW, ("mlx5_1", "ens2f1np1")),
-    Fault("port set to InfiniBand", _infiniband_port, "RAIL-LINK-LAYER", SLOW, ("mlx5_1",)),
+    Fault("port set to InfiniBand", _set(lambda n: n.set_port("mlx5_1", link_layer="InfiniBand")), "RAIL-LINK-LAYER",
+          SLOW, ("mlx5_1",)),
     Fault("two cables swapped", _addresses_swapped, "RAIL-CROSSED", SLOW,
           ("mlx5_0", "ens2f0np0", "mlx5_2", "ens3f0np0")),
     Fault("RDMA devices with a different name order", _names_swapped, "RDMA-NAMES-DIFFER", SLOW,
@@ -378,7 +367,7 @@ FAULTS = (
     Fault("slave of the bond in another aggregator",
           _set(lambda n: n.machine.write(f"{n.interface('ens9f1np1')}/bonding_slave", {"ad_aggregator_id": 2})),
           "BOND-SHORT", SLOW, ("bond0", "ens9f1np1")),
-    Fault("GPUDirect RDMA missing", _no_peermem, "GDR-MISSING", SLOW),
+    Fault("GPUDirect RDMA missing", _set(lambda n: n.remove("/sys/module/nvidia_peermem")), "GDR-MISSING", SLOW),
     Fault("driver's kind unreadable", _driver_unread, "GDR-MISSING", UNKNOWN),
     Fault("ACS redirects above a GPU",
           _set(lambda n: n.config("0000:99:04.0", kind=6, bus=0x9B, acs=0x5D)), "ACS-REDIRECT", SLOW,

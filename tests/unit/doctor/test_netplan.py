@@ -12,11 +12,11 @@ import pytest
 import yaml
 from tests.support import preloaded
 from tests.support.faults import (
-    _infiniband_port,
     _port_down,
     _port_without_address,
     _rails_in_one_subnet,
     _spare_port_down,
+    fault,
 )
 from tests.support.healthy_cluster import Change, HealthyNode, cluster_of, cluster_with, healthy_nodes
 
@@ -88,7 +88,7 @@ def _strict(node: HealthyNode) -> None:
         (_rails_in_one_subnet, SYSCTL_FILE, APART),
         (_spare_port_down, BOND_FILE, {"bond0": (["10.0.0.13/24"], 9000)}),
         (_port_down, "", {}),  # it has all that a file could give it
-        (_infiniband_port, "", {}),
+        (fault("port set to InfiniBand").breaks, "", {}),
     ],
 )  # fmt: skip
 def test_a_node_gets_what_it_lacks_and_keeps_what_it_has(breaks: Change, path: str, wanted: Any) -> None:

@@ -14,23 +14,11 @@ OLD = dialect("sglang-0.4.4").engine("0.4.4.post1").flags()
 NEW = dialect("sglang-0.5").engine("0.5.23").flags()
 FAMILIES = [(one, version) for one in dialects().values() for version in one.versions]
 EVERY = {version: one.engine(version).flags() for one, version in FAMILIES}
-SGLANG = pytest.mark.parametrize("flags", [EVERY[version] for one, version in FAMILIES if one.product == "SGLang"])
 BOTH = pytest.mark.parametrize("flags", EVERY.values(), ids=EVERY)
 
 
 def words(text: str, flags: KnownFlags = NEW) -> tuple[Option, ...]:
     return flags.given(text.split(), where="command line")
-
-
-@SGLANG
-@pytest.mark.parametrize(
-    "flag",
-    ["--model-path", "--tp-size", "--tensor-parallel-size", "--dist-init-addr", "--nnodes", "--node-rank", "--host",
-     "--port", "--trust-remote-code", "--enable-torch-compile", "--torch-compile-max-bs", "--quantization",
-     "--disable-cuda-graph", "--mem-fraction-static", "--dist-timeout", "--watchdog-timeout"],
-)  # fmt: skip
-def test_every_version_knows_the_flags_that_a_launch_needs(flags: KnownFlags, flag: str) -> None:
-    assert flag in flags
 
 
 @pytest.mark.parametrize("flag", ["--cuda-graph-max-bs", "--enable-ep-moe", "--disable-mla", "--stream-output"])

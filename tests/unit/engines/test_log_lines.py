@@ -54,14 +54,6 @@ def test_other_lines_mark_none(name: str, line: str) -> None:
     assert not [phase for phase, pattern in phases(name).items() if re.search(pattern, line)]
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_the_weights_bar_counts_shards(name: str) -> None:
-    bar = "Loading safetensors checkpoint shards:  25% Completed | 41/163 [00:20<01:00,  2.01it/s]"
-    found = re.search(phases(name)["weights"], bar)
-    assert found is not None
-    assert (found["step"], found["of"]) == ("41", "163")
-
-
 @pytest.mark.parametrize(("wanted", "line"), CAUSES)
 def test_a_line_is_taken_for_its_cause(wanted: str, line: str) -> None:
     assert next((cause.id for cause in COMMON if re.search(cause.pattern, line)), None) == wanted

@@ -63,7 +63,6 @@ def test_every_flag_that_is_written_or_reserved_is_the_versions_own(version: str
         for option in engine(version).options(intent):
             flags.given([option.flag, *option.values], where=version)
     assert {flag for flag in engine(version).ours if flag not in flags} == set()
-    assert {flag for flag, _ in engine(version).renamed if flag in flags} == set()
 
 
 def test_its_own_client_is_not_started() -> None:
@@ -190,52 +189,6 @@ def test_a_part_of_the_whole_gpu(version: str) -> None:
     assert divided() == (float(GATHERED[version]["memory_utilization"]), True, 2, False)
     assert divided(gpu_memory_utilization="0.8", kv_cache_dtype="fp8") == (0.8, True, 1, False)
     assert divided(speculative_config="{}")[3]
-
-
-LOGS = Path(__file__).parent / "logs/vllm-0.32.0-cpu"
-"""The real 0.32.0 on CPU, `worker-killed` two nodes with one rank each, the others one node; paths shortened, warnings
-of packages and routes left out."""
-
-
-def watched(name: str) -> tuple[LogWatch, list[str]]:
-    """The watch after all lines of a log, and the phases that it went through."""
-    watch, phases = LogWatch.of(engine("0.32.0").watch()), []
-    watch.begin(0.0)
-    for line in (LOGS / name).read_text("utf-8").splitlines():
-        watch.feed(line, 0.0)
-        if watch.phase.name not in phases:
-            phases.append(watch.phase.name)
-    return watch, phases
-
-
-@pytest.mark.parametrize(
-    ("name", "phases"),
-    [
-        ("worker-killed.leader.log", ["rendezvous", "nccl", "weights", "kv-cache", "warm-up", "ready"]),
-        ("worker-killed.worker.log", ["rendezvous", "nccl", "weights", "kv-cache"]),
-    ],
-)
-def test_the_phases_of_a_real_life(name: str, phases: list[str]) -> None:
-    _, seen = watched(name)
-    assert seen == phases
-
-
-@pytest.mark.parametrize(
-    ("name", "cause"),
-    [
-        ("worker-killed.leader.log", None),  # it notices nothing, and /health stays 200
-        ("worker-killed.worker.log", ("CHILD-FAILED", True)),
-        ("core-killed.log", ("CHILD-FAILED", True)),
-        ("flag-unknown.log", ("FLAG-REFUSED", False)),
-        ("flag-refused.log", ("FLAG-REFUSED", False)),  # a length that the model does not have
-        ("flag-value.log", ("FLAG-REFUSED", False)),
-        ("port-taken.log", ("PORT-IN-USE", False)),
-        ("file-cut.log", ("SHARD-CORRUPT", False)),
-    ],
-)
-def test_what_a_real_log_says_of_a_failure(name: str, cause: tuple[str, bool] | None) -> None:
-    found = watched(name)[0].suspect(0.0)
-    assert (found and (found.id, found.secondary)) == cause
 
 
 def test_whose_exception_it_is_where_every_line_of_a_traceback_is_marked() -> None:

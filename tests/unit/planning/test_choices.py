@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import gang, node, rdma_port, topologies, topology
 
-from orchestrator.model.errors import FindingsError, InputError, NodeError
+from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RAILS, Area, Interface, NotRead, RdmaPort, Topology
 from orchestrator.planning.choices import (
@@ -33,18 +33,6 @@ def only(spec: GangSpec, facts: dict[str, Topology]) -> TcpChoice:
 def chosen_ports(spec: GangSpec, facts: Mapping[str, Topology]) -> dict[str, RdmaChoice]:
     tcp = tcp_choices(spec, facts)
     return {one.name: rdma_choice(Machine(one, facts[one.name]), tcp[one.name]) for one in spec.nodes}
-
-
-def test_the_only_bond_in_the_shared_network() -> None:
-    choices = tcp_choices(gang(), topologies(gang()))
-    assert [choice.address for choice in choices.values()] == [f"10.0.0.{number}" for number in range(11, 15)]
-    assert choices["node0"].interface == "bond0"
-    assert choices["node0"].reason.startswith("bond0 is a bond in 10.0.0.0/24, which all 4 nodes share")
-
-
-def test_names_may_differ_from_node_to_node() -> None:
-    facts = topologies(gang()) | {"node2": topology("node2", 2, bond="team7")}
-    assert [choice.interface for choice in tcp_choices(gang(), facts).values()] == ["bond0", "bond0", "team7", "bond0"]
 
 
 def test_an_rdma_ports_own_interface_is_not_taken_while_there_is_another() -> None:
@@ -128,13 +116,6 @@ def test_without_facts_the_inventory_s_addresses_serve() -> None:
     assert only(gang(1, address="10.0.0.99"), {}).address == "10.0.0.99"
     with pytest.raises(InputError, match="is IPv6"):
         only(gang(1, address="fd00::11"), {})
-
-
-def test_rdma_ports_are_those_under_the_gpus_switches() -> None:
-    choice = rdma_choice(Machine(node(), topology()), BOND)
-    assert [port.name for port in choice.ports] == ["mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"]
-    assert choice.gid.index == 3
-    assert "4 of 6" in choice.reason
 
 
 def test_ports_are_ordered_as_people_count() -> None:
@@ -284,17 +265,6 @@ def test_the_transport_that_is_asked_for_and_possible(transport: str, broken: bo
     decision = decide(spec, chosen_ports(spec, facts))
     assert decision.transport.value == kind
     assert [finding.id for finding in decision.findings] == (["TRANSPORT-TCP"] if kind == "tcp" else [])
-
-
-def test_rdma_that_is_demanded_and_not_there_stops() -> None:
-    spec = gang(transport="rdma")
-    facts = topologies(spec)
-    facts["node2"] = replace(facts["node2"], rdma=tuple(map(without_rdma, facts["node2"].rdma)))
-    chosen = chosen_ports(spec, facts)
-    with pytest.raises(FindingsError) as caught:
-        decide(spec, chosen)
-    assert caught.value.where == "node node2"
-    assert "mlx5_0:1 DOWN" in caught.value.what
 
 
 def test_one_node_needs_no_transport() -> None:

@@ -52,13 +52,12 @@ def test_a_difference_is_a_finding_with_prompt_and_both_texts(monkeypatch: pytes
     assert finding.evidence == ("code: from token 3 on 'return x' is now 'return y'",)
 
 
-def test_the_accepted_answers_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_difference_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     one = asked(monkeypatch, checked(GoldenVerdict.SAME, RIGHT))
     assert isinstance(one, Golden) and one.finding is None
-
-
-def test_without_accepted_answers_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(monkeypatch, checked(GoldenVerdict.NONE)) is None
+    assert asked(monkeypatch, checked(GoldenVerdict.NONE)) is None, "nothing was accepted"
+    error = NodeError("no answer", where="node0", fix="look")
+    assert asked(monkeypatch, error) is error
 
 
 def test_what_was_left_out_is_said_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,11 +69,6 @@ def test_what_was_left_out_is_said_with_the_reason(capsys: pytest.CaptureFixture
     eleven = said("long-context")
     assert "gang0: 11 of 12 answers accepted for" in eleven
     assert "long-context: left out, it was longer than the engine's context" in eleven
-
-
-def test_an_engine_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = NodeError("no answer", where="node0", fix="look")
-    assert asked(monkeypatch, error) is error
 
 
 def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from l40s_lab.node.models import config
 from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import Library
-from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.per_node import PerNode
@@ -34,7 +33,6 @@ from orchestrator.planning.steps.plan import (
     StackChoice,
     chosen_stack,
     host_facts,
-    launch_scripts,
     make_plan,
     read_request,
     write_plan,
@@ -85,15 +83,6 @@ def test_gpus_that_are_no_l40s_decide_about_the_stack(looked: list[str], monkeyp
     assert (planned.stack.name, planned.why, len(looked)) == ("sglang-0.5.23", "why", 8)
 
 
-def test_every_node_gets_a_script_that_execs_its_command(looked: list[str]) -> None:
-    plan = make_plan(INVENTORY, PlanRequest(model=FINE.name, stack="sglang-0.5.23"), NO_FLEET).plan
-    scripts = launch_scripts(plan)
-    assert sorted(scripts) == sorted(looked)
-    for rank, name in enumerate(("node0", "node1", "node2", "node3")):
-        assert scripts[name].startswith("#!/bin/sh\n")
-        assert f"    --node-rank {rank} \\\n" in scripts[name]
-
-
 def test_a_node_that_can_not_be_read_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     failures: dict[str, DeployError] = {"node2": Unreachable("no answer", where="node2", fix="look")}
     monkeypatch.setattr(workflow, "look", lambda *_: PerNode({}, failures))
@@ -110,14 +99,6 @@ def test_wrong_names_are_told_before_anybody_is_looked_at(monkeypatch: pytest.Mo
     ):
         with pytest.raises(InputError):
             make_plan(INVENTORY, request, NO_FLEET)
-
-
-def test_gangs_keep_the_inventorys_order_and_a_wrong_one_brings_the_right_ones() -> None:
-    assert [each.name for each in chosen_gangs(INVENTORY, ("gang1", "gang0"))] == ["gang0", "gang1"]
-    assert chosen_gangs(INVENTORY, ()) == INVENTORY.gangs
-    with pytest.raises(InputError) as caught:
-        chosen_gangs(INVENTORY, ("gng1",))
-    assert caught.value.fix == "did you mean gang1 or gang0? known: gang0, gang1"
 
 
 @pytest.mark.parametrize(
@@ -307,12 +288,6 @@ def test_files_that_are_no_plans(tmp_path: Path, text: str, says: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="can't be read"):
         read_request(tmp_path / "plan.json")
-
-
-def test_the_document_is_the_plans_own(file: Path) -> None:
-    document = json.loads(file.read_text())
-    assert {"format", "plan_id", "facts_digest", "nodes", "request"} <= set(document)
-    assert [path.name for path in file.parent.iterdir()] == ["plan.json"]
 
 
 def test_a_compose_file_says_what_the_plan_says() -> None:
