@@ -102,9 +102,8 @@ def compose_file(node: NodePlan, gang: GangPlan, stack: Stack, template: str) ->
         if name not in _OF_THE_HOST
     ]
     caches = dict(node.env).get("XDG_CACHE_HOME", node.working_dir)
-    rdma = node.network.rdma
     return _compiled(template).render(
-        node=node, gang=gang, stack=stack, env=env, command=words, caches=caches, rdma=rdma
+        node=node, gang=gang, stack=stack, env=env, command=words, caches=caches, rdma=node.network.rdma
     )
 
 

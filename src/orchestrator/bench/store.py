@@ -25,8 +25,7 @@ def new_id(gang: str, at: float) -> str:
     """A name that is not taken yet: when (UTC), and whose."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", gang)[:60]
     name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at)) + f"-{plain}"
-    names = chain([name], (f"{name}-{number}" for number in count(2)))
-    return next(one for one in names if not bench_file(one).exists())
+    return next(one for one in chain([name], (f"{name}-{n}" for n in count(2))) if not bench_file(one).exists())
 
 
 def bench_file(name: str) -> Path:

@@ -229,8 +229,7 @@ def flaw(result: BenchResult, load: Load) -> str:
         return f"{result.completed} of {load.prompts} requests were answered" + (f": {error[:200]}" if error else "")
     if result.output_tokens != load.prompts * load.output:
         return f"{result.output_tokens} tokens were returned, {load.prompts * load.output} requested"
-    empty = sum(not text for text in result.texts or ())
-    if empty:
+    if empty := sum(not text for text in result.texts or ()):
         return f"{empty} of {load.prompts} answers are empty"
     if result.text_tokens is not None and result.text_tokens < load.prompts:
         return f"the {load.prompts} answers contain only {result.text_tokens} tokens of text: some are empty"

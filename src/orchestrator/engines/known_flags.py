@@ -122,8 +122,7 @@ class KnownFlags:
         if spelling in self.renamed:
             return self.renamed[spelling]
         longer = [known for known in self.by_spelling if known.startswith(spelling)]
-        near = longer or get_close_matches(spelling, self.by_spelling, n=3, cutoff=0.6)
-        if near:
+        if near := longer or get_close_matches(spelling, self.by_spelling, n=3, cutoff=0.6):
             return "did you mean " + ", ".join(sorted(near)[:5]) + "? (full names only)"
         command = "vllm serve --help=all" if self.product == "vLLM" else "python3 -m sglang.launch_server --help"
         return f"see `{command}` of {self.product} {self.version}"

@@ -124,8 +124,7 @@ def _differences(
             fix="set NCCL_DEBUG to INFO, and include INIT and NET in NCCL_DEBUG_SUBSYS",
         )
         return
-    wrong = [network for network in seen.networks if _TCP.search(network)]
-    if wrong:
+    if wrong := [network for network in seen.networks if _TCP.search(network)]:
         yield Finding(
             id="TRANSPORT-NOT-RDMA",
             severity=tcp_severity(layout),
@@ -137,8 +136,7 @@ def _differences(
         )
         return
     wanted = [name if ":" in name else f"{name}:1" for name in planned.ports]
-    missing = [port for port in wanted if port not in seen.devices]
-    if missing:
+    if missing := [port for port in wanted if port not in seen.devices]:
         yield Finding(
             id="TRANSPORT-DEVICE-UNUSED",
             severity=Severity.SLOW,

@@ -64,8 +64,7 @@ def since(*steps: tuple[str, T]) -> Callable[[str], T]:
 
 def order(version: str) -> tuple[int, ...]:
     """0.4.4.post1 as (0, 4, 4, 1): release, then post-release; what follows a `+` or `-` counts for nothing."""
-    plain = re.split(r"[+-]", version, maxsplit=1)[0]
-    numbers = [int(number) for number in re.findall(r"\d+", plain)]
+    numbers = [int(number) for number in re.findall(r"\d+", re.split(r"[+-]", version, maxsplit=1)[0])]
     return tuple((numbers + [0] * 4)[:4])
 
 
@@ -104,8 +103,7 @@ def load_paths() -> tuple[str, ...]:
 
 def first_with(variable: str) -> str:
     """The default engine's oldest listed version that has an environment variable of this meaning; '' for none."""
-    families = (one for one in dialects().values() if one.product == DEFAULT)
-    listed = [(one, version) for one in families for version in one.versions]
+    listed = ((one, version) for one in dialects().values() if one.product == DEFAULT for version in one.versions)
     return next((version for one, version in listed if variable in one.engine(version).variables), "")
 
 

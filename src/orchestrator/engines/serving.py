@@ -77,10 +77,9 @@ class Worker:
 def workers(body: str) -> tuple[Worker, ...]:
     """Out of the answer to GET /workers; raises ValueError where it is none."""
     try:
-        raw = json.loads(body)["workers"]
         return tuple(
             Worker(str(one["id"]), str(one["url"]).rstrip("/"), bool(one["is_healthy"]), int(one.get("load") or 0))
-            for one in raw
+            for one in json.loads(body)["workers"]
         )
     except (KeyError, TypeError, OverflowError, RecursionError) as wrong:
         raise ValueError(f"the router's list of workers can't be read: {wrong!r}") from None
@@ -89,8 +88,7 @@ def workers(body: str) -> tuple[Worker, ...]:
 def running_requests(body: str) -> int | None:
     """Requests that an engine has, out of its answer to /v1/loads (0.5) or /metrics; None where that is neither."""
     try:
-        loads = json.loads(body)["loads"]
-        return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
+        return sum(int(one["num_running_reqs"]) + int(one["num_waiting_reqs"]) for one in json.loads(body)["loads"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         found = serving(body)
         return found.running + found.queued if found else None

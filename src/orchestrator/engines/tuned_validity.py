@@ -215,8 +215,7 @@ class Holding:
 
 def judged(wanted: Wanted, lookup: Lookup, held: Holdings) -> Holding:
     """What becomes of one wanted file on one node."""
-    if wanted.kernel == "moe" and lookup.by_triton and wanted.folder.rpartition("/")[0] in held.absent:
-        missing = wanted.folder.rpartition("/")[0]
+    if wanted.kernel == "moe" and lookup.by_triton and (missing := wanted.folder.rpartition("/")[0]) in held.absent:
         return Holding(
             state=State.FAILS,
             flaws=(Flaw(Severity.STOP, f"{missing} does not exist, but the engine reads it: FileNotFoundError"),),

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 from typing import Any
 
 from orchestrator.protocol.message import Message
@@ -147,9 +148,7 @@ def overall(compared: Sequence[AnswerComparison]) -> GoldenVerdict:
 
 def _shared(one: Answer, other: Answer) -> int:
     """How many tokens both begin with."""
-    pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
-    shorter = min(len(one.tokens), len(other.tokens))
-    return next((place for place, (mine, theirs) in pairs if mine != theirs), shorter)
+    return len(list(takewhile(lambda both: both[0] == both[1], zip(one.tokens, other.tokens, strict=False))))
 
 
 def _tolerated(accepted: PromptBaseline, position: int) -> str:

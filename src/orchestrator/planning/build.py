@@ -89,8 +89,13 @@ def _stack_notes(stack: Stack) -> Iterator[Finding]:
     if found := unlisted(stack):
         yield found
     if stack.tested:
-        title = f"stack {stack.name}: {stack.tested}"
-        yield Finding(id="STACK-TESTED", severity=Severity.NOTE, node="", title=title, evidence=(stack.source,))
+        yield Finding(
+            id="STACK-TESTED",
+            severity=Severity.NOTE,
+            node="",
+            title=f"stack {stack.name}: {stack.tested}",
+            evidence=(stack.source,),
+        )
 
 
 def _plan_gang(

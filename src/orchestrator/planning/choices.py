@@ -180,9 +180,11 @@ def rdma_choice(machine: Machine, tcp: TcpChoice, met: Mapping[str, int] = Mappi
     if not chosen:
         return RdmaChoice((), _why_none(topology, tcp), unread)
     ports = tuple(rail.port for rail in chosen)
-    reason = "the ACTIVE RDMA ports (none is under a GPU's switch)"
-    if chosen[0].near:
-        reason = f"the ACTIVE RDMA ports under the GPUs' switches, {len(ports)} of {len(topology.rdma)}"
+    reason = (
+        f"the ACTIVE RDMA ports under the GPUs' switches, {len(ports)} of {len(topology.rdma)}"
+        if chosen[0].near
+        else "the ACTIVE RDMA ports (none is under a GPU's switch)"
+    )
     gid = _gid(machine, ports, met)
     reach = "" if gid.index is not None else address_range(ports, topology, met)
     return RdmaChoice(ports, reason, unread, gid, reach)
@@ -246,8 +248,9 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
     if wanted == "tcp":
         return TransportDecision(Transport.TCP, "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
     if unread_ports := [(name, choice.unread) for name, choice in rdma.items() if choice.unread]:
-        unknown = "which of its RDMA ports can be used"
-        raise not_read(*unread_ports[0], unknown, "set l40s_ib_hca, or `l40s_transport: tcp`")
+        raise not_read(
+            *unread_ports[0], "which of its RDMA ports can be used", "set l40s_ib_hca, or `l40s_transport: tcp`"
+        )
     return _with_ports(gang, rdma, layout)
 
 
@@ -344,8 +347,11 @@ def data_network(topologies: Mapping[str, Topology], interface: str = "") -> Dat
         found = tuple(ways for ways in found if any(way.interface.name == interface for way in ways.values()))
     if not found:
         wanted = f"no network on {interface}" if interface else "no IPv4 network"
-        what = f"{wanted} is shared by {', '.join(topologies)}"
-        raise InputError(what, where="network", fix="list every node's interfaces with `l40s-deploy discover`")
+        raise InputError(
+            f"{wanted} is shared by {', '.join(topologies)}",
+            where="network",
+            fix="list every node's interfaces with `l40s-deploy discover`",
+        )
     best = min(found, key=_rank)
     slowest = min(way.interface.speed_mbps for way in best.values())
     names = sorted({way.interface.name for way in best.values()})

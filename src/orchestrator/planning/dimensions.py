@@ -83,8 +83,7 @@ def _most(name: str) -> int:
 
 
 def _number(config: Mapping[str, Any], names: tuple[str, ...], most: int) -> int:
-    found = (config.get(name) for name in names)
-    return next((number for number in found if type(number) is int and 0 <= number <= most), 0)
+    return next((number for name in names if type(number := config.get(name)) is int and 0 <= number <= most), 0)
 
 
 _MOST_NAMED = 4
@@ -97,7 +96,8 @@ def check_checkpoint(
     wrong = disagreements(profile, config)
     if not wrong:
         return
-    fits = _most_like(profile.name, [other.name for other in others if not disagreements(other, config)])
+    agreeing = (other.name for other in others if not disagreements(other, config))
+    fits = max(agreeing, key=lambda name: SequenceMatcher(None, profile.name, name).ratio(), default="")
     more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
     found = f"it matches the profile {fits} (use `--model {fits}`); otherwise " if fits else ""
     raise InputError(
@@ -105,10 +105,6 @@ def check_checkpoint(
         where=f"{node.name}: {model_path(node, profile)}/config.json",
         fix=f"{found}copy the right checkpoint there, or correct the profile",
     )
-
-
-def _most_like(name: str, others: list[str]) -> str:
-    return max(others, key=lambda other: SequenceMatcher(None, name, other).ratio(), default="")
 
 
 def disagreements(profile: ModelProfile, config: Mapping[str, Any]) -> tuple[str, ...]:

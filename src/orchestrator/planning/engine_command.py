@@ -108,11 +108,9 @@ def inside(stack: Stack, settings: Iterable[Setting]) -> tuple[Setting, ...]:
     """The environment as the engine sees it."""
     if stack.install == "venv":
         return tuple(settings)
-    all_settings = tuple(settings)
-    caches = next(setting.value for setting in all_settings if setting.name == "XDG_CACHE_HOME")
-    home = Setting("HOME", caches, "a directory in the container that the engine's user can write to")
-    kept = (home if setting.name == "HOME" else setting for setting in all_settings)
-    return tuple(setting for setting in kept if setting.name not in OF_THE_HOST)
+    kept = {setting.name: setting for setting in settings if setting.name not in OF_THE_HOST}
+    why = "a directory in the container that the engine's user can write to"
+    return tuple({**kept, "HOME": Setting("HOME", kept["XDG_CACHE_HOME"].value, why)}.values())
 
 
 def container(

@@ -60,9 +60,8 @@ def off_the_rails(request: StagingRequest, machine: Machine) -> bool:
     """Whether the staged plan has this node's traffic travel over RDMA alone, and none of its ports can carry that now,
     while the inventory leaves it to a plan to do without (l40s_transport auto, no l40s_ib_hca)."""
     was, spec = request.network, machine.spec
-    if not (was.rdma and was.hca) or {"transport", "hca"} & set_by_hand(spec):
-        return False
-    if spec.transport != "auto" or spec.overrides.ib_hca or machine.topology.lacks(*RAILS):
+    wanted = spec.transport != "auto" or spec.overrides.ib_hca or {"transport", "hca"} & set_by_hand(spec)
+    if wanted or not (was.rdma and was.hca) or machine.topology.lacks(*RAILS):
         return False
     return not rdma_choice(machine, _side(was, machine)).ports
 
@@ -85,8 +84,7 @@ def _rdma(was: NodeNetwork, machine: Machine, side: TcpChoice, met: Mapping[str,
         return
     hca = exactly(port.name for port in choice.ports)
     if not machine.spec.overrides.ib_hca:
-        fewer = hca.count(",") < was.hca.count(",")
-        cost = f" (with fewer ports, {price(Traffic.HALF_THE_PORTS)})" if fewer else ""
+        cost = f" (with fewer ports, {price(Traffic.HALF_THE_PORTS)})" if hca.count(",") < was.hca.count(",") else ""
         yield "hca", hca, f"RDMA ports {was.hca[1:]} -> {hca[1:]}{cost}"
     if any(port.link_layer != "InfiniBand" for port in choice.ports):
         before, now = was.gid_index, choice.gid.index

@@ -88,8 +88,7 @@ def _stop(name: str, title: str, *, effect: str = "", fix: str = "") -> Finding:
 
 def _impossible(facts: Mapping[str, Any]) -> Iterator[Finding]:
     for name, most in impossible(facts["config"]):
-        title = f"config.json: {name} is not a number from 0 to {most}"
-        yield _stop("CONFIG-BROKEN", title, fix="download it again")
+        yield _stop("CONFIG-BROKEN", f"config.json: {name} is not a number from 0 to {most}", fix="download it again")
 
 
 def _quantisation(facts: Mapping[str, Any]) -> Iterator[Finding]:
@@ -101,8 +100,10 @@ def _quantisation(facts: Mapping[str, Any]) -> Iterator[Finding]:
     if block is not None and facts["block"] is None:
         yield _stop("BLOCK-BROKEN", f"config.json: weight_block_size is {block!r}, wanted two positive numbers")
     if facts["block"] and scheme != "dynamic":
-        title = f"config.json: activation_scheme is {scheme!r}; block-wise FP8 is served with 'dynamic' only"
-        yield _stop("ACTIVATION-SCHEME", title)
+        yield _stop(
+            "ACTIVATION-SCHEME",
+            f"config.json: activation_scheme is {scheme!r}; block-wise FP8 is served with 'dynamic' only",
+        )
 
 
 _UNINITIALISED = "the engine starts with uninitialised memory for "
@@ -125,8 +126,11 @@ def _missing_layers(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Find
 def _missing_experts(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Finding]:
     for layer, count in facts["experts"].items():
         if count < size.n_routed_experts:
-            title = f"layer {layer} has {count} of {size.n_routed_experts} experts"
-            yield _stop("EXPERT-MISSING", title, effect=f"{_UNINITIALISED}the others")
+            yield _stop(
+                "EXPERT-MISSING",
+                f"layer {layer} has {count} of {size.n_routed_experts} experts",
+                effect=f"{_UNINITIALISED}the others",
+            )
 
 
 _NEEDED = (
@@ -155,9 +159,8 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> tu
     where = f"{judgement.facts['path']}/config.json"
     for key, most in impossible(judgement.facts["config"]):
         raise InputError(f"{key} is not a number from 0 to {most}", where=where, fix="download config.json again")
-    missing = [key for key in _NEEDED if not getattr(judgement.dimensions, key)]
-    if missing or not judgement.architecture:
-        lacking = ["architectures"] * (not judgement.architecture) + missing
+    unnamed = [] if judgement.architecture else ["architectures"]
+    if lacking := [*unnamed, *(key for key in _NEEDED if not getattr(judgement.dimensions, key))]:
         raise InputError(
             f"it does not contain {', '.join(lacking)}", where=where, fix="complete it from the model's own page"
         )

@@ -153,8 +153,7 @@ def _instead(
     ways = []
     if finer := _finer_block(profile, plain.tensor_parallel):
         ways.append(f"re-block to {finer} (`checkpoint reblock`) for {plain}")
-    works = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=ABILITIES)
-    fitting = [layout for layout in works if fits(layout)]
+    fitting = [*filter(fits, working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=ABILITIES))]
     ways += [str(plain)] * (plain in fitting)
     others = [f"{layout} (--layout {short(layout)})" for layout in fitting if layout != plain]
     if others:
@@ -201,8 +200,7 @@ def _obstacles(profile: ModelProfile, tensor: int, expert: int, attention: int) 
     together = tensor // attention
     if dims.num_attention_heads % together:
         yield f"{dims.num_attention_heads} attention heads are not divisible by {together}"
-    mla = dims.kv_lora_rank > 0
-    if not mla and max(dims.num_key_value_heads, together) % min(dims.num_key_value_heads, together):
+    if not dims.kv_lora_rank and max(dims.num_key_value_heads, together) % min(dims.num_key_value_heads, together):
         yield f"{dims.num_key_value_heads} key-value heads do not spread evenly over {together} ranks"
     feed_forward = {DENSE: tensor, MOE: tensor}
     if expert > 1:
@@ -334,12 +332,8 @@ def _at(profile: ModelProfile, degrees: NamedLayout | Layout) -> ModelProfile:
 def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
     """The first layout that the profile names for exactly so many GPUs, '' for none: what a replica takes where nobody
     asked for another."""
-    fitting = (
-        each.name
-        for each in profile.layouts
-        if each.tensor_parallel * each.pipeline_parallel == gpus and stack.engine_version.startswith(each.versions)
-    )
-    return next(fitting, "")
+    listed = (one for one in profile.layouts if stack.engine_version.startswith(one.versions))
+    return next((one.name for one in listed if one.tensor_parallel * one.pipeline_parallel == gpus), "")
 
 
 def name_of(profile: ModelProfile, layout: Layout) -> str:

@@ -126,8 +126,11 @@ def speeds(
     }
     over_tcp = network.traffic is Traffic.TCP and layout.nnodes > 1 and not layout.inside_nodes
     error = max(leave_one_out(Traffic.TCP if over_tcp else Traffic.RAILS).values())
-    found = {batch: batch / seconds for batch, seconds in steps.items()}
-    return Speeds(tokens_per_s=found, basis=_basis(layout, network, bandwidth, error, over_tcp), error=error)
+    return Speeds(
+        tokens_per_s={batch: batch / seconds for batch, seconds in steps.items()},
+        basis=_basis(layout, network, bandwidth, error, over_tcp),
+        error=error,
+    )
 
 
 def _basis(layout: Layout, network: Network, bandwidth: int, error: float, over_tcp: bool) -> str:
@@ -294,8 +297,7 @@ def bytes_a_token(dimensions: Dimensions, layout: Layout, *, whole_reduces: int 
     whole = whole_reduces if layout.attention_data_parallel > 1 else REDUCES_A_LAYER
     total = whole * _reduce(tensor, layout.gpus_per_node)
     total += (REDUCES_A_LAYER - whole) * _reduce(tensor // layout.attention_data_parallel, layout.gpus_per_node)
-    total *= dimensions.num_hidden_layers * number
-    return int(total) + _crossings(layout) * HANDED_OVER * number
+    return int(total * (dimensions.num_hidden_layers * number)) + _crossings(layout) * HANDED_OVER * number
 
 
 def _crossings(layout: Layout) -> int:

@@ -129,10 +129,9 @@ def _measure(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     order = bench.BenchOptions(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
     with counting(screen, "requests answered") as at:
-        if args.sweep:
-            found = bench.sweep_now(inventory, order, args.sweep, at)
-        else:
-            found = (bench.run_now(inventory, order, at),)
+        found = (
+            bench.sweep_now(inventory, order, args.sweep, at) if args.sweep else (bench.run_now(inventory, order, at),)
+        )
     measured = tuple(one.record for one in found)
     _page(measured, args, screen)
     if args.json:

@@ -118,8 +118,11 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
                 return bench.run(lambda done, of: progress(f"run {number}", done, of))
 
         ran = until_decided(one, measure)
-        after = _states(look(fleet, gang.nodes).values)
-        machines = {"before": _states(looked.values), "loaded": loaded, "after": after}
+        machines = {
+            "before": _states(looked.values),
+            "loaded": loaded,
+            "after": _states(look(fleet, gang.nodes).values),
+        }
         bench.refuse_another_run()
     raw_file = keep_raw(record["id"], bench_client.without_arguments(ran[-1].text))
     return bench.judged({**record, **about, "machines": machines, "raw_file": raw_file}, ran, measure)
@@ -140,10 +143,9 @@ def sweep_now(
     measured before that is recorded."""
 
     def one(count: int) -> BenchedGang:
-        load = replace(order.load, prompts=count, concurrency=count, rate=ALL_AT_ONCE)
         return run_now(
             inventory,
-            replace(order, load=load),
+            replace(order, load=replace(order.load, prompts=count, concurrency=count, rate=ALL_AT_ONCE)),
             lambda what, done, of: progress(f"{count} at once, {what}", done, of),
         )
 
@@ -216,8 +218,13 @@ def _measure_of(record: Mapping[str, Any], load: Load) -> _Measure:
         figures, against = dict(expected.figures), f"{expected.name}: {expected.source}"
     elif before is not None:
         figures, against = before["serving"], f"the fastest earlier run of this case, {before['id']}"
-    unfit = other_prompts(expected, record["dataset"])
-    return _Measure(figures=figures, against=against, unfit=unfit, expected=expected, entries=entries)
+    return _Measure(
+        figures=figures,
+        against=against,
+        unfit=other_prompts(expected, record["dataset"]),
+        expected=expected,
+        entries=entries,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +349,9 @@ class _Bench:
             "against": against,
             "causes": list(why),
         }
-        file = str(write_bench(kept))
-        return BenchedGang(record=kept, file=file, judged=judged, verdict=verdict, expected=measure.expected)
+        return BenchedGang(
+            record=kept, file=str(write_bench(kept)), judged=judged, verdict=verdict, expected=measure.expected
+        )
 
     def refuse_another_run(self) -> None:
         """Raises NodeError where the gang is no longer the one that was measured."""

@@ -45,9 +45,8 @@ _LOAD_KEYS = ("concurrency", "input", "output", "prompts", "rate")
 def bench_json(done: BenchedGang) -> dict[str, Any]:
     """The document of `bench --json`."""
     record, entry = done.record, done.expected
-    about = ("id", *_CASE_KEYS, "load", "stand_in", "serving", "runs")
     return {
-        **{key: record[key] for key in about},
+        **{key: record[key] for key in ("id", *_CASE_KEYS, "load", "stand_in", "serving", "runs")},
         "decode": list(_decode(record)),
         "expected": {"name": entry.name, "source": entry.source, "serving": dict(entry.figures)} if entry else None,
         "figures": figures_json(done.judged),
@@ -149,8 +148,9 @@ def write_page(records: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def bench_html(page: Mapping[str, Any]) -> str:
     """The page as text. page: of `page_of`"""
-    style = templates("page.css", "curves.css", "dark.css")
-    return report_page(page, templates("curves.html.j2", "bench.html.j2"), style)
+    return report_page(
+        page, templates("curves.html.j2", "bench.html.j2"), templates("page.css", "curves.css", "dark.css")
+    )
 
 
 def newest_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -163,7 +163,6 @@ def page_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the template draws."""
     cases = tuple(dict.fromkeys(map(_case, records)))
     known = {model: expectations(model) for model in dict.fromkeys(str(one["model"]) for one in records)}
-    titles = [one for one in FIGURES if any(one.name in record["serving"] for record in records)]
     return {
         "version": __version__,
         "written": time.strftime("%Y-%m-%d %H:%M %Z"),
@@ -173,7 +172,7 @@ def page_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "height": HEIGHT,
         "plot": (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
         "charts": list(_charts(records, cases, known)),
-        "figures": titles,
+        "figures": [one for one in FIGURES if any(one.name in record["serving"] for record in records)],
         "runs": [_run(record, known[str(record["model"])]) for record in records],
         "expected": [_entry(model, entry) for model, entries in known.items() for entry in entries],
     }
@@ -196,8 +195,7 @@ def _charts(
             continue
         of_articles = any((str(one["gpu"]), str(one["layout"])) == ("NVIDIA L40S", "TP32") for one in records)
         theirs = _decode_table() if up == _LOGGED and of_articles else _entries(known, across, up)
-        x_title = _axis(across) if across else "requests at once"
-        yield chart(title, x_title, _axis(up), [*ours, *theirs])
+        yield chart(title, _axis(across) if across else "requests at once", _axis(up), [*ours, *theirs])
 
 
 def _entries(known: Mapping[str, Sequence[ExpectedSpeeds]], across: str, up: str) -> Iterator[Series]:

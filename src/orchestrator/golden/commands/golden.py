@@ -92,9 +92,9 @@ def _show(shown: Sequence[Golden], screen: Screen) -> int:
             for one in shown
         ]
         screen.json({"gangs": gangs})
-        return Exit.DONE
-    for line in (line for one in shown for line in _shown(one)):
-        screen.out.print(printable(line))
+    else:
+        for line in (line for one in shown for line in _shown(one)):
+            screen.out.print(printable(line))
     return Exit.DONE
 
 

@@ -105,8 +105,9 @@ def kept(fleet: Fleet, gang: GangSpec, _: Progress) -> Golden:
     """The baseline for what the gang's leader was started with. Asks the engine nothing."""
     request = staged_plan(fleet, replace(gang, nodes=(gang.leader,)), whole=False).requests[gang.leader.name]
     subject = Subject(model=request.model, stack=request.stack, layout=request.layout.key if request.layout else "")
-    baseline = read_baseline(baseline_file(subject))
-    return Golden(gang=gang.name, leader=gang.leader.name, subject=subject, baseline=baseline)
+    return Golden(
+        gang=gang.name, leader=gang.leader.name, subject=subject, baseline=read_baseline(baseline_file(subject))
+    )
 
 
 def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
@@ -214,8 +215,11 @@ def read_baseline(file: Path) -> Baseline | None:
         if found.format == FORMAT:
             return found
         found = f"its format is {found.format}, but this version reads {FORMAT}"
-    fix = "accept new answers with `l40s-deploy golden accept`"
-    raise InputError(f"this baseline can't be read: {found}", where=str(file), fix=fix)
+    raise InputError(
+        f"this baseline can't be read: {found}",
+        where=str(file),
+        fix="accept new answers with `l40s-deploy golden accept`",
+    )
 
 
 def golden_json(found: Sequence[Golden]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,12 +181,11 @@ def _show_parts(what: str, plan: Plan, names: Sequence[str], screen: Screen) -> 
 
 
 def _part(what: str, gang: GangPlan, node: NodePlan, plan: Plan) -> str:
-    if what == "script":
-        return launch_scripts(plan)[node.name]
-    if what == "unit":
-        return unit(node)
-    if what == "nftables":
-        return nftables(gang, node)
-    if what == "env":
-        return "".join(f"{name}={shlex.quote(value)}\n" for name, value in node.env)
-    return shlex.join(node.argv) + "\n"
+    parts: dict[str, Callable[[], str]] = {
+        "script": lambda: launch_scripts(plan)[node.name],
+        "unit": lambda: unit(node),
+        "nftables": lambda: nftables(gang, node),
+        "env": lambda: "".join(f"{name}={shlex.quote(value)}\n" for name, value in node.env),
+        "argv": lambda: shlex.join(node.argv) + "\n",
+    }
+    return parts[what]()

@@ -163,8 +163,7 @@ def who_can(profile: ModelProfile, gpus: Iterable[Gpu] = ()) -> tuple[tuple[str,
 
 def api_key(gang: GangSpec) -> str:
     """What the gang's service asks of its clients, '' for nothing. Raises InputError for a file that is no key's."""
-    file = gang.leader.api_key_file
-    if file is None:
+    if (file := gang.leader.api_key_file) is None:
         return ""
     return read_api_key(Path(file).expanduser(), where=f"inventory: {gang.leader.name}: l40s_api_key_file")
 
@@ -193,10 +192,10 @@ def facts_of_hosts(snapshots: Mapping[str, Snapshot], told: Mapping[str, Prerequ
 def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
     """From the probe and the verb `prerequisites`; what is missing or misshapen counts as not read."""
     host = snapshot.host
-    home, count = host.get("home"), host.get("cpu_count")
+    user, home, count = (host.get(name) for name in ("user", "home", "cpu_count"))
     config, wrong = config_of(told)
     return HostFacts(
-        user=_text(host.get("user")),
+        user=user if isinstance(user, str) and user else None,
         home=home if isinstance(home, str) and home.startswith("/") else None,
         cpu_count=count if isinstance(count, int) and count > 0 else None,
         glibc=told.glibc or None,
@@ -216,10 +215,6 @@ def config_of(told: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]
     if isinstance(config, Unreadable):
         return None, "it is not JSON"
     return (config, "") if isinstance(config, dict) else (None, "it is not a JSON object")
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 def launch_scripts(plan: Plan) -> dict[str, str]:
@@ -291,8 +286,7 @@ def examined(
         cluster = replace(cluster, trials=try_ways(fleet, cluster))
     found = run_rules(cluster)
     told = (with_limits(finding, cluster) for finding in _not_told_better(own, found))
-    merged = in_order([*told, *found], list(cluster.topologies))
-    findings, accepted = sort_out(merged, cluster.specs, accept)
+    findings, accepted = sort_out(in_order([*told, *found], list(cluster.topologies)), cluster.specs, accept)
     return replace(planned.plan, findings=findings, accepted=accepted)
 
 
