@@ -334,8 +334,9 @@ class Engine:
     def of_model(self, intent: Intent) -> Iterator[Option]:
         """What a profile asks for."""
         if intent.served_name:
-            why = "the profile's name, which clients ask for instead of a path"
-            yield option("--served-model-name", intent.served_name, why)
+            yield option(
+                "--served-model-name", intent.served_name, "the profile's name, which clients ask for instead of a path"
+            )
         if intent.trust_remote_code:
             yield Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code")
         yield from self.graph_options(intent.graphs)

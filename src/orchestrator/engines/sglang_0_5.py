@@ -212,10 +212,8 @@ def _request_table(asked: MemoryAsked, context: int, tokens: int) -> tuple[int, 
     """mem_cache/kv_cache_configurator.py (resolve_max_num_reqs), memory_pool.py (ReqToTokenPool: a row for padding) and
     allocation_sizing.py (get_req_to_token_extra_context_len, pages of one token)."""
     most = asked.number("--max-running-requests") or (_DRAFTED if asked.flags.get("--speculative-algorithm") else None)
-    groups = asked.layout.attention_data_parallel
-    rows = usual_requests(context, tokens) if most is None else max(1, most // groups)
-    draft = asked.number("--speculative-num-draft-tokens") or 0
-    return min(rows, tokens // 2) + 1, context + 4 + draft
+    rows = usual_requests(context, tokens) if most is None else max(1, most // asked.layout.attention_data_parallel)
+    return min(rows, tokens // 2) + 1, context + 4 + (asked.number("--speculative-num-draft-tokens") or 0)
 
 
 def _window_share(asked: MemoryAsked) -> float:
@@ -290,8 +288,7 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, int]:
     if asked.mla:
         return decode, 1536
     largest = asked.number("--cuda-graph-max-bs-prefill") or min(chunk, asked.number("--max-total-tokens") or chunk)
-    sizes = asked.flags.get("--cuda-graph-bs-prefill")
-    return decode, 8 * len(sizes or _prefill_sizes(largest))
+    return decode, 8 * len(asked.flags.get("--cuda-graph-bs-prefill") or _prefill_sizes(largest))
 
 
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:
