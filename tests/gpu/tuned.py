@@ -208,12 +208,7 @@ def _checked(stage: Stage, profile: str) -> dict[str, Any]:
     for node in json.loads(done.stdout)["nodes"]:
         for one in node["kernels"]:
             name = f"{one['name']} {one['dtype']} {one['shape']}"
-            said = [
-                one["verdict"],
-                one["error"],
-                one["us"],
-                *([] if one["verdict"] == "right" else [one["text"][:300]]),
-            ]
+            said = [one["verdict"], one["error"], one["us"], *[one["text"][:300]] * (one["verdict"] != "right")]
             if kernels.get(name, ["right"])[0] == "right":
                 kernels[name] = said
     return {"exit": done.returncode, "took_s": round(time.monotonic() - began, 1), "kernels": kernels}

@@ -157,7 +157,9 @@ def _shaped_node(name: str, number: int, shape: Change) -> HealthyNode:
 def dressed(machine: MachineFiles) -> HealthyNode:
     """A machine's files with everything else that a rule may read, all healthy. It has a bond of ens9f0np0 and
     ens9f1np1."""
-    node = HealthyNode(machine, host=_host(machine), nvml=_nvml())
+    node = HealthyNode(
+        machine, host=_host(machine), nvml={"driver": "570.86.10", "nvml": "12.570.86.10", "cuda": 12080}
+    )
     keys = [path.rpartition("/")[0] for path in machine.files if path.endswith("/class")]
     for count, key in enumerate(keys):
         _function(node, key, count)
@@ -213,6 +215,7 @@ def _stack(node: HealthyNode) -> None:
 
 
 def _host(machine: MachineFiles) -> dict[str, Any]:
+    ports = sum(path.endswith("/ports/1/state") for path in machine.files)
     return {
         "hostname": machine.node,
         "addresses": machine.addresses,
@@ -224,7 +227,7 @@ def _host(machine: MachineFiles) -> dict[str, Any]:
         "systemd": True,
         "limits": {"memlock": [8 << 20, UNLIMITED], "nofile": [1024, 1 << 20], "stack": [8 << 20, UNLIMITED]},
         "limits_attainable": {"memlock": [UNLIMITED, UNLIMITED], "nofile": [1 << 20, 1 << 20]},
-        "devices": [f"/dev/infiniband/uverbs{number}" for number in range(_most_uverbs(machine))],
+        "devices": [f"/dev/infiniband/uverbs{number}" for number in range(ports)],
         "libibverbs": True,
         "kernel_log": {"xid": []},
         "shm_bytes": 512 << 30,
@@ -238,14 +241,6 @@ def _host(machine: MachineFiles) -> dict[str, Any]:
         "round_trip_s": 0.02,
         "stack": {"venv": VENV, "name": STACK.name, "python": True},
     }
-
-
-def _most_uverbs(machine: MachineFiles) -> int:
-    return sum(path.endswith("/ports/1/state") for path in machine.files)
-
-
-def _nvml() -> dict[str, Any]:
-    return {"driver": "570.86.10", "nvml": "12.570.86.10", "cuda": 12080}
 
 
 def _function(node: HealthyNode, key: str, count: int) -> None:

@@ -114,16 +114,12 @@ def test_sources_are_shown_when_asked_for(run) -> None:  # type: ignore[no-untyp
     assert reason in " ".join(run("--sources").split())
 
 
-def test_one_nodes_environment_command_and_script(run) -> None:  # type: ignore[no-untyped-def]
+def test_one_nodes_environment_command_script_and_unit(run) -> None:  # type: ignore[no-untyped-def]
     assert "NCCL_SOCKET_IFNAME==bond0\n" in run("--show", "env")
     assert " --node-rank 2 " in run("--show", "argv", "--node", "node2")
     assert run("--show", "script", "--node", "node1").startswith("#!/bin/sh\n")
-
-
-def test_a_unit_as_systemd_gets_it(run) -> None:  # type: ignore[no-untyped-def]
-    shown = run("--show", "unit", "--node", "node1")
-    assert "LimitMEMLOCK=infinity\n" in shown
-    assert "/gangs/gang0/runs/RUN\n" in shown
+    unit = run("--show", "unit", "--node", "node1")
+    assert "LimitMEMLOCK=infinity\n" in unit and "/gangs/gang0/runs/RUN\n" in unit
 
 
 @pytest.mark.parametrize("words", [(), ("--sources",), ("--show", "env"), ("--show", "script"), ("--json",)])
