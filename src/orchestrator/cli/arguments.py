@@ -80,9 +80,7 @@ def arranged(words: Sequence[str], verbs: Mapping[str, str]) -> list[str]:
 
 def _anywhere(words: Sequence[str]) -> int:
     """How many of these words are an option that every verb may have."""
-    if words[0] in _INVENTORY:
-        return 2
-    return int(words[0] == "--json" or words[0].startswith("--inventory="))
+    return 2 if words[0] in _INVENTORY else int(words[0] == "--json" or words[0].startswith("--inventory="))
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

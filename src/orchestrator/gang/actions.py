@@ -190,5 +190,4 @@ def course(gangs: Sequence[GangView], same: Collection[str], *, elsewhere: int) 
     rise = [gang for gang in gangs if gang not in turns]
     # from the second turn on, the gang of the turn before serves again
     alone = [] if elsewhere or rise or any(gang.service_healthy for gang in turns[1:]) else turns[:1]
-    names = (tuple(gang.name for gang in some) for some in (rise, turns, busy, alone))
-    return ChangeSchedule(*names)
+    return ChangeSchedule(*(tuple(gang.name for gang in some) for some in (rise, turns, busy, alone)))

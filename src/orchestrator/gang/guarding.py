@@ -190,14 +190,13 @@ def _doubled(first_s: float, times: int, most_s: float) -> float:
 
 def restarted(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     """After an attempted restart, whatever its result."""
-    pause = _doubled(policy.first_pause_s, memory.restarts, policy.most_pause_s)
     return replace(
         memory,
         restarts=memory.restarts + 1,
         held_back=0,
         against="",
         barred=(),
-        not_before=now + pause,
+        not_before=now + _doubled(policy.first_pause_s, memory.restarts, policy.most_pause_s),
         on_fewer_at=0.0,
         outdated_since=None,
         ready_since=None,

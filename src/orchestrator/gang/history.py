@@ -114,11 +114,8 @@ def last_verdict(gang: str, kept: Mapping[str, Kept], run: str = "") -> FailureV
     kept: by node name, in node-rank order
     """
     for place, run_id in enumerate(runs_of(kept)):
-        if run not in ("", run_id):
-            continue
-        answers: dict[str, Answer] = {name: _of_run(told, run_id) for name, told in kept.items()}
-        found = _verdict(gang, run_id, answers, newest=place == 0)
-        if found is not None:
+        answers = {name: _of_run(told, run_id) for name, told in kept.items()}
+        if run in ("", run_id) and (found := _verdict(gang, run_id, answers, newest=place == 0)):
             return found
     return None
 

@@ -209,8 +209,7 @@ def _keys(message: Message, names: Collection[str]) -> dict[str, Any]:
 
 def _spare(node: NodeView) -> dict[str, Any]:
     """A spare: idle, serving (it has a part in the run), unreachable."""
-    waits = node.node_rank == OUTSIDE
-    state = "serving" if not waits else "idle" if node.error is None else "unreachable"
+    state = "serving" if node.node_rank != OUTSIDE else "idle" if node.error is None else "unreachable"
     return {"name": node.name, "state": state, "error": node.error and node.error.as_json()}
 
 

@@ -184,7 +184,9 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         **_service(_leader(current)),
     )
     if found.state is GangState.ABSENT:
-        return replace(found, nodes=tuple(map(_emptied, everybody)))
+        # ranks of a stopped run no longer matter, only processes that did not exit
+        emptied = (replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node for node in everybody)
+        return replace(found, nodes=tuple(emptied))
     return _of_run(replace(found, cause=cause, secondary=secondary), nodes, current)
 
 
@@ -286,11 +288,6 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
     )
 
 
-def _emptied(node: NodeView) -> NodeView:
-    """Without ranks: those of a stopped run no longer matter, only processes that did not exit."""
-    return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
-
-
 def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None) -> GangState:
     """From the agents' own states; `_with_trouble` decides whether a READY gang is degraded."""
     if not current:
@@ -363,8 +360,7 @@ def _rank_meant(trouble: Cause, current: Mapping[str, Report]) -> int | None:
 
 
 def _healthy(leader: Report) -> bool:
-    fresh = leader.now - leader.service_checked_at <= STALE_PROBE_S
-    return bool(leader.alive and leader.service_healthy and fresh)
+    return bool(leader.alive and leader.service_healthy and leader.now - leader.service_checked_at <= STALE_PROBE_S)
 
 
 def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[Cause | None, tuple[Cause, ...]]:

@@ -108,11 +108,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             beside.enter_context(one)
         left = guard(inventory, request, shown)
     if args.json:
-        told = [(one.view, one.decision) for one in left]
         screen.json({
             "gangs": [
-                {"name": view.name, "state": view.state.value, "decision": decision.do.value, "why": decision.why}
-                for view, decision in told
+                {"name": one.view.name, "state": one.view.state.value, "decision": one.decision.do.value,
+                 "why": one.decision.why}
+                for one in left
             ]
         })  # fmt: skip
     failed = any(one.decision.do is GuardAction.GIVE_UP or one.view.state is GangState.FAILED for one in left)

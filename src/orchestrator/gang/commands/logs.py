@@ -26,7 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="follow new lines until Ctrl-C")
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
-    parser.add_argument("-n", "--lines", type=_count, metavar="N", help=f"last N lines ({LINES}; with a filter: all)")
+    parser.add_argument("-n", "--lines", type=lambda text: count(text, least=0), metavar="N",
+                        help=f"last N lines ({LINES}; with a filter: all)")  # fmt: skip
     parser.add_argument("--rank", type=int, metavar="N", help="only lines of TP rank N")
     add_duration(parser, "--since", "only the last TIME, as 10m", 0.0)
     parser.add_argument("--grep", type=_pattern, metavar="PATTERN", help="only lines with this regular expression")
@@ -79,7 +80,3 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as wrong:
         raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {wrong}") from None
-
-
-def _count(text: str) -> int:
-    return count(text, least=0)

@@ -55,8 +55,7 @@ def checks_json(checks: Sequence[Any]) -> dict[str, Any]:
 
 def say_checks(checks: Sequence[Any], screen: Screen) -> int:
     """On stderr; the first exit code that is not 0."""
-    codes = [one.say(screen) for one in checks]
-    return next(filter(None, codes), int(Exit.DONE))
+    return next(filter(None, [one.say(screen) for one in checks]), int(Exit.DONE))
 
 
 _LINE_EVERY_S = 30.0

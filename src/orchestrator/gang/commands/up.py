@@ -115,8 +115,7 @@ def _finish(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         screen.json({"left": list(left), **status_json(views), **checks_json(checks)})
     else:
-        finished = [f"finished: {', '.join(view.name for view in views)}"] if views else []
-        screen.show(*finished, *left)
+        screen.show(*([f"finished: {', '.join(view.name for view in views)}"] if views else []), *left)
     return say_checks(checks, screen)
 
 

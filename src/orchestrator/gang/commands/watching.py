@@ -184,8 +184,7 @@ class ChangeLines:
             for node in view.nodes:
                 dead = [f"TP{rank.tp_rank}" for rank in node.ranks if rank.state is RankState.DEAD]
                 gone = f"; dead: {', '.join(dead)}" if dead else ""
-                words = f"{view.name}: {node.name}: {node_words(node)}{gone}"
-                self._say(f"{view.name}/{node.name}", words, moment)
+                self._say(f"{view.name}/{node.name}", f"{view.name}: {node.name}: {node_words(node)}{gone}", moment)
 
     def _say(self, about: str, words: str, moment: Moment) -> None:
         if self._said.get(about) != words:

@@ -64,8 +64,7 @@ def down(
     called; LockHeld too where another command has taken a gang over meanwhile: what was stopped may serve again.
     """
     gangs = chosen_gangs(inventory, request.gangs)
-    nodes = [node for gang in gangs for node in gang.nodes]
-    with Fleet(nodes) as fleet, ExitStack() as opened:
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
         refuse_elsewhere(see(fleet, gangs, patience=StragglerWait()))
         held = [
             opened.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))

@@ -167,8 +167,7 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked
     """
     chosen = chosen_gangs(inventory, request.plan.gangs)
     gangs = tuple(replace(gang, spares=()) for gang in chosen)
-    everywhere = [node for gang in chosen for node in gang.machines]
-    with Fleet(everywhere, hands_over=True) as fleet, ExitStack() as opened:
+    with Fleet([node for gang in chosen for node in gang.machines], hands_over=True) as fleet, ExitStack() as opened:
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
         views = see(fleet, chosen)
         everybody_answers(views)

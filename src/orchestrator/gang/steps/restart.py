@@ -212,8 +212,7 @@ def resume(inventory: Inventory, names: Sequence[str], watcher: Watcher, *, comm
         locks = {one.gang: opened.enter_context(GangLock(fleet, specs[one.gang], command)) for one in left}
         views: dict[str, GangView] = {}
         for begun in left:
-            lock = locks[begun.gang]
-            view = finish(inventory, lock, begun, watcher, timeout_s=timeout_s) if begun.turning else None
+            view = finish(inventory, locks[begun.gang], begun, watcher, timeout_s=timeout_s) if begun.turning else None
             views |= {view.name: view} if view is not None else {}
         waiting = [begun for begun in left if begun.gang not in views]
         for begun in waiting:
@@ -317,8 +316,7 @@ def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, 
         return (), words
     known = RestartRequest.option_names()
     options = {name: value for name, value in rolling[0].options.items() if name in known}
-    names = tuple(begun.gang for begun in rolling)
-    request = RestartRequest(verb=ROLLING, gangs=names, command=command, **options)
+    request = RestartRequest(verb=ROLLING, gangs=tuple(begun.gang for begun in rolling), command=command, **options)
     return restart(inventory, request, watcher).views, words
 
 

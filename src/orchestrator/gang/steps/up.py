@@ -88,7 +88,7 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
         if turns:
             enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
             with serving_router(inventory.router) as router:
-                steps = RestartSequence(
+                views += RestartSequence(
                     inventory=inventory,
                     fleet=here.fleet,
                     router=router,
@@ -104,8 +104,7 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
                     before_go=before_go,
                     check=lambda batch: refuse_on_nodes(here.fleet, [one.plan for one in batch]),
                     accept=_accept if request.strict else lambda _: None,
-                )
-                views += steps.run(turns, here.locks)
+                ).run(turns, here.locks)
         seen = {view.name: view for view in views}
         done = UpResult(
             plan=here.plan,

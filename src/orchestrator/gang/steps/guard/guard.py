@@ -282,8 +282,7 @@ class _Post:
                     return
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
                 if left is not None:
-                    done = finish(self.inventory, lock, left, self, timeout_s=self.request.timeout_s)
-                    self.view = done or now
+                    self.view = finish(self.inventory, lock, left, self, timeout_s=self.request.timeout_s) or now
                 else:
                     self._again(now, why)
         except LockHeld as held:
@@ -482,8 +481,7 @@ class _Post:
 
     def _stop(self, gang: GangSpec, now: GangView, why: str) -> None:
         """The nodes say what it is restarted for where that does not get so far that another run is staged."""
-        cause = now.cause or Cause(node=self.gang.leader.name, text=why)
-        stop(self.fleet, [gang], self, now=True, cause=cause)
+        stop(self.fleet, [gang], self, now=True, cause=now.cause or Cause(node=self.gang.leader.name, text=why))
 
     def _notify(self, event: Event, text: str, fix: str) -> None:
         if self.request.notifier is not None:

@@ -40,8 +40,7 @@ def unit_folder() -> Path:
     """The system's for root, else the user's own."""
     if os.geteuid() == 0:
         return Path("/etc/systemd/system")
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
-    return Path(base) / "systemd" / "user"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "systemd" / "user"
 
 
 def unit_text(unit: Unit, inventory: Path, options: Sequence[str]) -> str:

@@ -24,8 +24,7 @@ GANG = "router"
 def router_gang(spec: RouterSpec) -> GangSpec:
     """The router as a gang of one node."""
     agent = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
-    ports = replace(spec.node.ports, agent=agent)
-    return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG, ports=ports),))
+    return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG, ports=replace(spec.node.ports, agent=agent)),))
 
 
 def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[GangSpec, ...], ...]:
@@ -51,11 +50,10 @@ def certificate_file(spec: RouterSpec) -> str:
 
 def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *, timeout_s: float) -> HttpRequest:
     """A request to the router's own interface as the verb `ask` takes it, in the name of `router_gang`."""
-    text = None if body is None else json.dumps(body)
     return HttpRequest(
         method=method,
         url=f"{local_url(spec)}{path}",
-        body=text,
+        body=None if body is None else json.dumps(body),
         timeout_s=timeout_s,
         certificate=certificate_file(spec),
     )
@@ -78,5 +76,4 @@ def ask_from(
     """
     deadline_s = sum(ask.timeout_s for ask in asks) + 10.0
     request = AskRequest(state_dir=state_dir, gang=gang, asks=tuple(asks))
-    answers = fleet.on_every(lambda session: ask_http(session, request, deadline_s=deadline_s), only=[node])
-    return answers.all()[node]
+    return fleet.on_every(lambda session: ask_http(session, request, deadline_s=deadline_s), only=[node]).all()[node]

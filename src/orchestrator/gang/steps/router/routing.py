@@ -96,8 +96,7 @@ class Router:
     def state(self) -> RouterState:
         """Look at its agent, and at its workers where it serves."""
         view = self.view()
-        serves = bool(view.service_healthy)
-        return RouterState(view=view, url=self.spec.url, workers=self.workers() if serves else ())
+        return RouterState(view=view, url=self.spec.url, workers=self.workers() if view.service_healthy else ())
 
     def view(self) -> GangView:
         """Look at its agent."""
@@ -431,8 +430,7 @@ def _start_of(router: Router, health_path: str, *, plan_id: str = "") -> Staged:
         secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
         launch_script=words.launch_script(argv),
     )
-    document = {"plan_id": plan_id, "argv": argv}
-    return Staged(gang=router.gang, requests={spec.node.name: request}, document=document)
+    return Staged(gang=router.gang, requests={spec.node.name: request}, document={"plan_id": plan_id, "argv": argv})
 
 
 def _front(spec: RouterSpec) -> words.Front:

@@ -164,8 +164,7 @@ class Watching:
 
     def _serving(self, gang: GangSpec, url: str) -> Serving | None:
         asks = (HttpRequest(url=f"{url.rstrip('/')}{METRICS}", timeout_s=METRICS_S),)
-        request = AskRequest(**where(gang.leader, gang.name), asks=asks)
-        asked = partial(ask_http, request=request, deadline_s=ANSWER_S)
+        asked = partial(ask_http, request=AskRequest(**where(gang.leader, gang.name), asks=asks), deadline_s=ANSWER_S)
         answers = self._fleet.on_every(asked, only=[gang.leader.name]).values.get(gang.leader.name)
         return serving(answers[0].body) if answers and answers[0].ok else None
 
@@ -247,11 +246,10 @@ class NodeLoad:
     def as_json(self) -> dict[str, Any]:
         """gpus[], ports[] and gauges_error of `status --wide --json`."""
         told = self.gauges
-        error = self.failure.what if self.failure else told.error if told else ""
         return {
             "gpus": [gpu.as_json() for gpu in told.gpus] if told else [],
             "ports": [port.as_json() for port in self.ports],
-            "gauges_error": error or None,
+            "gauges_error": (self.failure.what if self.failure else told.error if told else "") or None,
         }
 
 

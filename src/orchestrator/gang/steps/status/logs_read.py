@@ -228,8 +228,7 @@ def lines_of_file(file: str, fix: str) -> list[str]:
     """Of a text, gzip or not, or of standard input. Raises InputError with this fix where it can't be read as such."""
     try:
         with io.BufferedReader(io.FileIO(sys.stdin.fileno() if file == "-" else file, closefd=file != "-")) as stream:
-            packed = stream.peek(2)[:2] == b"\x1f\x8b"
-            data = _read(gzip.GzipFile(fileobj=stream) if packed else stream)
+            data = _read(gzip.GzipFile(fileobj=stream) if stream.peek(2)[:2] == b"\x1f\x8b" else stream)
     except (OSError, EOFError, zlib.error) as failure:
         words = getattr(failure, "strerror", None) or failure
         raise InputError(f"can't be read: {words}", where=file, fix=fix) from None

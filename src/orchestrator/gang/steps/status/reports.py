@@ -127,9 +127,7 @@ def _word_of(node: NodeSpec, gang: str, answer: ReportAnswer | None) -> str:
     if answer is None:
         return "unreachable"
     report = _report(node, gang, answer)
-    if isinstance(report, Report):
-        return report.word
-    return "absent" if report is None else "unreadable"
+    return report.word if isinstance(report, Report) else "absent" if report is None else "unreadable"
 
 
 def ask_report(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
