@@ -35,16 +35,13 @@ def main() -> int:
     equip()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     print(f"{args.cases} cases, --seed {args.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="l40s-fuzz-", dir=_memory()) as folder:
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="l40s-fuzz-", dir=memory) as folder:
         chosen = [one for one in targets(Path(folder)) if not args.target or one.name == args.target]
         found = run(chosen, args.cases, args.seed, Path(folder))
     for words, count in found.most_common():
         print(f"{count} x {words}")
     return 1 if found else 0
-
-
-def _memory() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def run(chosen: list[Target], cases: int, seed: int, folder: Path) -> Counter[str]:
@@ -73,10 +70,8 @@ def wrong(target: Target, file: Path) -> str:
     except in_words:
         pass
     except Exception as foreign:
-        last = traceback.extract_tb(foreign.__traceback__)[-1]
-        ours = [one for one in traceback.extract_tb(foreign.__traceback__) if "/orchestrator/" in one.filename] or [
-            last
-        ]
+        frames = traceback.extract_tb(foreign.__traceback__)
+        ours = [one for one in frames if "/orchestrator/" in one.filename] or frames
         place = f"{ours[-1].filename.rpartition('/orchestrator/')[2]}:{ours[-1].lineno}"
         return f"{type(foreign).__name__} at {place}: {str(foreign)[:100]}"
     took = time.process_time() - began

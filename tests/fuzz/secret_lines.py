@@ -116,50 +116,35 @@ def _headers(rng: random.Random) -> Made:
     said = f'username="anna", realm="x", response="{secret}", nc=1' if kind == "Digest" else f"{kind} {secret}".strip()
     if "ookie" in name:
         said = f"a=b; session={secret}; Path=/"
-    shape = rng.randrange(8)
-    if shape == 0:
-        return f"{name}: {said}", secret
-    if shape == 1:
-        return f"curl -H {shlex.quote(f'{name}: {said}')} http://h/", secret
-    if shape == 2:
-        return repr({"host": "h", name: said, "accept": "*/*"}), secret
-    if shape == 3:
-        return repr([("host", "h"), (name, said), ("accept", "*/*")]), secret
-    if shape == 4:
-        return repr([(b"host", b"h"), (name.lower().encode(), said.encode())]), secret
-    if shape == 5:
-        return json.dumps([["host", "h"], [name, said]]), secret
-    if shape == 6:
-        return json.dumps({"headers": json.dumps({name: said})}), secret
-    return f"GET /v1 HTTP/1.1\r\nHost: h\r\n{name}: {said}\r\nAccept: */*\r\n", secret
+    shapes = (
+        f"{name}: {said}",
+        f"curl -H {shlex.quote(f'{name}: {said}')} http://h/",
+        repr({"host": "h", name: said, "accept": "*/*"}),
+        repr([("host", "h"), (name, said), ("accept", "*/*")]),
+        repr([(b"host", b"h"), (name.lower().encode(), said.encode())]),
+        json.dumps([["host", "h"], [name, said]]),
+        json.dumps({"headers": json.dumps({name: said})}),
+        f"GET /v1 HTTP/1.1\r\nHost: h\r\n{name}: {said}\r\nAccept: */*\r\n",
+    )
+    return rng.choice(shapes), secret
 
 
 def _flag(rng: random.Random) -> Made:
-    flag, shape = rng.choice(FLAGS), rng.randrange(6)
-    secret = sentence(rng) if shape in (1, 2, 3) else token(rng)
-    words = ["serve", flag, secret, "--tp", "8"]
-    if shape == 0:
-        return f"serve {flag} {secret} --tp 8", secret
-    if shape == 1:
-        return shlex.join(words), secret
-    if shape == 2:
-        return repr(words), secret
-    if shape == 3:
-        return json.dumps({"argv": words}), secret
-    if shape == 4:
-        return f"serve {flag}={secret} --tp 8", secret
-    return rng.choice(("curl -u anna:{} http://h", "curl --user anna:{} http://h", "sshpass -p {} ssh h")).format(
-        secret
-    ), secret
+    flag = rng.choice(FLAGS)
+    if rng.random() < 0.5:
+        secret = sentence(rng)
+        words = ["serve", flag, secret, "--tp", "8"]
+        return rng.choice((shlex.join(words), repr(words), json.dumps({"argv": words}))), secret
+    secret = token(rng)
+    others = ("curl -u anna:{} http://h", "curl --user anna:{} http://h", "sshpass -p {} ssh h")
+    shapes = (f"serve {flag} {{}} --tp 8", f"serve {flag}={{}} --tp 8", rng.choice(others))
+    return rng.choice(shapes).format(secret), secret
 
 
 def _form(rng: random.Random) -> Made:
     body = plain(rng) + plain(rng) + plain(rng)
-    secret = (
-        rng.choice(("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "xoxb-", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0."))
-        + body
-    )
-    return rng.choice(("got {} from it", "{}", "'{}'", "key({})")).format(secret), body
+    kind = rng.choice(("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "xoxb-", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0."))
+    return rng.choice(("got {} from it", "{}", "'{}'", "key({})")).format(kind + body), body
 
 
 def _list(name: str, value: str, rng: random.Random) -> str:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fuzz.__main__ import wrong
 from tests.fuzz.answers import every_verb
 from tests.fuzz.secret_lines import SHAPES, odd_line, scrub
 from tests.fuzz.targets import targets
@@ -53,8 +54,6 @@ def test_every_verb_of_the_node_application_is_answered_oddly() -> None:
 
 
 def test_a_defect_in_reading_an_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.fuzz.__main__ import wrong
-
     monkeypatch.setattr("orchestrator.nettest.steps.nettest._NettestAnswers.odd", lambda *_: "")
     (target,) = [one for one in targets(tmp_path) if one.name == "answers"]
     file = tmp_path / "case.json"
@@ -96,8 +95,6 @@ def test_a_sample_of_odd_files_ends_in_values_or_words() -> None:
 
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_what_was_found_once_stays_in_words(tmp_path: Path, name: str) -> None:
-    from tests.fuzz.__main__ import wrong
-
     (target,) = [one for one in targets(tmp_path) if one.name == name]
     for data in REGRESSIONS[name]:
         file = tmp_path / f"case.{target.suffix}"

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.gang.history import last_verdict, of_now, past_runs
-from orchestrator.gang.timeline import NodeEvents, timeline
 from orchestrator.model.errors import Unreachable
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 
@@ -120,20 +119,3 @@ def test_of_two_failures_the_newer_one() -> None:
     found = last_verdict("gang0", {"node1": [report("node1", "r2", cause=again), *FAILED["node1"]]})
     assert found is not None
     assert (found.run_id, found.cause.text) == ("r2", "again")
-
-
-def test_events_of_clocks_that_differ_come_in_their_real_order() -> None:
-    ahead = NodeEvents(events=[{"at": 1100.0, "event": "state", "state": "armed"}], ahead_s=100.0)
-    right = NodeEvents(events=[{"at": 999.0, "event": "checked"}, {"at": 1001.0, "event": "cause", "text": "oom"}])
-    told = timeline({"node0": ahead, "node1": right})
-    assert [(event.node, event.what) for event in told] == [
-        ("node1", "checked"),
-        ("node0", "state"),
-        ("node1", "cause"),
-    ]
-    assert told[2].words == "oom"
-
-
-def test_a_clock_that_was_set_back_does_not_mix_up_one_node() -> None:
-    told = timeline({"node0": NodeEvents(events=[{"at": 50.0, "event": "a"}, {"at": 10.0, "event": "b"}])})
-    assert [event.what for event in told] == ["a", "b"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.gang.pace import allowed_s, late, progress, took
@@ -29,6 +31,7 @@ def node(
         ([], ""),
         ([node(0, "weights", 3, 163)], ""),
         ([node(0, "graphs"), node(1, "graphs")], ""),
+        ([node(0, "graphs"), node(1, "unheard-of")], ""),
         ([node(0, "graphs"), node(1, "rendezvous"), node(2, "graphs")], "node1 is at rendezvous, the others are done"),
         (
             [node(0, "weights", 163, 163), node(1, "weights", 150, 163), node(2, "weights", 41, 163)],
@@ -39,7 +42,7 @@ def node(
         ([node(9, "nccl"), *(node(rank, "rendezvous") for rank in range(4))],
          "node0 and 3 more are at rendezvous, the others are done"),
     ],
-    ids=["nobody", "one node", "all equal", "one behind", "one behind by its count", "two behind", "many behind"],
+    ids=["nobody", "one node", "all equal", "unknown", "one behind", "by its count", "two behind", "many behind"],
 )  # fmt: skip
 def test_the_straggler(nodes: list[Report], words: str) -> None:
     assert progress(nodes) == words
@@ -59,8 +62,6 @@ def test_the_engines_barrier_is_told_with_what_is_left_of_it() -> None:
 
 
 def test_where_the_engine_has_no_barrier_nothing_is_said_of_it() -> None:
-    from dataclasses import replace
-
     nodes = [replace(one, barrier_s=0.0) for one in (node(0, "kv-cache"), node(1, "weights"))]
     assert progress(nodes) == "node1 is at weights, the others are done"
 
@@ -97,8 +98,6 @@ def test_the_words_for_it() -> None:
 
 
 def test_an_agent_that_knows_no_limits_is_never_late() -> None:
-    from dataclasses import replace
-
     assert late([replace(node(0, "weights", for_s=1e6), allowed_s={})]) is None
 
 

@@ -34,6 +34,11 @@ def test_a_clock_that_is_known_to_differ_is_corrected() -> None:
     assert [(one.node, one.at) for one in timeline(told)] == [("a", 100.0), ("b", 101.0)]
 
 
+def test_a_clock_that_was_set_back_does_not_mix_up_one_node() -> None:
+    told = timeline({"node0": NodeEvents(events=[{"at": 50.0, "event": "a"}, {"at": 10.0, "event": "b"}])})
+    assert [event.what for event in told] == ["a", "b"]
+
+
 SAID: dict[str, tuple[dict[str, object], str]] = {
     "checked": ({}, "the checks before the start have passed"),
     "state": ({"state": "failed"}, "failed"),

@@ -222,18 +222,3 @@ def test_without_a_router_nothing_is_said_of_one(run: Run) -> None:
     assert "router" not in run(gang())[1]
     told = json.loads(run(gang(), "--json")[1])
     assert told["router"] is None and told["gangs"][0]["router"] is None
-
-
-@pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_wrong_inventory_is_exit_code_2(
-    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = tmp_path / "hosts.yml"
-    wrong.write_text("all: {children: {gangs: {children: {g: {hosts: {a: {l40s_gpus: many}}}}}}}")
-    assert main(["status", "-i", str(wrong), *words]) == 2
-    said = capsys.readouterr()
-    if words:
-        error = json.loads(said.err.splitlines()[-1])["error"]
-        assert set(error) == {"what", "where", "fix"} and "l40s_gpus" in error["where"]
-    else:
-        assert "l40s_gpus" in said.err and said.out == ""

@@ -12,10 +12,12 @@ import pytest
 from tests.support.local_gang import Local, Notes
 from tests.support.waiting import until
 
+from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import down as down_steps
 from orchestrator.gang.steps import locks
-from orchestrator.gang.steps.locks import GangLock, release, still_ours
-from orchestrator.gang.steps.status.reports import has_ended, this_process
+from orchestrator.gang.steps.locks import GangLock, release, still_ours, take_again
+from orchestrator.gang.steps.status.overview import status
+from orchestrator.gang.steps.status.reports import begun_on, has_ended, interrupted, this_process
 from orchestrator.model.errors import DeployError, LockHeld, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
@@ -170,10 +172,6 @@ def test_a_node_that_is_down_costs_a_holder_no_second_question(nodes: Nodes, mon
 
 
 def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_alone(local: Local) -> None:
-    from orchestrator.gang.operations import GangOperation, OperationKind
-    from orchestrator.gang.steps.status.overview import status
-    from orchestrator.gang.steps.status.reports import begun_on, interrupted
-
     gang = local()
     begun = GangOperation(
         gang="gang0", what=OperationKind.ROLLING, turning=True, was_run="r1", who="anna", host="desk", since=1.0
@@ -196,8 +194,6 @@ def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_
 
 
 def test_a_node_that_came_back_with_an_empty_disk_is_locked_again(local: Local) -> None:
-    from orchestrator.gang.steps.locks import take_again
-
     gang = local()
     files = [Path(gang.state_dir(rank), "gangs/gang0/lock") for rank in range(2)]
     with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "restart --maintenance") as lock:
@@ -241,9 +237,7 @@ def ended() -> dict[str, Any]:
 def test_we_run_and_a_killed_process_of_this_machine_has_ended(ended: dict[str, Any]) -> None:
     assert not has_ended(LockHolder(token="t", **this_process()))
     assert has_ended(LockHolder(token="t", **ended))
-
-
-def test_another_process_with_its_id_is_not_it(ended: dict[str, Any]) -> None:
+    # another process with its id is not it
     assert has_ended(LockHolder(token="t", **this_process() | {"start": ended["start"] + 1}))
 
 
@@ -254,3 +248,15 @@ def test_another_process_with_its_id_is_not_it(ended: dict[str, Any]) -> None:
 def test_one_that_can_not_be_seen_from_here_has_not_ended(ended: dict[str, Any], unlike: dict[str, Any]) -> None:
     """A container or a cloned machine with the same host name, and the holder as an older release wrote it."""
     assert not has_ended(LockHolder(token="t", **{**ended, **unlike}))
+
+
+def test_the_lock_of_a_killed_controller_on_this_machine_is_taken_over_at_once(
+    local: Local, ended: dict[str, Any]
+) -> None:
+    gang = local()
+    with Fleet(gang.gang.nodes) as fleet:
+        lock = GangLock(fleet, gang.gang, "up")
+        lock._holder = lambda: LockHolder(token="t", who="a", **ended)  # type: ignore[method-assign]
+        lock.__enter__()
+        with GangLock(fleet, gang.gang, "down") as taken:
+            assert taken.token != "t"

@@ -90,19 +90,13 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
 
 
 @pytest.mark.parametrize(
-    ("left", "words"),
+    ("told", "words"),
     [
-        (
-            StopResult(gang="g", node="a", told=StopAnswer(state="failed", left_behind=(7, 8))),
-            "process 7, 8 does not exit",
-        ),
-        (StopResult(gang="g", node="a", told=StopAnswer(state="stopping", alive=True)), "its agent does not exit"),
-        (
-            StopResult(gang="g", node="a", told=StopAnswer(state="stopped", held=("GPU 0: by pid 7",))),
-            "memory is still held: GPU 0: by",
-        ),
+        (StopAnswer(state="failed", left_behind=(7, 8)), "process 7, 8 does not exit"),
+        (StopAnswer(state="stopping", alive=True), "its agent does not exit"),
+        (StopAnswer(state="stopped", held=("GPU 0: by pid 7",)), "memory is still held: GPU 0: by"),
     ],
 )
-def test_what_is_in_the_way_is_named(left: StopResult, words: str) -> None:
+def test_what_is_in_the_way_is_named(told: StopAnswer, words: str) -> None:
     with pytest.raises(GangFailed, match=words):
-        refuse_leftovers([left])
+        refuse_leftovers([StopResult(gang="g", node="a", told=told)])

@@ -17,14 +17,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))
-REQUEST = StagingRequest(
-    gang="g",
-    run_id="r",
-    node="node0",
-    node_rank=0,
-    nnodes=1,
-    leader=Endpoint(port=1),
-)
+REQUEST = StagingRequest(gang="g", run_id="r", node="node0", node_rank=0, nnodes=1, leader=Endpoint(port=1))
 
 
 @pytest.mark.parametrize("now", [False, True])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tests.support.waiting import slack
 
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import down as module
+from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -26,7 +27,7 @@ from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.overview import status
-from orchestrator.gang.steps.status.reports import see, this_process
+from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
@@ -49,7 +50,6 @@ from orchestrator.node.agent.sides import LEADERS_CHECKS_S
 from orchestrator.planning.steps.changes import would_stop
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
-from orchestrator.protocol.verbs import LockHolder
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
@@ -130,7 +130,6 @@ def test_another_plan_is_refused_in_words_and_nothing_is_touched(serving: LocalG
 
 
 def test_nodes_that_share_a_state_directory_are_refused_in_words(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-
     gang = local(nodes=2)
     shared = gang.state_dir(0)
     monkeypatch.setattr(type(gang), "state_dir", lambda *_: shared)
@@ -166,8 +165,6 @@ def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
 
 
 def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.gang.steps import raising
-
     def ask(session: Session, verb: str, *words: Any, **more: Any) -> Any:
         if verb == "go" and session.spec.name == "node1":
             raise Unreachable("connection lost", where="node1", fix="look at node1")
@@ -196,8 +193,6 @@ def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None
 def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
     local: Local, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    from orchestrator.gang.steps import raising
-
     gang = local()
     gang.up()
     before = gang.view().run_id
@@ -249,9 +244,6 @@ def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
     local: Local, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Armed agents would wait for a dead command, and then end: nothing would continue."""
-
-    from orchestrator.gang.steps import raising
-
     gang = local()
     states: list[list[str]] = []
 
@@ -287,12 +279,9 @@ def test_where_the_network_is_tested_first_agents_wait_for_it(local: Local) -> N
         assert node.armed_for_s == ARMED_FOR_S
 
 
-def test_the_time_for_a_test_holds_all_its_parts() -> None:
-    assert TEST_BEFORE_GO_S > NETTEST_S + MOST_ROUNDS * RAILS_ROUND_S
-
-
-def test_a_member_waits_for_its_leaders_checks_as_long_as_up_does() -> None:
+def test_the_time_for_a_test_holds_all_its_parts_and_members_wait_for_their_leader_as_long_as_up_does() -> None:
     assert LEADERS_CHECKS_S == ARM_S
+    assert TEST_BEFORE_GO_S > NETTEST_S + MOST_ROUNDS * RAILS_ROUND_S
 
 
 def test_what_a_killed_up_left_armed_makes_room_for_the_next(local: Local) -> None:
@@ -325,23 +314,7 @@ def test_a_node_that_does_not_answer_is_a_value_beside_the_others(serving: Local
     serving.nothing_left()  # over the leader link, without the controller
 
 
-def test_the_lock_of_a_killed_controller_on_this_machine_is_taken_over_at_once(local: Local) -> None:
-    gang = local()
-    ended = subprocess.Popen(["sleep", "600"])
-    ours = this_process() | {"pid": ended.pid, "start": processes.start_of(ended.pid)}
-    former = LockHolder(token="t", who="a", **ours)
-    ended.kill()
-    ended.wait()
-    with Fleet(gang.gang.nodes) as fleet:
-        lock = GangLock(fleet, gang.gang, "up")
-        lock._holder = lambda: former  # type: ignore[method-assign]
-        lock.__enter__()
-        with GangLock(fleet, gang.gang, "down") as taken:
-            assert taken.token != "t"
-
-
 def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(local: Local) -> None:
-
     gang = local()
     with Fleet(gang.gang.nodes) as fleet, Fleet(gang.gang.nodes) as others:
         with GangLock(fleet, gang.gang, "up"), GangLock(others, gang.gang, "down", force=True):
@@ -356,22 +329,24 @@ def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(loca
 INVENTORY = Inventory(path="hosts.yml", gangs=(GangSpec(name="a", nodes=()), GangSpec(name="b", nodes=())))
 
 
-def done_by_down(monkeypatch: pytest.MonkeyPatch, *, held: str = "") -> list[str]:
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [
+        ("", ["lock a", "lock b", "out of the router", "stop", *["forget what was begun"] * 2]),
+        ("b", ["lock a", "held"]),
+    ],
+)
+def test_gangs_leave_the_router_once_every_lock_is_held(
+    monkeypatch: pytest.MonkeyPatch, held: str, wanted: list[str]
+) -> None:
     done: list[str] = []
 
-    class Lock:
-        def finish(self) -> None:
-            done.append("forget what was begun")
-
-        def still_ours(self) -> None:
-            pass
-
     @contextmanager
-    def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock]:
+    def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Any]:
         if gang.name == held:
             raise LockHeld("somebody holds it", where="node0", fix="wait")
         done.append(f"lock {gang.name}")
-        yield Lock()
+        yield SimpleNamespace(finish=lambda: done.append("forget what was begun"), still_ours=lambda: None)
 
     monkeypatch.setattr(module, "GangLock", lock)
     monkeypatch.setattr(module, "stop_gangs", lambda *_, **__: done.append("stop"))
@@ -379,13 +354,4 @@ def done_by_down(monkeypatch: pytest.MonkeyPatch, *, held: str = "") -> list[str
         down(INVENTORY, DownRequest(), before_stop=lambda: done.append("out of the router"))
     except LockHeld:
         done.append("held")
-    return done
-
-
-def test_gangs_leave_the_router_once_every_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget = ["forget what was begun"] * 2
-    assert done_by_down(monkeypatch) == ["lock a", "lock b", "out of the router", "stop", *forget]
-
-
-def test_whose_lock_is_held_stays_in_the_router(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert done_by_down(monkeypatch, held="b") == ["lock a", "held"]
+    assert done == wanted

@@ -57,11 +57,6 @@ def test_a_dead_rank_brings_the_whole_gang_back(serving: LocalGang, tmp_path: Pa
     assert any(line["gang"] == "gang0" and "TP3" in line["why"] for line in map(json.loads, lines))
 
 
-def test_what_an_operator_stopped_stays_stopped(serving: LocalGang) -> None:
-    serving.stop_all(clear=True)
-    assert look(serving)[1:] == (GangState.ABSENT, GuardAction.NOTHING)
-
-
 def test_a_stop_finding_holds_the_restart_back_until_it_is_gone(local: Local, findings: list[Finding]) -> None:
     gang = failed(local, rank=0)
     findings.append(Finding(id="GPU-MISSING", severity=Severity.STOP, node="node1", title="a GPU is gone", fix="look"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,19 +18,10 @@ def test_words_stay_words(tmp_path: Path) -> None:
     )
 
 
-def test_giving_up_holds_and_anything_else_is_begun_again() -> None:
+def test_giving_up_holds_an_order_to_end_is_no_failure_and_relative_paths_keep_their_meaning() -> None:
     lines = unit_text(GUARD, Path("/etc/l40s/hosts.yml"), []).splitlines()
-    assert "Restart=on-failure" in lines
-    assert "RestartPreventExitStatus=5" in lines
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-def test_systemd_takes_it(tmp_path: Path) -> None:
-    path = install(GUARD, tmp_path / "hosts.yml", ["--limit", "3"], tmp_path)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert str(path) not in done.stderr and GUARD.name not in done.stderr, done.stderr
+    held = {"Restart=on-failure", "RestartPreventExitStatus=5", "SuccessExitStatus=130"}
+    assert held | {f"WorkingDirectory={Path.cwd()}"} <= {*lines}
 
 
 def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
@@ -57,11 +46,6 @@ def test_a_user_s_unit_needs_lingering_and_a_machine_s_does_not() -> None:
     assert "systemctl --user enable --now l40s-deploy-guard.service" in own[0] and "loginctl enable-linger" in own[1]
     (machine,) = start_words(Path("/etc/systemd/system/l40s-deploy-guard.service"))
     assert "systemctl enable --now l40s-deploy-guard.service" in machine
-
-
-def test_an_order_to_end_is_no_failure_and_relative_paths_keep_their_meaning(tmp_path: Path) -> None:
-    lines = unit_text(GUARD, Path("/etc/l40s/hosts.yml"), []).splitlines()
-    assert "SuccessExitStatus=130" in lines and f"WorkingDirectory={Path.cwd()}" in lines
 
 
 def test_an_exporter_is_started_again_whatever_it_ended_with() -> None:
