@@ -184,9 +184,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         **_service(_leader(current)),
     )
     if found.state is GangState.ABSENT:
-        # ranks of a stopped run no longer matter, only processes that did not exit
-        emptied = (replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node for node in everybody)
-        return replace(found, nodes=tuple(emptied))
+        return replace(found, nodes=tuple(map(_emptied, everybody)))
     return _of_run(replace(found, cause=cause, secondary=secondary), nodes, current)
 
 
@@ -286,6 +284,11 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
         began=answer.began,
         rails=answer.rails if answer.alive else (),
     )
+
+
+def _emptied(node: NodeView) -> NodeView:
+    """Without ranks: those of a stopped run no longer matter, only processes that did not exit."""
+    return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
 
 
 def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None) -> GangState:
