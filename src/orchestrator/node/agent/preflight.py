@@ -85,8 +85,7 @@ def _ours(other: OtherAgent, kind: str, where: str, state: str) -> Failure:
 
 def _python(run: Run) -> Iterator[Failure]:
     if run.venv_python and not _may(run, run.venv_python, os.X_OK):
-        exists = pathlib.Path(run.venv_python).exists()
-        what = f"can't be executed by {_user(run)}" if exists else "does not exist"
+        what = f"can't be executed by {_user(run)}" if pathlib.Path(run.venv_python).exists() else "does not exist"
         fix = f"install the stack {run.stack} with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
         yield Failure("no-stack", f"the engine's Python {what}", run.venv_python, run.python_fix or fix)
 

@@ -54,8 +54,7 @@ def addresses_in(messages: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         values = _attributes(body[8:])
         raw = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
         if family in _FAMILIES and raw:
-            text = socket.inet_ntop(family, raw)
-            yield index, {"family": _FAMILIES[family], "address": text, "prefixlen": prefix}
+            yield index, {"family": _FAMILIES[family], "address": socket.inet_ntop(family, raw), "prefixlen": prefix}
 
 
 def flow_control() -> dict[str, str]:

@@ -91,8 +91,7 @@ def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
         return
     path = f"{files.gang_dir(files.state_dir(asked.state_dir), asked.gang)}/lock"
     found = _read(path)
-    renewed = f"{os.path.dirname(path)}/{RENEWED}"
-    last = found.token if found is not None else files.read_json(renewed).get("token")
+    last = found.token if found is not None else files.read_json(f"{os.path.dirname(path)}/{RENEWED}").get("token")
     if (found is None and not to_end) or last not in (None, asked.token):
         has = f"{found.who}@{found.host} holds it with `{found.command}`" if found else "no command holds it now"
         raise Failure("lock-lost", f"the lock on this gang was taken over or released: {has}", path, "run it again")

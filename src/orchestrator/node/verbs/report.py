@@ -122,8 +122,7 @@ def left_over(folder: str) -> list[tuple[int, int]]:
 
 def _now(report: Report) -> float:
     """By the clock that the report's own times are from."""
-    same_boot = report.boot_id == processes.boot_id()
-    return clock.now(report.clock) if len(report.clock) == 2 and same_boot else time.time()
+    return clock.now(report.clock) if len(report.clock) == 2 and report.boot_id == processes.boot_id() else time.time()
 
 
 def _read(folder: str) -> Report | Unreadable | None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import http.client
 import secrets
-import socket
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 from tests.support.gang import Cluster, Gang
@@ -18,7 +15,6 @@ from orchestrator.engines.registry import dialects
 LINES = 32
 LINE_BYTES = 60_000
 STRANGERS = 64
-FLOOD_BYTES = 100_000_000
 LATENCY_S = 1.0
 """From a client's connection to the agent's answer, on an idle machine."""
 MOST_MEMORY = 64 << 20
@@ -61,30 +57,6 @@ def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, ve
     assert (cause["tp_rank"], cause["signal"], cause["signature"]) == (1, 9, "")
     assert not any("?" in line for line in cause["lines"])
     cluster.nothing_left()
-
-
-def test_strangers_who_flood_the_agents_port_end_no_gang(gang: Gang) -> None:
-    cluster = gang(nodes=2, lease_s=3.0).ready()
-    with ThreadPoolExecutor(STRANGERS) as pool:
-        list(pool.map(lambda _: flood(cluster.agent_port), range(STRANGERS)))
-    assert cluster.states() == ["ready", "ready"]
-    assert [answer["state"] for answer in cluster.stop_all()] == ["stopped", "stopped"]
-
-
-def flood(port: int) -> None:
-    """Send newlines as fast as the agent accepts them: one stranger's part of 100 MB."""
-    left = FLOOD_BYTES // STRANGERS
-    while left > 0:
-        left -= pour(port, left)
-
-
-def pour(port: int, most: int) -> int:
-    """Send down one connection until it is closed; returns the bytes to count for it."""
-    sent = 0
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
-        while sent < most:
-            sent += stranger.send(b"\n" * min(most - sent, 1 << 16))
-    return max(sent, 1 << 16)
 
 
 def test_any_bytes_at_the_agents_port_delay_nobody_and_take_no_memory(gang: Gang) -> None:

@@ -80,8 +80,7 @@ def test_a_port_that_was_tried_can_be_bound_at_once() -> None:
     """An engine binds without SO_REUSEADDR: a connection in TIME_WAIT would block it."""
     port = free_port()
     with listening(tcp_ports=[port]):
-        assert outcomes(*[target("tcp", port)] * 1) == ["open"]
-        dial({"targets": [target("tcp", port) for _ in range(8)]})
+        assert set(outcomes(*[target("tcp", port)] * 8)) == {"open"}
     with socket.socket() as engine:
         engine.bind((HERE, port))
 
