@@ -46,8 +46,7 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _interval(text: str) -> float:
-    found = seconds(text)
-    if found < LEAST_S:
+    if (found := seconds(text)) < LEAST_S:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted {LEAST_S:g}s or more")
     return found
 

@@ -201,8 +201,7 @@ def _lock(families: Families, gang: str, nodes: Mapping[str, FiguresAnswer | Dep
 
 def _report(answer: NodeAnswer, gang: str) -> Report | None:
     reports = answer.reports if isinstance(answer, FiguresAnswer) else ()
-    raw = next((one for one in reports if isinstance(one, Mapping) and one.get("gang") == gang), None)
-    report = Report.read(raw)
+    report = Report.read(next((one for one in reports if isinstance(one, Mapping) and one.get("gang") == gang), None))
     return report if isinstance(report, Report) else None
 
 

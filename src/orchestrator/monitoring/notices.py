@@ -49,8 +49,7 @@ def _word(view: GangView) -> str:
     """failed RUN, degraded REASON (rails: with the ports that are back), well, or '' for none of these."""
     if view.state is GangState.FAILED:
         return f"failed {view.run_id}"
-    reason = degraded_reason(view)
-    if reason:
+    if reason := degraded_reason(view):
         back = [f"{node.name} {rail.port}" for node in view.nodes for rail in node.rails if rail.up]
         return ", ".join([f"degraded {reason}", *(back if reason == "rails" else ())])
     return WELL if view.serves else ""

@@ -79,8 +79,7 @@ def _application() -> App:
     for name in sorted(files):
         seed.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
     kept = _cache_dir() / f"node-app-{seed.hexdigest()[:32]}"
-    app = _read(kept)
-    if app is None:
+    if (app := _read(kept)) is None:
         content = build(files)
         app = App(content, hashlib.sha256(content).hexdigest())
         _keep(kept, app)

@@ -241,8 +241,7 @@ class LoginOutput:
             return chunk
         searched = max(0, len(self._noise) - len(BEGIN))
         self._noise += chunk
-        begin = self._noise.find(BEGIN, searched)
-        if begin >= 0:
+        if (begin := self._noise.find(BEGIN, searched)) >= 0:
             rest, self._noise = bytes(self._noise[begin + len(BEGIN) :]), None
             return rest
         if len(self._noise) > MOST_NOISE:
@@ -306,8 +305,7 @@ def shown(command: str | Sequence[str]) -> str:
 
 def sudo_refusal(node: str, reach: Reach, said: bytes) -> NodeError | None:
     """The error if sudo would not run a command, by what was said before it could begin; else None."""
-    found = _REFUSED.search(said)
-    if found is None:
+    if (found := _REFUSED.search(said)) is None:
         return None
     who = reach.user or "the SSH user"
     return NodeError(

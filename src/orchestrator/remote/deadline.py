@@ -27,8 +27,7 @@ class Deadline:
         """Seconds left, above 0; None without an end. Raises Passed when there are none."""
         if self._end is None:
             return None
-        left = self._end - time.monotonic()
-        if left <= 0:
+        if (left := self._end - time.monotonic()) <= 0:
             raise DeadlinePassed
         return left
 
@@ -40,8 +39,7 @@ class Deadline:
     @contextmanager
     def breaking(self, end: Callable[[], object]) -> Iterator[None]:
         """For calls that cannot be given a timeout: `end` is called at the deadline and must make them return."""
-        left = self.left()
-        if left is None:
+        if (left := self.left()) is None:
             yield
             return
         broken = threading.Event()

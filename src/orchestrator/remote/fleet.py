@@ -160,8 +160,7 @@ class Fleet:
             raise Unreachable("the connections are closed", where=name, fix="this command was stopping")
 
     def _drop(self, name: str) -> None:
-        session = self._open.pop(name, None)
-        if session is not None:
+        if (session := self._open.pop(name, None)) is not None:
             session.close()
 
 

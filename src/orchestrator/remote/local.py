@@ -61,8 +61,7 @@ class _LocalCommand(RunningCommand):
             while told:
                 for key, _ in selector.select(login.deadline.left()):
                     if key.fileobj is process.stdin:
-                        left = _feed(key.fd, left)
-                        if not left:
+                        if not (left := _feed(key.fd, left)):
                             selector.unregister(process.stdin)
                             process.stdin.close()
                     elif chunk := os.read(key.fd, _CHUNK):

@@ -84,12 +84,10 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
     node that cannot run the application, Unreachable as Session.run does.
     """
     app = App.made()
-    answer = _staying(app, session).ask(app, session, verb, request, deadline_s)
-    if answer is not None:
+    if (answer := _staying(app, session).ask(app, session, verb, request, deadline_s)) is not None:
         return _told(session, answer)
     stdin = _request(request)
-    done = session.run(_run(app, session, verb), stdin=stdin, deadline_s=deadline_s)
-    if done.status == _ABSENT:
+    if (done := session.run(_run(app, session, verb), stdin=stdin, deadline_s=deadline_s)).status == _ABSENT:
         _deliver(app, session)
         done = session.run(_run(app, session, verb), stdin=stdin, deadline_s=deadline_s)
     return _value(session, verb, done)
@@ -102,8 +100,7 @@ def ask(session: Session, verb: str, request: Message, answer: type[M], *, deadl
 
 def answer_of(session: Session, verb: str, value: object, answer: type[M]) -> M:
     """The message that a verb's value holds. Raises NodeError where it holds none."""
-    found = answer.read(value)
-    if isinstance(found, Unreadable):
+    if isinstance(found := answer.read(value), Unreadable):
         raise NodeError(
             f"its answer to {verb} can't be read: {found}",
             where=session.spec.name,

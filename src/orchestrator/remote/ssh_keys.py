@@ -41,8 +41,7 @@ def candidates(target: SshTarget, deadline: Deadline) -> Generator[tuple[paramik
     if not target.key_files:
         for name in _DEFAULT_KEYS:
             path = Path("~/.ssh").expanduser() / name
-            key = _load(path, of=None)
-            if key is not None:
+            if (key := _load(path, of=None)) is not None:
                 yield key, str(path)
 
 

@@ -137,8 +137,7 @@ def _jumps(name: str, text: str, file: str | None, depth: int) -> tuple[SshTarge
     goes through a to b, and a's own ProxyJump counts)."""
     hops: list[SshTarget] = []
     for word in text.split(","):
-        match = _JUMP.fullmatch(word.strip())
-        if match is None:
+        if (match := _JUMP.fullmatch(word.strip())) is None:
             raise InputError(
                 f"found ProxyJump {text!r}; wanted [user@]host[:port],...",
                 where=name,

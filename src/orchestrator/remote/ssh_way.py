@@ -135,8 +135,7 @@ def _scan(spec: NodeSpec, deadline_s: float) -> ShownKey | DeployError:
         kind, key = shown_key(target, deadline_s)
         encoded = base64.b64encode(key).decode("ascii")
         known = ssh_keys.known_keys(target)
-        new = all(line.marker and line.key != encoded for line in known)
-        if not new:
+        if not (new := all(line.marker and line.key != encoded for line in known)):
             ssh_keys.check(target, kind, key, known)
         return ShownKey(kind, encoded, fingerprint(key), known=target.accept_new or not new)
     except DeployError as failure:
@@ -330,8 +329,7 @@ def _exchange(transport: paramiko.Transport, deadline: Deadline, known: Sequence
     """The server's host key, as (kind, key), of a kind that we know where there is one."""
     security = transport.get_security_options()
     security.key_types = ssh_keys.preferred(security.key_types, known)
-    budget = deadline.left()
-    if budget is not None:
+    if (budget := deadline.left()) is not None:
         transport.banner_timeout = transport.handshake_timeout = budget
     done = threading.Event()
     transport.start_client(event=done)

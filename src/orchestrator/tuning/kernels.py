@@ -215,8 +215,7 @@ def candidates(name: str, most: int | None = None) -> tuple[Tile, ...]:
 
     Raises ValueError for a name that no engine looks for.
     """
-    said = read_name(name)
-    if said is None:
+    if (said := read_name(name)) is None:
         raise ValueError(f"no engine uses a file called {name}")
     space = (dict(zip(_SPACE, values, strict=True)) for values in product(*_SPACE.values()))
     found = [tile for tile in space if not any(unusable(said, tile))]

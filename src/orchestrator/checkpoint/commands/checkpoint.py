@@ -147,9 +147,9 @@ def _summary(target: str, outcome: Reblocked, seconds: float) -> Iterator[str]:
     if written and written.done > written.resumed:
         parts = [f"{size(written.copied)} copied", f"{size(written.shared)} shared with the source"]
         parts += [f"{size(written.resumed)} kept from an earlier run"] if written.resumed else []
-        shards = f"{written.shards} shard{'s' * (written.shards != 1)}"
         yield (
-            f"{target}: {shards} in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
+            f"{target}: {written.shards} shard{'s' * (written.shards != 1)} "
+            f"in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
             f"{', '.join(parts)}, {size(written.scales)} of scales, in {seconds:.1f} s"
         )
     elif written:
@@ -163,8 +163,7 @@ def _summary(target: str, outcome: Reblocked, seconds: float) -> Iterator[str]:
 
 def _show_pace(picture: TransferPicture, said: ReblockLine) -> None:
     if (now := said.progress) is not None:
-        words = f"{now.shards_done} of {now.shards} shards, {{}}"
-        picture.show([Transfer(said.doing, now.done, now.total, words)])
+        picture.show([Transfer(said.doing, now.done, now.total, f"{now.shards_done} of {now.shards} shards, {{}}")])
 
 
 def _inspect(args: argparse.Namespace, screen: Screen) -> int:
@@ -211,10 +210,9 @@ def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
     yield "shards", f"{shards['readable']} of {shards['named']} readable, {size(facts['bytes']['files'])}"
     for dtype, kind in facts["tensors"]["by_dtype"].items():
         yield f"  {dtype}", f"{kind['count']} tensors, {size(kind['bytes'])}"
-    allowed = [str(degree) for degree, refusal in judgement.degrees.items() if not refusal]
-    yield "tensor parallel", f"{', '.join(allowed) or 'unknown'}"
-    refused = next(((degree, refusal) for degree, refusal in judgement.degrees.items() if refusal), None)
-    if refused:
+    allowed = (str(degree) for degree, refusal in judgement.degrees.items() if not refusal)
+    yield "tensor parallel", ", ".join(allowed) or "unknown"
+    if refused := next(((degree, refusal) for degree, refusal in judgement.degrees.items() if refusal), None):
         yield "", f"not {refused[0]}: {refused[1]}"
     yield "an engine", "loads it" if judgement.loads else "refuses it, or loads it incorrectly:"
 

@@ -137,8 +137,7 @@ def _models(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
         rows.append((each.profile.name, shown, *(_cells(first) if first else ("none", "", "")), more))
     screen.out.print(_table(("model", "weights", "layout", "KV", "tokens/s", "more"), rows))
     unfit = (each for each in listed if all(reason for _, reason in each.stacks))
-    refused = collected((each.stacks[0][1], each.profile.name) for each in unfit)
-    if refused:
+    if refused := collected((each.stacks[0][1], each.profile.name) for each in unfit):
         screen.out.print("no engine here can serve:")
     for reason, names in refused.items():
         screen.show(f"  {', '.join(names)}: {reason}")
@@ -150,8 +149,7 @@ def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Scree
     profile = listed[0].profile
     block = f" {profile.block[0]}x{profile.block[1]}" if any(profile.block) else ""
     screen.show(f"{profile.name}: {checkpoint_bytes(profile) / 1e9:.1f} GB {profile.quantisation}{block}")
-    rows = [(*_cells(fit), "measured" if fit.measured else "", fit.name) for fit in offer.fits]
-    if rows:
+    if rows := [(*_cells(fit), "measured" if fit.measured else "", fit.name) for fit in offer.fits]:
         screen.out.print(_table(("--layout", "KV tokens", "tokens/s", "", ""), rows))
     if offer.refusal:
         screen.show(f"{offer.refusal}\n  {offer.instead}")

@@ -64,8 +64,7 @@ class Digests:
         """A file's digest, read only where it is not known. Raises Failure where it can't be read or changes."""
         try:
             before = path.stat()
-            digest = None if fresh else self.known(before)
-            if digest is not None:
+            if (digest := None if fresh else self.known(before)) is not None:
                 counted(before.st_size)
                 return digest
             digest = _hashed(path, counted)

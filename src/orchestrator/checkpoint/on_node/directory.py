@@ -140,8 +140,7 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
     """Bytes at an offset. Raises OSError where the file ends before."""
     parts = []
     while length > 0:
-        part = os.pread(descriptor, length, offset)
-        if not part:
+        if not (part := os.pread(descriptor, length, offset)):
             raise OSError(errno.EIO, "the file is shorter than its header states")
         parts.append(part)
         length -= len(part)
@@ -254,8 +253,7 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
         if shard_name in readable and homes.get(name) != shard_name:
             what = f"the index lists it in {shard_name}, which does not contain it"
             faults.append(_stop("TENSOR-MISSING", name, what, "download the index and the shard again"))
-    strays = [name for name, home in homes.items() if name not in checkpoint.weight_map and home != LOOSE_MTP]
-    if strays:
+    if strays := [name for name, home in homes.items() if name not in checkpoint.weight_map and home != LOOSE_MTP]:
         what = f"{len(strays)} tensors are in the shards but not in the index; an engine loads them anyway"
         faults.append(Fault("TENSOR-UNLISTED", Gravity.NOTE, strays[0], what))
     total = checkpoint.index_metadata.get("total_size")

@@ -110,8 +110,7 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
 
 
 def _python(path: str) -> str:
-    found = os.path.expanduser(path)
-    if not os.access(found, os.X_OK):
+    if not os.access(found := os.path.expanduser(path), os.X_OK):
         fix = "install the stack (l40s-deploy prepare), or name an interpreter that has the hub's client: --python PATH"
         raise Failure("no-python", "no such interpreter", path, fix)
     return found
@@ -206,8 +205,7 @@ def _drop_orphans(partial: Path) -> None:
 
 def _refuse_small_disk(partial: Path, total: int) -> None:
     wanted = total - _held(partial) + ROOM
-    free = shutil.disk_usage(partial.parent).free
-    if free < wanted:
+    if (free := shutil.disk_usage(partial.parent).free) < wanted:
         what = f"{free / 1e9:.0f} GB are free; it needs {wanted / 1e9:.0f} GB more"
         raise Failure("no-space", what, str(partial.parent), f"free space: df -h {partial.parent}")
 

@@ -67,8 +67,7 @@ def _compare_index(job: Job, made: Checkpoint) -> None:
     if made.weight_map.keys() != source.weight_map.keys():
         odd = min(made.weight_map.keys() ^ source.weight_map.keys())
         raise _differs(where, f"only one side's weight_map has {odd}")
-    wanted = {**source.index_metadata, "total_size": made.indexed_bytes()}
-    if made.index_metadata != wanted:
+    if made.index_metadata != (wanted := {**source.index_metadata, "total_size": made.indexed_bytes()}):
         raise _differs(where, f"metadata is {dict(made.index_metadata)}, wanted {wanted}")
 
 
@@ -96,8 +95,7 @@ def _compare_shard(
             ours = _Stored(sources[home.name], home.header.data_start + original.begin, original)
             theirs = _Stored(made, shard.header.data_start + tensor.begin, tensor)
             weight = job.weights.get(tensor.name)
-            found = _tensor_differs(ours, theirs) if weight is None else _scales_differ(job, weight, ours, theirs)
-            if found:
+            if found := _tensor_differs(ours, theirs) if weight is None else _scales_differ(job, weight, ours, theirs):
                 raise _differs(f"{target / shard.name}: {tensor.name}", found)
             work.add(tensor.nbytes)
     work.add(shard.header.data_start, shards_done=1)
@@ -141,8 +139,7 @@ def _scales_differ(job: Job, weight: tuple[int, ...], ours: _Stored, theirs: _St
         matrix, row = divmod(line, new_rows)
         start = (matrix * rows + row * job.new[0] // job.old[0]) * columns
         expected = array(code, [source[start + column] for column in column_of])
-        found = target[line * new_columns : (line + 1) * new_columns]
-        if found != expected:
+        if (found := target[line * new_columns : (line + 1) * new_columns]) != expected:
             column = next(j for j in range(new_columns) if found[j] != expected[j])
             element = _coordinates(line * new_columns + column, wanted)
             return f"scale {element} has bits 0x{found[column]:x}, the source's block has 0x{expected[column]:x}"

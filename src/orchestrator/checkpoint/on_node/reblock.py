@@ -119,8 +119,7 @@ def survey(job: Job, target: Path) -> WouldReblock:
     """What `reblock` would do; writes nothing. Raises the Failure that it would begin with."""
     target_files.check_apart(job.checkpoint.root, target)
     state = target_files.standing(target)
-    written = state is TargetState.FOREIGN
-    if written:
+    if written := state is TargetState.FOREIGN:
         _check_is_result(job, target)
     todo = [] if written else _todo(job, target)
     place = next(path for path in (target, *target.absolute().parents) if path.is_dir())
@@ -144,8 +143,7 @@ def new_config(config: Mapping[str, Any], block: Block) -> dict[str, Any]:
 
 def _old_block(checkpoint: Checkpoint, new: Block) -> Block:
     """The source's; refused where it does not divide into the new one's."""
-    broken = [fault for fault in checkpoint.faults if fault.id.startswith("CONFIG")]
-    if broken:
+    if broken := [fault for fault in checkpoint.faults if fault.id.startswith("CONFIG")]:
         raise Failure("broken-source", f"{broken[0].where}: {broken[0].what}", str(checkpoint.root), broken[0].fix)
     block = quantised_block(checkpoint.config)
     where = str(checkpoint.root / CONFIG)
@@ -165,8 +163,7 @@ def _old_block(checkpoint: Checkpoint, new: Block) -> Block:
 
 def _refuse_faults(checkpoint: Checkpoint) -> None:
     """A fault that would make a wrong target is the end; the first is told, and how many there are."""
-    stops = [fault for fault in checkpoint.faults if fault.severity is Gravity.STOP]
-    if stops:
+    if stops := [fault for fault in checkpoint.faults if fault.severity is Gravity.STOP]:
         more = f" (and {len(stops) - 1} more: `l40s-deploy checkpoint inspect` lists them)" if len(stops) > 1 else ""
         where = str(checkpoint.root / stops[0].where)
         raise Failure("broken-source", f"{stops[0].what}{more}", where, stops[0].fix or "download the checkpoint again")

@@ -193,8 +193,7 @@ def _record(descriptor: int, target: Path, wanted: Mapping[str, Any]) -> None:
     except ValueError:
         found = None  # killed while the journal itself was written: nothing else was there yet
     if not isinstance(found, dict):
-        others = sorted(path.name for path in target.iterdir() if path.name not in (JOURNAL, "lost+found"))
-        if others:
+        if others := sorted(path.name for path in target.iterdir() if path.name not in (JOURNAL, "lost+found")):
             what = f"its journal {JOURNAL} can't be read, so it is not known what {others[0]} belongs to"
             raise Failure("other-run", what, str(target), "remove the target, or specify another one")
         os.ftruncate(descriptor, 0)

@@ -80,8 +80,7 @@ def header_length(prefix: bytes) -> int:
     """Length of the JSON as the file's first 8 bytes say it. Raises HeaderError where no library would go on."""
     if len(prefix) < LENGTH_BYTES:
         raise HeaderError(f"the file ends after {len(prefix)} bytes, but a header starts with {LENGTH_BYTES}")
-    length = int.from_bytes(prefix[:LENGTH_BYTES], "little")
-    if length > MAX_HEADER_BYTES:
+    if (length := int.from_bytes(prefix[:LENGTH_BYTES], "little")) > MAX_HEADER_BYTES:
         raise HeaderError(f"header length {length} is over the format's limit of {MAX_HEADER_BYTES}")
     return length
 
@@ -143,8 +142,7 @@ def _tensor(name: str, entry: Any) -> Tensor:
         raise HeaderError(f"tensor {name!r} has the unknown dtype {dtype!r}")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise HeaderError(f"tensor {name!r} has shape {shape!r} and offsets {offsets!r}")
-    bits = prod(shape) * BITS[dtype]
-    if bits != (offsets[1] - offsets[0]) * 8:
+    if (bits := prod(shape) * BITS[dtype]) != (offsets[1] - offsets[0]) * 8:
         raise HeaderError(
             f"tensor {name!r} of shape {shape} and {dtype} needs {bits // 8} bytes, but its offsets give"
             f" {offsets[1] - offsets[0]}"

@@ -164,8 +164,7 @@ class Chain:
         links: list[VerbStream] = []
         with ExitStack() as ends:
             ends.callback(_end_all, links)
-            failures = self._build(names, links, ends)
-            if not failures:
+            if not (failures := self._build(names, links, ends)):
                 self._watch(links, report)
         if self.origin.failure is not None:
             raise self.origin.failure

@@ -214,8 +214,7 @@ def _repository(word: str) -> str:
     if _REPOSITORY.fullmatch(word):
         return word
     if "/" not in word:
-        page = _PAGE.fullmatch(load_profile(word).source)
-        if page is not None:
+        if (page := _PAGE.fullmatch(load_profile(word).source)) is not None:
             return page["repo"]
         what = f"the profile of {word} names no repository of a hub; wanted OWNER/NAME"
     else:

@@ -107,8 +107,7 @@ def _trusted(
 
     for name, key in keys.items():
         screen.say(f"{name}: host key {key.kind} {key.fingerprint} ({'known' if key.known else 'not known yet'})")
-    unknown = [name for name, key in keys.items() if not key.known]
-    if not unknown:
+    if not (unknown := [name for name, key in keys.items() if not key.known]):
         return
     screen.say("compare with each node's console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
     asked = f"are these the fingerprints of {', '.join(unknown)}?"

@@ -224,8 +224,7 @@ def _document(outcome: PrepareResult, check: bool, progress: _PrepareProgress) -
 def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PrepareProgress, screen: Screen) -> None:
     _show_progress(outcome, request.check, progress, screen)
     for name in outcome.nodes:
-        failure = outcome.results.failures.get(name)
-        if failure is not None:
+        if (failure := outcome.results.failures.get(name)) is not None:
             screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
             screen.show(f"  fix: {failure.fix}")
         elif result := outcome.results.values.get(name):

@@ -208,8 +208,7 @@ def _with_digests(lock: str, digests: Mapping[str, str], folder: str) -> str:
     by_name = {plain(name.removeprefix("wheels/").split("-")[0]): digest for name, digest in digests.items()}
     lines = []
     for pin in pins(lock):
-        digest = by_name.get(plain(pin["name"]))
-        if digest is not None:
+        if (digest := by_name.get(plain(pin["name"]))) is not None:
             lines.append(f"{pin[0].strip()} --hash=sha256:{digest}\n")
         elif not pin["marker"]:  # a package for another platform may be left out
             raise InputError(
@@ -221,8 +220,7 @@ def _with_digests(lock: str, digests: Mapping[str, str], folder: str) -> str:
 
 
 def _opened(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
-    content = tar.extractfile(entry)
-    if content is None:
+    if (content := tar.extractfile(entry)) is None:
         raise ValueError(f"{entry.name!r} is not a file")
     return content
 

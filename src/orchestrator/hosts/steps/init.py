@@ -161,8 +161,7 @@ def _who(session: Session) -> Login:
     user = told.out.decode("utf-8", "replace").strip()
     if told.status or not user:
         raise NodeError("`id -u -n` gives no answer", where=session.spec.name, fix="check the login shell of that user")
-    root = session.run(["id", "-u"], deadline_s=ANSWER_S, become=False).out.strip() == b"0"
-    if root:
+    if session.run(["id", "-u"], deadline_s=ANSWER_S, become=False).out.strip() == b"0":
         return Login(user, root=True, sudo="")
     try:
         tried = session.run(["true"], deadline_s=ANSWER_S, become=True)
@@ -216,8 +215,7 @@ def _host(node: NodeSpec, most: int) -> str:
 def _with(body: str, name: str, value: object) -> str:
     """The line of a variable, commented out or not, with this value; what is said behind it stays."""
     line = re.compile(rf"^    (?:# )?{name}: *(?P<old>[^#\n]*?)(?P<rest> +# .*)?$", re.MULTILINE)
-    match = line.search(body)
-    if match is None:
+    if (match := line.search(body)) is None:
         raise AssertionError(f"the reference inventory has no line for {name}")
     return f"{body[: match.start()]}    {name}: {_yaml(value)}{match['rest'] or ''}{body[match.end() :]}"
 

@@ -235,8 +235,7 @@ def bring_vocabularies(folder: Path, *, source: str = "", deadline_s: float) -> 
     for name, digest in VOCABULARIES.items():
         where = str(Path(source) / name) if source else f"{VOCABULARY_SOURCE}{name}"
         content = _vocabulary(where, deadline_s)
-        found = hashlib.sha256(content).hexdigest()
-        if found != digest:
+        if (found := hashlib.sha256(content).hexdigest()) != digest:
             fix = "download it again from the tokenizer's publisher"
             raise VerificationDiffers(f"its SHA-256 is {found}, wanted {digest}", where=where, fix=fix)
         (folder / name).write_bytes(content)

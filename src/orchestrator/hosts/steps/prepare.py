@@ -79,8 +79,7 @@ class PrepareResult:
 
 def tasks_of(inventory: Inventory, request: PrepareRequest) -> dict[str, int]:
     """How many tasks each chosen node's run has; empty where Ansible can't tell. Slow: ask beside the run."""
-    plays = count_tasks(request.playbook, inventory=Path(inventory.path), tags=request.tags)
-    if not plays:
+    if not (plays := count_tasks(request.playbook, inventory=Path(inventory.path), tags=request.tags)):
         return {}
     names = _chosen(inventory, request.nodes)
     if len(plays) == 1:
@@ -142,9 +141,8 @@ def play_variables(
         its_own = read_bundle(request.router_bundle)
         lock = folder / "router-requirements.txt"
         lock.write_text(its_own.lock)
-        place = str(its_own.path.absolute())
-        given = {"find_links": "", "bundle": place, "lock": str(lock), "python": its_own.python}
-        variables["prepare_router"] = {"venv": router.venv, **given}
+        given = {"bundle": str(its_own.path.absolute()), "lock": str(lock), "python": its_own.python}
+        variables["prepare_router"] = {"venv": router.venv, "find_links": "", **given}
     elif router is not None and not request.bundle:
         variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
     return variables
@@ -228,8 +226,7 @@ def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
     with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
         views = see(fleet, gangs)
     for view in views:
-        alive = [node.name for node in view.nodes if node.alive and node.name in names]
-        if alive:
+        if alive := [node.name for node in view.nodes if node.alive and node.name in names]:
             raise NodeError(
                 f"gang {view.name} is running there on the stack that would be removed",
                 where=", ".join(alive),

@@ -245,8 +245,7 @@ _OUTCOMES: Mapping[str, Outcome] = {
 def _step(kind: str, data: Mapping[str, Any]) -> HostEvent | None:
     """What an event `runner_on_<kind>` says, None where it is of no interest."""
     result = data.get("res") or {}
-    outcome = _outcome(kind, data, result)
-    if outcome is None:
+    if (outcome := _outcome(kind, data, result)) is None:
         return None
     return HostEvent(
         host=str(data.get("host")),
@@ -308,8 +307,7 @@ def failure_message(result: Mapping[str, Any]) -> str:
     A command's own words (stderr, else stdout) take the place of a message that says only that it failed; of a loop,
     the failed items are named.
     """
-    items = [item for item in result.get("results") or () if isinstance(item, Mapping) and item.get("failed")]
-    if items:
+    if items := [item for item in result.get("results") or () if isinstance(item, Mapping) and item.get("failed")]:
         return _shortened("; ".join(f"{_item(item)}: {failure_message(item)}" for item in items))
     message = _message(result)
     output = _first(result, "stderr", "module_stderr", "stdout", "module_stdout")

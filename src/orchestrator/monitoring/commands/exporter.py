@@ -31,8 +31,7 @@ def add_listen(parser: argparse.ArgumentParser, port: int) -> None:
 
 def _place(port: int) -> Callable[[str], tuple[str, int]]:
     def read(text: str) -> tuple[str, int]:
-        found = _PLACE.fullmatch(text)
-        if found is None or int(found["port"] or 0) > 65535:
+        if (found := _PLACE.fullmatch(text)) is None or int(found["port"] or 0) > 65535:
             raise argparse.ArgumentTypeError(
                 f"found {text!r}, wanted an address such as 10.0.0.5, :{port}, [::1]:{port}"
             )

@@ -166,8 +166,7 @@ class _Desk:
             request.connection.finish()
 
     async def _answer(self, request: HTTPServerRequest) -> Page:
-        refused = await self._refused(request)
-        if refused is not None:
+        if (refused := await self._refused(request)) is not None:
             return refused
         page = self._pages.get(request.path)
         if request.method != "GET":

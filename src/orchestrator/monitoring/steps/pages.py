@@ -100,8 +100,7 @@ class Pages:
 
     def bench(self) -> str:
         """The page of `bench --html`, of every run recorded on this machine. Raises InputError where there is none."""
-        records = all_benches()
-        if not records:
+        if not (records := all_benches()):
             raise InputError("no benchmark is recorded", where="bench", fix="measure one: l40s-deploy bench")
         return bench_html(bench_of(records))
 

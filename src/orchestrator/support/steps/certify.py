@@ -173,8 +173,7 @@ def refuse_to_begin(gang: GangSpec, out: Path) -> None:
         raise InputError("exists already", where=str(out), fix="name another file with --out")
     with Fleet(gang.machines) as fleet:
         answers = everything(fleet).all()
-    running = sorted({run.gang for answer in answers.values() for run in runs_in(answer) if run.alive})
-    if running:
+    if running := sorted({run.gang for answer in answers.values() for run in runs_in(answer) if run.alive}):
         raise InputError(
             f"{', '.join(running)} runs on its nodes: measurements would slow it down, and a rank is killed",
             where=f"gang {gang.name}",
@@ -406,13 +405,12 @@ def _kill(fleet: Fleet, node: str, pid: int) -> None:
 def _planned(plan: Plan, view: GangView) -> dict[str, Any]:
     """What runs, by the plan."""
     (gang,) = plan.gangs
-    transports = {node.network.transport.value for node in gang.nodes}
     return {
         "model": view.model,
         "stack": view.stack,
         "device": gang.device,
         "layout": gang.layout.key,
-        "transport": ", ".join(sorted(transports)),
+        "transport": ", ".join(sorted({node.network.transport.value for node in gang.nodes})),
         "plan_id": plan.plan_id,
         "facts_digest": plan.facts_digest,
     }

@@ -149,8 +149,7 @@ def _batches(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """status, run, pull, fetch or push."""
-    verbs = {"status": _status, "run": _run, "pull": _pull, "fetch": _fetch, "push": _push}
-    return verbs[args.action](args, screen)
+    return {"status": _status, "run": _run, "pull": _pull, "fetch": _fetch, "push": _push}[args.action](args, screen)
 
 
 def _run(args: argparse.Namespace, screen: Screen) -> int:
@@ -346,18 +345,15 @@ def _word(holding: Holding, wanted: Wanted) -> str:
 def _of_nodes(kit: Kit) -> Iterator[str]:
     for name, failure in kit.failures.items():
         yield f"{name}: {failure.what} ({failure.fix})"
-    absent = [name for name, held in kit.holdings.items() if not held.root]
-    if absent:
+    if absent := [name for name, held in kit.holdings.items() if not held.root]:
         yield f"not installed on {who(absent, len(kit.holdings))}: l40s-deploy prepare --stack {kit.stack.name}"
     engines = {name: held.versions.get("sglang", "") for name, held in kit.holdings.items() if held.root}
-    odd = [name for name, version in engines.items() if version and version != kit.stack.engine_version]
-    if odd:
+    if odd := [name for name, version in engines.items() if version and version != kit.stack.engine_version]:
         yield (
             f"{who(odd, len(engines))}: sglang {engines[odd[0]]} is installed, not the stack's "
             f"{kit.stack.engine_version}: these rows are for the stack's version"
         )
-    tritons = sorted({held.versions.get("triton", "") for held in kit.holdings.values()} - {""})
-    if len(tritons) > 1:
+    if len(tritons := sorted({held.versions.get("triton", "") for held in kit.holdings.values()} - {""})) > 1:
         yield f"the nodes have different Triton versions: {', '.join(tritons)}; each is judged by its own"
     for name, held in kit.holdings.items():
         yield from (f"{name}: {path} can't be read: {error}" for path, error in held.errors.items())
@@ -382,8 +378,7 @@ def _of_defaults(kit: Kit) -> Iterator[str]:
             "compiled runs with default tiles, tuned or not (torch_compile_max_bs in the profile; not measured)"
         )
     needed = [place for place, one in enumerate(kit.wanted) if not one.optional]
-    missing = sum(any(rows[place].state is State.DEFAULT for rows in kit.rows.values()) for place in needed)
-    if missing:
+    if missing := sum(any(rows[place].state is State.DEFAULT for rows in kit.rows.values()) for place in needed):
         yield (
             f"none, on at least one node: {missing} of {len(needed)}; there the engine takes its default tiles "
             "('Using default ... kernel config' in its log); the cost is not measured"

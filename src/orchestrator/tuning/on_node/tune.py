@@ -122,8 +122,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Verb `tune`: put or take back, or say what that would do."""
     asked = request_of(TuneRequest, request)
     venv = pathlib.Path(asked.venv)
-    root = engine_root(venv)
-    if root is None:
+    if (root := engine_root(venv)) is None:
         fix = "install the stack with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
         raise Failure("no-stack", "no engine is installed in this environment", str(venv), fix)
     versions = environment.versions(venv)
@@ -259,8 +258,7 @@ _KEPT = (
 def _take_back(kept: _Keeping) -> None:
     for place in list(kept.ours):
         own, now, saved, before = kept.ours[place], _digest_of(place), kept.original(place), kept.before(place)
-        changed = now not in (own["sha256"], before, "")
-        if changed:
+        if changed := now not in (own["sha256"], before, ""):
             advice = _KEPT % saved if before else ""
             kept.left[place] = f"it has been changed since, and is left unchanged{advice}"
         else:

@@ -157,8 +157,7 @@ def fetch(
     """
     published, stack = load_published(name), load_stack(stack_name)
     lookup = engine_of(stack).tuned
-    wanted = parts_of(published, lookup, device_name(gpu))
-    if not wanted:
+    if not (wanted := parts_of(published, lookup, device_name(gpu))):
         raise InputError(
             f"{published.name} has no config for {gpu}",
             where="--gpu",
@@ -380,8 +379,7 @@ def _stack(inventory: Inventory, specs: Iterable[NodeSpec], asked: str | None, p
     """
     if asked:
         return load_stack(asked)
-    named = {node.stack for node in specs if node.stack}
-    if len(named) > 1:
+    if len(named := {node.stack for node in specs if node.stack}) > 1:
         raise InputError(
             "the nodes use different stacks: " + ", ".join(sorted(named)),
             where=f"{inventory.path}: l40s_stack",

@@ -138,8 +138,7 @@ def _planned(
     rules = engine_of(stack).tuned
     wanted = wanted_files(profile, plan.layout, rules, gpu=gpu, triton=triton, moe_directory=own)
     needed = tuple(one for one in wanted if not one.optional)
-    jobs = jobs_of(profile, needed, batches)
-    if not jobs:
+    if not (jobs := jobs_of(profile, needed, batches)):
         raise InputError(
             f"no kernel of {profile.name} reads a tuned config in {stack.name}",
             where=f"profile {profile.name}",
@@ -276,8 +275,7 @@ def tuned_json(done: TunedGang, out: Path) -> dict[str, Any]:
 
 def _job_json(job: TuneJob, done: TunedGang) -> dict[str, Any]:
     shape = {"kernel": job.kernel, "file": job.space, "batch": job.batch}
-    result = done.results.get(job.id)
-    if result is None:
+    if (result := done.results.get(job.id)) is None:
         return {**shape, "error": done.failed.get(job.id, "not tried")}
     return {
         **shape,

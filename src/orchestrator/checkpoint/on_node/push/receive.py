@@ -183,8 +183,7 @@ class Arrival:
                 write_at(arriving, part, self._here[path])
                 self._lost_since = 0.0
                 self._count(path, len(part))
-            found = digest.hexdigest()
-            if found == wanted:
+            if (found := digest.hexdigest()) == wanted:
                 self._digests.keep(self._target.place(arriving, path), found)
                 self._sent += 1
                 return True

@@ -139,8 +139,7 @@ class PushTarget:
     def _take_as_it_is(self) -> None:
         self._refuse_another_checkpoint()
         for path, size in self.entries.items():
-            found = files.size(self.directory / path)
-            if found != size:
+            if (found := files.size(self.directory / path)) != size:
                 state = f"has {found} bytes there, but {size} at the source" if found >= 0 else "is missing there"
                 raise Failure("target-differs", f"differs from the source: {path} {state}", str(self.directory), REPAIR)
         with contextlib.suppress(FileNotFoundError):
