@@ -44,8 +44,8 @@ class Sshd:
         kind, key, *_ = (self.folder / "host_key.pub").read_text().split()
         return f"[{self.address}]:{self.port} {kind} {key}\n"
 
-    def reach(self, **changes: Any) -> Reach:
-        """The address and options to reach it, as in an inventory."""
+    def spec(self, name: str = "node0", **changes: Any) -> NodeSpec:
+        """A node as in an inventory, with the address and options to reach it."""
         reach = Reach(
             host=self.address,
             port=self.port,
@@ -54,10 +54,7 @@ class Sshd:
             known_hosts_file=str(self.known_hosts),
             python=sys.executable,  # not what a shell's start-up files put first
         )
-        return replace(reach, **changes)
-
-    def spec(self, name: str = "node0", **changes: Any) -> NodeSpec:
-        return NodeSpec(name=name, gang="gang0", node_rank=0, reach=self.reach(**changes))
+        return NodeSpec(name=name, gang="gang0", node_rank=0, reach=replace(reach, **changes))
 
     def sessions(self) -> list[int]:
         """Process ids of the server's children: one or more for each connection."""

@@ -75,13 +75,3 @@ def test_it_is_kept_by_its_sources_and_made_anew_when_torn(tmp_path: Path, monke
 def test_without_a_cache_it_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert app_archive.application().content
-
-
-def test_it_answers_in_the_machines_own_python(tmp_path: Path) -> None:
-    app = app_archive.application()
-    (tmp_path / app.name).write_bytes(app.content)
-    done = subprocess.run(
-        ["python3", "-EsS", str(tmp_path / app.name), "no-such-verb"], capture_output=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
-    assert b'"kind":"unknown-verb"' in done.stdout

@@ -58,15 +58,6 @@ def test_a_lost_connection_is_unreachable_and_no_empty_answer(start_sshd: Start)
         session.run("true", deadline_s=5)
 
 
-def test_a_lost_connection_ends_a_stream(start_sshd: Start) -> None:
-    server = start_sshd()
-    lines = open_session(server.spec(), deadline_s=20).stream("echo x; sleep 60", deadline_s=None)
-    assert next(lines) == b"x\n"
-    server.kill_sessions()
-    with pytest.raises(Unreachable, match="connection was lost"):
-        next(lines)
-
-
 def test_closing_ends_what_runs(sshd: Sshd) -> None:
     session = open_session(sshd.spec(), deadline_s=20)
     lines = session.stream("echo x; sleep 60", deadline_s=None)
@@ -113,16 +104,6 @@ def test_accept_new_records_the_key(sshd: Sshd, tmp_path: Path) -> None:
     connect(accepting, deadline_s=20).close()
     assert file.read_text() == sshd.known_line()
     connect(sshd.spec(known_hosts_file=str(file)), deadline_s=20).close()
-
-
-def test_a_refused_port_is_told(sshd: Sshd) -> None:
-    with socket.socket() as taken:
-        taken.bind((sshd.address, 0))
-        spec = sshd.spec(port=taken.getsockname()[1])
-        with pytest.raises(Unreachable, match="refuses the connection; nothing listens") as caught:
-            connect(spec, deadline_s=20)
-    assert not isinstance(caught.value, HostKeyError)
-    assert caught.value.where == "node0"
 
 
 def trickles(connection: socket.socket) -> None:
@@ -349,21 +330,29 @@ def test_a_busy_sshd_is_asked_longer_where_it_has_let_us_in(
     assert len(drops) == (1 if known else 3)
 
 
-def test_a_jump_host_that_dies_ends_the_session(sshd: Sshd, start_sshd: Start) -> None:
-    gate = start_sshd()
-    lines = open_session(sshd.spec(ssh_options=behind(gate)), deadline_s=20).stream("echo x; sleep 60", deadline_s=None)
+@pytest.mark.parametrize("jumps", [False, True])
+def test_a_lost_connection_ends_a_stream(sshd: Sshd, start_sshd: Start, jumps: bool) -> None:
+    """The node's own, or that of the jump host before it."""
+    cut = start_sshd()
+    session = open_session(sshd.spec(ssh_options=behind(cut)) if jumps else cut.spec(), deadline_s=20)
+    lines = session.stream("echo x; sleep 60", deadline_s=None)
     assert next(lines) == b"x\n"
-    gate.kill_sessions()
+    cut.kill_sessions()
     with pytest.raises(Unreachable, match="connection was lost"):
         next(lines)
 
 
-def test_a_node_that_the_jump_host_cannot_reach(sshd: Sshd, start_sshd: Start) -> None:
-    gate = start_sshd()
+@pytest.mark.parametrize(
+    ("jumps", "words"), [(False, "refuses the connection; nothing listens"), (True, "jump host cannot reach")]
+)
+def test_a_port_where_nothing_listens_is_told(sshd: Sshd, start_sshd: Start, jumps: bool, words: str) -> None:
+    options = behind(start_sshd()) if jumps else ()
     with socket.socket() as taken:
         taken.bind((sshd.address, 0))
-        with pytest.raises(Unreachable, match="jump host cannot reach"):
-            connect(sshd.spec(port=taken.getsockname()[1], ssh_options=behind(gate)), deadline_s=20)
+        with pytest.raises(Unreachable, match=words) as caught:
+            connect(sshd.spec(port=taken.getsockname()[1], ssh_options=options), deadline_s=20)
+    assert not isinstance(caught.value, HostKeyError)
+    assert caught.value.where == "node0"
 
 
 def test_the_host_key_of_a_jump_host_is_checked(sshd: Sshd, start_sshd: Start) -> None:

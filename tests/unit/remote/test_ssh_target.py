@@ -1,4 +1,4 @@
-"""Inventory over ~/.ssh/config, as ansible calls ssh; compared with `ssh -G` if it is installed."""
+"""Inventory over ~/.ssh/config, as ansible calls ssh, and known_hosts; compared with OpenSSH's own programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import ssh_target
 from orchestrator.remote.port_forward import ssh_command
-from orchestrator.remote.ssh_target import SshTarget, target_of
+from orchestrator.remote.ssh_keys import keys_for
+from orchestrator.remote.ssh_target import SshTarget, host_key_name, target_of
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +44,7 @@ def test_defaults_are_those_of_ssh() -> None:
     assert (found.host, found.port, found.user) == ("n0", 22, getpass.getuser())
     assert found.host_key_name == "n0"
     assert found.known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
-    assert found.direct
-    assert found.own_keys
-    assert not found.accept_new
+    assert (found.direct, found.own_keys, found.accept_new) == (True, True, False)
 
 
 def test_the_config_speaks_where_the_inventory_does_not() -> None:
@@ -54,8 +53,7 @@ def test_the_config_speaks_where_the_inventory_does_not() -> None:
     assert (found.host, found.port, found.user) == ("n0.example", 2222, "cfg")
     assert found.host_key_name == "[n0.example]:2222"
     assert found.key_files == (Path("~/.ssh/cfg_key").expanduser(),)
-    assert not found.own_keys
-    assert not found.key_required
+    assert not found.own_keys and not found.key_required
 
 
 def test_a_match_by_command_is_followed() -> None:
@@ -190,3 +188,48 @@ def test_the_level_that_tells_the_port_stands_before_the_inventorys_options() ->
     words = ssh_command(NodeSpec(name="a", gang="g", node_rank=0, reach=reach))
     assert words[:3] == ["ssh", "-F", "/c"]
     assert words.index("LogLevel=INFO") < words.index("LogLevel=ERROR")
+
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ0R1zvmC5Qwv0rYQm4j9m0n8S0Ea1Q3V3tXr3i1xY7h"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "name", "found"),
+    [
+        ("a.example", "a.example", True),
+        ("A.Example", "a.example", True),
+        ("a,b", "b", True),
+        ("*.example", "n.example", True),
+        ("*.example,!n.example", "n.example", False),
+        ("n?", "n1", True),
+        ("n?", "n12", False),
+        ("[10.0.0.1]:2222", "[10.0.0.1]:2222", True),
+        ("10.0.0.1", "[10.0.0.1]:2222", False),
+        ("[10.0.0.*]:2222", "[10.0.0.1]:2222", True),
+        ("[ab]", "a", False),
+        ("|1|nonsense|x", "a", False),
+        ("|2|YQ==|YQ==", "a", False),
+    ],
+)
+def test_names_and_patterns(patterns: str, name: str, found: bool) -> None:
+    assert bool(list(keys_for(name, f"{patterns} ssh-ed25519 {KEY}\n", "file"))) is found
+
+
+def test_markers_comments_and_lines() -> None:
+    text = f"# c\n\n@revoked h ssh-rsa AAAA\n@cert-authority *.x ssh-rsa BBBB\nh ssh-ed25519 {KEY} remark\nbroken\n"
+    found = list(keys_for("h", text, "kh"))
+    assert [(key.marker, key.kind, key.line) for key in found] == [("@revoked", "ssh-rsa", 3), ("", "ssh-ed25519", 5)]
+
+
+@pytest.mark.parametrize(("host", "port"), [("Node.Example", 22), ("10.0.0.1", 2222), ("fe80::1", 2200)])
+def test_hashed_names_are_those_of_ssh_keygen(host: str, port: int, tmp_path: Path) -> None:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("no ssh-keygen on this machine")
+    file = tmp_path / "kh"
+    name = host_key_name(host, port)
+    file.write_text(f"{name} ssh-ed25519 {KEY}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, timeout=20, capture_output=True)
+    text = file.read_text()
+    assert text.startswith("|1|")
+    assert [key.key for key in keys_for(name, text, "kh")] == [KEY]
+    assert not list(keys_for(name + "x", text, "kh"))

@@ -18,7 +18,6 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_validity import flaws, shared_memory
 from orchestrator.engines.tuned_wanted import wanted_files
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.finding import Severity
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.planned import Layout
 from orchestrator.tuning.kernels import (
@@ -73,12 +72,7 @@ def test_shapes_are_those_of_one_gpu_of_the_layout() -> None:
         ("fused MoE", "M=32 E=257 N=64 K=7168 top=8", "fp8 64x64"),
         ("fused MoE, built-in tiles", "M=32 E=257 N=64 K=7168 top=8", "fp8 64x64"),
     } <= found
-    wide = {(case.name, dtype_words(case)) for case in cases("fp8-block128")}
-    assert ("FP8 block GEMM", "fp8 128x128") in wide
-    found = {(case.name, shape_words(case), dtype_words(case)) for case in cases("int8")}
-    assert ("INT8 scaled GEMM", "M=1 N=768 K=1536", "int8") in found and ("fused MoE", "int8") in {
-        (name, dtype) for name, _, dtype in found
-    }
+    assert ("INT8 scaled GEMM", "int8") in {(case.name, dtype_words(case)) for case in cases("int8")}
 
 
 @pytest.mark.parametrize(
@@ -174,8 +168,3 @@ def test_jobs_are_every_shape_at_every_batch_size_the_largest_first() -> None:
     (moe,) = [job for job in found if job.kernel == "moe" and job.batch == 1]
     assert (moe.e, moe.n, moe.k, moe.top_k, moe.dtype, moe.block) == (257, 64, 7168, 8, "fp8_w8a8", (64, 64))
     assert any((job.n, job.k) == (2112, 7168) for job in found if job.kernel == "linear")
-
-
-def test_a_files_text_is_judged_as_any_other() -> None:
-    tile = {**candidates(L40S, most=1)[0], "BLOCK_SIZE_K": 128}
-    assert [flaw.severity for flaw in flaws(L40S, config_text({1: tile, 4096: tile}))] == [Severity.STOP]

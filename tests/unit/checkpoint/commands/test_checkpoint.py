@@ -13,8 +13,6 @@ from tests.unit.checkpoint.on_node.conftest import CONFIG, fp8_pair, write
 from orchestrator.cli.main import main
 
 NAME = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight"
-
-
 SHARD = "model-00001-of-000001.safetensors"
 
 
@@ -37,24 +35,19 @@ def test_reblock_prove_inspect_and_a_flipped_byte(
 ) -> None:
     target = tmp_path / "finer"
     code, done = answer(capsys, "reblock", source, target, "--block", 64, "--prove")
-    assert code == 0
-    assert done["new_block"] == [64, 64]
-    assert done["written"]["shards_done"] == 1
-    assert done["proof"]["tensors"] == 2
+    assert (code, done["new_block"]) == (0, [64, 64])
+    assert (done["written"]["shards_done"], done["proof"]["tensors"]) == (1, 2)
     code, seen = answer(capsys, "inspect", target)
-    assert code == 0
-    assert seen["quantisation"] == {"method": "fp8", "block": [64, 64]}
+    assert code == 0 and seen["quantisation"] == {"method": "fp8", "block": [64, 64]}
     assert seen["shards"] == {"named": 1, "readable": 1, "unused": []}
     code, again = answer(capsys, "reblock", source, target, "--prove")
-    assert code == 0
-    assert again["written"] is None
+    assert code == 0 and again["written"] is None
     shard = target / SHARD
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
     code, failed = answer(capsys, "reblock", source, target, "--prove")
-    assert code == 7
-    assert failed["error"]["where"] == f"{shard}: {NAME}"
+    assert (code, failed["error"]["where"]) == (7, f"{shard}: {NAME}")
     assert "element [575, 255]" in failed["error"]["what"]
 
 

@@ -188,12 +188,7 @@ def test_nothing_is_written_over_silently(home: Path, tmp_path: Path, capsys: py
     [
         ({"quantization_config": {"quant_method": "nvfp4"}}, (), "quant_method is 'nvfp4'"),
         (
-            {
-                "quantization_config": {
-                    "quant_method": "compressed-tensors",
-                    "config_groups": {"a": {"weights": {"num_bits": 4, "group_size": "x"}}},
-                }
-            },
+            {"quantization_config": json.loads(json.dumps(FOUR_BITS).replace("64", '"x"'))},
             (),
             "4 bits and group_size 'x'",
         ),

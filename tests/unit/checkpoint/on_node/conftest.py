@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,8 +180,6 @@ def dequantised(tensors: Mapping[str, Raw], name: str, block: tuple[int, int]) -
 
 def digest_of(directory: Path) -> dict[str, tuple[int, int, int]]:
     """Size, mtime and a checksum of every file: the meaning of 'the source is intact'."""
-    import zlib
-
     return {
         str(path.relative_to(directory)): (path.stat().st_size, path.stat().st_mtime_ns, zlib.crc32(path.read_bytes()))
         for path in sorted(directory.rglob("*"))

@@ -69,21 +69,8 @@ def test_no_scale_means_the_same_data() -> None:
     assert layout.shareable > 70000
 
 
-def test_nothing_at_all() -> None:
-    layout = lay_out(header(), {})
-    assert parse_header(layout.head[LENGTH_BYTES:]).tensors == ()
-    assert layout.pieces == ()
-
-
-def test_a_misaligned_source_becomes_an_aligned_target() -> None:
-    source = header(("w", "F8_E4M3", (70001,)), ("s_scale_inv", "F32", (1,)), ("n", "BF16", (70000,)), data_start=801)
-    check_whole(source, lay_out(source, {"s_scale_inv": (4,)}), {"s_scale_inv": (4,)})
-
-
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(["F32", "BF16", "F8_E4M3", "scale"]), st.integers(0, 70000)), min_size=1, max_size=12
-    ),
+    st.lists(st.tuples(st.sampled_from(["F32", "BF16", "F8_E4M3", "scale"]), st.integers(0, 70000)), max_size=12),
     st.integers(8, 5000),
 )
 def test_any_order_of_any_sizes(kinds: list[tuple[str, int]], data_start: int) -> None:

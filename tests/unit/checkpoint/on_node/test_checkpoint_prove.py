@@ -56,16 +56,6 @@ def test_equal_sides_are_counted(pair: tuple[Path, Path], small: Any) -> None:
     assert seen[-1].done == seen[-1].total == proof.bytes
 
 
-def test_a_weight_is_named_with_its_element(pair: tuple[Path, Path]) -> None:
-    name = "model.layers.0.mlp.up_proj.weight"
-    shard = holder(pair[1], name)
-    flip(shard, tensor_at(shard, name) + 5 * 640 + 77)
-    failure = proof_of(pair)
-    assert failure.kind == "differs"
-    assert failure.where == f"{shard}: {name}"
-    assert "element [5, 77] has byte 0x" in failure.what
-
-
 def test_a_scale_is_named_with_its_block(pair: tuple[Path, Path]) -> None:
     name = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight_scale_inv"
     shard = holder(pair[1], name)

@@ -336,16 +336,13 @@ def test_an_error_of_the_sources_disk_names_the_source(
     assert told.value.where == str(source / shard.name)
 
 
-@pytest.fixture
-def small_files() -> Iterator[int]:
-    """Files may not grow beyond so many bytes: write(2) then writes a part, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    yield 4096
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_small_file_that_could_be_written_in_part_only_gets_no_name(tmp_path: Path, small_files: int) -> None:
-    with pytest.raises(OSError, match="too large"):
-        write_file(tmp_path / "index", b"x" * (small_files + 1))
+def test_a_small_file_that_could_be_written_in_part_only_gets_no_name(tmp_path: Path) -> None:
+    """Where files may not grow any more, write(2) writes a part, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_file(tmp_path / "index", b"x" * 4097)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())

@@ -132,14 +132,6 @@ def test_every_element_keeps_its_scale(
     assert np.array_equal(scales[..., i // old[0], j // old[1]], made[..., i // new[0], j // new[1]])
 
 
-@pytest.mark.parametrize(
-    ("rows", "before", "after"), [(576, 5, 9), (18432, 144, 288), (2048, 16, 32), (1, 1, 1), (65, 1, 2), (129, 2, 3)]
-)
-def test_counts_of_blocks_are_rounded_up(rows: int, before: int, after: int) -> None:
-    assert scale_shape((rows, 7168), (128, 128)) == (before, 56)
-    assert scale_shape((rows, 7168), (64, 64)) == (after, 112)
-
-
 def tensor(name: str, dtype: str, *shape: int) -> Tensor:
     return Tensor(name, dtype, shape, 0, 0)
 

@@ -1,22 +1,24 @@
-"""A directory shared by several nodes is recognised; the nodes are this machine, under several names."""
+"""Where `push` sends a directory and what `verify` finds of it: the nodes are this machine, under several names."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from tests.support import reference_cluster as reference
 
 from orchestrator.checkpoint.steps import chain as push_chain
 from orchestrator.checkpoint.steps import push as push_workflow
 from orchestrator.checkpoint.steps import verify as verify_workflow
 from orchestrator.checkpoint.steps.chain import Hop
-from orchestrator.checkpoint.steps.push import CheckpointPushRequest, PushResult, push
+from orchestrator.checkpoint.steps.push import CheckpointPushRequest, PushResult, destinations, push
 from orchestrator.checkpoint.steps.verify import differences, repair_command, repairs, same_roots, verify
-from orchestrator.model.errors import Unreachable
+from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest, SameRootRequest
@@ -139,23 +141,13 @@ def test_a_link_of_its_own_below_a_shared_root_is_nobody_elses(tmp_path: Path) -
         assert same_roots(fleet, roots, "N") == {"a": "a", "b": "a"}
 
 
-class OneWithoutForwarding:
-    """A port_forward that one node refuses."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @contextmanager
-    def __call__(self, spec: NodeSpec, port: int) -> Iterator[int]:
-        if spec.name == self.name:
-            raise Unreachable("ssh does not forward a port there", where=spec.name, fix="allow it")
-        yield port
-
-
 def test_a_node_without_forwarding_is_left_out_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_chain, "port_forward", OneWithoutForwarding("a"))
+    def refused(spec: NodeSpec, port: int) -> NoReturn:
+        raise Unreachable("ssh does not forward a port there", where=spec.name, fix="allow it")
+
+    monkeypatch.setattr(push_chain, "port_forward", refused)
     links: list[push_chain.VerbStream] = []
     chain = push_chain.Chain(
         fleet=Fleet([replace(node("a", tmp_path), reach=Reach(host="a", connection="ssh"))]),
@@ -293,6 +285,22 @@ def test_without_a_majority_somebody_has_to_choose() -> None:
     assert line.endswith(FROM.format("b"))
 
 
-@pytest.mark.parametrize("copies", [{}, {"a": {"f": "1"}}, {"a": {"f": "1"}, "b": {"f": "1"}}])
-def test_copies_that_agree_have_no_differences_and_need_nothing(copies: Copies) -> None:
-    assert differences(copies) == () and not list(repairs((), {}, []))
+SPARE = reference.node("node9", 2, spare=True, model_root="/srv")
+MANNED = Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=reference.gang(2).nodes, spares=(SPARE,)),))
+
+
+def test_a_spare_gets_what_its_gang_gets_below_its_own_model_root() -> None:
+    to = destinations(MANNED, CheckpointPushRequest(source="node0:/workspace/V3"))
+    assert to == {"node1": "/workspace/V3", "node9": "/srv/V3"}
+    assert destinations(MANNED, CheckpointPushRequest(source="node0:/workspace/V3", to=("node9",))) == {
+        "node9": "/srv/V3"
+    }
+    assert set(destinations(MANNED, CheckpointPushRequest(source="node9:/srv/V3"))) == {"node0", "node1"}, (
+        "it can be the source"
+    )
+
+
+def test_a_node_that_is_not_there_is_refused_with_the_spares_name_among_the_known() -> None:
+    with pytest.raises(InputError, match="no node is called 'node8'") as caught:
+        destinations(MANNED, CheckpointPushRequest(source="node0:/workspace/V3", to=("node8",)))
+    assert "node9" in caught.value.fix

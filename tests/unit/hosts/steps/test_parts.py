@@ -16,45 +16,35 @@ from orchestrator.model.errors import InputError, Unreachable, VerificationDiffe
 OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-@pytest.fixture(autouse=True)
-def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+def bring(lock: str, folder: Path, find_links: object = "", *, python: str = OURS, deadline_s: float = 60) -> list[str]:
+    """Bring a lock's wheels; what was told on the way."""
+    told: list[str] = []
+    places = {"python": python, "find_links": str(find_links)}
+    parts.download_wheels(lock, folder, **places, deadline_s=deadline_s, progress=told.append)
+    return told
 
 
 @pytest.mark.parametrize("python", [OURS, "3.99"], ids=["our Python", "another"])
 def test_every_package_of_the_lock_is_brought(tmp_path: Path, python: str) -> None:
     stack = small_stack(tmp_path / "stack", python)
     (tmp_path / "here").mkdir()
-    told: list[str] = []
-    parts.download_wheels(
-        stack.with_suffix(".lock").read_text(),
-        tmp_path / "here",
-        python=python,
-        find_links=str(stack.parent / "wheels"),
-        deadline_s=60,
-        progress=told.append,
-    )
+    wheels = stack.parent / "wheels"
+    told = bring(stack.with_suffix(".lock").read_text(), tmp_path / "here", wheels, python=python)
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == sorted(
-        path.name for path in (stack.parent / "wheels").iterdir()
+        path.name for path in wheels.iterdir()
     ), "and the requirements, which may hold a password, are gone"
     assert len(told) == len(PACKAGES)
 
 
 def test_a_package_that_nobody_has_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"l40s-nobody-has-this==1\.0") as caught:
-        parts.download_wheels(
-            "l40s-nobody-has-this==1.0\n", tmp_path, python=OURS, find_links="", deadline_s=60, progress=lambda _: None
-        )
+        bring("l40s-nobody-has-this==1.0\n", tmp_path)
     assert "--find-links" in caught.value.fix
 
 
 def test_a_deadline_ends_pip(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="within 0 s"):
-        parts.download_wheels(
-            "one==1.0\n", tmp_path, python=OURS, find_links="", deadline_s=0.05, progress=lambda _: None
-        )
+        bring("one==1.0\n", tmp_path, deadline_s=0.05)
     assert not list(tmp_path.iterdir())
 
 

@@ -12,7 +12,7 @@ from tests.support.wheels import small_stack, wheel
 from orchestrator.engines.router import VERSION
 from orchestrator.hosts.steps.bundle import bare, write_bundle
 from orchestrator.hosts.steps.prepare import ON_REQUEST, TAGS, PrepareRequest, play_variables, prepare, sorted_bundles
-from orchestrator.hosts.steps.stack import ROUTER_STACK
+from orchestrator.hosts.steps.stack import ROUTER_STACK, router_lock
 from orchestrator.loading.profiles import load_stack, stack_file
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import InputError
@@ -116,8 +116,7 @@ def test_bundles_are_told_apart_by_what_they_name(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_of_the_release_that_we_speak_to() -> None:
-    lock = data_dir("playbooks") / "roles/router_env/files" / f"sglang-router-{VERSION}.lock"
-    assert f"sglang-router=={VERSION}" in bare(lock.read_text()).splitlines()
+    assert f"sglang-router=={VERSION}" in bare(router_lock().read_text()).splitlines()
     assert RouterSpec.__dataclass_fields__["venv"].default == f"/opt/l40s/venvs/sglang-router-{VERSION}"
 
 

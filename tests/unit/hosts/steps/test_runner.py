@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.waiting import until
+from tests.unit.remote.test_commands import gone
 
 from orchestrator.hosts.steps import runner
 from orchestrator.hosts.steps.runner import (
@@ -118,7 +119,7 @@ def test_a_deadline_ends_the_run_and_what_it_started(playbooks: Path, tmp_path: 
     failure = outcome.failures["localhost"]
     assert isinstance(failure, Unreachable)
     assert failure.what == "did not end within 8 s; last task: 'Say it'"
-    assert ended(int(started.read_text()))
+    until(lambda: gone(int(started.read_text())))
 
 
 def test_an_interrupt_while_it_runs_ends_it_and_is_raised(playbooks: Path, tmp_path: Path) -> None:
@@ -145,17 +146,6 @@ def test_no_ansible_settings_of_the_user_s_take_part(
     assert run_playbook("play.yml", variables={"command": "true"}, deadline_s=60).values
 
 
-def ended(pid: int) -> bool:
-    def gone() -> bool:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        return state == "Z"
-
-    return bool(until(gone))
-
-
 def test_nothing_is_left_in_the_temporary_folder(
     playbooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,58 +164,41 @@ def test_the_tasks_of_each_play_are_counted_beside_a_run(playbooks: Path, tmp_pa
     assert runner.count_tasks("none.yml", inventory=hosts) == []
 
 
-CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "a command's own words": (
-        {"msg": "non-zero return code", "rc": 2, "stderr": "tar: no such file\n", "stdout": "", "failed": True},
-        "tar: no such file (exit status 2)",
-    ),
-    "stdout where stderr is empty": (
-        {"msg": "non-zero return code", "rc": 1, "stderr": "", "stdout": "ERROR: no space\n"},
-        "ERROR: no space (exit status 1)",
-    ),
-    "a module's message": ({"msg": "Path /x does not exist !", "failed": True}, "Path /x does not exist !"),
-    "a message beats the output where it says something": (
-        {"msg": "the check failed", "stdout": "noise"},
-        "the check failed",
-    ),
-    "a module that crashed": (
-        {"msg": "MODULE FAILURE: see stdout/stderr", "module_stderr": "Traceback\nImportError: no json", "rc": 1},
-        "Traceback | ImportError: no json (exit status 1)",
-    ),
-    "an error among warnings": (
-        {"msg": "non-zero return code", "stderr": "WARNING: an old pip\nERROR: No matching distribution", "rc": 1},
-        "ERROR: No matching distribution (exit status 1)",
-    ),
-    "only a warning": ({"msg": "non-zero return code", "stderr": "WARNING: gave up"}, "WARNING: gave up"),
-    "an interpreter that isn't one": (
-        {
-            "msg": "Module result deserialization failed: No start of json char found",
-            "module_stdout": "",
-            "module_stderr": "python3.13: command not found\n",
-            "rc": 127,
-        },
-        "python3.13: command not found (exit status 127)",
-    ),
-    "the failed items of a loop": (
-        {
-            "msg": "One or more items failed",
-            "results": [
+NO_ZERO = "non-zero return code"
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"msg": NO_ZERO, "rc": 2, "stderr": "tar: no such file\n", "stdout": ""}, "tar: no such file (exit status 2)"),
+        ({"msg": NO_ZERO, "rc": 1, "stderr": "", "stdout": "ERROR: no space\n"}, "ERROR: no space (exit status 1)"),
+        ({"msg": "Path /x does not exist !", "failed": True}, "Path /x does not exist !"),
+        ({"msg": "the check failed", "stdout": "noise"}, "the check failed"),
+        (
+            {"msg": "MODULE FAILURE: see stdout/stderr", "module_stderr": "Traceback\nImportError: no json", "rc": 1},
+            "Traceback | ImportError: no json (exit status 1)",
+        ),
+        ({"msg": NO_ZERO, "stderr": "WARNING: old pip\nERROR: No match", "rc": 1}, "ERROR: No match (exit status 1)"),
+        ({"msg": NO_ZERO, "stderr": "WARNING: gave up"}, "WARNING: gave up"),
+        (
+            {"msg": "Module result deserialization failed: No start of json char found", "module_stdout": "",
+             "module_stderr": "python3.13: command not found\n", "rc": 127},
+            "python3.13: command not found (exit status 127)",
+        ),
+        (
+            {"msg": "One or more items failed", "results": [
                 {"item": "gcc", "failed": False},
                 {"item": "numactl", "failed": True, "msg": "No package matching"},
                 {"item": {"src": "a"}, "_ansible_item_label": "a", "failed": True, "msg": "refused"},
-            ],
-        },
-        "numactl: No package matching; a: refused",
-    ),
-    "a command that said nothing": ({"msg": "non-zero return code", "rc": 7, "stderr": ""}, "non-zero return code"),
-    "nothing at all": ({}, "failed without a reason"),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_failure_says_why(case: str) -> None:
-    result, expected = CASES[case]
-    assert failure_message(result) == expected
+            ]},
+            "numactl: No package matching; a: refused",
+        ),
+        ({"msg": NO_ZERO, "rc": 7, "stderr": ""}, NO_ZERO),
+        ({}, "failed without a reason"),
+    ],
+)  # fmt: skip
+def test_a_failure_says_why(result: dict[str, Any], said: str) -> None:
+    assert failure_message(result) == said
 
 
 def test_of_a_long_output_the_end_is_kept() -> None:

@@ -132,11 +132,7 @@ def test_a_rank_is_killed_named_and_the_gang_restarted_and_stopped(
     [
         ({"nettest": NettestVerdict.FAILED}, ("ok", "ok", "wrong"), None),
         ({"kernels": KernelVerdict.FAILS}, ("ok", "wrong"), None),
-        (
-            {"kernels": NO_TORCH, "nettest": LockHeld("held", where="gang", fix="wait")},
-            ("ok", "not-run", "failed"),
-            None,
-        ),
+        ({"kernels": NO_TORCH, "nettest": HELD}, ("ok", "not-run", "failed"), None),
         ({"bench": KeyboardInterrupt()}, ("ok",) * 4 + ("interrupted",), KeyboardInterrupt),
         ({"bench": NO_TORCH}, ("ok",) * 4 + ("failed",), None),
         ({"restart": KeyboardInterrupt()}, ("ok",) * 6 + ("interrupted",), KeyboardInterrupt),

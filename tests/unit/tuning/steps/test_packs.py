@@ -378,31 +378,24 @@ def test_a_pack_for_another_stack_is_refused(tmp_path: Path, cluster: Inventory)
 def test_what_somebody_changed_since_is_neither_overwritten_nor_taken_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
-    pack = made(tmp_path)
-    push(cluster, pack).all()
-    config(sites[2] / LINEAR / QKV, num_stages=5)
+    """A file that was ours alone, and one whose original is kept until it is gone."""
+    before, places = everything(sites[1]), [site / LINEAR / QKV for site in sites[1:]]
+    push(cluster, made(tmp_path)).all()
+    for place in places:
+        config(place, num_stages=5)
     with pytest.raises(NodeError, match="has been changed since"):
         push(cluster, made(tmp_path, "second", num_stages=4))
     back = push(cluster, None).all()
-    assert list(back["node2"].left) == [str(sites[2] / LINEAR / QKV)]
-    assert json.loads((sites[2] / LINEAR / QKV).read_text())["1"]["num_stages"] == 5
-
-
-def test_a_changed_files_original_is_kept_until_that_file_is_gone(
-    tmp_path: Path, cluster: Inventory, sites: list[Path]
-) -> None:
-    before, place = everything(sites[1]), sites[1] / LINEAR / QKV
-    push(cluster, made(tmp_path)).all()
-    config(place, num_stages=5)
-    (why,) = push(cluster, None).all()["node1"].left.values()
+    assert [list(back[name].left) for name in ("node1", "node2")] == [[str(place)] for place in places]
+    assert [json.loads(place.read_text())["1"]["num_stages"] for place in places] == [5, 5]
     (original,) = (sites[1].parents[2] / "share/l40s-tuning/originals").iterdir()
-    assert str(original) in why
+    assert str(original) in back["node1"].left[str(places[0])]
     with pytest.raises(NodeError, match="has been changed since"):
         push(cluster, tmp_path / "pack")
-    place.unlink()
+    places[0].unlink()
     assert push(cluster, tmp_path / "pack").all()["node1"].written, "the advice was to delete it"
-    place.unlink()
-    assert push(cluster, None).all()["node1"].restored == (str(place),)
+    places[0].unlink()
+    assert push(cluster, None).all()["node1"].restored == (str(places[0]),)
     assert everything(sites[1]) == before
 
 

@@ -7,22 +7,22 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.hostile import talker
 from tests.support.waiting import until
+from tests.unit.checkpoint.steps.test_verify import Silent, cluster, node
 
 from orchestrator.checkpoint.on_node.push import giver
 from orchestrator.checkpoint.on_node.push import target as push_target
 from orchestrator.checkpoint.steps import push as workflow
-from orchestrator.checkpoint.steps.chain import Hop, VerbStream
+from orchestrator.checkpoint.steps.chain import VerbStream
 from orchestrator.checkpoint.steps.checkpoint import HERE
 from orchestrator.checkpoint.steps.push import CheckpointPushRequest, push
 from orchestrator.model.errors import NodeError
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Giving
 
@@ -43,16 +43,6 @@ sys.exit(dispatch.serve([verb]))
 RECEIVE = "import sys; from orchestrator.node import dispatch; sys.exit(dispatch.serve(['push-receive']))"
 
 
-class Nobody:
-    """A watcher that does nothing."""
-
-    def say(self, words: str) -> None:
-        """Ignored."""
-
-    def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
-        """Ignored."""
-
-
 def liar(folder: Path, path: str) -> str:
     """A python that lies about the first file's path."""
     program = folder / "liar.py"
@@ -61,23 +51,6 @@ def liar(folder: Path, path: str) -> str:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
     python.chmod(0o755)
     return str(python)
-
-
-def cluster(tmp_path: Path) -> Inventory:
-    (tmp_path / "models").mkdir()
-    reach = Reach(host="a", connection="local", python=sys.executable)
-    node = NodeSpec(
-        name="a", gang="g", node_rank=0, reach=reach, model_root=f"{tmp_path}/models", state_dir=f"{tmp_path}/state"
-    )
-    return Inventory(path="hosts.yml", gangs=(GangSpec(name="g", nodes=(node,)),))
-
-
-def source_of(tmp_path: Path) -> Path:
-    source = tmp_path / "source" / "M"
-    source.mkdir(parents=True)
-    (source / "config.json").write_text("{}")
-    (source / "other").write_text("other")
-    return source
 
 
 def outside(tmp_path: Path) -> set[str]:
@@ -89,18 +62,20 @@ def outside(tmp_path: Path) -> set[str]:
     }
 
 
-def paths(tmp_path: Path) -> list[str]:
-    return ["../../escaped", f"{tmp_path}/escaped", "sub/../../../escaped", ".l40s-push.json", "nul\0"]
-
-
-@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize(
+    "path", ["../../escaped", "{here}/escaped", "sub/../../../escaped", ".l40s-push.json", "nul\0"]
+)
 @pytest.mark.parametrize("controller", ["checks", "does not"])
 def test_a_list_that_names_a_file_elsewhere_is_refused_and_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, controller: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, controller: str
 ) -> None:
     """Refused by the controller; and by the receiver, if the controller does not check."""
-    inventory, source = cluster(tmp_path), source_of(tmp_path)
-    python = liar(tmp_path, paths(tmp_path)[which])
+    inventory, source = cluster(node("a", tmp_path / "models")), tmp_path / "M"
+    for folder in (tmp_path / "models", source):
+        folder.mkdir()
+    (source / "config.json").write_text("{}")
+    (source / "other").write_text("other")
+    python = liar(tmp_path, path.format(here=tmp_path))
     reach = Reach(connection="local", host="localhost", python=python)
     here = NodeSpec(name=HERE, gang="", node_rank=0, reach=reach)
     monkeypatch.setattr(workflow, "here", lambda: here)
@@ -109,10 +84,10 @@ def test_a_list_that_names_a_file_elsewhere_is_refused_and_nothing_is_written(
     before = outside(tmp_path)
     if controller == "checks":
         with pytest.raises(NodeError, match="list of files is not valid") as told:
-            push(inventory, CheckpointPushRequest(source=str(source)), Nobody())
+            push(inventory, CheckpointPushRequest(source=str(source)), Silent())
         assert told.value.where == HERE
     else:
-        failure = push(inventory, CheckpointPushRequest(source=str(source)), Nobody()).nodes.failures["a"]
+        failure = push(inventory, CheckpointPushRequest(source=str(source)), Silent()).nodes.failures["a"]
         assert "list of files is refused" in failure.what
         assert failure.fix
     assert outside(tmp_path) == before

@@ -136,7 +136,6 @@ def test_what_an_earlier_run_left_is_used_and_what_was_wrong_is_fetched_again(
     (partial / ".arriving" / "model-4.bin").write_bytes(b"z" * 400_000)
     (partial / "of another model.bin").write_bytes(b"gone afterwards")
     kept = (partial / "model-0.bin").stat().st_ino
-    (source / "linked.bin").unlink()
     first = verbs.offer(source)
     process, _ = verbs.receive(tmp_path / "a" / "M", first, first["files"])
     assert last(process)["complete"]
@@ -145,7 +144,6 @@ def test_what_an_earlier_run_left_is_used_and_what_was_wrong_is_fetched_again(
 
 
 def test_a_directory_that_is_there_is_compared_and_never_written(verbs: Verbs, source: Path, tmp_path: Path) -> None:
-    (source / "linked.bin").unlink()
     same, other = tmp_path / "same", tmp_path / "other"
     shutil.copytree(source, same)
     shutil.copytree(source, other)
@@ -232,7 +230,6 @@ def test_files_that_are_links_to_one_file_all_arrive_and_a_percent_sign_is_no_va
 
 def test_a_repair_sends_the_files_that_differ_and_touches_no_other(verbs: Verbs, source: Path, tmp_path: Path) -> None:
     """Down a chain of two: a changed byte, another length, a missing file; unnoticed, with times as they were."""
-    (source / "linked.bin").unlink()
     folders = [tmp_path / name / "M" for name in "ab"]
     for folder in folders:
         shutil.copytree(source, folder)
@@ -262,7 +259,6 @@ def test_a_repair_sends_the_files_that_differ_and_touches_no_other(verbs: Verbs,
 def test_a_repair_that_was_killed_leaves_the_directory_as_it_was_and_goes_on(
     verbs: Verbs, source: Path, tmp_path: Path
 ) -> None:
-    (source / "linked.bin").unlink()
     folder = tmp_path / "a" / "M"
     shutil.copytree(source, folder)
     (folder / "model-2.bin").write_bytes(b"x" * 300_000)
@@ -299,7 +295,6 @@ def test_strangers_get_few_threads_and_no_patience_and_do_not_keep_a_push_from_i
     verbs: Verbs, source: Path, tmp_path: Path
 ) -> None:
     """Hundreds of connections that say nothing, something else, or only begin to greet; all from another address."""
-    (source / "linked.bin").unlink()
     first = verbs.offer(source)
     offering = verbs.running[0]
     words = (b"", b"{", b'{"nonce": "00"}\n', b"GET / HTTP/1.1\r\n\r\n")
