@@ -72,20 +72,13 @@ def test_an_empty_gid_slot_has_a_gid_of_zeros_and_a_type_that_cannot_be_read(nod
 
 
 @pytest.mark.parametrize(
-    ("interface", "kinds"),
-    [
-        (NetworkInterface(name="a", mac="b8:3f:d2:00:00:01", mtu=9000, speed_mbps=1, ipv4=("10.0.0.1/24",)), 4),
-        (NetworkInterface(name="a", mac="b8:3f:d2:00:00:01", mtu=9000, speed_mbps=1), 2),
-        (
-            NetworkInterface(
-                name="a", mac="b8:3f:d2:00:00:01", mtu=9000, speed_mbps=1, ipv4=("10.0.0.1/24",), enabled=False
-            ),
-            2,
-        ),
-    ],
+    ("addresses", "enabled", "kinds"), [(("10.0.0.1/24",), True, 4), ((), True, 2), (("10.0.0.1/24",), False, 2)]
 )
-def test_a_gid_table_holds_link_local_then_addresses_v1_before_v2(interface: NetworkInterface, kinds: int) -> None:
-    table = infiniband.gid_table(interface)
+def test_a_gid_table_holds_link_local_then_addresses_v1_before_v2(
+    addresses: tuple[str, ...], enabled: bool, kinds: int
+) -> None:
+    port = NetworkInterface(name="a", mac="b8:3f:d2:00:00:01", mtu=9000, speed_mbps=1, ipv4=addresses, enabled=enabled)
+    table = infiniband.gid_table(port)
     assert [kind for _, kind in table] == (["IB/RoCE v1", "RoCE v2"] * 2)[:kinds]
     assert table[0][0] == "fe80:0000:0000:0000:ba3f:d2ff:fe00:0001"
 

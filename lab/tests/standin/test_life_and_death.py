@@ -187,12 +187,7 @@ def test_memory_that_somebody_else_holds_is_not_free(engine: GpuEngine) -> None:
     ("how", "phase", "code", "says"),
     [
         ("oom", "weights", -9, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"),
-        (
-            "shm",
-            "request",
-            -9,
-            "out of resource: shared memory, Required: 102400, Hardware limit: 101376",
-        ),
+        ("shm", "request", -9, "out of resource: shared memory, Required: 102400, Hardware limit: 101376"),
         ("ifname", "nccl", -9, "Bootstrap : no socket interface found"),
         ("graph", "graphs", -9, "Capture cuda graph failed"),
         ("signal:9", "weights", 1, "scheduler died during initialization (exit code: -9)"),

@@ -63,8 +63,7 @@ _CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_
 
 def context_length(config: Mapping[str, Any]) -> int | None:
     """The context length that the engine reads out of a config.json (get_context_length); None where it has none."""
-    text = config.get("text_config")
-    config = text if isinstance(text, Mapping) else config
+    config = text if isinstance(text := config.get("text_config"), Mapping) else config
     scaling, factor = config.get("rope_scaling"), 1.0
     if isinstance(scaling, Mapping) and "original_max_position_embeddings" not in scaling:
         given = scaling.get("factor", 1)

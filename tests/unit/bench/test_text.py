@@ -29,10 +29,7 @@ def test_our_own_text_is_a_data_set_and_always_the_same() -> None:
             "1 of",
         ),
         (json.dumps([]), "0 of its 0"),
-        (
-            json.dumps([{"conversations": [TURN, EMPTY]}, {"conversations": [TURN, TURN]}]),
-            "1 of its 2",
-        ),
+        (json.dumps([{"conversations": [TURN, EMPTY]}, {"conversations": [TURN, TURN]}]), "1 of its 2"),
     ],
 )
 def test_what_the_client_could_not_draw_from_is_told(text: str, words: str) -> None:

@@ -175,10 +175,7 @@ def prerequisites(
 
     def one(session: Session) -> PrerequisitesAnswer:
         spec = session.spec
-        request = PrerequisitesRequest(
-            model_path=model_path(spec, profile),
-            venv=venv(spec, stack.name),
-        )
+        request = PrerequisitesRequest(model_path=model_path(spec, profile), venv=venv(spec, stack.name))
         return ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S)
 
     return fleet.on_every(one, only={node.name for node in nodes}).values
