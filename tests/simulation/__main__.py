@@ -7,6 +7,7 @@ import itertools
 import random
 import secrets
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -35,13 +36,14 @@ def main() -> int:
         slices = [(number, args.share) for number in range(SLICES)]
         title = "two faults, two nodes, all" if args.share == 1 else f"two faults, two nodes, one in {args.share}"
         rows.append((title, together(pool.map(some_pairs, slices))))
-        seeds = [(f"{args.seed}/{number}", args.steps // SLICES) for number in range(SLICES)]
-        rows.append(("up to three faults, two or three nodes, sampled", together(pool.map(samples, seeds))))
+        seeds = [f"{args.seed}/{number}" for number in range(SLICES)]
+        steps, fewer = [args.steps // SLICES] * SLICES, [args.steps // SLICES // 4] * SLICES
+        rows.append(("up to three faults, two or three nodes, sampled", together(pool.map(sampled, seeds, steps))))
         rows.append(("two controllers, all commands and interruptions", together(pool.map(scenes, range(2)))))
         rows.append(("one command, every fault that nobody heals", together(pool.map(scenes, (2,)))))
-        seeds = [(f"{args.seed}/{number}", args.steps // SLICES // 4) for number in range(SLICES)]
-        rows.append(("one command, two faults of which one is not healed, sampled", together(pool.map(halves, seeds))))
-        rows.append(("two controllers, sampled with faults", together(pool.map(commands, seeds))))
+        title = "one command, two faults of which one is not healed, sampled"
+        rows.append((title, together(pool.map(halves, seeds, fewer))))
+        rows.append(("two controllers, sampled with faults", together(pool.map(commanding.sampled, seeds, fewer))))
     found = {bug: finds(bug) for bug in BUGS}
     violations = [words for _, explored in rows for words in explored.violations]
     print(*violations, sep="\n")
@@ -66,32 +68,22 @@ def some_pairs(part: tuple[int, int]) -> Explored:
     return explored
 
 
-def samples(part: tuple[str, int]) -> Explored:
-    """Sampled scenarios of one seed, for a number of steps."""
-    return sampled(*part)
-
-
 def scenes(which: int) -> Explored:
     """Every scene of one kind."""
     kind = (commanding.two_commands, commanding.interrupted, commanding.unhealed)[which]
     return commanding.explore(kind(), 0, 1 << 40)
 
 
-def halves(part: tuple[str, int]) -> Explored:
+def halves(seed: str, steps: int) -> Explored:
     """Sampled pairs of faults with one that nobody heals, for a number of steps."""
-    rng, unhealed = random.Random(part[0]), list(commanding.unhealed())
-    return commanding.explore((commanding.half_healed(rng, unhealed) for _ in itertools.count()), 0, part[1])
+    rng, unhealed = random.Random(seed), list(commanding.unhealed())
+    return commanding.explore((commanding.half_healed(rng, unhealed) for _ in itertools.count()), 0, steps)
 
 
-def commands(part: tuple[str, int]) -> Explored:
-    """Sampled scenes of one seed, for a number of steps."""
-    return commanding.sampled(*part)
-
-
-def together(parts: object) -> Explored:
+def together(parts: Iterable[Explored]) -> Explored:
     """The sum."""
     whole = Explored()
-    for part in parts:  # type: ignore[attr-defined]
+    for part in parts:
         whole.scenarios += part.scenarios
         whole.steps += part.steps
         whole.cpu_s += part.cpu_s

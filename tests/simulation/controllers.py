@@ -438,15 +438,17 @@ class Watcher:
     def seen(self, views: object) -> None: ...
 
 
-def _up(controller: Controller) -> None:
-    fleet: Any = SimulatedFleet(controller.spec.nodes)
-    with _lock_of(controller, fleet, "up"):
-        _raise(controller, fleet)
+def _typed(
+    command: str, carry_out: Callable[[Controller, Any], object], *, partial: bool = False
+) -> Callable[[Controller], None]:
+    """A command with the gang's lock held."""
 
+    def run(controller: Controller) -> None:
+        fleet, given_back = SimulatedFleet(controller.spec.nodes), Event()
+        with GangLock(fleet, controller.spec, command, partial=partial, _given_back=given_back):  # type: ignore[arg-type]
+            carry_out(controller, fleet)
 
-def _lock_of(controller: Controller, fleet: Any, command: str, *, partial: bool = False) -> GangLock:
-    given_back: Any = Event()
-    return GangLock(fleet, controller.spec, command, partial=partial, _given_back=given_back)
+    return run
 
 
 def _raise(controller: Controller, fleet: Any, plan_id: str = "p", watcher: Any = None) -> tuple[GangView, ...]:
@@ -466,40 +468,27 @@ def restart(
     return _raise(controller, fleet, plan_id, watcher)
 
 
-def _restart(controller: Controller) -> None:
-    fleet: Any = SimulatedFleet(controller.spec.nodes)
-    with _lock_of(controller, fleet, "restart"):
-        restart(controller, fleet)
-
-
-def _roll(controller: Controller) -> None:
-    """A turn: it drains first."""
-    fleet: Any = SimulatedFleet(controller.spec.nodes)
-    with _lock_of(controller, fleet, "restart --rolling"):
-        restart(controller, fleet, now=False)
-
-
-def _change(controller: Controller) -> None:
+def _change(controller: Controller, fleet: Any) -> None:
     """A turn with another plan, and back to the one before where it does not come up."""
-    fleet: Any = SimulatedFleet(controller.spec.nodes)
-    with _lock_of(controller, fleet, "up --replace"):
-        try:
-            restart(controller, fleet, now=False, plan_id="q")
-        except DeployError:
-            views = reports.see(fleet, [controller.spec], patience=StragglerWait())
-            raising.everybody_answers(views)
-            _raise(controller, fleet)
-            raise
+    try:
+        restart(controller, fleet, now=False, plan_id="q")
+    except DeployError:
+        views = reports.see(fleet, [controller.spec], patience=StragglerWait())
+        raising.everybody_answers(views)
+        _raise(controller, fleet)
+        raise
 
 
-def _down(controller: Controller) -> None:
-    fleet: Any = SimulatedFleet(controller.spec.nodes)
-    with _lock_of(controller, fleet, "down", partial=True):
-        down.stop_gangs(fleet, [controller.spec], now=False)
-
-
-COMMANDS: dict[str, Callable[[Controller], object]] = {"up": _up, "restart": _restart, "down": _down}
-TURNS: dict[str, Callable[[Controller], object]] = {"roll": _roll, "change": _change}
+COMMANDS = {
+    "up": _typed("up", _raise),
+    "restart": _typed("restart", restart),
+    "down": _typed("down", lambda on, fleet: down.stop_gangs(fleet, [on.spec], now=False), partial=True),
+}
+TURNS = {
+    "roll": _typed("restart --rolling", lambda on, fleet: restart(on, fleet, now=False)),
+    "change": _typed("up --replace", _change),
+}
+"""They drain first."""
 
 
 class Event:

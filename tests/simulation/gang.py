@@ -180,131 +180,97 @@ class Gang:
 
     def strike(self, fault: Fault) -> None:
         """Start the fault, and end it if it has an end."""
-        begin, end = FAULTS[fault.kind](self, [self.nodes[number] for number in fault.where])
-        begin()
+        struck = FAULTS[fault.kind](self, *(self.nodes[number] for number in fault.where))
+        next(struck)
         if fault.lasts:
-            self.world.after(fault.lasts, end)
+            self.world.after(fault.lasts, lambda: next(struck, None))
 
 
-Doing = tuple[Callable[[], None], Callable[[], None]]
+Strikes = Callable[..., Iterator[None]]
+"""What a fault does to a gang and the nodes that it strikes; after the yield, how it ends."""
 
 
-def nothing() -> None:
-    """The end of faults that have none."""
-
-
-def _befell(gang: Gang, nodes: Sequence[Node], do: Callable[[], None]) -> Callable[[], None]:
-    def begin() -> None:
-        gang.origins |= {node.name for node in nodes}
-        do()
-
-    return begin
-
-
-def _at_node(
-    do: Callable[[Node], None], undo: Callable[[Node], None] | None = None
-) -> Callable[[Gang, list[Node]], Doing]:
-    def fault(gang: Gang, nodes: list[Node]) -> Doing:
-        (node,) = nodes
-        return _befell(gang, nodes, lambda: do(node)), (lambda: undo(node)) if undo is not None else nothing
+def _at_node(do: Callable[[Node], None], undo: Callable[[Node], None] = lambda _: None) -> Strikes:
+    def fault(gang: Gang, node: Node) -> Iterator[None]:
+        gang.origins.add(node.name)
+        do(node)
+        yield
+        undo(node)
 
     return fault
 
 
-def _pause(gang: Gang, nodes: list[Node]) -> Doing:
-    (node,) = nodes
-
-    def resume() -> None:
-        gang.resumed = gang.world.now
-        node.pause(False)
-
-    return _befell(gang, nodes, lambda: node.pause(True)), resume
+def _pause(gang: Gang, node: Node) -> Iterator[None]:
+    gang.origins.add(node.name)
+    node.pause(True)
+    yield
+    gang.resumed = gang.world.now
+    node.pause(False)
 
 
-def _power_off(gang: Gang, nodes: list[Node]) -> Doing:
+def _power_off(gang: Gang, node: Node) -> Iterator[None]:
     """Everything on the node dies, and nobody is notified."""
-    (node,) = nodes
-
-    def off() -> None:
-        gang.net.lost |= {pair for other in gang.nodes for pair in ((node.name, other.name), (other.name, node.name))}
-        node.off = True
-        for engine in node.engines:
-            engine.parent, engine.ranks = False, 0
-        if node.guardian is not None:
-            node.guardian.alive = False
-        if node.agent is not None:
-            node.agent.gone = True
-
-    return _befell(gang, nodes, off), nothing
+    gang.origins.add(node.name)
+    gang.net.lost |= {pair for other in gang.nodes for pair in ((node.name, other.name), (other.name, node.name))}
+    node.off = True
+    for engine in node.engines:
+        engine.parent, engine.ranks = False, 0
+    if node.guardian is not None:
+        node.guardian.alive = False
+    if node.agent is not None:
+        node.agent.gone = True
+    yield
 
 
-def _lose(gang: Gang, nodes: list[Node], pairs: set[tuple[str, str]]) -> Doing:
-    def cut() -> None:
-        gang.net.lost |= pairs
-        gang.net.changed()
-
-    def heal() -> None:
-        gang.net.lost -= pairs
-        gang.net.changed()
-
-    return _befell(gang, nodes, cut), heal
+def _one_way(gang: Gang, source: Node, target: Node) -> Iterator[None]:
+    return _lose(gang, {source.name, target.name}, {(source.name, target.name)})
 
 
-def _one_way(gang: Gang, nodes: list[Node]) -> Doing:
-    source, target = nodes
-    return _lose(gang, nodes, {(source.name, target.name)})
+def _partition(gang: Gang, alone: Node) -> Iterator[None]:
+    others = {*gang.names} - {alone.name}
+    return _lose(gang, {*gang.names}, {pair for name in others for pair in ((name, alone.name), (alone.name, name))})
 
 
-def _partition(gang: Gang, nodes: list[Node]) -> Doing:
-    (alone,) = nodes
-    others = [node for node in gang.nodes if node is not alone]
-    return _lose(
-        gang, gang.nodes, {pair for one in others for pair in ((one.name, alone.name), (alone.name, one.name))}
-    )
+def _lose(gang: Gang, origins: set[str], pairs: set[tuple[str, str]]) -> Iterator[None]:
+    gang.origins |= origins
+    gang.net.lost |= pairs
+    gang.net.changed()
+    yield
+    gang.net.lost -= pairs
+    gang.net.changed()
 
 
-def _reset(gang: Gang, nodes: list[Node]) -> Doing:
-    pair = frozenset(node.name for node in nodes)
-
-    def cut() -> None:
-        gang.net.rejected |= {pair}
-        gang.net.changed()
-        gang.net.world.after(0.001, lambda: None)
-
-    def heal() -> None:
-        gang.net.rejected -= {pair}
-
-    return _befell(gang, nodes, cut), heal
+def _reset(gang: Gang, one: Node, other: Node) -> Iterator[None]:
+    pair = {one.name, other.name}
+    gang.origins |= pair
+    gang.net.rejected.add(frozenset(pair))
+    gang.net.changed()
+    gang.net.world.after(0.001, lambda: None)
+    yield
+    gang.net.rejected.discard(frozenset(pair))
 
 
-def _order(goal: str) -> Callable[[Gang, list[Node]], Doing]:
-    def fault(gang: Gang, nodes: list[Node]) -> Doing:
-        (node,) = nodes
-
-        def begin() -> None:
-            gang.stopped = True
-            gang.order(goal, node)
-
-        return begin, nothing
+def _order(goal: str) -> Strikes:
+    def fault(gang: Gang, node: Node) -> Iterator[None]:
+        gang.stopped = True
+        gang.order(goal, node)
+        yield
 
     return fault
 
 
-def _stall(gang: Gang, nodes: list[Node]) -> Doing:
-    (node,) = nodes
-    return (lambda: node.stall_disk(True)), (lambda: node.stall_disk(False))
+def _stall(_: Gang, node: Node) -> Iterator[None]:
+    node.stall_disk(True)
+    yield
+    node.stall_disk(False)
 
 
-def _step_clock(gang: Gang, nodes: list[Node]) -> Doing:
-    (node,) = nodes
-
-    def step() -> None:
-        node.wall_s += 3600.0
-
-    return step, nothing
+def _step_clock(_: Gang, node: Node) -> Iterator[None]:
+    node.wall_s += 3600.0
+    yield
 
 
-FAULTS: dict[str, Callable[[Gang, list[Node]], Doing]] = {
+FAULTS: dict[str, Strikes] = {
     "kill-rank": _at_node(lambda node: node.engine.kill_rank() if node.engine is not None else None),
     "kill-agent": _at_node(lambda node: node.kill_agent()),
     "kill-guardian": _at_node(lambda node: node.kill_guardian()),

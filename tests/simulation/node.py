@@ -501,10 +501,7 @@ class Node:
             self.wake()
 
     def kill_both(self) -> None:
-        if self.guardian is not None:
-            self.guardian.alive = False
-        if self.engine is not None:
-            self.engine.kill()
+        self.kill_guardian()
         self.kill_agent()
 
     def freeze(self, on: bool) -> None:
