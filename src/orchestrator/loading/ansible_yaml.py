@@ -95,12 +95,10 @@ class AnsibleInventory:
         above = self._reached([name for name, group in self.groups.items() if host in group.hosts], "parents")
         own = {*above} - {"all", "ungrouped"} or {"ungrouped"}
         groups = ["all", *sorted(own, key=lambda name: (self._depth(name), self._priority(name), name))]
-        merged: dict[str, Variable] = {}
-        for name in groups:
-            merged |= self.groups[name].variables if name in self.groups else {}
-        for name in groups:
-            merged |= self._vars_files("group_vars", name)
-        return merged | self.hosts[host].variables | self._vars_files("host_vars", host)
+        written = [self.groups[name].variables for name in groups if name in self.groups]
+        beside = [self._vars_files("group_vars", name) for name in groups]
+        layers = (*written, *beside, self.hosts[host].variables, self._vars_files("host_vars", host))
+        return {name: variable for layer in layers for name, variable in layer.items()}
 
     def _reached(self, first: list[str], onward: Literal["children", "parents"]) -> list[str]:
         """These groups, and all that they lead to."""

@@ -70,13 +70,11 @@ class Variables:
 
     def number(self, name: str, low: int, high: int) -> int | None:
         """An integer within bounds; a text of digits counts."""
-        found = self._bounded(name, low, high, int, "an integer")
-        return None if found is None else int(found)
+        return None if (found := self._bounded(name, low, high, int, "an integer")) is None else int(found)
 
     def seconds(self, name: str, low: int, high: int) -> float | None:
         """A duration in seconds within bounds."""
-        found = self._bounded(name, low, high, float, "seconds")
-        return None if found is None else float(found)
+        return None if (found := self._bounded(name, low, high, float, "seconds")) is None else float(found)
 
     def _bounded(self, name: str, low: int, high: int, kind: type[int] | type[float], what: str) -> float | None:
         value: float | str | None = self._plain(name)

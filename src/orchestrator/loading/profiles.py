@@ -58,7 +58,9 @@ def _profile(top: Section) -> ModelProfile:
         ModelProfile,
         quantisation=quantisation,
         block=_block(top, quantisation),
-        group=_group(top, quantisation),
+        group=top.number("group", _GROUPED[quantisation] or None, least=1)
+        if _has_own(top, "group", quantisation, quantisation in _GROUPED)
+        else 0,
         parts=_parts(top.section("parts")),
         attention=top.text("attention", "mla" if dimensions.kv_lora_rank else "gqa", choices=get_args(Attention)),
         window_layers=layers,
@@ -85,11 +87,6 @@ def _block(top: Section, quantisation: str) -> tuple[int, int]:
         return 0, 0
     height, width = top.integers("block", 2)
     return height, width
-
-
-def _group(top: Section, quantisation: str) -> int:
-    its = _has_own(top, "group", quantisation, quantisation in _GROUPED)
-    return top.number("group", _GROUPED[quantisation] or None, least=1) if its else 0
 
 
 def _has_own(top: Section, size: str, quantisation: str, may: bool) -> bool:

@@ -37,6 +37,7 @@ from orchestrator.loading.resources import read_regular
 from orchestrator.loading.which import load_config
 from orchestrator.loading.yaml_fields import Vaulted
 from orchestrator.model.errors import InputError
+from orchestrator.model.per_node import collected
 
 _INI_SECTION = re.compile(r"\[[\w.-]+(:(children|vars|hosts))?\]\s*([#;].*)?")
 _PLUGIN = re.compile(rb"^plugin\s*:", re.MULTILINE)
@@ -91,11 +92,12 @@ def evaluated(source: AnsibleInventory, hosts: Collection[str], names: Collectio
     config = load_config()
     if not config.lookups:
         _refuse_lookups(found, str(config.path))
-    wanted: dict[tuple[str, ...], list[str]] = {}
-    for host, variables in found.items():
-        unknown = tuple(name for name in names if name in variables and _for_ansible(variables[name].value))
-        if unknown and _PLAIN_NAME.fullmatch(host):
-            wanted.setdefault(unknown, []).append(host)
+    wanted = collected(
+        (tuple(name for name in names if name in variables and _for_ansible(variables[name].value)), host)
+        for host, variables in found.items()
+        if _PLAIN_NAME.fullmatch(host)
+    )
+    wanted.pop((), None)
     for unknown, alike in wanted.items():
         for host, values in _evaluate(source.path, alike, unknown).items():
             if isinstance(values, str):
@@ -129,13 +131,8 @@ def _is_ini(text: bytes) -> bool:
 
 def _vaulted_files(beside: Path) -> bool:
     """Whether group_vars/ or host_vars/ have a file that is entirely encrypted."""
-    for folder in ("group_vars", "host_vars"):
-        for path in (beside / folder).rglob("*"):
-            if path.is_file():
-                with path.open("rb") as file:
-                    if file.read(len(VAULT_HEADER)) == VAULT_HEADER.encode():
-                        return True
-    return False
+    files = (path for folder in ("group_vars", "host_vars") for path in (beside / folder).rglob("*") if path.is_file())
+    return any(path.read_bytes().startswith(VAULT_HEADER.encode()) for path in files)
 
 
 def _listed(path: Path, document: Mapping[str, Any]) -> ListedInventory:
@@ -299,9 +296,7 @@ def _one_line(words: object) -> str:
 
 def _value(found: dict[str, Any]) -> Any:
     """JSON as Ansible writes it, back to values."""
-    if "__ansible_vault" in found:
-        return Vaulted()
-    return found.get("__ansible_unsafe", found)
+    return Vaulted() if "__ansible_vault" in found else found.get("__ansible_unsafe", found)
 
 
 _VAULT = {

@@ -243,8 +243,7 @@ class Section:
 
     def section(self, key: str) -> Section:
         """A mapping below this one; empty where the key is missing."""
-        value = self._take(key, {})
-        return Section(value, self._file, f"{self._path}.{key}" if self._path else key)
+        return Section(self._take(key, {}), self._file, f"{self._path}.{key}" if self._path else key)
 
     def sections(self, key: str) -> Iterator[tuple[str, Section]]:
         """Mappings below this one with names of the author's own; none where the key is missing."""

@@ -7,11 +7,11 @@ In a transfer between GPUs, a slow port hides behind the others that share it; h
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.profile import Between
 from orchestrator.nettest.messages import RailsLine, alone
 from orchestrator.nettest.schedule import rounds
@@ -158,11 +158,8 @@ class RailResult:
 
 def rails(links: Sequence[LinkResult]) -> tuple[RailResult, ...]:
     """A row for each port. It is slow only if it is slow with all its partners: else the partner is at fault."""
-    of_port = defaultdict[LinkEnd, list[LinkResult]](list)
-    for link in links:
-        if link.between is Between.RAIL:
-            of_port[link.start].append(link)
-            of_port[link.end].append(link)
+    on_rail = (link for link in links if link.between is Between.RAIL)
+    of_port = collected((end, link) for link in on_rail for end in (link.start, link.end))
     return tuple(_rail(end, ours) for end, ours in of_port.items())
 
 

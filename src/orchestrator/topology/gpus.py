@@ -54,8 +54,7 @@ def usable_gpus(gpus: Sequence[Gpu], wanted: int, names: Sequence[str] = ()) -> 
 
 
 def _is_called(gpu: Gpu, name: str) -> bool:
-    called = str(gpu.index), gpu.uuid, gpu.address
-    return name in called or normal_address(name) == gpu.address
+    return name in (str(gpu.index), gpu.uuid, gpu.address) or normal_address(name) == gpu.address
 
 
 def capability(gpu: Gpu) -> int:

@@ -115,11 +115,8 @@ def _keys(snapshot: Snapshot) -> set[str]:
         for path in snapshot.files
         if path.endswith(("/class", "/vendor")) and is_address((folder := path.rpartition("/")[0]).rpartition("/")[2])
     }
-    for name in snapshot.names("/sys/bus/pci/devices"):
-        real = snapshot.realpath(f"/sys/bus/pci/devices/{name}")
-        if is_address(real.rpartition("/")[2]):
-            keys.add(real)
-    return keys
+    listed = (snapshot.realpath(f"/sys/bus/pci/devices/{name}") for name in snapshot.names("/sys/bus/pci/devices"))
+    return keys | {real for real in listed if is_address(real.rpartition("/")[2])}
 
 
 def _device(snapshot: Snapshot, key: str, slots: Mapping[str, str]) -> PciDevice:

@@ -283,11 +283,8 @@ def alike(one: Picture, other: Picture) -> bool:
 
 def without_addresses(drawn: Picture) -> Picture:
     """The drawing as it stands for several nodes."""
-    ports = [replace(port, detail="" if port.state in _WORKING else port.detail) for port in drawn.ports]
-    return replace(drawn, ports=ports)
-
-
-_WORKING = ("up", "other")
+    worded = ("up", "other")
+    return replace(drawn, ports=[replace(port, detail="") if port.state in worded else port for port in drawn.ports])
 
 
 def _essence(drawn: Picture) -> object:

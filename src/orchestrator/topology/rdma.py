@@ -122,8 +122,7 @@ def _netdev(
         return named
     mine = [interface for interface in interfaces if interface.key == function.key]
     if len(mine) > 1:
-        wanted = str(port - 1)
-        mine = [one for one in mine if snapshot.text(f"/sys/class/net/{one.name}/dev_port") == wanted] or mine
+        mine = [one for one in mine if snapshot.text(f"/sys/class/net/{one.name}/dev_port") == str(port - 1)] or mine
     return mine[0].bond or mine[0].name if mine else ""
 
 

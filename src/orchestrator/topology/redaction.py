@@ -50,8 +50,7 @@ def redact(snapshots: Iterable[Snapshot], key: bytes) -> tuple[Snapshot, ...]:
     pseudonym that is another's original is one too, so another key may help.
     """
     names = Pseudonyms(key)
-    originals = tuple(snapshots)
-    done = tuple(_redacted(snapshot, names) for snapshot in originals)
+    done = tuple(_redacted(snapshot, names) for snapshot in snapshots)
     hidden = frozenset(original.lower() for original in names.given if len(original) >= SHORTEST)
     for snapshot in done:
         for left in _left(snapshot, hidden):
@@ -148,13 +147,12 @@ def _config_space(text: str, names: Pseudonyms) -> str:
 
 
 def _nvml(said: Mapping[str, Any], names: Pseudonyms) -> Any:
-    def serial(number: Any) -> Any:
-        return names.number(str(number)) if number else number
+    by_name = {"serial": lambda number: names.number(str(number)) if number else number}
 
     def devices(listed: Any) -> Any:
         if not isinstance(listed, list):
             return None
-        return [_texts(one, names.in_text, {"serial": serial}) if isinstance(one, Mapping) else None for one in listed]
+        return [_texts(one, names.in_text, by_name) if isinstance(one, Mapping) else None for one in listed]
 
     return _texts(said, names.in_text, {"devices": devices})
 
@@ -295,11 +293,12 @@ class Pseudonyms:
 
     def number(self, original: str) -> str:
         """A serial number: digits for digits, letters for letters, as long as before."""
-        made = ""
-        for char, byte in zip(original, self._random("serial", original.encode(), len(original)), strict=True):
-            alphabet = "0123456789" if char.isdigit() else "ABCDEFGHJKLMNPQRSTUVWXYZ" if char.isalpha() else char
-            made += alphabet[byte % len(alphabet)]
-        return self._note(original, made)
+        alphabets = (
+            "0123456789" if char.isdigit() else "ABCDEFGHJKLMNPQRSTUVWXYZ" if char.isalpha() else char
+            for char in original
+        )
+        chosen = zip(alphabets, self._random("serial", original.encode(), len(original)), strict=True)
+        return self._note(original, "".join(alphabet[byte % len(alphabet)] for alphabet, byte in chosen))
 
     def uuid(self, original: str) -> str:
         """A UUID, by itself."""
@@ -369,11 +368,9 @@ class Pseudonyms:
         ICNP 2002)."""
         keep = next((bits for beginning, bits in kept.items() if raw.startswith(beginning)), usual)
         bits = f"{int.from_bytes(raw, 'big'):0{len(raw) * 8}b}"
-        turned = bits[:keep]
-        for place in range(keep, len(bits)):
-            flip = self._random(f"bit{len(raw)}", bits[:place].encode(), 1)[0] & 1
-            turned += str(int(bits[place]) ^ flip)
-        return int(turned, 2).to_bytes(len(raw), "big")
+        flips = (self._random(f"bit{len(raw)}", bits[:place].encode(), 1)[0] & 1 for place in range(keep, len(bits)))
+        turned = "".join(str(int(bit) ^ flip) for bit, flip in zip(bits[keep:], flips, strict=True))
+        return int(bits[:keep] + turned, 2).to_bytes(len(raw), "big")
 
     def _random(self, purpose: str, original: bytes, size: int) -> bytes:
         made = b""
@@ -427,8 +424,7 @@ class Scrubber:
 
     def left(self, text: str) -> str:
         """The first known secret or name that is still in a text, '' for none."""
-        named = self._named()
-        found = named.search(text) if named else None
+        found = named.search(text) if (named := self._named()) else None
         return next((one for one in self.secrets if one and one in text), found.group() if found else "")
 
     def _named(self) -> re.Pattern[str] | None:

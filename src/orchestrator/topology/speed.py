@@ -77,8 +77,7 @@ def decode_speed(traffic: Traffic, batch: int) -> Speed:
     if traffic in (Traffic.RAILS, Traffic.TCP):
         measured = _MEASURED_RIGHT if traffic is Traffic.RAILS else _MEASURED_WRONG
         return Speed(batch, measured[batch], 0, "measured by the articles")
-    step_right = batch / _MEASURED_RIGHT[batch]
-    compute = step_right - _ALL_REDUCES * _ALL_REDUCE_RIGHT_S[batch]
+    compute = batch / _MEASURED_RIGHT[batch] - _ALL_REDUCES * _ALL_REDUCE_RIGHT_S[batch]
     step = compute + _ALL_REDUCES * all_reduce_s(traffic, batch)
     return Speed(batch, batch / step, 30, "calibrated on the articles' four points")
 

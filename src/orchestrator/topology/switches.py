@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PciDevice, PcieLink, Switch, Topology
 from orchestrator.topology.pci import XML_ROOT, bridges_above, card, config_space, number, slots, sort_key
@@ -41,8 +43,7 @@ def _upstream_ports(device: PciDevice, by_key: Mapping[str, PciDevice]) -> Seque
     above = bridges_above(device.key)
     if device.is_bridge and not (above and (above[0] not in by_key or by_key[above[0]].is_bridge)):
         return ()
-    down = [*reversed(above), *[device.key] * device.is_bridge]
-    return down[1:-1:2]
+    return [*reversed(above), *[device.key] * device.is_bridge][1:-1:2]
 
 
 def upstream_ports_above(key: str) -> tuple[str, ...]:
@@ -53,14 +54,10 @@ def upstream_ports_above(key: str) -> tuple[str, ...]:
 
 
 def _worth_naming(keys: Collection[str], devices: Sequence[PciDevice], serving: Collection[str]) -> set[str]:
-    downstream: dict[str, set[str]] = {}
-    for device in devices:
-        above = bridges_above(device.key)
-        for port, bridge in zip([device.key, *above], above, strict=False):
-            if bridge in keys:
-                downstream.setdefault(bridge, set()).add(port)
+    ways = ((device.key, *bridges_above(device.key)) for device in devices)
+    downstream = collected((bridge, port) for way in ways for port, bridge in pairwise(way) if bridge in keys)
     used = {bridge for key in serving for bridge in bridges_above(key)}
-    return {key for key in keys if key in used or len(downstream.get(key, ())) > 1}
+    return {key for key in keys if key in used or len({*downstream.get(key, ())}) > 1}
 
 
 def _switch(key: str, device: PciDevice | None, keys: Iterable[str]) -> Switch:
@@ -185,12 +182,9 @@ def emulated_switches(topology: Topology) -> set[str]:
 
 def _cards_behind(topology: Topology, places: SwitchPlaces) -> dict[str, set[str]]:
     """{switch: everything that is not a bridge and lies below it, functions of one card as one}."""
-    behind: dict[str, set[str]] = {}
-    for device in topology.pci:
-        if not device.is_bridge and make(device) not in _MANAGEMENT:
-            for switch in places.above(device.key):
-                behind.setdefault(switch, set()).add(card(device.key))
-    return behind
+    leaves = [one.key for one in topology.pci if not one.is_bridge and make(one) not in _MANAGEMENT]
+    behind = collected((switch, card(key)) for key in leaves for switch in places.above(key))
+    return {switch: {*cards} for switch, cards in behind.items()}
 
 
 def _known_to_have_slots(
@@ -203,5 +197,4 @@ def _known_to_have_slots(
         for key, cards in behind.items()
         if cards & gpus and len(cards) > 1 and not cards <= several
     }
-    outermost = [switch.key for switch in topology.switches if not switch.parent_switch]
-    return {key for key in outermost if make(devices.get(key)) in mixed}
+    return {one.key for one in topology.switches if not one.parent_switch and make(devices.get(one.key)) in mixed}

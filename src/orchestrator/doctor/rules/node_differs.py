@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import collected
 from orchestrator.model.topology import RAILS, Gpu, PcieLink
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.rdma import card_of, ports_by_card
@@ -37,7 +38,8 @@ def node_differs(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each fact and each odd node."""
     for fact in _FACTS:
         for name, values, common in cluster.differing(fact.read):
-            each = "; ".join(f"{value} on {_who(values, value)}" for value in dict.fromkeys(values.values()))
+            having = collected((value, node) for node, value in values.items())
+            each = "; ".join(f"{value} on {', '.join(nodes)}" for value, nodes in having.items())
             read = f"{fact.where} = "
             yield finding(
                 fact.severity,
@@ -115,14 +117,10 @@ def _gid_indices(node: Node) -> str | None:
 
 @_of_rails
 def _switch_groups(node: Node) -> str | None:
-    groups = []
-    for switch in node.gpu_switches:
-        gpus = sum(gpu.switch == switch.key for gpu in node.topology.gpus)
-        cards = len(
-            ports_by_card(port for port in node.topology.rdma if port.switch == switch.key and not port.virtual)
-        )
-        groups.append(f"{gpus} GPUs + {cards} RDMA cards")
-    return "; ".join(sorted(groups)) or None
+    gpus = Counter(gpu.switch for gpu in node.topology.gpus)
+    cards = collected((port.switch, port) for port in node.topology.rdma if not port.virtual)
+    counts = ((gpus[one.key], len(ports_by_card(cards.get(one.key, ())))) for one in node.gpu_switches)
+    return "; ".join(sorted(f"{gpus} GPUs + {cards} RDMA cards" for gpus, cards in counts)) or None
 
 
 def _file(path: str) -> Callable[[Node], str | None]:
@@ -216,7 +214,3 @@ _FACTS = (
         lambda node: node.topology.cpu.name or None,
     ),
 )  # fmt: skip
-
-
-def _who(values: Mapping[str, str], wanted: str) -> str:
-    return ", ".join(name for name, value in values.items() if value == wanted)

@@ -173,8 +173,7 @@ def iommu_translating(node: Node) -> Iterator[Finding]:
 def _known_to_fail(node: Node) -> tuple[str, ...]:
     """What is planned and known to fail; () too where switches may route it themselves: ACS redirects nothing that was
     read."""
-    routed = node.gpu_switches and not _acs(node)[0]
-    return () if node.is_guest or routed else direct(node)
+    return () if node.is_guest or (node.gpu_switches and not _acs(node)[0]) else direct(node)
 
 
 def _unless_read(node: Node) -> str:

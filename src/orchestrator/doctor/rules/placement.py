@@ -374,10 +374,10 @@ def _is_silent(device: PciDevice, node: Node, lonely: Collection[str]) -> bool:
 def _no_card(node: Node, silent: Sequence[PciDevice]) -> Finding:
     switches = node.roles.lonely
     names = ", ".join(f"{switch.address} (NUMA {switch.numa_node})" for switch in switches)
-    without = [f"switch {switch.address}: no network card behind it" for switch in switches]
     return slow(
         f"no RDMA card behind switch {names}" + (", only a card without an RDMA device" if silent else ""),
-        *([_silent_words(device) for device in silent] or without),
+        *(f"{one.address}: {part_name(one)}, driver = {one.driver or 'none'}, no RDMA device" for one in silent),
+        *(() if silent else (f"switch {one.address}: no network card behind it" for one in switches)),
         effect=price(Traffic.CARD_ON_ROOT_PORT),
         fix="load the card's driver with `modprobe mlx5_ib`, then check `dmesg | grep mlx5`"
         if silent
@@ -387,11 +387,6 @@ def _no_card(node: Node, silent: Sequence[PciDevice]) -> Finding:
 
 
 _NETWORK_CLASS = 0x02
-
-
-def _silent_words(device: PciDevice) -> str:
-    name = part_name(device)
-    return f"{device.address}: {name}, driver = {device.driver or 'none'}, no RDMA device"
 
 
 @Rule(
@@ -436,8 +431,7 @@ def _contradicting(node: Node) -> Iterator[tuple[str, str]]:
     for one in node.endpoints:
         above = domains.get(one.switch, -1)
         if 0 <= one.numa_node != above >= 0:
-            where = f"/sys/bus/pci/devices/{one.address}/numa_node"
-            yield one.address, f"{where} = {one.numa_node}, its switch's = {above}"
+            yield one.address, f"/sys/bus/pci/devices/{one.address}/numa_node = {one.numa_node}, its switch's = {above}"
 
 
 @Rule(

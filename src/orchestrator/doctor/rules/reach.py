@@ -289,8 +289,11 @@ def _dropped(trial: Trial, node: Node) -> bool:
 def _falls_apart(gang: Sequence[Node]) -> bool:
     """Whether NCCL, in the version of the node's stack, will carry traffic within a node over the network."""
     inside = any(dict(node.spec.overrides.env).get(_STAYS_INSIDE) == "1" for node in gang)
-    usable = all(node.usable for node in gang)
-    return usable and not inside and any(gpu_groups(node.topology, node.nccl).over_network for node in gang)
+    return (
+        all(node.usable for node in gang)
+        and not inside
+        and any(gpu_groups(node.topology, node.nccl).over_network for node in gang)
+    )
 
 
 def _unresolved(gang: Sequence[Node], unresolved: Sequence[Trial]) -> Finding:

@@ -182,8 +182,7 @@ def _differs(kind: _SoftwareKind, node: str, title: str, found: Installed, sever
 def stack_patches(node: Node) -> Iterator[Finding]:
     """One finding for each file that lacks its patch, or can't be read."""
     found = installed(node)
-    ada = any(capability(gpu) == _ADA for gpu in node.topology.gpus)
-    if node.stack and found and found.root and ada:
+    if node.stack and found and found.root and any(capability(gpu) == _ADA for gpu in node.topology.gpus):
         for file, text in node.stack.evidence:
             yield from _patched(node, node.stack.name, found.root, file, text)
 
@@ -252,8 +251,7 @@ def installed(node: Node) -> Installed | None:
     versions = {package: version for site in sites for package, version in _versions(snapshot, site)}
     roots = [root for site in sites for root in (site, *_named_by_pth(snapshot, site))]
     root = next((root for root in roots if snapshot.exists(f"{root}/sglang/__init__.py")), "")
-    there = asked.get("python") is not False or bool(versions)
-    return Installed(venv, there, versions, root)
+    return Installed(venv, asked.get("python") is not False or bool(versions), versions, root)
 
 
 def _versions(snapshot: Snapshot, site: str) -> Iterator[tuple[str, str]]:
@@ -321,8 +319,7 @@ def _held(node: Node) -> tuple[Lookup, Holdings] | None:
 
 def _configs(snapshot: Snapshot, folder: str) -> dict[str, str]:
     """{name: text} of a folder's JSON files."""
-    names = [name for name in snapshot.names(folder) if name.endswith(".json")]
-    paths = {name: f"{snapshot.realpath(folder)}/{name}" for name in names}
+    paths = {name: f"{snapshot.realpath(folder)}/{name}" for name in snapshot.names(folder) if name.endswith(".json")}
     return {name: snapshot.files[path] for name, path in paths.items() if path in snapshot.files}
 
 

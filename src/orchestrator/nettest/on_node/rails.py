@@ -99,8 +99,7 @@ def _words(program: str, order: RailsOrder, rail: RailRun, more: Iterable[str] =
     words += ["-x", str(rail.gid)] if rail.gid is not None else []
     words += [f"--tclass={order.traffic_class}"] if order.traffic_class is not None else []
     words += ["-S", str(order.service_level)] if order.service_level is not None else []
-    words += more
-    return [*words, "--", rail.peer] if rail.peer else words
+    return [*words, *more, *(("--", rail.peer) if rail.peer else ())]
 
 
 def _one(run: Run, words: list[str], until: float) -> tuple[int, str]:

@@ -108,8 +108,7 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     for found in filter(None, _lists(lines)):
         # a bus that no bridge leads to is a root bus only if something on it can be nowhere else: a list may be cut
         roots = {one.bus for one in found.values() if "root" in one.details or one.code == "0600"} | {"0000:00"}
-        form = FULL if any(one.files or one.below for one in found.values()) else LIST
-        yield from _facts(form, found, roots)
+        yield from _facts(FULL if any(one.files or one.below for one in found.values()) else LIST, found, roots)
 
 
 def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:

@@ -214,8 +214,7 @@ def _facts(name: str, host: _LoggedHost) -> PastedFacts:
 def _ports(host: _LoggedHost) -> dict[str, tuple[str, float]]:
     """{port: (path of its card, GB/s)}; the ports of a merged device share its speed."""
     devices = opened(host.opened)
-    ports = dict.fromkeys((port for entry in devices.values() for port in entry), ("", 0.0))
-    for number, (path, gbs) in host.net.items():
-        entry = devices.get(number, ())
-        ports |= {port: (path, gbs / len(entry)) for port in entry}
-    return {port: said for port, said in ports.items() if port in host.layers}
+    drawn = [(devices.get(number, ()), path, gbs) for number, (path, gbs) in host.net.items()]
+    known = {port: (path, gbs / len(entry)) for entry, path, gbs in drawn for port in entry}
+    ports = (port for entry in devices.values() for port in entry)
+    return {port: known.get(port, ("", 0.0)) for port in ports if port in host.layers}

@@ -165,8 +165,7 @@ class Node(Machine):
     @cached_property
     def roles(self) -> Roles:
         """What the RDMA ports are for."""
-        asked = {port.device for port in self.named_ports}
-        return roles(self.topology, self.gpu_switches, self.tcp_side, asked)
+        return roles(self.topology, self.gpu_switches, self.tcp_side, {port.device for port in self.named_ports})
 
     @property
     def rail_ports(self) -> tuple[RdmaPort, ...]:
@@ -260,8 +259,7 @@ class Cluster:
     @cached_property
     def gangs(self) -> tuple[tuple[Node, ...], ...]:
         """The nodes that answered, gang by gang."""
-        members = collected((node.spec.gang, node) for node in self.nodes)
-        return tuple(tuple(nodes) for nodes in members.values())
+        return tuple(map(tuple, collected((node.spec.gang, node) for node in self.nodes).values()))
 
     def without(self, names: Collection[str]) -> Cluster:
         """The same as if these nodes had not answered."""
@@ -304,10 +302,9 @@ def nccl_of(stack: Stack | None) -> tuple[int, ...]:
 
 def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
     """The gangs that these nodes make up, each in node-rank order."""
-    members = collected((spec.gang, spec) for spec in specs)
     return [
         GangSpec(name=name, nodes=tuple(sorted(nodes, key=lambda spec: spec.node_rank)))
-        for name, nodes in members.items()
+        for name, nodes in collected((spec.gang, spec) for spec in specs).items()
     ]
 
 

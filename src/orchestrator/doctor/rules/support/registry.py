@@ -118,10 +118,11 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:
-    found: list[Finding] = []
-    for rule in all_rules():
-        found += _known(rule, cluster)
-        found += (one for node in cluster.nodes for one in rule.of_text(node) or ())
+    found = [
+        one
+        for rule in all_rules()
+        for one in (*_known(rule, cluster), *(said for node in cluster.nodes for said in rule.of_text(node) or ()))
+    ]
     pasted = {node.name for node in cluster.nodes if node.input is Input.PASTED}
     untold = {one.node: set(one.devices) for one in found if one.id == INCOMPLETE and one.node in pasted}
     for one in found:
