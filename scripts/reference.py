@@ -76,7 +76,11 @@ BESIDE = {
 def commands() -> str:
     """Every verb with its --help."""
     lines = ["# Commands", "", TOLD, "`l40s-deploy help VERB` shows the same.", ""]
-    groups = {verb: f"{summary} ({group})" for group, verbs in GROUPS.items() for verb, summary in verbs.items()}
+    groups = {
+        name.rpartition(".")[2]: f"{summary} ({group})"
+        for group, verbs in GROUPS.items()
+        for name, summary in verbs.items()
+    }
     parsers = verbs_of(every_parser())
     for verb, summary in {**groups, **{verb: "" for verb in parsers if verb not in groups}}.items():
         lines += [f"## {verb}", "", summary, ""]
