@@ -58,7 +58,7 @@ def test_one_that_hangs_is_asked_no_more_and_no_second_one_is_started(child: Chi
 
 
 def test_a_late_answer_is_not_taken_for_the_next_one(child: Child) -> None:
-    kept = child(COUNTS)
+    kept = child(f"import time; time.sleep(0.5)\n{COUNTS}")
     assert "error" in asked(kept, 0.0)
     until(lambda: asked(kept, 0.5) == {"n": 1}, 20)
 
