@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from l40s_lab import syscalls
+from l40s_lab.faults.processes import _limit_to_its_use
 from l40s_lab.faults.registry import find
 from l40s_lab.node import host_gpus
 from l40s_lab.node.living import _RANK
@@ -181,3 +186,24 @@ def test_the_driver_makes_no_device_files_in_a_node() -> None:
     shown = host_gpus.without_new_files(PARAMETERS)
     assert shown == PARAMETERS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
     assert host_gpus.without_new_files(shown) == shown
+
+
+def test_a_disk_is_limited_while_somebody_writes_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, page, given = [900], 4096, []
+
+    def statvfs(_: str) -> SimpleNamespace:
+        return SimpleNamespace(f_blocks=10_000, f_bfree=10_000 - used[0], f_frsize=page)
+
+    def mount(*_: Any, options: str, flags: int) -> None:
+        used[0] += 100
+        if int(options.removeprefix("size=")) < used[0] * page:
+            raise OSError(errno.EINVAL, "too small for what is used")
+        given.append(int(options.removeprefix("size=")))
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    monkeypatch.setattr(syscalls, "mount", mount)
+    _limit_to_its_use("/run/disk")
+    assert used[0] * page <= given[0] < (used[0] + 1000) * page
+    monkeypatch.setattr(syscalls, "mount", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EPERM, "")))
+    with pytest.raises(PermissionError):
+        _limit_to_its_use("/run/disk")

@@ -26,6 +26,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], R
 
     yield make
     for lab in made:
+        lab.end_started()
         lab.run("down")
 
 

@@ -66,6 +66,7 @@ class RunningLab:
     name: str
     root: Path
     inventory: Path = Path()
+    started: list[subprocess.Popen[str]] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         if self.inventory == Path():
@@ -123,14 +124,21 @@ class RunningLab:
         return done
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `l40s-deploy WORDS` in the background."""
-        return subprocess.Popen(
+        """Start `l40s-deploy WORDS` in the background; what a failed test leaves running ends with the lab."""
+        process = subprocess.Popen(
             [*L40S_DEPLOY, *words],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.started.append(process)
+        return process
+
+    def end_started(self) -> None:
+        for process in self.started:
+            with process:
+                process.kill()
 
     def json(self, *words: str, code: int | None = None) -> Any:
         return json.loads(self.deploy(*words, "--json", code=code).stdout)
@@ -278,6 +286,7 @@ def small_lab(name: str, *, of: SmallLab | None = None, **shape: Any) -> Iterato
         lab.up()
         yield lab
     finally:
+        lab.end_started()
         lab.run("down")
         shutil.rmtree(lab.folder, ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -34,6 +35,7 @@ _REPLACED_S = 0.3
 _LOOKS_FULL = 4
 _LEAST_BLOCKS = 1
 """A tmpfs of size 0 has no limit (tmpfs(5))."""
+_SPARE = (0, *(1 << power for power in range(16, 31, 2)))
 _PLACES = (f"/run/l40s-lab/{DISK}", "/tmp", "/root")  # noqa: S108 - the node's own
 
 
@@ -210,14 +212,28 @@ def _resized(node: LivingNode, wanted: dict[str, int]) -> dict[str, int]:
         mounts.join()
         had = {}
         for place in filter(os.path.ismount, wanted or _PLACES):
-            now = os.statvfs(place)
-            had[place] = now.f_blocks * now.f_frsize
-            size = wanted.get(place) or max(now.f_blocks - now.f_bfree, _LEAST_BLOCKS) * now.f_frsize
-            syscalls.mount("none", place, flags=syscalls.MS_REMOUNT, options=f"size={size}")
+            had[place] = (now := os.statvfs(place)).f_blocks * now.f_frsize
+            if place in wanted:
+                syscalls.mount("none", place, flags=syscalls.MS_REMOUNT, options=f"size={wanted[place]}")
+            else:
+                _limit_to_its_use(place)
         return had
 
     with Spaces(node.pid, ["mnt"]) as mounts:
         return in_child(work)
+
+
+def _limit_to_its_use(place: str) -> None:
+    """The kernel refuses a size below what is used: whoever writes meanwhile gets the more room, the faster it is."""
+    for spare in _SPARE:
+        now = os.statvfs(place)
+        size = max(now.f_blocks - now.f_bfree, _LEAST_BLOCKS) * now.f_frsize + spare
+        try:
+            return syscalls.mount("none", place, flags=syscalls.MS_REMOUNT, options=f"size={size}")
+        except OSError as error:
+            if error.errno != errno.EINVAL or spare == _SPARE[-1]:
+                raise
+    return None
 
 
 def _skew_clock(node: LivingNode, asked: Words) -> Undo:
