@@ -180,20 +180,6 @@ def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
     return len(serving) > min(1, len(chosen & serving))
 
 
-def _refuse(fleet: Fleet, gangs: Sequence[GangRestart], request: RestartRequest, watcher: Watcher) -> None:
-    """Raise what forbids the start that follows, unless that is accepted."""
-    try:
-        refuse_starts(fleet, [one.plan for one in gangs], watcher, accept=request.accept)
-    except (FindingsError, NodeError) as refused:
-        if request.verb.work:
-            names = " ".join(one.name for one in gangs)
-            refused.fix += (
-                f"; if this work repairs it, and it can't be accepted: `l40s-deploy down {names}`, and after"
-                f" the work `l40s-deploy restart {names}`"
-            )
-        raise
-
-
 Resumed = tuple[tuple[GangView, ...], tuple[str, ...]]
 """The gangs that were restarted, as they were seen last; and what is left for the operator to do, as text."""
 

@@ -222,6 +222,10 @@ class RestartSequence:
                 failure.what += f"\n    {words}"
             raise
         except BaseException as ended:
+            by_hand = self.request.verb.what is OperationKind.MAINTENANCE and step in _DOWN
+            if by_hand and isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached):
+                with suppress(DeployError):  # its operator may still work on the nodes: before anything that waits
+                    self._keep(names, by_hand=True)
             self._recover(gangs, step)
             if words := self._undone(gangs, later, step, ended):
                 self.watcher.step(", ".join(names), words)
@@ -284,10 +288,6 @@ class RestartSequence:
         self, gangs: Sequence[GangRestart], later: Sequence[str], step: RestartStep, ended: BaseException
     ) -> str:
         """What became of them after an interruption, as text."""
-        by_hand = self.request.verb.what is OperationKind.MAINTENANCE and step in _DOWN
-        if by_hand and isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached):
-            with suppress(DeployError):  # its operator may still work on the nodes
-                self._keep([one.name for one in gangs], by_hand=True)
         if self.request.verb.work is not None:
             return "; ".join(how_to_go_on(one.name, later, step, interrupted=True) for one in gangs)
         if self.request.verb.returns and self.undo_on_interrupt and step is not RestartStep.ASIDE:

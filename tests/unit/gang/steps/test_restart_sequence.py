@@ -20,6 +20,35 @@ GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, r
 REQUEST = StagingRequest(gang="g", run_id="r", node="node0", node_rank=0, nnodes=1, leader=Endpoint(port=1))
 
 
+def maintenance(order: list[str], work: Any, *, now: bool = False) -> tuple[RestartSequence, GangRestart]:
+    view = GangView(name="g", state=GangState.READY, service_url="u")
+    steps = RestartSequence(
+        inventory=SimpleNamespace(),  # type: ignore[arg-type]
+        fleet=SimpleNamespace(),  # type: ignore[arg-type]
+        router=SimpleNamespace(),  # type: ignore[arg-type]
+        watcher=SimpleNamespace(step=lambda *_: None),
+        request=RestartRequest(verb=RestartVerb(what=OperationKind.MAINTENANCE, work=work), now=now),
+        check=lambda _: order.append("check"),
+    )
+    return steps, GangRestart(gang=GANG, view=view, before=None, plan=Staged(gang=GANG, requests={"node0": REQUEST}))
+
+
+def test_a_second_ctrl_c_finds_the_nodes_left_to_their_operator_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at nodes that are being worked on waits; a guard would start the gang meanwhile."""
+
+    def ctrl_c(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for name in ("set_aside", "stop"):
+        monkeypatch.setattr(restart_sequence, name, lambda *_, **__: None)
+    monkeypatch.setattr(restart_sequence, "see", ctrl_c)
+    kept: list[GangOperation] = []
+    steps, one = maintenance([], ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        steps.run([one], {"g": SimpleNamespace(begin=kept.append)})  # type: ignore[dict-item]
+    assert kept[-1].turning and kept[-1].by_hand
+
+
 @pytest.mark.parametrize("now", [False, True])
 def test_a_gang_is_drained_stopped_worked_on_and_started(monkeypatch: pytest.MonkeyPatch, now: bool) -> None:
     order: list[str] = []
@@ -34,18 +63,8 @@ def test_a_gang_is_drained_stopped_worked_on_and_started(monkeypatch: pytest.Mon
     for name in ("set_aside", "take_out", "stop", "put_back"):
         monkeypatch.setattr(restart_sequence, name, noted(name))
     monkeypatch.setattr(raising, "raise_all", raised)
+    steps, one = maintenance(order, noted("work"), now=now)
     lock: Any = SimpleNamespace(begin=lambda begun: order.append(f"turning: {begun.turning}"), finish=noted("finished"))
-    view = GangView(name="g", state=GangState.READY, service_url="u")
-    one = GangRestart(gang=GANG, view=view, before=None, plan=Staged(gang=GANG, requests={"node0": REQUEST}))
-    verb = RestartVerb(what=OperationKind.MAINTENANCE, work=noted("work"))
-    steps = RestartSequence(
-        inventory=SimpleNamespace(),  # type: ignore[arg-type]
-        fleet=SimpleNamespace(),  # type: ignore[arg-type]
-        router=SimpleNamespace(),  # type: ignore[arg-type]
-        watcher=SimpleNamespace(step=lambda *_: None),
-        request=RestartRequest(verb=verb, now=now),
-        check=noted("check"),
-    )
     assert steps.run([one], {"g": lock}) == ()
     steps_done = ["take_out" if now else "set_aside", "stop", "work", "start", "put_back", "finished"]
     assert order == ["turning: False", "turning: True", *steps_done]
