@@ -83,7 +83,7 @@ def _words(event: Mapping[str, Any]) -> str:
         name: value for name, value in event.items() if name not in ("at", "event") and value not in ("", None, [])
     }
     name = str(event.get("event") or "")
-    with suppress(KeyError, IndexError, ValueError):
+    with suppress(KeyError, IndexError, TypeError, ValueError):
         if name == "rails":
             details = {"gone": ", ".join(map(str, event["gone"]))}
             if not details["gone"]:

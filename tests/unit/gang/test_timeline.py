@@ -72,8 +72,9 @@ def test_every_event_of_an_agent_has_a_sentence() -> None:
 
 def test_rails_that_are_back_and_events_of_other_releases() -> None:
     told = [*events(1.0, "rails", gone=[]), *events(2.0, "danced", partner="b", why=""), *events(3.0, "joined")]
+    told += events(4.0, "rails", gone=5)
     words = [one.words for one in timeline({"a": NodeEvents(events=told)})]
-    assert words == ["all RDMA ports work", "danced partner b", "joined"]
+    assert words == ["all RDMA ports work", "danced partner b", "joined", "rails gone 5"]
 
 
 def test_a_state_is_said_once() -> None:

@@ -100,6 +100,8 @@ def carry_out(
             would = rehearse_restart(inventory, request, shown) if args.dry_run else None
             done = restart(inventory, request, shown) if would is None else None
     except KeyboardInterrupt:
+        if args.dry_run:
+            raise
         return interrupted(screen)
     return finish(done) if done is not None else show_rehearsal(would or (), screen)
 

@@ -95,9 +95,10 @@ class RestartRequest:
     wait_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        """Raises InputError for a command line whose quotes are open."""
+        """Raises InputError for a command line that is blank or whose quotes are open."""
         try:
-            shlex.split(self.run)
+            if self.run and not shlex.split(self.run):
+                raise InputError("it is blank", where="--run", fix="name a program, or leave the option out")
         except ValueError as wrong:
             raise InputError(f"can't be parsed: {wrong}", where="--run", fix="close the quotes") from None
 

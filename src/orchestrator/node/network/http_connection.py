@@ -85,7 +85,7 @@ def ask(
     try:
         made.request(method, target(url), body, headers)
         answer = made.getresponse()
-        return answer.status, answer.read(longest)
+        return answer.status, answer.read(longest) if longest else b""  # even no bytes wait for a chunk's length
     finally:
         made.close()
 

@@ -12,6 +12,7 @@ from orchestrator.gang.steps import raising, restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
+from orchestrator.model.errors import InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.staging import Endpoint, StagingRequest
@@ -47,6 +48,12 @@ def test_a_second_ctrl_c_finds_the_nodes_left_to_their_operator_already(monkeypa
     with pytest.raises(KeyboardInterrupt):
         steps.run([one], {"g": SimpleNamespace(begin=kept.append)})  # type: ignore[dict-item]
     assert kept[-1].turning and kept[-1].by_hand
+
+
+@pytest.mark.parametrize("run", [" ", "sh -c 'x"])
+def test_a_command_line_that_can_not_be_run_is_refused_before_anything_stops(run: str) -> None:
+    with pytest.raises(InputError):
+        RestartRequest(run=run)
 
 
 @pytest.mark.parametrize("now", [False, True])

@@ -30,7 +30,7 @@ class Hook:
     target: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Raises InputError for a command line whose quotes are open, or an address without a host."""
+        """Raises InputError for a blank command line, one whose quotes are open, or an address without a host."""
         if self.is_address:
             with suppress(ValueError):
                 parts = urlsplit(self.target)
@@ -38,7 +38,8 @@ class Hook:
                     return
             raise InputError("the address has no host", where="hook", fix="http(s)://HOST[:PORT]/PATH")
         try:
-            shlex.split(self.target)
+            if self.target and not shlex.split(self.target):
+                raise InputError("it is blank", where="hook", fix="name a program, or leave the option out")
         except ValueError as wrong:
             raise InputError(f"can't be parsed: {wrong}", where="hook", fix="close the quotes") from None
 

@@ -43,7 +43,9 @@ def test_what_a_hook_says_is_not_gathered() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # KiB
 
 
-@pytest.mark.parametrize("target", ["sh -c 's3cr3t", "http:///s3cr3t", "http://[s3cr3t", "http://host:99999/s3cr3t"])
+@pytest.mark.parametrize(
+    "target", ["  ", "sh -c 's3cr3t", "http:///s3cr3t", "http://[s3cr3t", "http://host:99999/s3cr3t"]
+)
 def test_what_can_be_no_hook_is_refused_before_it_is_needed(target: str) -> None:
     with pytest.raises(InputError) as refused:
         Hook(target)
@@ -70,12 +72,17 @@ def test_why_it_did_not_work_tells_no_secret(target: str) -> None:
 
 def test_a_webhook_gets_json() -> None:
     got: list[dict[str, object]] = []
+    told = threading.Event()
 
     class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204 if self.path == "/a?b=c" else 500)
+            self.send_response(500 if self.path == "/x" else 204)
+            if self.path == "/slow":
+                self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
+            if self.path == "/slow":  # its status has said all
+                told.wait(20.0)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -85,5 +92,7 @@ def test_a_webhook_gets_json() -> None:
         base = f"http://127.0.0.1:{server.server_port}"
         assert run_hook(Hook(f"{base}/a?b=c"), "ready", gang="gang0", why="w") == ""
         assert run_hook(Hook(f"{base}/x"), "ready", gang="gang0", why="w") == "HTTP 500"
+        assert run_hook(Hook(f"{base}/slow"), "ready", gang="gang0", why="w", deadline_s=5.0) == ""
+        told.set()
         server.shutdown()
     assert (got[0]["event"], got[0]["gang"], got[0]["why"]) == ("ready", "gang0", "w")
