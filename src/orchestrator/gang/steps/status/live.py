@@ -81,12 +81,12 @@ class Watching:
         for gang in self._gangs:
             self._start(partial(self._read_serving, gang), SERVING_S)
             self._start(partial(self._read_events, gang), EVENTS_S)
-        self._start(self._read_interrupted, INTERRUPTED_S)
         if self._router is not None:
             self._start(partial(self._read_router, self._router), ROUTER_S)
         end = time.monotonic() + WATCH_FIRST_S
         while len(self._answers) < len(self._fleet.nodes) and time.monotonic() < end:
             time.sleep(0.02)
+        self._start(self._read_interrupted, INTERRUPTED_S)  # only nodes that answer are asked
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +143,8 @@ class Watching:
         self._glance = glance(self._routers, spec)
 
     def _read_interrupted(self) -> None:
-        self._begun = interrupted(self._fleet, self._gangs, only=[*self._answers])
+        answering = [name for name, told in dict(self._answers).items() if isinstance(told, ReportAnswer)]
+        self._begun = interrupted(self._fleet, self._gangs, only=answering)
 
     def _read_serving(self, gang: GangSpec) -> None:
         view = self._view(gang)

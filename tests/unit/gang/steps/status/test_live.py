@@ -14,8 +14,12 @@ from tests.support.waiting import slack, until
 
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands.watching import watch
+from orchestrator.gang.operations import GangOperation, OperationKind
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.status import live
 from orchestrator.gang.steps.status.live import Watching, live_json, overdue
 from orchestrator.model.gang_state import GangState
+from orchestrator.remote.fleet import Fleet
 
 
 def test_a_node_that_owes_its_answer_is_unreachable() -> None:
@@ -57,3 +61,16 @@ def test_its_threads_end_with_it(local: Callable[..., LocalGang]) -> None:
     with Watching(local_gang.inventory) as source:
         assert source.look().seen.views[0].state is GangState.ABSENT
     until(lambda: not [one for one in threading.enumerate() if one not in before and one.daemon], 15, "no thread left")
+
+
+@pytest.mark.processes
+def test_what_a_killed_command_has_left_is_seen_at_the_first_look(
+    local: Callable[..., LocalGang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_gang = local()
+    monkeypatch.setattr(live, "INTERRUPTED_S", 600.0)
+    begun = GangOperation(gang="gang0", what=OperationKind.ROLLING, turning=True)
+    with Fleet(local_gang.gang.nodes) as fleet, GangLock(fleet, local_gang.gang, "restart") as lock:
+        lock.begin(begun)
+    with Watching(local_gang.inventory) as source:
+        until(lambda: source.look().seen.interrupted == (begun,), 20, "what was interrupted")
