@@ -31,10 +31,7 @@ def test_only_the_very_process_is_killed() -> None:
     process = sleeper()
     identity = Identity.of(process.pid)
     assert identity is not None
-    for stranger in (
-        replace(identity, start=identity.start + 1),
-        replace(identity, boot="another boot"),
-    ):
+    for stranger in (replace(identity, start=identity.start + 1), replace(identity, boot="another boot")):
         assert not stranger.alive
         stranger.kill()
     assert process.poll() is None, "a number alone is not the process"

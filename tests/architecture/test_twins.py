@@ -13,7 +13,7 @@ MAY_BE_TWINS = [
     {
         "tuning/on_node/tune.py:_digest",
         "engines/tuned_validity.py:digest",
-    },  # the node and the controller share protocol/ alone
+    }  # the node and the controller share protocol/ alone
 ]
 
 

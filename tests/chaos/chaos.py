@@ -151,10 +151,7 @@ def _end(workers: Sequence[BaseProcess]) -> None:
 
 
 def _work(
-    name: str,
-    rows: Sequence[Row],
-    queue: SimpleQueue[int],
-    results: SimpleQueue[tuple[int, Result | str]],
+    name: str, rows: Sequence[Row], queue: SimpleQueue[int], results: SimpleQueue[tuple[int, Result | str]]
 ) -> None:
     """In a process of its own: a lab that plays rows until none is left."""
     words = ""

@@ -78,10 +78,7 @@ class Watchman:
             self.close()
         if self._process is None:
             self._process = subprocess.Popen(
-                [
-                    *(*L40S_DEPLOY, "lab", "exec", self.node, "--name", self.lab.name),
-                    *("--", "python3", "-Sc", SCRIPT),
-                ],
+                [*(*L40S_DEPLOY, "lab", "exec", self.node, "--name", self.lab.name), *("--", "python3", "-Sc", SCRIPT)],
                 env=self.lab.environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -88,11 +88,7 @@ def gang(podman: Path, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ),
     )
     script = launch_script(node, _plan(node), "plan1", template(launch_template(node)))
-    made.changes[0] = {
-        "launch_script": script,
-        "container": {"program": "podman", "image": image},
-        "venv_python": "",
-    }
+    made.changes[0] = {"launch_script": script, "container": {"program": "podman", "image": image}, "venv_python": ""}
     yield made
     made.close()
 

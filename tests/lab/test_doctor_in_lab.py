@@ -40,10 +40,7 @@ def test_the_wrong_cluster_gives_its_three_faults_and_nothing_else(labs: Callabl
         assert (card["id"], card["devices"]) == ("NIC-NOT-UNDER-SWITCH", ["mlx5_4", "mlx5_5", "0000:b8:00"])
         assert "move the card from slot 17 to slot 15 or 16, empty" in card["fix"]
         assert (traffic["id"], traffic["devices"]) == ("TRAFFIC-ON-TCP", ["ens7f0np0"])
-        assert (ports["id"], ports["devices"]) == (
-            "RDMA-PORT-DOWN",
-            ["mlx5_1", "mlx5_3", "mlx5_5", "mlx5_0", "mlx5_4"],
-        )
+        assert (ports["id"], ports["devices"]) == ("RDMA-PORT-DOWN", ["mlx5_1", "mlx5_3", "mlx5_5", "mlx5_0", "mlx5_4"])
     assert {(one["nNodes"], one["localRanks"]) for one in said["nccl"]} == {(4, 8)}
     code, said, _ = doctor(lab, "--node", "node2")
     assert code == 3 and [node["name"] for node in said["nodes"]] == ["node2"] and not said["unreachable"]

@@ -57,10 +57,7 @@ def test_a_node_has_its_own_gpus_alone_and_they_are_the_machines_devices(lab: Ra
     assert seen("node1", "cd /dev; ls -d nvidia*").split() == ["nvidia-uvm", "nvidia2", "nvidia3", "nvidiactl"]
     assert seen("node1", "stat -c %t:%T /dev/nvidia3; echo x >/dev/nvidia3; stat -c %F /dev/nvidia3").split("\n")[
         :2
-    ] == [
-        "1:3",
-        "character special file",
-    ]
+    ] == ["1:3", "character special file"]
     assert lab.blueprint.engine == "host-gpu-test-1.2"
     inventory = lab.home.inventory.read_text()
     assert "l40s_gpus: 2" in inventory and "host-gpu-test-1.2.yml" in inventory

@@ -96,11 +96,7 @@ def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: Sma
         until(lambda: "bench" in clients(lab), 60, "the client runs on the leader")
         shown = clients(lab)
         assert "hidden-key" not in shown
-        until(
-            lambda: "was never idle" in lab.deploy("bench", *WORDS, code=None).stderr,
-            60,
-            "the second is refused",
-        )
+        until(lambda: "was never idle" in lab.deploy("bench", *WORDS, code=None).stderr, 60, "the second is refused")
         until(
             lambda: "was never idle" in lab.deploy("golden", "accept", code=None).stderr,
             60,

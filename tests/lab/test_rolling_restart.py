@@ -172,9 +172,7 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [("kill-rank", "0"), pytest.param(("power-off",), marks=pytest.mark.long)],
-    ids=lambda fault: fault[0],
+    "fault", [("kill-rank", "0"), pytest.param(("power-off",), marks=pytest.mark.long)], ids=lambda fault: fault[0]
 )
 def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fault: tuple[str, ...]) -> None:
     last, clients = lab.gang(1)["run_id"], 6

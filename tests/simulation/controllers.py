@@ -221,10 +221,7 @@ class SimulatedFleet:
         if names:
             stage.wait(me)
         late = {name: Unreachable("no answer", where=name, fix="") for name in left}
-        return PerNode(
-            values={name: values[name] for name in names if name in values},
-            failures={**failures, **late},
-        )
+        return PerNode(values={name: values[name] for name in names if name in values}, failures={**failures, **late})
 
 
 def call(session: Session, verb: str, request: Message, *, deadline_s: float) -> Any:

@@ -107,10 +107,7 @@ def _only_members_expire(self: membership.Membership, now: float) -> Any:
 
 
 PAUSED = [
-    Scene(
-        (Typed("restart", 0, 0.0), Typed("restart", 1, 64.0)),
-        (Befalls("pause", 0, 0.004 + step * 0.0007, 75.0),),
-    )
+    Scene((Typed("restart", 0, 0.0), Typed("restart", 1, 64.0)), (Befalls("pause", 0, 0.004 + step * 0.0007, 75.0),))
     for step in range(40)
 ]
 """The first controller pauses at one of its steps for so long that another one takes over its lock."""

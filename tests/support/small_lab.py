@@ -126,11 +126,7 @@ class RunningLab:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `l40s-deploy WORDS` in the background; what a failed test leaves running ends with the lab."""
         process = subprocess.Popen(
-            [*L40S_DEPLOY, *words],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [*L40S_DEPLOY, *words], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self.started.append(process)
         return process
@@ -157,14 +153,7 @@ class RunningLab:
         raise AssertionError(f"no TP{tp_rank}")
 
     def ssh(
-        self,
-        node: str,
-        command: str,
-        stdin: bytes = b"",
-        *,
-        user: str = "",
-        check: bool = True,
-        timeout: float = 30.0,
+        self, node: str, command: str, stdin: bytes = b"", *, user: str = "", check: bool = True, timeout: float = 30.0
     ) -> str:
         """Run a command on a node through OpenSSH, as in the inventory, or as another user."""
         done = subprocess.run(

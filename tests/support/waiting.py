@@ -49,10 +49,7 @@ def _start_slack() -> float:
 
 
 def until(
-    done: Callable[[], Any],
-    deadline_s: float = 10.0,
-    what: str | Callable[[], object] = "",
-    step_s: float = 0.02,
+    done: Callable[[], Any], deadline_s: float = 10.0, what: str | Callable[[], object] = "", step_s: float = 0.02
 ) -> Any:
     """The condition's first true value; fails the test, with `what` in the message, if there is none in time.
 

@@ -64,11 +64,7 @@ def join(handle: int, kind: int = 0) -> None:
 def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, options: str = "") -> None:
     """mount(2); raises OSError that names the target."""
     result = _libc.mount(
-        os.fsencode(source),
-        os.fsencode(target),
-        kind.encode() or None,
-        ctypes.c_ulong(flags),
-        options.encode() or None,
+        os.fsencode(source), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), options.encode() or None
     )
     _check(result, "mount", f"{kind or source} on {target}")
 

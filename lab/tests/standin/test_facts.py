@@ -72,8 +72,7 @@ def test_an_ipv6_rendezvous() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "position", "gpu"),
-    [(None, 3, 3), ("4,5", 1, 5), ("4,5", 2, None), ("", 0, None), ("2,-1,3", 1, None)],
+    ("shown", "position", "gpu"), [(None, 3, 3), ("4,5", 1, 5), ("4,5", 2, None), ("", 0, None), ("2,-1,3", 1, None)]
 )
 def test_visible_gpus(shown: str | None, position: int, gpu: int | None) -> None:
     environment = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}

@@ -87,12 +87,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     ],
 )  # fmt: skip
 def test_one_message_with_the_way_out(
-    bench: Bench,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    settings: dict[str, Any],
-    what: str,
-    fix: str,
+    bench: Bench, capsys: pytest.CaptureFixture[str], words: list[str], settings: dict[str, Any], what: str, fix: str
 ) -> None:
     bench.settings = settings
     assert bench.run(*words) == 2

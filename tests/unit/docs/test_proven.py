@@ -86,8 +86,7 @@ def certified(**about: Any) -> dict[str, Any]:
         "hardware": {"nodes": 4, "gpus": {"NVIDIA L40S": 32}},
     }
     return certificate(
-        usual | about,
-        [certified_step(name, StepVerdict.OK, 1.0, result=RESULTS.get(name, {})) for name in STEPS],
+        usual | about, [certified_step(name, StepVerdict.OK, 1.0, result=RESULTS.get(name, {})) for name in STEPS]
     )
 
 

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support import preloaded
-from tests.support.faults import (
-    _port_down,
-    _port_without_address,
-    _rails_in_one_subnet,
-    _spare_port_down,
-    fault,
-)
+from tests.support.faults import _port_down, _port_without_address, _rails_in_one_subnet, _spare_port_down, fault
 from tests.support.healthy_cluster import Change, HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.doctor.netplan import BOND_FILE, PFC_FILE, RAIL_FILE, SYSCTL_FILE, NodeFiles, lacking

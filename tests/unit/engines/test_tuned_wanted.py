@@ -77,7 +77,7 @@ def test_the_same_model_on_todays_stack_has_one_expert_more_and_one_matrix_for_q
 def test_int8_has_no_tuned_linear_files_and_its_name_says_per_channel_today() -> None:
     """So today's stack matches neither E nor the name of the file that upstream has for L40S (E=256,N=64, int8)."""
     assert places("DeepSeek-R1-Channel-INT8", "sglang-0.4.4", layout(32)) == [
-        (MOE_OLD, "E=256,N=64,device_name=NVIDIA_L40S,dtype=int8_w8a8.json"),
+        (MOE_OLD, "E=256,N=64,device_name=NVIDIA_L40S,dtype=int8_w8a8.json")
     ]
     assert places("DeepSeek-R1-Channel-INT8", "sglang-0.5", layout(32)) == [
         (MOE_NEW, "E=257,N=64,device_name=NVIDIA_L40S,dtype=int8_w8a8,per_channel_quant=True.json"),

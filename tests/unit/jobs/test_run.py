@@ -61,8 +61,5 @@ def test_what_still_runs_afterwards_ran_meanwhile(monkeypatch: pytest.MonkeyPatc
 
 def test_a_run_that_failed_by_itself_keeps_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     telling(monkeypatch, metrics(0), metrics(9999))
-    with (
-        pytest.raises(ValueError, match="its own"),
-        run.alone(FLEET, gang(), "http://x", ours=1, why="it is slower"),
-    ):
+    with pytest.raises(ValueError, match="its own"), run.alone(FLEET, gang(), "http://x", ours=1, why="it is slower"):
         raise ValueError("its own")

@@ -12,17 +12,7 @@ from tests.support.ib_write_bw import table
 
 from orchestrator.model.profile import Between
 from orchestrator.nettest.messages import RailsLine
-from orchestrator.nettest.rails import (
-    PortPair,
-    RailPort,
-    average_gbps,
-    judge,
-    last_words,
-    played,
-    rails,
-    times,
-    ways,
-)
+from orchestrator.nettest.rails import PortPair, RailPort, average_gbps, judge, last_words, played, rails, times, ways
 from orchestrator.nettest.verdict import NettestVerdict, odd
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "ib_write_bw"

@@ -235,10 +235,7 @@ def test_a_plan_says_where_the_all_reduce_over_pcie_is_not_tuned(
 
 @pytest.mark.parametrize(
     ("name", "stack", "words"),
-    [
-        ("nope", NEW_STACK, "no layout 'nope'"),
-        ("node-stages", OLD_STACK, "needs SGLang 0.5"),
-    ],
+    [("nope", NEW_STACK, "no layout 'nope'"), ("node-stages", OLD_STACK, "needs SGLang 0.5")],
 )
 def test_a_layout_that_can_not_be_is_refused(name: str, stack: object, words: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -105,10 +105,7 @@ def test_attention_groups_a_node_halve_the_network_and_read_more_weights() -> No
     assert old[1] < plain[1]
 
 
-@given(
-    st.sampled_from(BATCHES),
-    st.sampled_from(["NVIDIA L40S", "NVIDIA RTX 6000 Ada Generation"]),
-)
+@given(st.sampled_from(BATCHES), st.sampled_from(["NVIDIA L40S", "NVIDIA RTX 6000 Ada Generation"]))
 def test_more_memory_bandwidth_is_never_slower(batch: int, gpu: str) -> None:
     assert of(gpu=gpu)[batch] >= of()[batch] * 0.999
 

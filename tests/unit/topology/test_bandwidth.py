@@ -103,8 +103,5 @@ def test_what_the_log_should_show() -> None:
 
 def test_both_switches_on_one_socket_stay_together() -> None:
     topology = build(reference_machine().snapshot())
-    one_socket = replace(
-        topology,
-        switches=tuple(replace(switch, numa_node=0) for switch in topology.switches),
-    )
+    one_socket = replace(topology, switches=tuple(replace(switch, numa_node=0) for switch in topology.switches))
     assert not gpu_groups(one_socket, TODAY).over_network

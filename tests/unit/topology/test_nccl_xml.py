@@ -74,8 +74,7 @@ def test_ports_without_a_link_are_left_out_as_nccl_leaves_them_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "domains", "groups"),
-    [("azure-ndv4-topo.xml", 4, [2, 2, 2, 2]), ("azure-ndv5-topo.xml", 2, [1] * 8)],
+    ("name", "domains", "groups"), [("azure-ndv4-topo.xml", 4, [2, 2, 2, 2]), ("azure-ndv5-topo.xml", 2, [1] * 8)]
 )
 def test_virtual_machines_that_azure_describes(name: str, domains: int, groups: list[int]) -> None:
     topology = topology_of_xml(recorded(name), "vm")

@@ -12,14 +12,7 @@ from typing import Any
 from l40s_lab.faults import words
 from l40s_lab.faults.registry import Fault, Undo, Words
 from l40s_lab.hardware.edit import change_interface, change_port_of, change_ports, gpus, nic_with
-from l40s_lab.hardware.machine import (
-    ROCE_V1,
-    Gpu,
-    NetworkInterface,
-    NodeMachine,
-    PciePort,
-    PcieSwitch,
-)
+from l40s_lab.hardware.machine import ROCE_V1, Gpu, NetworkInterface, NodeMachine, PciePort, PcieSwitch
 from l40s_lab.hardware.pci import ROOT_PORT, lay_out
 from l40s_lab.node.living import LivingNode
 from orchestrator.model.errors import InputError

@@ -59,12 +59,7 @@ def _start(node: LivingNode, command: list[str]) -> Identity:
         spaces.join()
         with (node.blueprint.path / LOG).open("ab") as log:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd="/",
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True
             )
         assert process.stdout is not None
         return Identity.of(process.pid) if process.stdout.readline() == b"ready\n" else None

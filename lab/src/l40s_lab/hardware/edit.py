@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from l40s_lab.hardware.machine import (
-    Card,
-    Gpu,
-    Machine,
-    NetworkInterface,
-    Nic,
-    NodeMachine,
-    PciePort,
-    PcieSwitch,
-)
+from l40s_lab.hardware.machine import Card, Gpu, Machine, NetworkInterface, Nic, NodeMachine, PciePort, PcieSwitch
 from l40s_lab.hardware.pci import Function, lay_out
 
 
@@ -27,8 +18,7 @@ def change_ports(machine: Machine, change: Callable[[PciePort], PciePort]) -> Ma
         return change(port)
 
     return replace(
-        machine,
-        roots=tuple(replace(root, ports=tuple(through(port) for port in root.ports)) for root in machine.roots),
+        machine, roots=tuple(replace(root, ports=tuple(through(port) for port in root.ports)) for root in machine.roots)
     )
 
 

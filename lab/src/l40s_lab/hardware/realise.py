@@ -6,16 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from l40s_lab.hardware.machine import (
-    Bond,
-    Machine,
-    NetworkInterface,
-    Nic,
-    NicPort,
-    NodeMachine,
-    PciePort,
-    PcieSwitch,
-)
+from l40s_lab.hardware.machine import Bond, Machine, NetworkInterface, Nic, NicPort, NodeMachine, PciePort, PcieSwitch
 from l40s_lab.life.addressing import FIRST_NODE, GATEWAY
 
 

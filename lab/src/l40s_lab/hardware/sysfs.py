@@ -35,11 +35,7 @@ def render(node: NodeMachine, *, live_network: bool = True, config_bytes: int = 
     for slot in layout.slots:
         tree.put_all(
             f"/bus/pci/slots/{slot.name}",
-            {
-                "address": slot.address,
-                "max_bus_speed": pci.speed(slot.gen),
-                "cur_bus_speed": pci.speed(slot.now),
-            },
+            {"address": slot.address, "max_bus_speed": pci.speed(slot.gen), "cur_bus_speed": pci.speed(slot.now)},
         )
     netdev.render(tree, node, layout, live=live_network)
     infiniband.render(tree, node, layout, refuse_empty=live_network)

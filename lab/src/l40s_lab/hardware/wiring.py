@@ -198,7 +198,5 @@ def _card(raw: Any, where: str) -> Any:
 
 def _wrong(where: str, found: Any, wanted: str) -> InputError:
     return InputError(
-        f"found {found!r}, wanted {wanted}",
-        where=where,
-        fix="see lab/src/l40s_lab/wirings for examples with the lab",
+        f"found {found!r}, wanted {wanted}", where=where, fix="see lab/src/l40s_lab/wirings for examples with the lab"
     )

@@ -22,16 +22,7 @@ _HERE = Path(__file__).resolve().parent
 
 _READABLE = {"--context-length", "--max-total-tokens", "--max-prefill-tokens", "--cuda-graph-prefill-max-context"}
 """Flags that 0.5 parses with human_readable_int (srt/arg_groups/fields); its list calls them text."""
-_SUFFIXES = {
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
+_SUFFIXES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 class FlagListMissing(Exception):
@@ -55,8 +46,7 @@ def build_parser(listed: Path) -> argparse.ArgumentParser:
     prefixes."""
     flags: dict[str, dict[str, Any]] = json.loads(listed.read_text("utf-8"))["flags"]
     parser = argparse.ArgumentParser(
-        prog="launch_server.py",
-        usage="launch_server.py [-h] --model-path MODEL_PATH [options of this SGLang version]",
+        prog="launch_server.py", usage="launch_server.py [-h] --model-path MODEL_PATH [options of this SGLang version]"
     )
     for name, flag in flags.items():
         parser.add_argument(name, *_aliases(name, flag), **_keywords(name, flag))

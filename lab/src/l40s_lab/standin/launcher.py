@@ -84,8 +84,7 @@ class _Launcher:
         inner = (rank_requests, rank_tokens, detokenizer_in, detokenizer_out)
         signal.signal(signal.SIGQUIT, self._on_sigquit)
         self._start_ranks(
-            Links(os.getpid(), -1, rank_requests, rank_tokens),
-            (requests, tokens, detokenizer_in, detokenizer_out),
+            Links(os.getpid(), -1, rank_requests, rank_tokens), (requests, tokens, detokenizer_in, detokenizer_out)
         )
         self._children.append(
             fork(

@@ -49,13 +49,7 @@ class Scheduler:
     """All running requests share each step, as in continuous batching."""
 
     def __init__(
-        self,
-        settings: Settings,
-        log: Log,
-        group: Leader,
-        service: Service,
-        pool: int,
-        on_step: Callable[[], None],
+        self, settings: Settings, log: Log, group: Leader, service: Service, pool: int, on_step: Callable[[], None]
     ) -> None:
         self._version = settings.version
         self._graphs = "cpu graph: False", "cpu graph: False"

@@ -66,10 +66,7 @@ _V05 = Version(
     worker_keeps_term=True,
     orderly_shutdown=True,
     checks_model_first=True,
-    config_missing=(
-        "ValueError",
-        "Unrecognized model in {path}. Should have a `model_type` key in its config.json.",
-    ),
+    config_missing=("ValueError", "Unrecognized model in {path}. Should have a `model_type` key in its config.json."),
     missing_shards_fail=True,
     health_generates=True,
     http_taken_exit=3,

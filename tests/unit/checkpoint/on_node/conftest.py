@@ -69,10 +69,7 @@ def fp8_pair(
     weight[weight == 0x7F] = 0
     grid = (*shape[:-2], -(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
     scale = rng.random(grid, dtype=np.float32) + 1e-4
-    return {
-        name: ("F8_E4M3", shape, weight.tobytes()),
-        f"{name}_scale_inv": ("F32", grid, scale.tobytes()),
-    }
+    return {name: ("F8_E4M3", shape, weight.tobytes()), f"{name}_scale_inv": ("F32", grid, scale.tobytes())}
 
 
 def deepseek(seed: int = 7, weights: Mapping[str, tuple[int, int]] = WEIGHTS) -> dict[str, Raw]:

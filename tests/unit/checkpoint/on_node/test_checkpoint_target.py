@@ -35,11 +35,7 @@ def refusal(source: Path, target: Path, block: int = 64) -> Failure:
 
 
 @pytest.mark.parametrize("target", ["a/.", "a/inside", "a/inside/deeper", "a/..", "other", "other/new"])
-def test_source_and_target_in_one_another_by_whatever_name(
-    source: Path,
-    tmp_path: Path,
-    target: str,
-) -> None:
+def test_source_and_target_in_one_another_by_whatever_name(source: Path, tmp_path: Path, target: str) -> None:
     (tmp_path / "other").symlink_to(source)
     before = digest_of(source)
     assert refusal(source, tmp_path / target).kind == "same-directory"

@@ -104,10 +104,7 @@ def test_whether_the_model_that_runs_fits_the_page_cache_is_said_both_ways(capsy
         fits = {"node0": page_cache.PageCacheFit(166 * gib, room * gib)}
         one = replace(seen, caches={"gang0": fits})
         assert doctor.document(one)["page_cache"] == [
-            {
-                "gang": "gang0",
-                "nodes": [{"name": "node0", "bytes": 166 * gib, "room": room * gib, "fits": room == 472}],
-            }
+            {"gang": "gang0", "nodes": [{"name": "node0", "bytes": 166 * gib, "room": room * gib, "fits": room == 472}]}
         ]
         doctor.show(one, (), Screen())
         said = f"gang0: page cache: 166 GiB of weight files per node, room for {room} GiB (calculated): {words}"

@@ -292,10 +292,7 @@ def without(snapshot: Snapshot, places: Collection[str], reason: str) -> Snapsho
 def with_snapshots(changed: Mapping[str, Snapshot], trials: tuple[Trial, ...] = ()) -> Cluster:
     topologies = {name: build(snapshot) for name, snapshot in changed.items()}
     return replace(
-        SOUND,
-        snapshots={**SOUND.snapshots, **changed},
-        topologies={**SOUND.topologies, **topologies},
-        trials=trials,
+        SOUND, snapshots={**SOUND.snapshots, **changed}, topologies={**SOUND.topologies, **topologies}, trials=trials
     )
 
 

@@ -91,10 +91,7 @@ OTHER = LockHolder(who="ann", host="h", pid=7, command="up", token="x")
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [
-        (LockAnswer(held=OTHER), r"ann@h \(pid 7\) holds it with `up`"),
-        (LockAnswer(), "released by force"),
-    ],
+    [(LockAnswer(held=OTHER), r"ann@h \(pid 7\) holds it with `up`"), (LockAnswer(), "released by force")],
 )
 def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: LockAnswer, words: str) -> None:
     fleet = Fleet(GANG.nodes)

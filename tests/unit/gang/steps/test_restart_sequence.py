@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands import restart as typed
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising, restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, GangRestart, RestartRequest, RestartSequence, RestartVerb
@@ -48,6 +51,16 @@ def test_a_second_ctrl_c_finds_the_nodes_left_to_their_operator_already(monkeypa
     with pytest.raises(KeyboardInterrupt):
         steps.run([one], {"g": SimpleNamespace(begin=kept.append)})  # type: ignore[dict-item]
     assert kept[-1].turning and kept[-1].by_hand
+
+
+def test_ctrl_c_in_a_rehearsal_speaks_of_no_gang_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typed, "rehearse_restart", ctrl_c)
+    nobody: Any = None
+    with pytest.raises(KeyboardInterrupt):  # main says that it was interrupted
+        typed.carry_out(nobody, RestartRequest(), Namespace(dry_run=True), Screen(), nobody)
 
 
 @pytest.mark.parametrize("run", [" ", "sh -c 'x"])

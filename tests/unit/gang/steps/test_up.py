@@ -69,11 +69,7 @@ def up(
 
     monkeypatch.setattr(up_module, "ground", ground)
     request = UpRequest(
-        plan=PlanRequest(model="Fake"),
-        timeout_s=20.0,
-        replace=replace_it,
-        undo_on_interrupt=undo,
-        before_go=checks,
+        plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo, before_go=checks
     )
     return up_module.up(replace(gang.inventory, router=router), request, Notes())
 

@@ -66,11 +66,7 @@ def test_debian_packages_and_vocabularies_come_along_and_can_be_taken_out(stack:
         load_stack(str(stack)),
         python="3.11",
         lock=stack.with_suffix(".lock").read_text(),
-        folders={
-            "wheels": stack.parent / "wheels",
-            "debs": tmp_path / "debs",
-            "vocabularies": tmp_path / "words",
-        },
+        folders={"wheels": stack.parent / "wheels", "debs": tmp_path / "debs", "vocabularies": tmp_path / "words"},
         debian="debian bookworm amd64",
     )
     assert read_bundle(tmp_path / "b") == made

@@ -131,11 +131,7 @@ def test_a_bundle_of_another_stack_or_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "image").mkdir()
     (tmp_path / "image/image.tar").write_bytes(b"layers")
     write_bundle(
-        tmp_path / "i",
-        load_stack(str(contained)),
-        python="3.11",
-        lock="",
-        folders={"image": tmp_path / "image"},
+        tmp_path / "i", load_stack(str(contained)), python="3.11", lock="", folders={"image": tmp_path / "image"}
     )
     with pytest.raises(
         InputError, match="contains a container image, but the file of the stack small has `install: venv`"

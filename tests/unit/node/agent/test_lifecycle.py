@@ -15,15 +15,7 @@ from tests.support.gang import linked_run
 from orchestrator.node.agent.causes import Statement, Weight, choose
 from orchestrator.node.agent.lifecycle import Effect, Facts, Lifecycle, PlainEffect, PlainEvent, Send
 from orchestrator.node.agent.membership import RECONNECT_S, Event, LinkClosed, LinkOpened, MessageReceived
-from orchestrator.node.agent.sides import (
-    ANSWER_S,
-    FOLLOW_LEADER_S,
-    HOLD_S,
-    LEADERS_CHECKS_S,
-    LINK_S,
-    SETTLE_S,
-    part_of,
-)
+from orchestrator.node.agent.sides import ANSWER_S, FOLLOW_LEADER_S, HOLD_S, LEADERS_CHECKS_S, LINK_S, SETTLE_S, part_of
 from orchestrator.protocol.link import (
     MEMBERS,
     Account,
@@ -203,11 +195,7 @@ def test_stop_drains_the_leaders_engine_first_and_the_others_follow() -> None:
     leader, member = part("a"), part("b")
     stop = GoalOrder(goal="stop")
     assert member.step(101.0, stop) == [Send(Stop()), AgentState.DRAINING]
-    assert leader.step(101.0, says("b", Stop())) == [
-        AgentState.DRAINING,
-        Send(Drain()),
-        PlainEffect.ASK_ENGINE_TO_END,
-    ]
+    assert leader.step(101.0, says("b", Stop())) == [AgentState.DRAINING, Send(Drain()), PlainEffect.ASK_ENGINE_TO_END]
     assert leader.step(102.0, PlainEvent.TICK) == []
     leader.step(103.0, PlainEvent.ENGINE_GONE)
     assert leader.step(103.0, PlainEvent.TICK) == [Send(End()), AgentState.STOPPING]

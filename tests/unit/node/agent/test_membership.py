@@ -87,10 +87,7 @@ def test_a_member_judges_a_broken_connection_by_what_the_leaders_port_says(refus
     members.hear(101.0, LinkClosed("a", "Connection reset", broken=True))
     told = said(members.lost(101.0 + RECONNECT_S, refused=refused))
     assert told == [
-        (
-            "a",
-            "the connection to the agent on a ended (Connection reset), and every new connection was refused for 2 s",
-        )
+        ("a", "the connection to the agent on a ended (Connection reset), and every new connection was refused for 2 s")
     ] * int(refused)
 
 

@@ -56,13 +56,7 @@ def test_shared_memory_of_dead_processes_of_ours_is_removed_and_nothing_else(tmp
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     ours, living = gone.pid, os.getpid()
-    stays = [
-        f"sem.loky-{living}-45r7sj5i",
-        f"psm_{ours}a",
-        f"x{ours}",
-        "sglang_loads.shm",
-        f"both-{ours}-{living}",
-    ]
+    stays = [f"sem.loky-{living}-45r7sj5i", f"psm_{ours}a", f"x{ours}", "sglang_loads.shm", f"both-{ours}-{living}"]
     goes = [f"sem.loky-{ours}-45r7sj5i", f"torch_{ours}_17_0"]
     for name in (*stays, *goes):
         (tmp_path / name).touch()
