@@ -80,8 +80,9 @@ def _holder(audit: Sequence[Mapping[str, Any]], started: float) -> Mapping[str, 
 
 
 def plan_before(runs: Sequence[PastRun], plan_id: str) -> PastRun | None:
-    """The newest run of a different plan; None if none is kept."""
-    return next((run for run in runs if run.plan_id != plan_id), None)
+    """The newest run of a different plan, but for one that failed before it was ready; None if none is kept."""
+    came_up = (run for run in runs if run.start is not None or run.end != "failed")
+    return next((run for run in came_up if run.plan_id != plan_id), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.gang.history import last_verdict, of_now, past_runs
+from orchestrator.gang.history import last_verdict, of_now, past_runs, plan_before
 from orchestrator.model.errors import Unreachable
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 
@@ -55,6 +55,18 @@ FAILED = {"node0": [report("node0", cause=FOLLOWED, verdict=OOM)], "node1": [rep
 def test_a_failed_run_is_remembered_with_its_cause() -> None:
     (run,) = past_runs("gang0", FAILED, {})
     assert (run.end, run.cause, run.command) == ("failed", OOM, "")
+
+
+READY = {"rendezvous": 1.0, "ready": 9.0}
+
+
+@pytest.mark.parametrize(("began", "before"), [({}, "r1"), (READY, "r2")])
+def test_no_way_leads_back_to_a_plan_that_never_came_up(began: dict[str, float], before: str) -> None:
+    """Plan B failed and A was restored: who goes back from A does not mean B, unless it has served."""
+    kept = [report("node1", "r3", "ready", plan_id="A", alive=True, began=READY)]
+    kept += [report("node1", "r2", plan_id="B", cause=OOM, began=began), report("node1", plan_id="C", state="stopped")]
+    found = plan_before(past_runs("gang0", {"node1": kept}, {}), "A")
+    assert found is not None and found.run_id == before
 
 
 def cleared(run: Report) -> Report:

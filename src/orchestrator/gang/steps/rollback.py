@@ -24,7 +24,7 @@ def plans_before(inventory: Inventory, fleet: Fleet, running: Sequence[Staged]) 
         before = plan_before(runs[gang.name], now.plan_id)
         if before is None:
             raise InputError(
-                f"its nodes have no recorded run of a plan other than {now.plan_id}",
+                f"its nodes have no recorded run of a plan other than {now.plan_id} that came up",
                 where=f"gang {gang.name}",
                 fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME --gang"
                 f" {gang.name}",

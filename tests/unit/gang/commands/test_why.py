@@ -62,6 +62,7 @@ def test_what_is_no_log_is_refused_with_what_is_accepted(
     if content is not None:
         (tmp_path / "x").write_bytes(content)
     assert main(["why", "--log", str(tmp_path / "x")]) == 2
+    assert main(["why", "--log", 99 * "a pasted line = no name, "]) == 2
     assert "text or gzip" in capsys.readouterr().err
 
 

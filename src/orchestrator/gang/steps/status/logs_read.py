@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
 import sys
 import zlib
@@ -219,7 +220,7 @@ def log_files(names: Sequence[str]) -> dict[str, list[str]]:
 def named_file(name: str) -> tuple[str, str]:
     """(node, file) of NODE=FILE, FILE or -."""
     node, equals, file = name.partition("=")
-    if equals and node and not Path(name).exists():
+    if equals and node and not os.access(name, os.F_OK):  # False for a pasted line, which is too long for a name
         return node, file
     return "stdin" if name == "-" else Path(name).name.removesuffix(".gz").removesuffix(".log"), name
 
