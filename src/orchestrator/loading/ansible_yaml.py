@@ -200,7 +200,7 @@ def _read_group_variable(group: InventoryGroup, name: object, value: Any, origin
         return
     try:
         group.priority = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise wrong(origin, f"found {value!r}", "an integer", "write 10") from None
 
 

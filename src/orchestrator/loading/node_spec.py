@@ -250,7 +250,7 @@ def _reach(variables: Variables) -> Reach:
 def _ssh_options(variables: Variables) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[str, str]] = []
     for name in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
-        text = variables.text(name) or ""
+        text = variables.text(name, r"(?:[^\x00-\x1f\x7f]|\s)*") or ""  # a folded text ends its line
         try:
             pairs += ssh_pairs(text)
         except BadArguments as bad:

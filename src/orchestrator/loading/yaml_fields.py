@@ -53,9 +53,10 @@ class Vaulted:
 
 
 class _MarkingLoader(_Parser):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        _refuse_duplicates(self, node)
-        return super().construct_mapping(node, deep)
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Once another mapping has merged this one, it holds what it merges too: only its own keys are judged."""
+        _refuse_duplicates(self, vars(node).setdefault("own", node.value))
+        super().flatten_mapping(node)
 
 
 def read_text(path: Path, shown: str) -> str:
@@ -109,6 +110,7 @@ def _refuse_depth(text: str) -> None:
         values, levels = 1, 0
         if isinstance(event, yaml.CollectionStartEvent):
             inside.append((event.anchor, 0, 0))
+            known[event.anchor] = 1, DEEPEST  # until it ends: what holds itself has no end
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, values, levels = inside.pop()
             values, levels = values + 1, levels + 1
@@ -120,16 +122,14 @@ def _refuse_depth(text: str) -> None:
         inside[-1] = anchor, before + values, max(deepest, levels)
         words = f"it has more than {MOST_VALUES} values" if before + values > MOST_VALUES else ""
         if len(inside) - 1 + levels > DEEPEST:
-            words = f"it nests more than {DEEPEST} levels deep"
+            words = f"it nests more than {DEEPEST} levels deep, or holds itself"
         if words:
             raise yaml.MarkedYAMLError(problem=words, problem_mark=cast(yaml.Mark, event.start_mark))
 
 
-def _refuse_duplicates(loader: _MarkingLoader, node: yaml.Node) -> None:
+def _refuse_duplicates(loader: _MarkingLoader, pairs: Any) -> None:
     seen = set()
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key_node, _ in node.value:
+    for key_node, _ in pairs:
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
             continue
         key = loader.construct_object(key_node)

@@ -37,6 +37,9 @@ CASES: dict[str, dict[str, str]] = {
                   vars: {x: group}
         """
     },
+    "a merged mapping that merges, deeper than who merges it": {
+        "hosts.yml": "a: {children: {b: {hosts: {n: &n {<<: {x: 1, y: 1}, x: 2}}}}}\nc: {vars: {<<: *n}, hosts: {o: }}"
+    },
     "ranges and ports": {
         "hosts.yml": """
             gangs:
@@ -236,10 +239,12 @@ WRONG = {
         "itself",
     ),
     "a loop in pieces": ("a: {children: {b: }}\nb: {children: {a: }}\n", "hosts.yml:2: b/children/a", "itself"),
-    "a loop by alias": ("a: &x {children: {b: *x}}\n", "hosts.yml:1: a/children/b/children/b", "itself"),
+    "a loop by alias": ("a: &x {children: {b: *x}}\n", "hosts.yml:1", "itself"),
+    "a value that holds itself": ("a: {vars: {l40s_gpus: &x [*x]}}\n", "hosts.yml:1", "itself"),
     "one name twice": ("a: {hosts: {a: }}\n", "hosts.yml:1: a/hosts/a", "a host and a group"),
     "a text for variables": ("a: {hosts: {n: text}}\n", "hosts.yml:1: a/hosts/n", "a text"),
     "a bad priority": ("a: {vars: {ansible_group_priority: high}}\n", "hosts.yml:1: a/vars/ansible", "'high'"),
+    "no priority": ("a: {vars: {ansible_group_priority: .inf}}\n", "hosts.yml:1: a/vars/ansible", "found inf"),
     "an open bracket": ("a: {hosts: {'n[0:1': }}\n", "hosts.yml:1: a/hosts/n[0:1", "bracket"),
     "a child of ungrouped": ("ungrouped: {children: {a: }}\n", "hosts.yml:1: ungrouped/children/a", "`ungrouped`"),
     "all below": ("a: {children: {all: }}\n", "hosts.yml:1: a/children/all", "`all`"),

@@ -133,6 +133,12 @@ def test_the_connections_that_we_have(word: str, kind: str, folder: Path) -> Non
     assert one_node(f"ansible_connection: {word}").reach.connection == kind
 
 
+def test_arguments_of_ssh_may_be_none_or_a_folded_text(folder: Path) -> None:
+    assert one_node("ansible_ssh_common_args: '', ansible_ssh_extra_args: \"-J hop\\n\"").reach.ssh_options == (
+        ("proxyjump", "hop"),
+    )
+
+
 def test_a_discovered_python_is_python3(folder: Path) -> None:
     assert one_node("ansible_python_interpreter: auto_silent").reach.python == "python3"
 
