@@ -14,6 +14,9 @@ from orchestrator.model.plan import GangPlan, NodePlan
 
 EPHEMERAL = "32768-60999"
 """net.ipv4.ip_local_port_range as Linux has it by default."""
+_DERIVED = 35
+"""Ports above the rendezvous that the leader's ZMQ sockets have with attention groups, and which unpickle: up to 13 in
+SGLang 0.5.23, 3 and one per group in 0.4.4 (PortArgs.init_new; managers/data_parallel_controller.py)."""
 ROCE = "4791"
 """UDP port of RoCEv2 (InfiniBand Architecture Specification, Annex A17)."""
 GANG, CLIENTS = "nodes of the gang", "clients, router"
@@ -68,6 +71,8 @@ def _of_node(ports: GangPorts, *, leads: bool, alone: bool, rdma: bool = False) 
     if leads:
         yield "tcp", str(ports.dist_init), "rendezvous", GANG
         yield "tcp", str(ports.agent), AGENTS, GANG
+        if (last := ports.dist_init + _DERIVED) < 65536 and not ports.dist_init < ports.http <= last:
+            yield "tcp", f"{ports.dist_init + 1}-{last}", "ZMQ with pickle, for attention DP", GANG
     if ports.nccl:
         yield "tcp", str(ports.nccl), "NCCL", GANG
     yield "tcp", EPHEMERAL, "NCCL, Gloo, ZMQ with pickle", GANG

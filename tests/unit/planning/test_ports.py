@@ -46,6 +46,14 @@ def test_prepare_writes_the_rules_of_the_plan_from_the_inventory_alone() -> None
             )
 
 
+def test_what_unpickles_beside_the_rendezvous_is_closed_unless_the_service_is_there() -> None:
+    for port, closed in ((5000, "5001-5035"), (65501, ""), (7990, "")):
+        plan = planned(ports=GangPorts(dist_init=port))
+        leader, worker, *_ = (nftables(plan, node) for node in plan.nodes)
+        assert (f"dport {closed} " in leader) == bool(closed) == ("attention" in leader)
+        assert "attention" not in worker
+
+
 def test_rails_and_the_service_stay_open() -> None:
     plan = planned()
     for node in plan.nodes:
