@@ -215,6 +215,7 @@ OURS: Mapping[str, str] = {
     "--pp-size": "--pp N of this command",
     "--ep-size": "--ep N of this command",
     "--attn-dp-size": "--attn-dp N of this command",
+    "--dp-size": "--attn-dp N of this command",
     "--enable-dp-attention": "--attn-dp N of this command",
     "--nnodes": "the gang's group in the inventory",
     "--node-rank": "the order of the gang's group in the inventory",

@@ -125,6 +125,7 @@ def _plan_gang(
             return True
         return False
 
+    commands.asked(engine, profile, stack, gang.leader, options.extra_args)  # a wrong flag is not what does not fit
     able, shape = layout.abilities(engine), {"nodes": len(gang.nodes), "gpus_per_node": gang.leader.gpus}
     if options.adapt and not (options.layout or options.pins):
         profile = layout.adapted(profile, stack, able, **shape, fits=fits)

@@ -124,17 +124,14 @@ def _quantisation(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[
     method, block = str(quantised.get("quant_method", "")), quantised.get("weight_block_size")
     if profile.quantisation == "fp8-block":
         if method != "fp8" or not isinstance(block, list):
-            yield f"quantization_config has {_shown(method)} without blocks, the profile has fp8 in blocks"
+            told = f"{method!r:.40}" if method else "no quant_method"
+            yield f"quantization_config has {told} without blocks, the profile has fp8 in blocks"
         elif block != list(profile.block):
             yield f"weight_block_size is {block!r:.40}, the profile has {list(profile.block)}"
     elif isinstance(block, list):
         yield f"weight_block_size is {block!r:.40}, the profile has {profile.quantisation}"
     elif profile.quantisation == "none" and method:
         yield f"quant_method is {method!r:.40}, the profile has no quantisation"
-
-
-def _shown(method: str) -> str:
-    return f"{method!r:.40}" if method else "no quant_method"
 
 
 def _dimensions(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:

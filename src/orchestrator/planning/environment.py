@@ -98,8 +98,9 @@ def environment(about: GangChoices, node: NodeSpec) -> tuple[Setting, ...]:
         (f"stack {stack.name}: env", stack.env),
         (f"inventory: {node.name}: l40s_env", by_hand.env),
     ):
-        for name, _ in variables:
-            _check_name(name, where)
+        if wrong := [name for name, _ in variables if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]:
+            fix = "use only letters, digits and _"
+            raise InputError(f"{wrong[0]!r} is not a valid environment variable name", where=where, fix=fix)
     settings = {setting.name: setting for setting in _derived(about, node)}
 
     def instead(name: str) -> str:
@@ -198,13 +199,6 @@ def exactly(names: Iterable[str]) -> str:
     """As NCCL has exact names: without `=`, mlx5_1 would also match mlx5_10."""
     listed = ",".join(names)
     return listed and f"={listed}"
-
-
-def _check_name(name: str, where: str) -> None:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise InputError(
-            f"{name!r} is not a valid environment variable name", where=where, fix="use only letters, digits and _"
-        )
 
 
 def _derived(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:

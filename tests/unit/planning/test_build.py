@@ -232,6 +232,8 @@ def test_overrides_of_the_inventory_are_shown_as_such() -> None:
         ({}, {"extra_args": ("--tp-size", "8")}, "command line: after --", "set by the plan"),
         ({}, {"extra_args": ("--tensor-parallel-size", "8")}, "command line: after --", "set by the plan"),
         ({}, {"extra_args": ("--ep-size", "8")}, "command line: after --", "set by the plan"),
+        ({}, {"extra_args": ("--dp-size", "4")}, "command line: after --", "set by the plan"),
+        ({"gpus": 7}, {"extra_args": ("--tpp", "1")}, "command line: after --", "no flag --tpp"),
         ({}, {"extra_args": ("--device", "cpu")}, "command line: after --", "stack sglang-0.4.4-l40s is for cuda"),
         ({}, {"extra_args": ("--nccl-port", "5"), "stack": "sglang-0.5.23"}, "command line: after --", "by the plan"),
         ({}, {"extra_args": ("--api-key", "x")}, "command line: after --", "set by the plan"),
