@@ -80,8 +80,9 @@ class WatchScreen:
 
     def draw(self, moment: Moment) -> None:
         """Update the screen; redraw it if the terminal's size has changed."""
-        size = os.get_terminal_size(sys.stdout.fileno())
-        rows = _rows(size.lines, self._rendered(moment, size.columns))
+        told = os.get_terminal_size(sys.stdout.fileno())
+        size = (told.columns or 80, told.lines or 24)  # a serial console tells neither
+        rows = _rows(size[1], self._rendered(moment, size[0]))
         if size != self._size:
             self._size, self._lines = size, []
             self._write(_HOME + _CLEAR_BELOW)

@@ -126,13 +126,16 @@ def test_what_does_not_fit_is_said(shown: Callable[..., Shown]) -> None:
     assert len(told.lines) <= 6 and "more lines: enlarge the terminal" in told.lines[-1]
 
 
-def test_a_terminal_of_another_size_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("told_size", "size"), [((20, 60), (20, 60)), ((0, 0), (24, 80))])
+def test_a_terminal_of_another_size_is_drawn_anew(
+    monkeypatch: pytest.MonkeyPatch, told_size: tuple[int, int], size: tuple[int, int]
+) -> None:
     terminal = Terminal(columns=140, rows=40)
     monkeypatch.setattr("orchestrator.gang.commands.watching.DRAW_S", 0.0)
 
     def resize(place: int) -> None:
         if place == 2:
-            fcntl.ioctl(sys.stdout.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 20, 60, 0, 0))
+            fcntl.ioctl(sys.stdout.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", *told_size, 0, 0))
 
     source = Played(moment(), moment(), moment(), moment(), at=resize)
 
@@ -142,7 +145,7 @@ def test_a_terminal_of_another_size_is_drawn_anew(monkeypatch: pytest.MonkeyPatc
 
     told = terminal.run(verb, monkeypatch)
     assert told.raw.count(b"\x1b[H\x1b[J") == 2, told.raw
-    lines = rendered(told.raw[told.raw.rindex(b"\x1b[H\x1b[J") :], 60, 20)
+    lines = rendered(told.raw[told.raw.rindex(b"\x1b[H\x1b[J") :], *reversed(size))
     assert "gang0 ready  M by s" in lines and lines[-1].startswith("00:00:00 node2")
 
 

@@ -24,6 +24,10 @@ GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, r
 REQUEST = StagingRequest(gang="g", run_id="r", node="node0", node_rank=0, nnodes=1, leader=Endpoint(port=1))
 
 
+def ctrl_c(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
 def maintenance(order: list[str], work: Any, *, now: bool = False) -> tuple[RestartSequence, GangRestart]:
     view = GangView(name="g", state=GangState.READY, service_url="u")
     steps = RestartSequence(
@@ -39,10 +43,6 @@ def maintenance(order: list[str], work: Any, *, now: bool = False) -> tuple[Rest
 
 def test_a_second_ctrl_c_finds_the_nodes_left_to_their_operator_already(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at nodes that are being worked on waits; a guard would start the gang meanwhile."""
-
-    def ctrl_c(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
     for name in ("set_aside", "stop"):
         monkeypatch.setattr(restart_sequence, name, lambda *_, **__: None)
     monkeypatch.setattr(restart_sequence, "see", ctrl_c)
@@ -54,9 +54,6 @@ def test_a_second_ctrl_c_finds_the_nodes_left_to_their_operator_already(monkeypa
 
 
 def test_ctrl_c_in_a_rehearsal_speaks_of_no_gang_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ctrl_c(*_: object) -> Any:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(typed, "rehearse_restart", ctrl_c)
     nobody: Any = None
     with pytest.raises(KeyboardInterrupt):  # main says that it was interrupted

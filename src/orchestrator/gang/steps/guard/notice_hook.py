@@ -52,7 +52,7 @@ class Hook:
 def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float = HOOK_S) -> str:
     """'' if it worked, else why not: a hook that fails or hangs must not end its caller.
 
-    The text shows no more of the hook than `planning.typed.shown_hook`, since it may hold a secret. A command gets
+    The text shows no more of the hook than `secret_text.shown_hook`, since it may hold a secret. A command gets
     L40S_EVENT, L40S_GANG and L40S_WHY in its environment; it runs without a shell.
     """
     if not hook.target:
