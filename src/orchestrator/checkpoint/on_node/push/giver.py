@@ -213,6 +213,7 @@ def _asked(giver: Giving, question: Mapping[str, Any]) -> Iterator[BinaryIO]:
             if not proves(key, said.get("proof"), "giver", "push", "", ours, theirs):
                 raise ConnectionLost("another program listens on that port")
             _say(connection, {**question, "proof": proof(key, "fetcher", "push", "", ours, theirs)})
+            connection.settimeout(IDLE_S if question else LINE_S)  # a disk may stall, a list has a line every ALIVE_S
             yield answer
     except (OSError, ValueError) as wrong:
         raise ConnectionLost(str(wrong)) from None

@@ -56,6 +56,7 @@ def stream(request: dict[str, Any]) -> None:
                     raise arrival.failure
         finally:
             arrival.stopped = True
+            target.close()
 
 
 class Arrival:

@@ -58,6 +58,7 @@ class PushTarget:
         self.folder = self._work = directory.with_name(directory.name + PARTIAL)
         self._arriving = self._work / ARRIVING
         self._repair = repair
+        self._journal = -1
 
     def open(self) -> None:
         """Read what is there; lock it, remove what does not belong, check that the rest will fit.
@@ -76,10 +77,16 @@ class PushTarget:
             files.refuse_links(self._arriving, "")
             files.refuse_links(self._work, "")
             self._arriving.mkdir(parents=True, exist_ok=True)
-            journal = os.open(self._work / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            lock(journal, self._work, "another push is writing to it")  # until this process ends
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._journal = os.open(self._work / JOURNAL, flags, 0o644)
+            lock(self._journal, self._work, "another push is writing to it")
             self._remove_strangers()
             check_space(self._work, self._to_come(), 0)
+
+    def close(self) -> None:
+        """Give the lock back: a process that waits for its disk ends long after the next push has begun."""
+        with contextlib.suppress(OSError):
+            os.close(self._journal)
 
     def _to_come(self) -> int:
         """Bytes that must arrive beside what earlier runs have left; for a repair, of files whose size differs."""
@@ -110,6 +117,7 @@ class PushTarget:
         """Give an arrived file its name; what has a name is on the disk."""
         named = self.folder / path
         files.refuse_links(self.folder, path)
+        os.fchmod(arrived, 0o644)  # the rsync of an earlier release began them as 0600
         os.fsync(arrived)
         named.parent.mkdir(parents=True, exist_ok=True)
         (self._arriving / path).replace(named)

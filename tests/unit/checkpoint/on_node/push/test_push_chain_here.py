@@ -24,6 +24,8 @@ from orchestrator.protocol.jobs import Giving
 
 RUN = "import sys; from orchestrator.node import dispatch; sys.exit(dispatch.serve(sys.argv[1:]))"
 
+LINGERS = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "
+
 
 @dataclass
 class Verbs:
@@ -133,6 +135,7 @@ def test_what_an_earlier_run_left_is_used_and_what_was_wrong_is_fetched_again(
     (partial / "model-1.bin").write_bytes(b"x" * 300_000)
     (partial / ".arriving" / "model-2.bin").write_bytes((source / "model-2.bin").read_bytes()[:100_000])
     (partial / ".arriving" / "model-3.bin").write_bytes(b"y" * 100_000)
+    (partial / ".arriving" / "model-3.bin").chmod(0o600)
     (partial / ".arriving" / "model-4.bin").write_bytes(b"z" * 400_000)
     (partial / "of another model.bin").write_bytes(b"gone afterwards")
     kept = (partial / "model-0.bin").stat().st_ino
@@ -141,6 +144,7 @@ def test_what_an_earlier_run_left_is_used_and_what_was_wrong_is_fetched_again(
     assert last(process)["complete"]
     assert contents(tmp_path / "a" / "M") == expected(source)
     assert (tmp_path / "a" / "M" / "model-0.bin").stat().st_ino == kept
+    assert (tmp_path / "a" / "M" / "model-3.bin").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_directory_that_is_there_is_compared_and_never_written(verbs: Verbs, source: Path, tmp_path: Path) -> None:
@@ -167,6 +171,38 @@ def test_a_second_push_into_the_same_place_is_refused(verbs: Verbs, source: Path
     verbs.receive(tmp_path / "M", first, files)
     _, said = verbs.receive(tmp_path / "M", first, files)
     assert said["error"]["kind"] == "lock-held"
+
+
+def test_a_push_goes_on_while_the_process_of_the_one_before_still_waits_for_its_disk(
+    verbs: Verbs, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = verbs.offer(source)
+    files = {**first["files"], "never ready": 1}
+    with monkeypatch.context() as waiting:
+        waiting.setattr(sys.modules[__name__], "RUN", LINGERS + RUN)
+        before, _ = verbs.receive(tmp_path / "M", first, files)
+    assert before.stdout is not None
+    before.stdout.close()
+    until = time.monotonic() + 30
+    while (told := verbs.receive(tmp_path / "M", first, files)[1]).get("error") and time.monotonic() < until:
+        pass
+    assert told.get("port")
+    assert before.poll() is None
+    before.kill()
+
+
+def test_a_giver_whose_disk_stalls_is_waited_for(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stalls(giver.Giver):
+        def _give(self, connection: socket.socket, path: str, at: int) -> None:
+            time.sleep(1.5 * giver.LINE_S)
+            super()._give(connection, path, at)
+
+    monkeypatch.setattr(giver, "LINE_S", 1.0)
+    slow = Stalls(source)
+    known = Giving(address="127.0.0.1", port=slow.listen("127.0.0.1", 0), secret=slow.secret)
+    slow.offer("model-0.bin", "")
+    found = b"".join(bytes(part) for part in giver.bytes_of(known, "model-0.bin", 0))
+    assert found == (source / "model-0.bin").read_bytes()
 
 
 def test_without_the_secret_nothing_is_given_and_with_it_what_is_offered(
