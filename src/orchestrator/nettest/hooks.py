@@ -62,7 +62,7 @@ def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
 
 
 def tested_before(
-    enough: float, here: StagedFleet, _: UpRequest, watcher: Watcher,
+    enough: float, here: StagedFleet, request: UpRequest, watcher: Watcher,
     gang: GangSpec, requests: Mapping[str, StagingRequest],
 ) -> None:  # fmt: skip
     """Between *armed* and *go*: a slow network, or wrong data, keeps the ranks from starting. enough: the share of the
@@ -74,7 +74,8 @@ def tested_before(
     if sum(len(one.tp_ranks) for one in requests.values()) < 2:
         return
     watcher.step(gang.name, "testing the network in the engine's place")
-    setup = nettest.NettestSetup(gang, requests, here.topologies, nettest.NettestOptions(enough=enough))
+    options = nettest.NettestOptions(model=request.plan.model, enough=enough)
+    setup = nettest.NettestSetup(gang, requests, here.topologies, options)
     result = nettest.test(here.fleet, setup, lambda *_: None).result
     if result.verdict is NettestVerdict.FAILED:
         wrong = findings(result)[0]

@@ -148,7 +148,7 @@ class NettestSetup:
     def shape(self) -> ModelShape:
         """The model's, by its profile; that of DeepSeek-V3 where there is none at hand."""
         try:
-            dimensions = load_profile(self.first.model).dimensions
+            dimensions = load_profile(self.options.model or self.first.model).dimensions
         except DeployError:
             return UNKNOWN_SHAPE
         return ModelShape(dimensions.hidden_size, dimensions.num_hidden_layers)

@@ -4,6 +4,7 @@ when a node is lost."""
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from tests.support.local_gang import Notes
 from tests.support.reference_cluster import gang, topologies
+from tests.support.sources import ROOT
 
 from orchestrator.gang.steps.raising import UpRequest
 from orchestrator.jobs import run as jobs
@@ -203,8 +205,9 @@ def test_at_the_top_is_the_gang_with_wrong_data_or_that_is_slow(
 
 @pytest.mark.parametrize("verdict", [OK, SLOW, NONE, FAILED])
 def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
-    monkeypatch: pytest.MonkeyPatch, verdict: NettestVerdict
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verdict: NettestVerdict
 ) -> None:
+    own = shutil.copy(ROOT / "inventory/models/MiniMax-M2.yml", tmp_path / "somebody's own.yml")
     asked: list[nettest.NettestSetup] = []
 
     def test(_: object, here: nettest.NettestSetup, progress: object) -> nettest.TestedGang:
@@ -213,7 +216,7 @@ def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
 
     monkeypatch.setattr(nettest, "test", test)
     notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
-    request = UpRequest(plan=PlanRequest(model="DeepSeek-V3-0324-Block64x64"))
+    request = UpRequest(plan=PlanRequest(model=str(own)))
     before = partial(hooks.tested_before, 0.7, standing, request, notes)  # type: ignore[arg-type]
     if verdict in (SLOW, FAILED):
         kind, code, why = {
@@ -227,7 +230,7 @@ def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
         before(GANG, requests())
         assert ("not judged" in notes.steps[-1]) is (verdict is NONE)
     assert [(here.shape.hidden_size, here.topologies, here.options.enough) for here in asked] == [
-        (7168, TOPOLOGIES, 0.7)
+        (3072, TOPOLOGIES, 0.7)
     ]
 
 
