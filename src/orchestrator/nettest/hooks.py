@@ -74,8 +74,8 @@ def tested_before(
     if sum(len(one.tp_ranks) for one in requests.values()) < 2:
         return
     watcher.step(gang.name, "testing the network in the engine's place")
-    options = nettest.NettestOptions(model=request.plan.model, enough=enough)
-    setup = nettest.NettestSetup(gang, requests, here.topologies, options)
+    asked = nettest.NettestOptions(model=request.plan.model, enough=enough)
+    setup = nettest.NettestSetup(gang, requests, here.topologies, asked)
     result = nettest.test(here.fleet, setup, lambda *_: None).result
     if result.verdict is NettestVerdict.FAILED:
         wrong = findings(result)[0]

@@ -128,8 +128,9 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
             repaired=request.repair,
             seconds=time.monotonic() - began,
         )
-        if not wanted:
-            return result
+        if not wanted:  # nobody has a source that is not there
+            with _origin(fleet, node, path, dict.fromkeys(everyone, LOOPBACK), request):
+                return result
         addresses, network, lost = _network(fleet, wanted, node, request, watcher)
         with _origin(own if node is None else fleet, node, path, addresses, request) as (origin, giving):
             chain = Chain(

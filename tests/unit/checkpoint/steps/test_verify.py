@@ -78,6 +78,8 @@ def test_push_onto_one_shared_directory_sends_it_once_and_verify_reads_it_once(t
     again = push(inventory, CheckpointPushRequest(source=f"a:{root}/M"), Silent())
     assert again.shared == {"b": "a"}
     assert not again.nodes.values
+    with pytest.raises(InputError, match="no such directory"):
+        push(inventory, CheckpointPushRequest(source=f"a:{root}/Misspelt"), Silent())
     verified = verify(inventory, "M", to=(), fresh=False, report=lambda *_: None)
     assert verified.same
     assert verified.shared == {"b": "a"}

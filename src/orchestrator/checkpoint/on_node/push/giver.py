@@ -122,8 +122,7 @@ class Giver:
             listener.listen(64)
         except OSError as wrong:
             what = f"can't listen on {address} port {port}: {wrong.strerror}"
-            fix = "choose a port that is free on every node with --port"
-            raise Failure("port", what, f"port {port}", fix) from None
+            raise Failure("port", what, f"port {port}", "choose one that is free on every node: --port") from None
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return int(listener.getsockname()[1])
 
@@ -243,7 +242,6 @@ def _say(connection: socket.socket, message: Mapping[str, Any]) -> None:
 def _line(text: bytes) -> dict[str, Any]:
     if not text:
         raise ConnectionLost("it closed the connection")
-    said = parsed(text)
-    if not isinstance(said, dict):
+    if not isinstance(said := parsed(text), dict):
         raise ConnectionLost("another program listens on that port")
     return said

@@ -42,7 +42,7 @@ def stream(request: dict[str, Any]) -> None:
         raise Failure("outside", f"the list of files is refused: {wrong}", "request", files.FIX) from None
     target = PushTarget(Path(asked.directory), entries, repair=asked.repair)
     with os_failures(asked.directory):
-        target.open()
+        lock = target.open()
         giver = Giver(target.folder)
         port = giver.listen(asked.address, asked.port)
         arrival = Arrival(asked, target, Digests(files.state_dir(asked.state_dir)), giver)
@@ -56,7 +56,8 @@ def stream(request: dict[str, Any]) -> None:
                     raise arrival.failure
         finally:
             arrival.stopped = True
-            target.close()
+            if lock is not None:  # now: a thread that waits for the disk ends this process long afterwards
+                os.close(lock)
 
 
 class Arrival:

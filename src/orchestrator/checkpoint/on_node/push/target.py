@@ -58,18 +58,18 @@ class PushTarget:
         self.folder = self._work = directory.with_name(directory.name + PARTIAL)
         self._arriving = self._work / ARRIVING
         self._repair = repair
-        self._journal = -1
 
-    def open(self) -> None:
+    def open(self) -> int | None:
         """Read what is there; lock it, remove what does not belong, check that the rest will fit.
 
+        Returns the lock, which is given back by closing it; None where nothing will be written.
         Raises Failure: a directory with other files is in the place, somebody writes there, no space, no rights.
         """
         with target_failures(self.directory):
             if self.directory.is_dir() and any(self.directory.iterdir()):
                 if not self._repair:
                     self._take_as_it_is()
-                    return
+                    return None
                 self._refuse_another_checkpoint()
                 self.folder, self.repairs = self.directory, True
             if self.directory.exists() and not self.directory.is_dir():
@@ -77,16 +77,11 @@ class PushTarget:
             files.refuse_links(self._arriving, "")
             files.refuse_links(self._work, "")
             self._arriving.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._journal = os.open(self._work / JOURNAL, flags, 0o644)
-            lock(self._journal, self._work, "another push is writing to it")
+            journal = os.open(self._work / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            lock(journal, self._work, "another push is writing to it")
             self._remove_strangers()
             check_space(self._work, self._to_come(), 0)
-
-    def close(self) -> None:
-        """Give the lock back: a process that waits for its disk ends long after the next push has begun."""
-        with contextlib.suppress(OSError):
-            os.close(self._journal)
+            return journal
 
     def _to_come(self) -> int:
         """Bytes that must arrive beside what earlier runs have left; for a repair, of files whose size differs."""
