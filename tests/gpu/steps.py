@@ -90,9 +90,6 @@ def two_nodes(gpus: int) -> Shape:
     return Shape(1, 2, gpus // 2)
 
 
-# -- one gang
-
-
 def topology(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
     """The machine itself, all GPUs."""
     folder = stage.kept / "topology"
@@ -429,9 +426,6 @@ def files(stage: Stage, place: str) -> list[str]:
     return [f"{node}:{place}/{entry.name}" for node, folder in folders.items() for entry in folder.iterdir()]
 
 
-# -- two nodes with half of the GPUs each
-
-
 def pipeline(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
     """Tensor parallel inside a node, pipeline parallel between them."""
     each = stage.lab.gpus
@@ -457,9 +451,6 @@ def _served(stage: Stage, layout: str, *words: str) -> tuple[str, dict[str, Any]
     took = stage.up(*words, "--replace")
     stage.continues(stage.service(), up_s=took)
     return f"{layout} ready after {took:.0f} s; the alphabet goes on", {"up_s": round(took, 1)}
-
-
-# -- two gangs
 
 
 def both_up(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
@@ -562,9 +553,6 @@ def _of(done: list[bool], wanted: int, words: str) -> tuple[str, dict[str, Any]]
     if sum(done) < len(done) or not done:
         raise Otherwise(said, **figures)
     return said if len(done) == wanted else f"{said} (time for {len(done)} of {wanted})", figures
-
-
-# -- the list
 
 
 def played(name: str, work: Callable[[], tuple[str, dict[str, Any]]]) -> Result:

@@ -122,11 +122,8 @@ def test_a_node_is_as_complete_as_the_one_whose_directory_it_shares() -> None:
     pushed = PushResult(
         source="a:/m/X",
         directories=dict.fromkeys("bcde", "/m/X"),
-        bytes=1,
-        files=1,
         nodes=PerNode(values={"d": Hop("d", "complete", 1)}, failures={"b": lost}),
         shared={"c": "b", "e": "a"},
-        network="",
         seconds=1.0,
     )
     assert {name: pushed.complete(name) for name in "bcde"} == {"b": False, "c": False, "d": True, "e": True}

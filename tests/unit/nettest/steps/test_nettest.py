@@ -64,9 +64,6 @@ def ground(**more: Any) -> nettest.NettestSetup:
     return nettest.NettestSetup(GANG, requests(**more), TOPOLOGIES, nettest.NettestOptions(enough=0.8, timeout_s=240.0))
 
 
-# expectations
-
-
 @pytest.mark.parametrize(
     ("network", "rdma", "ports"),
     [
@@ -126,8 +123,6 @@ def test_what_was_measured_before_is_expected_where_nothing_else_is() -> None:
     assert nettest._as_before(None, places, steps) == {}
 
 
-# proof of the transport
-
 LINES = """node0:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB bond0:10.0.0.11<0>
 node0:1:1 [0] NCCL INFO Using network IB
 node0:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
@@ -148,9 +143,6 @@ def test_the_transport_of_each_node_is_said(more: dict[str, Any], log: str, word
     found = nettest._transport(requests(**more)["node0"], log)
     assert all(word in found for word in words), found
     assert ("nNodes" in found) is bool(log)
-
-
-# several gangs
 
 
 CORRUPT = Corrupt(start=LinkEnd("a", 0, 0), end=LinkEnd("b", 1, 0), bytes=3)
@@ -200,9 +192,6 @@ def test_at_the_top_is_the_gang_with_wrong_data_or_that_is_slow(
     assert [one["judged"] for one in found["gangs"]] == [one is not NONE for one in verdicts]
 
 
-# before *go*
-
-
 @pytest.mark.parametrize("verdict", [OK, SLOW, NONE, FAILED])
 def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verdict: NettestVerdict
@@ -241,9 +230,6 @@ def test_without_a_network_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) ->
     alone = {"node0": requests(ranks=1)["node0"]}
     hooks.tested_before(0.8, standing, request, notes, GANG, alone)  # type: ignore[arg-type]
     assert notes.steps == []  # no step says that a single rank's network is tested
-
-
-# a node that is lost
 
 
 class Fleet:
