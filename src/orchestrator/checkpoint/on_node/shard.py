@@ -150,16 +150,7 @@ STEP_BYTES = 32 * 1024 * 1024
 """One call's most: often enough to show progress and to stop, seldom enough to cost nothing."""
 _BUFFER_BYTES = 1024 * 1024
 _NOT_THIS_WAY = frozenset(
-    (
-        errno.EXDEV,
-        errno.ENOSYS,
-        errno.EINVAL,
-        errno.EOPNOTSUPP,
-        errno.ENOTTY,
-        errno.EPERM,
-        errno.EBADF,
-        errno.ETXTBSY,
-    )
+    (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF, errno.ETXTBSY)
 )
 """What kernels and file systems answer where they do not offer a call; EPERM is seccomp's."""
 

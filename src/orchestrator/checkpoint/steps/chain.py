@@ -101,11 +101,13 @@ class VerbStream:
             result = fleet.on_every(lambda session: self._read(session, verb, request), only={self.name})
             self.failure = self.failure or result.failures.get(self.name)
         except Exception as defect:
-            what = f"{type(defect).__name__}: {defect}"
-            self.failure = self.failure or DeployError(what, where=self.name, fix="report this")
+            self.failure = self.failure or DeployError(
+                f"{type(defect).__name__}: {defect}", where=self.name, fix="report this"
+            )
         if self.failure is None and not self._over:
-            what = f"its part of the push ended ({verb})"
-            self.failure = Unreachable(what, where=self.name, fix="push again; it resumes where it stopped")
+            self.failure = Unreachable(
+                f"its part of the push ended ({verb})", where=self.name, fix="push again; it resumes where it stopped"
+            )
         self._begun.set()
 
     def _read(self, session: Session, verb: str, request: Message) -> None:

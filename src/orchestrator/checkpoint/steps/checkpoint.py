@@ -38,11 +38,7 @@ T = TypeVar("T")
 L = TypeVar("L", ReblockLine, HubLine)
 Hub = Literal["huggingface", "modelscope"]
 
-_KINDS: Mapping[str, type[DeployError]] = {
-    "differs": VerificationDiffers,
-    "lock-held": LockHeld,
-    "defect": DeployError,
-}
+_KINDS: Mapping[str, type[DeployError]] = {"differs": VerificationDiffers, "lock-held": LockHeld, "defect": DeployError}
 """Kinds of failure that are no matter of input."""
 _HUB_KINDS: Mapping[str, type[DeployError]] = {**_KINDS, "not-found": InputError, "refused": InputError}
 """Of a download, where all others are the node's."""
@@ -114,11 +110,7 @@ def inspected(session: Session, request: InspectRequest) -> Judgement:
 
 
 def followed(
-    session: Session,
-    verb: str,
-    request: ReblockRequest | HubRequest,
-    kind: type[L],
-    report: Callable[[L], None],
+    session: Session, verb: str, request: ReblockRequest | HubRequest, kind: type[L], report: Callable[[L], None]
 ) -> L:
     """The line with which one node ends its work, and all others to `report`. Raises as `node_app.messages` does."""
     for said in node_app.messages(session, verb, request, kind):

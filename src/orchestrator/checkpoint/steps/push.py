@@ -166,8 +166,9 @@ def destinations(inventory: Inventory, request: CheckpointPushRequest) -> dict[s
     node, path = split_place(inventory, request.source)
     name = request.name or PurePosixPath(path).name
     if name in ("", ".", "..") or "/" in name:
-        what = f"{name!r} is not a valid directory name"
-        raise InputError(what, where="--as", fix="--as DeepSeek-V3-0324-Block64x64")
+        raise InputError(
+            f"{name!r} is not a valid directory name", where="--as", fix="--as DeepSeek-V3-0324-Block64x64"
+        )
     chosen = chosen_nodes(inventory.nodes, request.to, "--node").values()
     found = {spec.name: str(PurePosixPath(spec.model_root, name)) for spec in chosen}
     if node is not None and found.get(node.name) == path:

@@ -104,8 +104,11 @@ def _digests(session: Session, directory: str, *, fresh: bool, report: Report) -
             report(spec.name, said.bytes, said.total)
         if said.files == len(found) > 0:
             return found
-    what = f"its part of the comparison ended before all checksums were read ({len(found)} received)"
-    raise NodeError(what, where=spec.name, fix="run it again; checksums already read are kept")
+    raise NodeError(
+        f"its part of the comparison ended before all checksums were read ({len(found)} received)",
+        where=spec.name,
+        fix="run it again; checksums already read are kept",
+    )
 
 
 def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
@@ -142,8 +145,11 @@ def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
 
 
 def _silent(spec: NodeSpec, directory: str) -> Unreachable:
-    what = f"could read nothing of {directory} for {SILENT_S:.0f} s"
-    return Unreachable(what, where=spec.name, fix="check its file system: run `ls` there and read `dmesg`")
+    return Unreachable(
+        f"could read nothing of {directory} for {SILENT_S:.0f} s",
+        where=spec.name,
+        fix="check its file system: run `ls` there and read `dmesg`",
+    )
 
 
 def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") -> Mapping[str, str]:
