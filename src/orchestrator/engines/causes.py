@@ -40,16 +40,21 @@ COMMON = (
     CausePattern(
         id="ENGINE-MISSING",
         pattern=r"No module named '?(sglang|torch|sgl_kernel|flashinfer)\b"
-        r"|ImportError: \S{1,256}\.so: undefined symbol(?!: cu[A-Z])|Could not load any common_ops library",
-        text="the engine, or one of its packages, is not installed in the stack's environment on this node, or is built"
-        " for another torch",
+        r"|^ModuleNotFoundError: No module named '(?:triton|transformers|vllm|xgrammar|deep_gemm)\b"
+        r"|ImportError: \S{1,256}\.so: undefined symbol(?!: cu[A-Z])|Could not load any common_ops library"
+        r"|Error: lib(?:cudart|cu(?:blas|dnn|fft|rand|solver|sparse|pti)|nv(?!i)|nccl|torch|c10)\S{0,64}: cannot open shared"
+        r"|is installed with version \S{1,64},? which is less than the minimum required version",
+        text="the engine, or one of its packages, is not installed in the stack's environment on this node, is too old,"
+        " or is built for another torch",
         fix="reinstall the stack: run `l40s-deploy prepare`",
     ),
     CausePattern(
         id="MODEL-MISSING",
         pattern=r"Repo id must be in the form|is not a local folder and is not a valid model identifier"
         r"|does not appear to have a file named|Unrecognized model in .{0,512}Should have a `model_type` key"
-        r"|No such file or directory: '?[^']{0,512}config\.json|Can't load tokenizer for '/",
+        r"|No such file or directory: '?[^']{0,512}config\.json|Can't load tokenizer for '/"
+        r"|We couldn't connect to 'https://huggingface|LocalEntryNotFoundError|OfflineModeIsEnabled"
+        r"|host='huggingface\.co', port=443\): Max retries exceeded",
         text="the model's directory is missing or incomplete on this node",
         fix="copy the checkpoint, with its config and tokenizer files, to this node's model root:"
         " `l40s-deploy checkpoint push SRC --node NODE`",
@@ -91,7 +96,7 @@ COMMON = (
     ),
     CausePattern(
         id="LAYOUT-NOT-DIVISIBLE",
-        pattern=r"AssertionError: \d+ is not divisible by \d+|tp_size must be divisible by number of nodes",
+        pattern=r"AssertionError: \d+ is not divisible|must be divisible by (?:number of nodes|tensor parallel size)",
         text="the tensor parallel degree does not divide the model's heads or widths, or is not a multiple of the"
         " number of nodes",
         fix="choose another --tp or --pp; `l40s-deploy plan` lists the layouts that the model allows",
@@ -144,9 +149,8 @@ COMMON = (
         pattern=rf"PassManager::run failed|{_CAPTURE_FAILED}: "
         r"(?:\w{1,64}\.){0,8}(?:InductorError|SubprocException|LoweringException|BackendCompilerFailed)\b",
         text="a GPU kernel did not compile; with torch.compile, SGLang 0.5.17 fails in DeepSeek's FP8 attention",
-        fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile (`graphs` too), if"
-        " `l40s-deploy plan --show argv` shows it; otherwise find the kernel with"
-        " `l40s-deploy logs --around-failure`",
+        fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile (`graphs` too), if `l40s-deploy"
+        " plan --show argv` shows it; otherwise find the kernel with `l40s-deploy logs --around-failure`",
     ),
     CausePattern(
         id="GRAPH-CAPTURE",
@@ -157,9 +161,8 @@ COMMON = (
     CausePattern(
         id="GPU-OUT-OF-MEMORY",
         pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation"
-        r"|CUDA_ERROR_OUT_OF_MEMORY"
-        r"|CUDA error: out of memory|Cuda failure (?:\d{1,4} )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED"
-        r"|Failed to CUDA [mc]alloc ",
+        r"|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|Cuda failure (?:\d{1,4} )?'out of memory'"
+        r"|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [mc]alloc ",
         text="a GPU ran out of memory",
         fix="reduce --mem-fraction-static or the CUDA graph batch size; check for other processes on the GPU with"
         " `nvidia-smi`",
@@ -197,17 +200,19 @@ COMMON = (
     CausePattern(
         id="GPU-ARCH",
         pattern=r"no kernel image is available for execution|Cuda failure (?:\d{1,4} )?'invalid device function'"
-        r"|CUDA error: invalid device function|ptxas fatal {1,8}: Value 'sm_\w{1,8}' is not defined",
+        r"|CUDA error: invalid device function|ptxas fatal {1,8}: Value 'sm_\w{1,8}' is not defined"
+        r"|nvcc fatal {1,8}: Unsupported gpu architecture",
         text="a library of the stack has no kernels for this GPU's architecture",
         fix="install builds of torch, sgl-kernel and flashinfer for it (compute capability: `nvidia-smi"
         " --query-gpu=compute_cap --format=csv`), or choose another stack",
     ),
     CausePattern(
         id="GPU-DRIVER-MISSING",
-        pattern=r"Found no NVIDIA driver on your system|Error: libcuda\.so\.1: cannot open shared object"
-        r"|could not select device driver .{0,32}\[\[gpu\]\]|nvidia-container-cli: initialization error",
+        pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
+        r"|could not select device driver .{0,32}\[\[gpu\]\]|nvidia-container-cli: initialization error"
+        r"|NVML Shared Library Not Found|Error_DriverNotLoaded|initialize NVML: Unknown Error|Error: CUDA unknown",
         text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
-        fix="check `nvidia-smi` on the node; in a container --gpus all and the NVIDIA container toolkit",
+        fix="check `nvidia-smi` on the node; in a container --gpus all, the NVIDIA container toolkit, or a new start",
     ),
     CausePattern(
         id="GPU-DRIVER",
@@ -257,7 +262,8 @@ COMMON = (
     ),
     CausePattern(
         id="NAME-UNRESOLVED",
-        pattern=r"IPv4 network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be retrieved \(gai error",
+        pattern=r"IPv4 network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be retrieved \(gai error"
+        r"|socket\.gaierror: \[Errno -[23]\]",
         text="this node can't resolve the name of another one",
         fix="give addresses in the inventory (l40s_address), or add the name to DNS or /etc/hosts on every node",
         weak=True,
@@ -377,7 +383,8 @@ COMMON = (
         id="RANKS-DIFFER",
         pattern=r"Bootstrap Root : (?:mismatch in (?:info|rank count) from procs"
         r"|rank \d{1,6} of \d{1,6} ranks has already)"
-        r"|[Mm]essage truncated : rece?iv(?:ed|ing) \d|collective mismatch error, local size \d",
+        r"|[Mm]essage truncated : rece?iv(?:ed|ing) \d|collective mismatch error, local size \d"
+        r"|op\.preamble\.length <= op\.nbytes|Detected mismatch between collectives on ranks",
         text="the ranks do not agree: one has other NCCL settings, another version or number of ranks, or is left from"
         " an earlier start",
         fix="compare the nodes with `l40s-deploy plan --show env` and `l40s-deploy doctor`, and look for processes"
@@ -390,11 +397,10 @@ COMMON = (
         r"|Error while creating shared memory segment \S{1,256} \(size -?\d{1,20}\)(?:\s{0,8}$|, error: No space left)"
         r"|failed to extend \S{1,256} to -?\d{1,20} bytes(?:\s{0,8}$|, error: No space left)"
         r"|</?torch_\w{1,64}>.{0,64}No space left|No space left on device: '/?psm_"
-        r"|insufficient shared memory \(shm\)|shmget.{0,256}failed",
+        r"|insufficient shared memory \(shm\)|shmget.{0,256}failed|workers are out of shared memory",
         text="shared memory (/dev/shm) on this node is too small or full",
         fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
-        " delete"
-        " leftover files in it",
+        " delete leftover files in it",
     ),
     CausePattern(
         id="SHM-GONE",
@@ -528,8 +534,9 @@ COMMON = (
 KERNEL = (
     CausePattern(
         id="HOST-OUT-OF-MEMORY",
-        pattern=r"[Oo]ut of memory: Killed process|oom-kill:constraint=|\bOOM ?Killed\b|\boom_kill event"
-        r"|unit has been killed by the OOM killer"
+        pattern=r"[Oo]ut of memory: Kill(?:ed)? process|oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
+        r"|unit has been killed by the OOM killer|invoked oom-killer:|Failed with result 'oom-kill'"
+        r"|Killed \S{1,256} due to memory (?:pressure|used)|The node was low on resource: memory"
         r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
         text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
         " memory",
