@@ -42,7 +42,7 @@ COMMON = (
         pattern=r"No module named '?(sglang|torch|sgl_kernel|flashinfer)\b"
         r"|^ModuleNotFoundError: No module named '(?:triton|transformers|vllm|xgrammar|deep_gemm)\b"
         r"|ImportError: \S{1,256}\.so: undefined symbol(?!: cu[A-Z])|Could not load any common_ops library"
-        r"|Error: lib(?:cudart|cu(?:blas|dnn|fft|rand|solver|sparse|pti)|nv(?!i)|nccl|torch|c10)\S{0,64}: cannot open shared"
+        r"|Error: lib(?:cudart|cu(?:blas|dnn|fft|solver|sparse|pti)|nv(?!i)|nccl|torch|c10)\S{0,64}: cannot open shared"
         r"|is installed with version \S{1,64},? which is less than the minimum required version",
         text="the engine, or one of its packages, is not installed in the stack's environment on this node, is too old,"
         " or is built for another torch",
@@ -53,8 +53,7 @@ COMMON = (
         pattern=r"Repo id must be in the form|is not a local folder and is not a valid model identifier"
         r"|does not appear to have a file named|Unrecognized model in .{0,512}Should have a `model_type` key"
         r"|No such file or directory: '?[^']{0,512}config\.json|Can't load tokenizer for '/"
-        r"|We couldn't connect to 'https://huggingface|LocalEntryNotFoundError|OfflineModeIsEnabled"
-        r"|host='huggingface\.co', port=443\): Max retries exceeded",
+        r"|We couldn't connect to 'https://huggingface|LocalEntryNotFoundError|OfflineModeIsEnabled",
         text="the model's directory is missing or incomplete on this node",
         fix="copy the checkpoint, with its config and tokenizer files, to this node's model root:"
         " `l40s-deploy checkpoint push SRC --node NODE`",
@@ -200,8 +199,7 @@ COMMON = (
     CausePattern(
         id="GPU-ARCH",
         pattern=r"no kernel image is available for execution|Cuda failure (?:\d{1,4} )?'invalid device function'"
-        r"|CUDA error: invalid device function|ptxas fatal {1,8}: Value 'sm_\w{1,8}' is not defined"
-        r"|nvcc fatal {1,8}: Unsupported gpu architecture",
+        r"|CUDA error: invalid device function|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)",
         text="a library of the stack has no kernels for this GPU's architecture",
         fix="install builds of torch, sgl-kernel and flashinfer for it (compute capability: `nvidia-smi"
         " --query-gpu=compute_cap --format=csv`), or choose another stack",
@@ -262,8 +260,7 @@ COMMON = (
     ),
     CausePattern(
         id="NAME-UNRESOLVED",
-        pattern=r"IPv4 network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be retrieved \(gai error"
-        r"|socket\.gaierror: \[Errno -[23]\]",
+        pattern=r"IPv4 network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be|gaierror: \[Errno -[23]\]",
         text="this node can't resolve the name of another one",
         fix="give addresses in the inventory (l40s_address), or add the name to DNS or /etc/hosts on every node",
         weak=True,
