@@ -153,6 +153,13 @@ def _addresses_swapped(node: HealthyNode) -> None:
         node.files[first], node.files[second] = node.files[second], node.files[first]
 
 
+def _vlans_swapped(node: HealthyNode) -> None:
+    _addresses_swapped(node)
+    for device, name in (("mlx5_0", "ens2f0np0"), ("mlx5_2", "ens3f0np0")):
+        node.machine.addresses[f"{name}.7"] = node.machine.addresses.pop(name)
+        node.machine.write(f"{node.port(device)}/gid_attrs/ndevs", {"2": f"{name}.7", "3": f"{name}.7"})
+
+
 def _rails_in_one_subnet(node: HealthyNode) -> None:
     for name, last in (("ens2f0np0", 13), ("ens2f1np1", 113)):
         node.machine.addresses[name] = []
@@ -336,6 +343,9 @@ FAULTS = (
           SLOW, ("mlx5_1",)),
     Fault("two cables swapped", _addresses_swapped, "RAIL-CROSSED", SLOW,
           ("mlx5_0", "ens2f0np0", "mlx5_2", "ens3f0np0")),
+    Fault("two VLANs swapped", _vlans_swapped, "RAIL-CROSSED", SLOW, ("mlx5_0", "ens2f0np0", "mlx5_2", "ens3f0np0")),
+    Fault("port at 25 Gb/s", _set(lambda n: n.set_port("mlx5_1", rate="25 Gb/sec (1X EDR)")), "NODE-DIFFERS", SLOW,
+          ("speed of the RDMA ports",)),
     Fault("RDMA devices with a different name order", _names_swapped, "RDMA-NAMES-DIFFER", SLOW,
           ("mlx5_2", "mlx5_3", "mlx5_0", "mlx5_1")),
     Fault("two rails in one subnet", _rails_in_one_subnet, "RAILS-SHARE-SUBNET", NOTE,

@@ -44,14 +44,13 @@ class GidChoice:
 class Rail:
     """An RDMA port that can carry a gang's traffic now.
 
-    address and network: IPv4 of its GID and of its interface, '' where it has none (InfiniBand) or none was read
-    near:                a switch is above both it and a GPU
+    address: IPv4 of its GID, '' where it has none (InfiniBand) or none was read
+    near:    a switch is above both it and a GPU
     """
 
     port: RdmaPort
     gid: GidChoice
     address: str
-    network: str
     near: bool
 
 
@@ -163,7 +162,7 @@ def usable_rails(topology: Topology, tcp: str) -> tuple[Rail, ...]:
 def _rail(port: RdmaPort, topology: Topology, near: bool) -> Rail:
     gid = gid_index(port, topology)
     address = next((entry.ipv4 or "" for entry in port.gids if entry.index == gid.index), "")
-    return Rail(port, gid, address, _network_of(address, port.netdev, topology), near)
+    return Rail(port, gid, address, near)
 
 
 def carrier(port: RdmaPort, topology: Topology) -> str:

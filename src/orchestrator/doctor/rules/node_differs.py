@@ -28,7 +28,7 @@ from orchestrator.topology.rdma import card_of, ports_by_card
         "/sys/class/infiniband/*/fw_ver",
         "/sys/class/dmi/id/*",
         "GPUs and cards behind each switch, their slots and best links",
-        "GID indices",
+        "GID indices, /sys/class/infiniband/*/ports/*/rate",
         "/sys/module/*/version",
     ),
     source="NCCL src/init.cc (a version mismatch between ranks is fatal); comparison with peers",
@@ -163,6 +163,12 @@ _FACTS = (
     _Fact(
         "best PCIe link of the RDMA cards", "/sys/bus/pci/devices/*/max_link_{speed,width}", Severity.SLOW,
         "the slowest card limits every all-reduce (not measured)", "use the same cards as the peers", _card_links,
+    ),
+    _Fact(
+        "speed of the RDMA ports", "/sys/class/infiniband/*/ports/*/rate", Severity.SLOW,
+        "the slowest port limits every all-reduce (not measured)",
+        "use the peers' kind of cable, module and switch port: `ethtool INTERFACE`, `mlxlink -d DEVICE`",
+        _of_rails(lambda n: ", ".join(sorted({f"{p.rate_gbps:g} Gb/s" for p in n.usable if p.rate_gbps})) or None),
     ),
     _Fact(
         "number of RDMA cards", "/sys/class/infiniband", Severity.SLOW,

@@ -228,7 +228,7 @@ def card_away(node: Node) -> list[Finding] | None:
         title = f"RDMA card {names} is not behind the switch of {seen.alone}"
         return [slow(title, *seen.evidence(), effect=cost, fix=fix, devices=ports)]
     fix = "run `l40s-deploy doctor` on the node itself, which shows the card that carries TCP"
-    title = f"{names} is near no GPU; whether it serves {seen.alone}, or TCP, is not known"
+    title = f"{names} is near no GPU; whether it is for the switch of {seen.alone}, or TCP, is not known"
     return [unknown(title, *seen.evidence(), effect=f"if it serves the GPUs: {cost}", fix=fix, devices=ports)]
 
 

@@ -99,8 +99,9 @@ def rail_crossed(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _network(node: Node, port: RdmaPort) -> str | None:
-    interface = node.interfaces.get(port.netdev)
-    return str(ip_interface(interface.ipv4[0]).network) if interface and interface.ipv4 else None
+    names = (port.netdev, *(gid.netdev for gid in port.gids if gid.ipv4))  # a VLAN has the address, and names its GID
+    texts = (text for name in names if (one := node.interfaces.get(name)) for text in one.ipv4)
+    return next((str(ip_interface(text).network) for text in texts), None)
 
 
 @Rule(
