@@ -15,7 +15,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.protocol.planned import Layout, NodeNetwork
 from orchestrator.topology.speed import Traffic, price_of, tcp_severity
 
-_NETWORK = re.compile(r"^Using network (\S.*?)\s*$")
+_NETWORK = re.compile(r"^Using network (\w[\w .-]{0,62}\w)")
 _USING = re.compile(r"^NET/IB\w* : Using (.*)")
 _ENTRY = re.compile(r"\[\d{1,4}\](?:=\{([^}]*)\}|([^\s/]{1,64})/)")
 _PORT = re.compile(r"(?:^|[\s\]])([^\s/:\]]{1,64}:\d{1,3})")

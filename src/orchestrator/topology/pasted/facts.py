@@ -40,7 +40,7 @@ _PREFIXED_PART = 0.9
 _PREFIX = re.compile(
     r"(?:\x1b\[[\d;]{0,16}m"
     r"|\[pod/(?P<pod>[\w.-]{1,128})/[\w.-]{1,64}\] "  # kubectl logs --prefix
-    r"|(?P<service>[\w.-]{1,64}) {1,16}\| "  # docker compose logs
+    r"|>{1,4} |(?P<service>[\w.@-]{1,64}) {1,16}\| "  # a forum's quoting; docker compose logs, docker service logs
     r"|\[?\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,32}\]? (?:std(?:out|err) [FP] )?"  # docker, kubectl, CRI: timestamps
     r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}\[\d{1,9}\]: )?"  # journalctl -o short-iso
     r"|[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15} (?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
@@ -135,8 +135,10 @@ def _unprefixed(line: str) -> tuple[str, str]:
 
 def without_prefixes(line: str) -> tuple[str, str]:
     """(what a prefix calls the origin, '' for none; the line as the engine wrote it)."""
-    held = _json(line) if line.startswith('{"log":') else None  # docker's json-file driver
-    who, words = "", (str(held["log"]) if held else line).rstrip("\r\n")
+    held = _json(line) if line.startswith('{"') else None  # docker's json-file driver, journalctl -o json, collectors
+    told = held if isinstance(held, dict) else {}
+    text = next((told[key] for key in ("log", "MESSAGE", "message", "msg") if isinstance(told.get(key), str)), line)
+    who, words = str(told.get("_HOSTNAME") or ""), text.rstrip("\r\n")
     for _ in range(_MOST_PREFIXES):
         match = _PREFIX.match(words)
         if match is None or not match.end():

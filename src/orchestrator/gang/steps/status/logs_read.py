@@ -30,7 +30,7 @@ from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
 from orchestrator.topology.pasted.facts import without_prefixes
 
-_NCCL_HOST = re.compile(r"(?:^|\s)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
+_NCCL_HOST = re.compile(r"(?:^|[\s\"]|\[0?m)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
 _VLLM = re.compile(
     r"vLLM API server version v?(\S{1,32})|Initializing a V\d LLM engine \(v([^\s)]{1,32})\)|\bvllm/"
     r"|\bEngineCore_|multiproc_executor"

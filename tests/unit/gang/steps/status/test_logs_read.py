@@ -106,6 +106,8 @@ PREFIXES = [
     "Nov 25 10:00:00 h1 l40s-gang0[123]: ",
     "2026-11-25T10:00:00+0800 h1 l40s-gang0[123]: ",
     "engine-1  | ",
+    "l40s_engine.1.k2j3h4k5@node3    | ",
+    "> ",
     "[1,3]<stderr>:",
     "[rank3]: ",
     " 3: ",
@@ -133,11 +135,13 @@ def test_whoever_passed_a_log_on_its_prefix_hides_nothing(prefix: str) -> None:
     assert seen.transport == "IB over mlx5_0:1, mlx5_1:1"
 
 
-def test_a_log_of_dockers_json_driver_is_read() -> None:
-    lines = (LOGS / "shm-docker-64m.log").read_text("utf-8").splitlines()
-    wrapped = [json.dumps({"log": f"{line}\n", "stream": "stderr"}).replace('{"log": ', '{"log":') for line in lines]
-    seen = read_logs({"a": ['{"log":' + "[" * 60_000, *wrapped]})
-    assert seen.cause is not None and seen.cause.signature == "SHM-TOO-SMALL"
+@pytest.mark.parametrize("name", ["log", "MESSAGE", "message", "msg"])
+def test_a_log_of_which_each_line_is_json_is_read(name: str) -> None:
+    lines = (LOGS / "ib-retry-230.log").read_text("utf-8").splitlines()
+    wrapped = [json.dumps({"stream": "stderr", name: f"{line}\n"}) for line in lines]
+    seen = read_logs({"a": ['{"log":' + "[" * 60_000, '{"log": 7}', '{"msg"', *wrapped]})
+    assert seen.cause is not None and (seen.cause.signature, seen.cause.node) == ("IB-UNREACHABLE", "n1")
+    assert seen.transport == "IB over mlx5_0:1, mlx5_1:1"
 
 
 def test_what_an_engine_survived_is_no_cause_of_its_end() -> None:
