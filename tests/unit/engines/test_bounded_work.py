@@ -29,26 +29,11 @@ CLEARLY_S = 1e-8
 """A character. What is searched faster is not searched again from each of its places: that takes ten times as long
 where the text has but some hundred such places."""
 HOSTILE = [
-    "ibv_poll_cq",
-    "ibv_reg_mr",
-    "ibv_reg_mr failed",
-    "Got completion with status ",
-    "/dev/shm",
-    "shmget",
-    "No such file or directory: ",
-    "No such file or directory: '/a/config.",
-    "Unrecognized model in ",
-    "Loading safetensors checkpoint shards:|",
-    "Loading safetensors checkpoint shards:|1/",
-    "[ TP1",
-    "[1]a",
-    '"HTTP/1.1" 200 a',
-    "INFO:   ",
-    "a",
-    "1",
-    " ",
-    "|",
-]
+    "ibv_poll_cq", "ibv_reg_mr", "ibv_reg_mr failed", "Got completion with status ", "/dev/shm", "shmget",
+    "No such file or directory: ", "No such file or directory: '/a/config.", "Unrecognized model in ",
+    "Loading safetensors checkpoint shards:|", "Loading safetensors checkpoint shards:|1/", "[ TP1", "[1]a",
+    '"HTTP/1.1" 200 a', "INFO:   ", "a", "1", " ", "|",
+]  # fmt: skip
 """Hand-written texts: those that made an agent miss its beats, and similar ones."""
 
 

@@ -100,25 +100,13 @@ def test_a_cause_names_both_ends_its_lines_and_a_fix() -> None:
 
 
 PREFIXES = [
-    "[pod/gang-0-1/engine] ",
-    "2026-11-25T10:00:00.123456789Z ",
-    "2026-11-25T10:00:00.123456789Z stderr F ",
-    "Nov 25 10:00:00 h1 l40s-gang0[123]: ",
-    "2026-11-25T10:00:00+0800 h1 l40s-gang0[123]: ",
-    "engine-1  | ",
-    "l40s_engine.1.k2j3h4k5@node3    | ",
-    "> ",
-    "[1,3]<stderr>:",
-    "[rank3]: ",
-    " 3: ",
-    "\x1b[31m",
+    "[pod/gang-0-1/engine] ", "2026-11-25T10:00:00.123456789Z ", "2026-11-25T10:00:00.123456789Z stderr F ",
+    "Nov 25 10:00:00 h1 l40s-gang0[123]: ", "2026-11-25T10:00:00+0800 h1 l40s-gang0[123]: ", "engine-1  | ",
+    "l40s_engine.1.k2j3h4k5@node3    | ", "> ", "[1,3]<stderr>:", "[rank3]: ", " 3: ", "\x1b[31m",
     "(Worker_TP3 pid=1234) ERROR 11-25 10:00:00 [multiproc_executor.py:597] ",
-    "(RayWorkerWrapper pid=123, ip=10.0.0.2) ",
-    "(RayWorkerVllm pid=14289) ERROR 04-17 09:00:33 ray_utils.py:44] ",
-    "[2026-02-24T20:21:58Z] ",
-    "2025-05-30 18:28:27.890 | ",
-    "2025-03-07 23:50:31,001 - __main__ - INFO - ",
-]
+    "(RayWorkerWrapper pid=123, ip=10.0.0.2) ", "(RayWorkerVllm pid=14289) ERROR 04-17 09:00:33 ray_utils.py:44] ",
+    "[2026-02-24T20:21:58Z] ", "2025-05-30 18:28:27.890 | ", "2025-03-07 23:50:31,001 - __main__ - INFO - ",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
