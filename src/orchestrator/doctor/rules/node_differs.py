@@ -168,7 +168,8 @@ _FACTS = (
         "speed of the RDMA ports", "/sys/class/infiniband/*/ports/*/rate", Severity.SLOW,
         "the slowest port limits every all-reduce (not measured)",
         "use the peers' kind of cable, module and switch port: `ethtool INTERFACE`, `mlxlink -d DEVICE`",
-        _of_rails(lambda n: ", ".join(sorted({f"{p.rate_gbps:g} Gb/s" for p in n.usable if p.rate_gbps})) or None),
+        _of_rails(lambda n: ", ".join(sorted({f"{one.rate_gbps:g} Gb/s" for one in n.usable
+                                              if one in n.rail_ports and one.rate_gbps})) or None),
     ),
     _Fact(
         "number of RDMA cards", "/sys/class/infiniband", Severity.SLOW,

@@ -18,7 +18,7 @@ from tests.support.healthy_cluster import (
     healthy_nodes,
     tuned,
 )
-from tests.support.machine_files import SUB, MachineFiles, main_card, virtual_functions
+from tests.support.machine_files import SUB, MachineFiles, main_card, storage_card, virtual_functions
 from tests.support.random_machines import Shape, healthy_machine, healthy_shapes
 from tests.support.variants import bonded_rails, nested_node, on_root_ports
 from tests.unit.doctor.rules.test_inputs import bad, snapshot_of, through_xml, without_addresses
@@ -65,6 +65,14 @@ def test_a_single_node_is_not_judged_against_itself() -> None:
     node = healthy_node()
     fault("port set to InfiniBand").breaks(node)
     assert not of_rule("RAIL-LINK-LAYER", node)
+
+
+def test_a_slow_storage_card_on_one_node_is_no_slow_rail() -> None:
+    nodes = healthy_nodes()
+    for number, node in enumerate(nodes.values()):
+        storage_card(node.machine, number=number)
+    nodes["node1"].set_port("mlx5_20", rate="25 Gb/sec (1X EDR)")
+    assert not of_rule("NODE-DIFFERS", *nodes.values())
 
 
 def with_virtual_functions() -> dict[str, HealthyNode]:
