@@ -68,8 +68,10 @@ def _start_unit(run: Run, command: list[str]) -> None:
     words += [f"--property={name}" for name in properties]
     words += [f"--setenv={name}={os.environ[name]}" for name in _INHERITED if name in os.environ]
     try:
-        done = subprocess.run([*words, "--", *command], capture_output=True, timeout=START_S, check=False)
-        said = done.stderr.decode("utf-8", "replace").strip() if done.returncode else ""
+        done = subprocess.run(
+            [*words, "--", *command], capture_output=True, text=True, errors="replace", timeout=START_S, check=False
+        )
+        said = (done.stderr.strip() or f"ended with status {done.returncode}") if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
         said = str(error)
     if said:

@@ -95,7 +95,7 @@ def make_folders(state: str, folder: str) -> None:
     for part in (path, *path.parents):
         if part.stat().st_uid == os.geteuid():
             part.chmod(0o711)
-        if str(part) == state:
+        if part == pathlib.Path(state):  # whose text may have `//`: above it, nothing is ours
             break
 
 

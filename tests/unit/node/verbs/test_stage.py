@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from orchestrator.node import files
+from orchestrator.node.agent.staged_run import staged_in
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import stage
+from orchestrator.node.verbs import arm, stage
 
 
 def staged(state: Path, number: int = 1, **more: object) -> Path:
@@ -37,6 +39,20 @@ def test_runs_that_failed_are_kept_by_size_and_the_last_one_always(
             os.utime(folder, (number, number))
     kept = sorted((path.name for path in (tmp_path / "gangs/gang0/runs").iterdir()), key=lambda name: int(name[1:]))
     assert kept == [*older, "r7", "r8", "r9", "r10", "r11"]
+
+
+def test_no_folder_above_the_state_directory_gets_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[Path] = []
+    monkeypatch.setattr(Path, "chmod", lambda path, _: changed.append(path))
+    stage.make_folders(f"{tmp_path}//state", f"{tmp_path}//state/tmp")
+    assert changed == [tmp_path / "state/tmp", tmp_path / "state"]
+
+
+def test_a_systemd_run_that_ends_without_a_word_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, ended = staged_in(str(staged(tmp_path))), subprocess.CompletedProcess([], -9, "", "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(Failure, match="systemd-run: ended with status -9"):
+        arm._start_unit(run, ["/bin/true"])
 
 
 def test_a_full_disk_is_called_one(tmp_path: Path) -> None:
