@@ -47,7 +47,7 @@ def write_whole(
     try:
         if folders is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=folders)
-        draft.write_text(text, "utf-8")
+        draft.write_text(text, "utf-8", "backslashreplace")  # lone surrogates, of bytes that are no UTF-8
         if over:
             draft.replace(path)
         else:

@@ -13,7 +13,7 @@ from orchestrator.node.bounded_log import append_line
 from orchestrator.records import documents
 from orchestrator.records.documents import KEPT, RunRecord, keep_look, last_look, looks_file
 
-FOUND = {"id": "A", "severity": "slow", "node": "node0", "devices": [], "title": "t", "fix": "f"}
+FOUND = {"id": "A", "severity": "slow", "node": "node0", "devices": [], "title": "no \udcff", "fix": "f"}
 
 
 def test_what_is_kept_comes_back() -> None:
