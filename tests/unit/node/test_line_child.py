@@ -97,6 +97,12 @@ class Held:
         return -9
 
 
+def test_a_machine_that_starts_no_process_does_not_end_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "command", lambda *_: ["/no/program"])
+    memory = gpus.GpuMemory([0])
+    assert not memory.wait(1.0) and memory.error == "NVML can't be queried: No such file or directory"
+
+
 def test_a_wedged_child_is_the_only_one_and_none_of_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Held, "made", [], raising=False)
     monkeypatch.setattr(subprocess, "Popen", Held)

@@ -87,7 +87,10 @@ class GpuMemory:
                 return
             self.close()
             self.answer, self.error = None, "NVML does not respond; the driver may hang"
-        self._child.ask(now)
+        try:
+            self._child.ask(now)
+        except OSError as error:  # too many processes, or no memory for one: what serves goes on
+            self.answer, self.error = None, f"NVML can't be queried: {error.strerror}"
 
     def take(self, now: float) -> bool:
         """Read the child's answers; True if there is a new one."""

@@ -112,8 +112,7 @@ class Rank(EngineProcess):
     @property
     def name(self) -> str:
         """For the operator."""
-        gpu = f" on GPU {self.gpu}" if self.gpu >= 0 else ""
-        return f"TP{self.tp_rank}{gpu} (pid {self.pid})"
+        return f"TP{self.tp_rank}{f' on GPU {self.gpu}' if self.gpu >= 0 else ''} (pid {self.pid})"
 
     def report(self) -> RankReport:
         """The rank's entry in the report."""
