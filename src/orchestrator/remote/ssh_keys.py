@@ -229,9 +229,9 @@ def record(target: SshTarget, kind: str, encoded: str) -> None:
     line = f"{target.host_key_name} {kind} {encoded}\n"
     with _writing, contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "a", encoding="ascii") as file:
-            file.write(line)
+            file.write(line if not file.tell() or os.pread(descriptor, 1, file.tell() - 1) == b"\n" else f"\n{line}")
 
 
 def _where(target: SshTarget) -> str:

@@ -103,6 +103,8 @@ def test_accept_new_records_the_key(sshd: Sshd, tmp_path: Path) -> None:
     accepting = sshd.spec(known_hosts_file=str(file), ssh_options=(("stricthostkeychecking", "accept-new"),))
     connect(accepting, deadline_s=20).close()
     assert file.read_text() == sshd.known_line()
+    file.write_text("# without an end of line")
+    connect(accepting, deadline_s=20).close()
     connect(sshd.spec(known_hosts_file=str(file)), deadline_s=20).close()
 
 
