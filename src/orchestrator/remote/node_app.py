@@ -156,7 +156,7 @@ def _run(app: App, session: Session, verb: str) -> str:
     is closed already (OpenSSH, channels.c), and paramiko may send such (Channel._send lets go of its lock first).
     """
     python = shlex.quote(session.spec.reach.python)
-    there = '[ -f "$f" ]'
+    there = '[ -s "$f" ]'  # a power cut after the delivery leaves it empty
     absent = f"{there} || {{ cat >/dev/null; exit {_ABSENT}; }}"
     if verb == _STAYS:
         absent = f"until {there}; do read -r _ || exit {_ABSENT}; {_SAY_ABSENT}; done"
@@ -166,7 +166,8 @@ def _run(app: App, session: Session, verb: str) -> str:
 def _deliver(app: App, session: Session) -> None:
     """Upload by stdin into a name of its own, check the digest, rename: no reader ever sees half a file."""
     done = session.run(
-        f'umask 077; d={_FOLDER}; t="$d/.{app.name}.$$"; mkdir -p "$d" && chmod 700 "$d" && cat >"$t" || exit 1; '
+        f'umask 077; d={_FOLDER}; t="$d/.{app.name}.$$"; mkdir -p "$d" && chmod 700 "$d" && cat >"$t" || '
+        '{ rm -f "$t"; exit 1; }; '
         f'set -- $(sha256sum "$t"); [ "$1" = {app.digest} ] || {{ rm -f "$t"; exit {_DAMAGED}; }}; '
         f'mv "$t" "$d/{app.name}"',
         stdin=app.content,

@@ -253,6 +253,16 @@ def test_what_arrives_damaged_is_never_put_in_place(
     assert not [path for path in (sshd.cache / "l40s-deploy").iterdir() if other.name in path.name]
 
 
+def test_half_an_application_is_removed_and_an_empty_one_is_none(sshd: Sshd, session: Counting, app: App) -> None:
+    place = forget(sshd, app)
+    full: Any = SimpleNamespace(spec=session.spec, run=lambda line, **more: session.run(f"ulimit -f 0; {line}", **more))
+    with pytest.raises(NodeError, match="could not be put into"):
+        node_app._deliver(app, full)
+    place.touch()
+    assert node_app.call(session, "none", Raw({}), deadline_s=20) is None
+    assert not list(place.parent.glob(".*"))
+
+
 def test_a_home_that_cannot_be_written_is_told(start_sshd: Callable[..., Sshd], app: App) -> None:
     server = start_sshd()
     server.cache.write_text("a file where the folder should be")
