@@ -13,10 +13,6 @@ from orchestrator.model.errors import InputError
 from orchestrator.remote.deadline import Deadline, DeadlinePassed, ahead, downloaded
 
 
-def test_without_an_end_there_is_always_time() -> None:
-    assert Deadline(None).left() is None
-
-
 def test_a_wait_ends_at_the_deadline() -> None:
     start = time.monotonic()
     with pytest.raises(DeadlinePassed):

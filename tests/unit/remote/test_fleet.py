@@ -30,12 +30,6 @@ def test_all_nodes_work_at_the_same_time() -> None:
     assert dict(done.values) == {f"n{number}": f"n{number}" for number in range(4)}
 
 
-def test_only_those_named_are_asked() -> None:
-    with Fleet([local("a"), local("b")]) as fleet:
-        assert list(fleet.on_every(lambda session: 1, only=["b"]).values) == ["b"]
-        assert not fleet.on_every(lambda session: 1, only=[]).values
-
-
 def test_a_failed_node_is_a_value_beside_the_others(sshd: Sshd) -> None:
     with socket.socket() as taken:
         taken.bind((sshd.address, 0))

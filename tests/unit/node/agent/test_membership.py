@@ -91,12 +91,6 @@ def test_a_member_judges_a_broken_connection_by_what_the_leaders_port_says(refus
     ] * int(refused)
 
 
-def test_a_guardian_is_believed() -> None:
-    members = leader("b")
-    ((node, text),) = said([members.guardian_reported("b", 100.0)])
-    assert node == "b" and "reported by its guardian process" in text
-
-
 def test_links_in_one_word() -> None:
     members = leader("b", "c")
     members.hear(100.0, LOST)

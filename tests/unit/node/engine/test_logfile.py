@@ -97,10 +97,6 @@ def test_the_engines_own_account_of_its_arguments() -> None:
     assert Redactor(["sk-secret-1"]).feed(line) == b"server_args=ServerArgs(api_key='" + MARK + b"', port=8000)\n"
 
 
-def test_without_secrets_nothing_is_held_back() -> None:
-    assert Redactor().feed(b"abc") == b"abc"
-
-
 @pytest.mark.parametrize("rotations_at", [(5,), (5, 9)])
 def test_a_follower_misses_no_line_and_sees_none_twice(tmp_path: Path, rotations_at: tuple[int, ...]) -> None:
     path, out = str(tmp_path / "engine.log"), io.BytesIO()

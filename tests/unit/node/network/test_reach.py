@@ -19,7 +19,6 @@ from tests.support.hostile import Strangers, resident_bytes
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-from orchestrator.node.failure import Failure
 from orchestrator.node.network import reach
 from orchestrator.node.network.reach import MOST_CALLERS, dial
 from orchestrator.protocol.looks import DialTarget
@@ -127,11 +126,6 @@ def test_a_full_backlog_that_never_answers_is_silence() -> None:
         assert outcomes(target("tcp", port, timeout_s=0.5)) == ["silent"]
         for sock in waiting:
             sock.close()
-
-
-def test_a_request_without_a_port_is_told() -> None:
-    with pytest.raises(Failure, match=r"DialRequest\.targets\.0 has no key 'port'"):
-        dial({"targets": [{"kind": "tcp", "address": "127.0.0.1"}]})
 
 
 def test_what_passes_at_a_later_try_is_open() -> None:
