@@ -203,7 +203,7 @@ def _as_lines(table: Table) -> list[RenderableType]:
 
     rows = zip(*([column.header, *column.cells] for column in table.columns), strict=True)
     texts = (Text("  ").join(Text.assemble(cell) for cell in cells if str(cell)) for cells in rows)
-    return [text for text in texts if text.plain.strip()]
+    return [Text("\n").join(text for text in texts if text.plain.strip())]  # print() puts blanks between several
 
 
 def _in_width(text: str) -> str:

@@ -14,6 +14,8 @@ from tests.support.terminal import Terminal
 
 from orchestrator import __version__
 from orchestrator.cli.main import VERBS, main
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.tables import cell, plain_table
 from orchestrator.gang.overview import Overview
 
 REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
@@ -101,6 +103,22 @@ def test_no_color_takes_the_colours_away(monkeypatch: pytest.MonkeyPatch) -> Non
         return main(["lab", "faults"])
 
     assert not re.search(rb"\x1b\[[0-9;]*3[0-7]", Terminal().run(verb, monkeypatch).raw)
+
+
+def test_each_row_of_a_table_that_is_too_wide_has_lines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = plain_table("name", "value")
+    for name in ("one", "two"):
+        table.add_row(cell(name), cell("v" * 15))
+
+    def verb() -> int:
+        Screen().show(table)
+        return 0
+
+    assert Terminal(20).run(verb, monkeypatch).lines == (
+        "name  value",
+        f"one  {'v' * 15}",
+        f"two  {'v' * 15}",
+    )
 
 
 @pytest.fixture
