@@ -76,6 +76,8 @@ def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
                 user=request.user or None,
                 key_file=request.key_file or None,
             )
+    if not named:
+        raise _no_host("no host is named")
     return tuple(
         NodeSpec(name=name, gang=request.gang, node_rank=rank, reach=reach)
         for rank, (name, reach) in enumerate(named.items())

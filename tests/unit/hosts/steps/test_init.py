@@ -116,7 +116,7 @@ def test_hosts_are_names_ranges_and_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    "hosts", [("a", "a"), ("=10.0.0.1",), ("n[0:1]=10.0.0.1",), ("n[0:2]=h[1:2]",), ("n[0:1]=h[1:3]",), ("n[0:",)]
+    "hosts", [(), ("a", "a"), ("=10.0.0.1",), ("n[0:1]=10.0.0.1",), ("n[0:2]=h[1:2]",), ("n[0:1]=h[1:3]",), ("n[0:",)]
 )
 def test_a_word_that_is_no_host_is_told(hosts: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as caught:
