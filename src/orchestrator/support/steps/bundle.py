@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import io
 import json
 import os
@@ -20,6 +19,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import file_name
+from orchestrator.gang.steps.locks import user as who_types
 from orchestrator.gang.steps.status.history import GangHistory, around_failure, history, versions, why, why_json
 from orchestrator.gang.steps.status.live import loaded_json, node_loads
 from orchestrator.gang.steps.status.logs import logs
@@ -125,7 +125,7 @@ def _names(nodes: Sequence[NodeSpec], inventory: Inventory) -> dict[str, str]:
         if not _is_address(node.reach.host):
             names.setdefault(node.reach.host, f"{names[node.name]}-host")
     names.setdefault(socket.gethostname(), "controller")
-    users = {user or "" for node in nodes for user in (node.reach.user, node.engine_user)} | {getpass.getuser()}
+    users = {user or "" for node in nodes for user in (node.reach.user, node.engine_user)} | {who_types()}
     names = _numbered("user", sorted(users - {"", "root"})) | names
     return {name: word for name, word in names.items() if name not in ("", "localhost")}
 
