@@ -58,7 +58,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         serve(Pages(inventory, tuple(args.gang), source), address, port, key) as listening,
         contextlib.suppress(KeyboardInterrupt),
     ):
-        screen.say(f"page: http://{address}:{listening}/ (press Ctrl-C to stop)")
+        place = f"[{address}]" if ":" in address else address
+        screen.say(f"page: http://{place}:{listening}/ (press Ctrl-C to stop)")
         threading.Event().wait()
     return Exit.DONE
 

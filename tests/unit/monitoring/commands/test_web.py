@@ -10,9 +10,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.support.faults import fault
@@ -27,9 +29,11 @@ from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.pace import StartDuration
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.live import Moment
+from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import Inventory
+from orchestrator.monitoring.commands import web
 from orchestrator.monitoring.commands.web import serve
 from orchestrator.monitoring.steps import pages as module
 from orchestrator.monitoring.steps.pages import Pages
@@ -245,6 +249,16 @@ def test_beyond_loopback_a_key_is_asked_for(capsys: pytest.CaptureFixture[str]) 
     assert main(["web", "--listen", "0.0.0.0", "-i", "/none.yml"]) == 2
     err = capsys.readouterr().err
     assert "no key was given" in err and "--key-file" in err
+
+
+def test_an_ipv6_address_stands_in_brackets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(web, "Watching", lambda *_: nullcontext())
+    monkeypatch.setattr(web, "serve", lambda *_: nullcontext(8090))
+    monkeypatch.setattr("threading.Event", Mock(side_effect=KeyboardInterrupt))
+    main(["web", "--listen", "[::1]", "-i", str(data_dir("inventory") / "reference.yml")])
+    assert "page: http://[::1]:8090/ " in capsys.readouterr().err
 
 
 def test_a_page_without_benchmarks_says_so(site: Site) -> None:
