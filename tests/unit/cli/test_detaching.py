@@ -100,9 +100,7 @@ sys.exit(main.main(["status"]))
 
 @pytest.mark.parametrize(("said", "unbuffered"), [(">/dev/full", ""), (">/dev/full", "1"), (">&- 2>/dev/full", "")])
 @pytest.mark.parametrize("case", [*UNWRITTEN, "--help", "--version"])
-def test_an_answer_that_can_not_be_written_is_one_line_and_a_code_of_its_own(
-    case: str, said: str, unbuffered: str
-) -> None:
+def test_an_answer_that_is_not_written_is_one_line_and_a_code_of_its_own(case: str, said: str, unbuffered: str) -> None:
     code = RUNS.format(UNWRITTEN[case]) if case in UNWRITTEN else RUNS.replace('["status"]', f'["{case}"]')
     done = subprocess.run(
         ["bash", "-c", f'"$0" -c "$1" {said}', sys.executable, code],

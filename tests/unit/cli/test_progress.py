@@ -33,9 +33,7 @@ class Clock:
         return self.now
 
 
-def test_a_line_is_said_once_in_the_interval(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_is_said_once_an_interval(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
     with words_in_place(Screen(), "tuning", every_s=30.0) as update:
@@ -93,9 +91,7 @@ PICTURES: dict[str, tuple[type[transfers.TransferPicture], Callable[[Any, int], 
 
 
 @pytest.mark.parametrize("wanted", PICTURES)
-def test_bytes_rate_and_time_left(
-    wanted: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_rate_and_rest(wanted: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress.NowAndThen, "due", lambda _: True)
     kind, show = PICTURES[wanted]
     with kind(Screen()) as picture:
@@ -108,9 +104,7 @@ def test_bytes_rate_and_time_left(
     assert rate.endswith("GiB/s") and left == "0:00 left"
 
 
-def test_a_bundle_counts_its_packages(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_bundle_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def build(_: Any, __: Any, tell: Callable[[str, int, int], None], **___: Any) -> StackBundle:
         for place in (1, 2, 3):
             tell(f"package-{place}", place, 4)

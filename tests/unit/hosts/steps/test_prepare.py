@@ -45,9 +45,7 @@ def variables(spec: NodeSpec, folder: Path, **asked: Any) -> dict[str, Any]:
     ],
     ids=["nobody named", "named", "through root", "through another", "through another, and named"],
 )
-def test_who_runs_the_engine_and_whom_up_becomes(
-    spec: NodeSpec, engine_user: str, up_becomes: str, tmp_path: Path
-) -> None:
+def test_who_runs_it_and_whom_up_becomes(spec: NodeSpec, engine_user: str, up_becomes: str, tmp_path: Path) -> None:
     host = variables(spec, tmp_path)["prepare_hosts"]["a"]
     assert (host["engine_user"], host["up_becomes"]) == (engine_user, up_becomes)
 
@@ -171,9 +169,7 @@ def test_input_is_refused_before_any_node_is_touched(request_: PrepareRequest, w
 
 
 @pytest.mark.parametrize(("asked", "names"), [((), ("a", "b")), (("b",), ("b",))], ids=["all", "the spare alone"])
-def test_a_spare_is_prepared_as_its_gang_is(
-    asked: tuple[str, ...], names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spare_is_prepared(asked: tuple[str, ...], names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
     def played(playbook: str, *, variables: dict[str, Any], only: tuple[str, ...], **_: Any) -> PerNode[Any]:

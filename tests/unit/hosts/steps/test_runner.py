@@ -133,9 +133,7 @@ def test_an_interrupt_while_it_runs_ends_it_and_is_raised(playbooks: Path, tmp_p
         run_playbook("play.yml", variables={"command": f"touch {started}"}, deadline_s=60, on_step=interrupt)
 
 
-def test_no_ansible_settings_of_the_user_s_take_part(
-    playbooks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_ansible_settings_of_a_user_count(playbooks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = tmp_path / "ansible.cfg"
     settings.write_text(
         "[defaults]\nlibrary = /nonexistent\ncallbacks_enabled = nonsense.nonsense.nonsense\nforks = x\n"
@@ -146,9 +144,7 @@ def test_no_ansible_settings_of_the_user_s_take_part(
     assert run_playbook("play.yml", variables={"command": "true"}, deadline_s=60).values
 
 
-def test_nothing_is_left_in_the_temporary_folder(
-    playbooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_in_the_temp_folder(playbooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))

@@ -29,12 +29,10 @@ from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.pace import StartDuration
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.live import Moment
-from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.commands import web
-from orchestrator.monitoring.commands.web import serve
 from orchestrator.monitoring.steps import pages as module
 from orchestrator.monitoring.steps.pages import Pages
 from orchestrator.protocol.report import Cause
@@ -57,7 +55,7 @@ class Site:
     def __init__(self, source: Played, key: str = "") -> None:
         self.source = source
         self.pages = Pages(Inventory(path="hosts.yml", gangs=()), (), source)  # type: ignore[arg-type]
-        self._serving = serve(self.pages, "127.0.0.1", 0, key)
+        self._serving = web.serve(self.pages, "127.0.0.1", 0, key)
         self.port = self._serving.__enter__()
         self.url = f"http://127.0.0.1:{self.port}/"
 
@@ -251,13 +249,11 @@ def test_beyond_loopback_a_key_is_asked_for(capsys: pytest.CaptureFixture[str]) 
     assert "no key was given" in err and "--key-file" in err
 
 
-def test_an_ipv6_address_stands_in_brackets(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ipv6_address_has_brackets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(web, "Watching", lambda *_: nullcontext())
     monkeypatch.setattr(web, "serve", lambda *_: nullcontext(8090))
     monkeypatch.setattr("threading.Event", Mock(side_effect=KeyboardInterrupt))
-    main(["web", "--listen", "[::1]", "-i", str(data_dir("inventory") / "reference.yml")])
+    main(["web", "--listen", "[::1]", "-i", str(Path(__file__).parents[4] / "inventory" / "reference.yml")])
     assert "page: http://[::1]:8090/ " in capsys.readouterr().err
 
 

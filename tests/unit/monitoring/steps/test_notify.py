@@ -193,9 +193,7 @@ def test_for_a_receiver_that_takes_none_only_so_many_wait(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_no_answer_holds_or_ends_what_serves_the_others(
-    hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_answer_holds_or_ends_the_others(hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def soon(recipient: Recipient, notice: Notice) -> str:
         return send(recipient, notice, deadline_s=0.2) if recipient is bad else send(recipient, notice)
 
