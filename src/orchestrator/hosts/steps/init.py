@@ -66,7 +66,7 @@ _RANGE = re.compile(r"\[\d+:\d+(:\d+)?\]")
 def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
     """The hosts as nodes of one gang. Raises InputError for a word that is not a host."""
     named: dict[str, Reach] = {}
-    for word in request.hosts:
+    for word in request.hosts or ("",):
         for name, address, port in _meant(word):
             if name in named:
                 raise _no_host(f"{word!r} names {name!r} twice")
@@ -76,8 +76,6 @@ def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
                 user=request.user or None,
                 key_file=request.key_file or None,
             )
-    if not named:
-        raise _no_host("no host is named")
     return tuple(
         NodeSpec(name=name, gang=request.gang, node_rank=rank, reach=reach)
         for rank, (name, reach) in enumerate(named.items())

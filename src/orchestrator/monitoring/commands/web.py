@@ -58,8 +58,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         serve(Pages(inventory, tuple(args.gang), source), address, port, key) as listening,
         contextlib.suppress(KeyboardInterrupt),
     ):
-        place = f"[{address}]" if ":" in address else address
-        screen.say(f"page: http://{place}:{listening}/ (press Ctrl-C to stop)")
+        screen.say(f"page: http://{f'[{address}]' if ':' in address else address}:{listening}/ (press Ctrl-C to stop)")
         threading.Event().wait()
     return Exit.DONE
 
