@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.engines.engine import Lookup
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_wanted import device_name, wanted_files
 from orchestrator.gang.steps.locks import GangLock, fence
@@ -27,6 +28,7 @@ from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.deadlines import TUNE_RUN_S
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.profile import Stack
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.message import parsed
@@ -135,7 +137,7 @@ def _planned(
             fix="tune on nodes with the same GPUs and the same stack: choose other gangs, or run `l40s-deploy prepare`",
         )
     gpu, triton, own = next(iter(gpus.values())), tritons.pop(), moe_directory(gang.leader, stack)
-    rules = engine_of(stack).tuned
+    rules = _rules_of(stack)
     wanted = wanted_files(profile, plan.layout, rules, gpu=gpu, triton=triton, moe_directory=own)
     needed = tuple(one for one in wanted if not one.optional)
     if not (jobs := jobs_of(profile, needed, batches)):
@@ -163,6 +165,13 @@ def _planned(
         key=f"{profile.name}-{short_digest([str(mark) for mark in marks])}",
         progress=progress,
     )
+
+
+def _rules_of(stack: Stack) -> Lookup:
+    if (engine := engine_of(stack)).product != "SGLang":
+        what = f"its kernels are {engine.product}'s; only SGLang's are tuned"
+        raise InputError(what, where=f"stack {stack.name}", fix="choose one of SGLang: --stack NAME")
+    return engine.tuned
 
 
 @dataclass(kw_only=True)

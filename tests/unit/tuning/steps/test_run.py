@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.loading.profiles import load_stack
+from orchestrator.model.errors import InputError
 from orchestrator.tuning.messages import TuneJob
-from orchestrator.tuning.steps.run import JobQueue, forget_results, keep_result, kept_results
+from orchestrator.tuning.steps.run import JobQueue, _rules_of, forget_results, keep_result, kept_results
 
 
 def jobs(number: int) -> tuple[TuneJob, ...]:
@@ -53,3 +55,8 @@ def test_results_are_found_again_and_a_torn_line_is_none(tmp_path: Path, monkeyp
     assert {job: result["us"] for job, result in kept_results("k").items()} == {"a": 1.0, "c": 3.0}
     forget_results("k")
     assert kept_results("k") == {}
+
+
+def test_kernels_of_vllm_are_refused() -> None:
+    with pytest.raises(InputError, match="its kernels are vLLM's"):
+        _rules_of(load_stack("vllm-0.33.0"))
