@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
+from math import isfinite
 from typing import Literal
 
 from orchestrator.model.errors import InputError
@@ -139,10 +140,9 @@ def _values(known: KnownFlag, words: list[str]) -> list[str]:
 
 def _is(kind: str, value: str) -> bool:
     try:
-        {"int": int, "float": float}.get(kind, str)(value)
-    except ValueError:
+        return isfinite({"int": int, "float": float}.get(kind, len)(value))
+    except (ValueError, OverflowError):
         return False
-    return True
 
 
 @lru_cache

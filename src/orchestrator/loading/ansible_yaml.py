@@ -262,7 +262,12 @@ def _vars_paths(folder: Path, name: str) -> list[Path]:
 
 
 def _vars_below(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir(), key=lambda entry: entry.name):
+    try:
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    except OSError as error:
+        fix = "check its permissions"
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(folder), fix=fix) from None
+    for path in entries:
         if path.name.startswith(".") or path.name.endswith("~"):
             continue
         if path.is_dir() and not path.suffix:

@@ -112,15 +112,15 @@ def _only_ansible_reads(path: Path) -> bool:
         return True
     try:
         _, text = read_regular(path)
+        return (
+            (os.access(path, os.X_OK) and text.startswith(b"#!"))
+            or text.startswith(VAULT_HEADER.encode())
+            or _PLUGIN.search(text) is not None
+            or _is_ini(text)
+            or (knows_a_vault_password() and _vaulted_files(path.resolve().parent))
+        )
     except OSError:
         return False  # our own reader says why
-    return (
-        (os.access(path, os.X_OK) and text.startswith(b"#!"))
-        or text.startswith(VAULT_HEADER.encode())
-        or _PLUGIN.search(text) is not None
-        or _is_ini(text)
-        or (knows_a_vault_password() and _vaulted_files(path.resolve().parent))
-    )
 
 
 def _is_ini(text: bytes) -> bool:

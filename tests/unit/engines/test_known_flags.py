@@ -64,6 +64,7 @@ def test_values_are_taken_and_checked() -> None:
         ("--tp 32", "no flag --tp"),
         ("--mem-fraction-static", "needs one value"),
         ("--mem-fraction-static high", "is not a valid float"),
+        ("--mem-fraction-static nan", "is not a valid float"),
         ("--max-running-requests 1.5", "is not a valid int"),
         ("--quantization int8", "does not offer this value"),
         ("--enable-metrics yes", "found 'yes', wanted a flag"),

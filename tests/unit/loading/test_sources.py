@@ -176,6 +176,19 @@ def test_a_vaulted_file_counts_where_ansible_knows_the_password() -> None:
     assert [(node.name, node.gpus) for node in load_inventory("site/hosts.yml").nodes] == [("b", 2), ("a", 2)]
 
 
+def test_variables_that_may_not_be_read_are_told_with_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    written({"site/hosts.yml": "gangs: {children: {g: {hosts: {b: }}}}", "site/group_vars/all/x.yml": ""})
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", "password")
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(InputError, match="cannot be read: Permission denied") as caught:
+        load_inventory("site/hosts.yml")
+    assert caught.value.where.endswith("site/group_vars/all")
+
+
 @pytest.mark.parametrize(
     ("files", "what"),
     [
