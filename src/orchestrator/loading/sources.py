@@ -102,7 +102,8 @@ def evaluated(source: AnsibleInventory, hosts: Collection[str], names: Collectio
         for host, values in _evaluate(source.path, alike, unknown).items():
             if isinstance(values, str):
                 raise _no_value(source, host, unknown, values)
-            known = {name: Variable(values[name], found[host][name].origin) for name in unknown}
+            # `default(omit)` leaves one out
+            known = {name: Variable(values.get(name), found[host][name].origin) for name in unknown}
             found[host] = {**found[host], **known}
     return found
 

@@ -134,6 +134,7 @@ TEMPLATED = """
         base: 10.0.0
         l40s_address: "{{ base }}.{{ number }}"
         l40s_env: {A: "{{ number }}", B: "plain"}
+        ansible_user: "{{ nope | default(omit) }}"
         ansible_host: "{{ inventory_hostname }}.example"
         never_read: "{{ nope }}"
       children:
@@ -145,6 +146,7 @@ def test_templates_of_a_plain_file_are_evaluated_by_ansible() -> None:
     written({"hosts.yml": TEMPLATED})
     first, second = load_inventory("hosts.yml").nodes
     assert (first.name, first.address, first.gpus, first.reach.host) == ("b", "10.0.0.1", 4, "b.example")
+    assert first.reach.user is None
     assert (second.address, second.overrides.env) == ("10.0.0.2", (("A", "2"), ("B", "plain")))
 
 
@@ -152,7 +154,7 @@ def test_a_template_without_a_value_is_named_with_its_place() -> None:
     written({"hosts.yml": TEMPLATED.replace("{{ 2 + 2 }}", "{{ many }}")})
     with pytest.raises(InputError) as caught:
         load_inventory("hosts.yml")
-    assert caught.value.where == "hosts.yml:10: gangs/children/gang0/hosts/b/l40s_gpus"
+    assert caught.value.where == "hosts.yml:11: gangs/children/gang0/hosts/b/l40s_gpus"
     assert "on b: 'many' is undefined" in caught.value.what and "write the value itself" in caught.value.fix
 
 
