@@ -253,6 +253,7 @@ def _run(command: str, path: Path, *words: str) -> subprocess.CompletedProcess[s
         environment = os.environ | {
             "LC_ALL": "C.UTF-8",
             "ANSIBLE_ANY_ERRORS_FATAL": "0",
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
             "ANSIBLE_DEPRECATION_WARNINGS": "0",
             "ANSIBLE_FORCE_COLOR": "0",
             "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",

@@ -143,7 +143,7 @@ TEMPLATED = """
 
 
 def test_templates_of_a_plain_file_are_evaluated_by_ansible() -> None:
-    written({"hosts.yml": TEMPLATED})
+    written({"hosts.yml": TEMPLATED, "ansible.cfg": "[defaults]\ncallback_result_format = yaml\n"})
     first, second = load_inventory("hosts.yml").nodes
     assert (first.name, first.address, first.gpus, first.reach.host) == ("b", "10.0.0.1", 4, "b.example")
     assert first.reach.user is None
