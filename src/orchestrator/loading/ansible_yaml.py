@@ -265,8 +265,7 @@ def _vars_below(folder: Path) -> Iterator[Path]:
     try:
         entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     except OSError as error:
-        fix = "check its permissions"
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(folder), fix=fix) from None
+        raise InputError(f"cannot be read: {error.strerror}", where=str(folder), fix="check its permissions") from None
     for path in entries:
         if path.name.startswith(".") or path.name.endswith("~"):
             continue

@@ -132,8 +132,8 @@ def _is_ini(text: bytes) -> bool:
 
 def _vaulted_files(beside: Path) -> bool:
     """Whether group_vars/ or host_vars/ have a file that is entirely encrypted."""
-    files = (path for folder in ("group_vars", "host_vars") for path in (beside / folder).rglob("*") if path.is_file())
-    return any(path.read_bytes().startswith(VAULT_HEADER.encode()) for path in files)
+    found = (path for folder in ("group_vars", "host_vars") for path in (beside / folder).rglob("*") if path.is_file())
+    return any(path.read_bytes().startswith(VAULT_HEADER.encode()) for path in found)
 
 
 def _listed(path: Path, document: Mapping[str, Any]) -> ListedInventory:
@@ -184,8 +184,9 @@ def _refuse_lookups(found: Mapping[str, Values], config: str) -> None:
 def _no_value(source: AnsibleInventory, host: str, names: Collection[str], failure: str) -> InputError:
     """At the one of the names that has none."""
     alone = ((name, _evaluate(source.path, [host], [name])[host]) for name in names if len(names) > 1)
-    failed = ((name, found) for name, found in alone if isinstance(found, str))
-    name, failure = next(failed, (next(iter(names)), failure))
+    name, failure = next(
+        ((name, found) for name, found in alone if isinstance(found, str)), (next(iter(names)), failure)
+    )
     fix = _vault_fix(failure) or "define what the template uses, or write the value itself"
     where = str(source.variables_of(host)[name].origin)
     return InputError(f"Ansible finds no value for it on {host}: {failure}", where=where, fix=fix)
@@ -197,9 +198,9 @@ TIMEOUT_S = 120.0
 _RESULT = re.compile(r"^(?P<host>\S+) \| (?P<end>SUCCESS|CHANGED|FAILED!|UNREACHABLE!) => (?=\{)", re.MULTILINE)
 _ERROR = re.compile(r"^(?:\[ERROR\]:|ERROR!)\s*(?P<words>.*(?:\n(?!\s*$|\[).*)*)", re.MULTILINE)
 _PARSING = re.compile(r"Failed to parse \S+ with '?(?P<plugin>[\w.]+)'? plugin: (?P<why>.+)")
-_NO_SECRET = re.compile(
-    r"vault secrets? (?:was |were )?(?:not )?found|Decryption failed|no vault secrets", re.IGNORECASE
-)
+_NO_SECRET = re.compile(r"(?i)vault secrets? (?:was |were )?(?:not )?found|Decryption failed|no vault secrets")
+_OFF = ("ANY_ERRORS_FATAL", "ASK_PASS", "ASK_VAULT_PASS", "BECOME_ASK_PASS", "DEBUG", "DEPRECATION_WARNINGS",
+        "FORCE_COLOR", "LOAD_CALLBACK_PLUGINS", "NO_LOG", "VERBOSITY")  # fmt: skip
 _VAULT_FIX = "let Ansible know the vault's password: export ANSIBLE_VAULT_PASSWORD_FILE=FILE"
 
 
@@ -251,17 +252,13 @@ def _run(command: str, path: Path, *words: str) -> subprocess.CompletedProcess[s
     """The command beside our interpreter, without prompts and colours."""
     with tempfile.TemporaryDirectory(prefix="l40s-inventory-") as folder:
         environment = os.environ | {
+            **{f"ANSIBLE_{name}": "0" for name in _OFF},
             "LC_ALL": "C.UTF-8",
-            "ANSIBLE_ANY_ERRORS_FATAL": "0",
             "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
-            "ANSIBLE_DEPRECATION_WARNINGS": "0",
-            "ANSIBLE_FORCE_COLOR": "0",
             "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
             "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
-            "ANSIBLE_LOAD_CALLBACK_PLUGINS": "0",
             "ANSIBLE_LOCAL_TEMP": folder,
             "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_VERBOSITY": "0",
         }
         try:
             return subprocess.run(
@@ -292,8 +289,7 @@ def _unreadable(path: Path, said: str, command: str) -> InputError:
 
 
 def _one_line(words: object) -> str:
-    text = " ".join(str(words).split())
-    return text.rpartition("Error while resolving value for 'msg': ")[2][:400]
+    return " ".join(str(words).split()).rpartition("Error while resolving value for 'msg': ")[2][:400]
 
 
 def _value(found: dict[str, Any]) -> Any:

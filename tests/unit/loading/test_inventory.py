@@ -110,7 +110,8 @@ def test_ansibles_variables_say_how_to_reach_it(folder: Path) -> None:
         "ansible_host: 10.9.0.1, ansible_port: '2222', ansible_user: deploy, ansible_become: 'yes', "
         "ansible_become_user: l40s, ansible_python_interpreter: /usr/bin/python3.11, "
         "ansible_ssh_private_key_file: /k, ansible_private_key_file: /older, "
-        "ansible_ssh_common_args: '-o UserKnownHostsFile=/kh -J hop', ansible_host_key_checking: false"
+        'ansible_ssh_common_args: "-o UserKnownHostsFile=/kh -J hop\\n", ansible_host_key_checking: false, '
+        "ansible_ssh_extra_args: ''"
     )
     assert node.reach == Reach(
         host="10.9.0.1",
@@ -131,12 +132,6 @@ def test_ansibles_variables_say_how_to_reach_it(folder: Path) -> None:
 )
 def test_the_connections_that_we_have(word: str, kind: str, folder: Path) -> None:
     assert one_node(f"ansible_connection: {word}").reach.connection == kind
-
-
-def test_arguments_of_ssh_may_be_none_or_a_folded_text(folder: Path) -> None:
-    assert one_node("ansible_ssh_common_args: '', ansible_ssh_extra_args: \"-J hop\\n\"").reach.ssh_options == (
-        ("proxyjump", "hop"),
-    )
 
 
 def test_a_discovered_python_is_python3(folder: Path) -> None:

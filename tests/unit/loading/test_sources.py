@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -143,7 +144,7 @@ TEMPLATED = """
 
 
 def test_templates_of_a_plain_file_are_evaluated_by_ansible() -> None:
-    written({"hosts.yml": TEMPLATED, "ansible.cfg": "[defaults]\ncallback_result_format = yaml\n"})
+    written({"hosts.yml": TEMPLATED, "ansible.cfg": "[defaults]\ncallback_result_format = yaml\nno_log = 1\n"})
     first, second = load_inventory("hosts.yml").nodes
     assert (first.name, first.address, first.gpus, first.reach.host) == ("b", "10.0.0.1", 4, "b.example")
     assert first.reach.user is None
@@ -179,9 +180,7 @@ def test_a_vaulted_file_counts_where_ansible_knows_the_password() -> None:
 
 
 def test_variables_that_may_not_be_read_are_told_with_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
+    refused = Mock(side_effect=PermissionError(13, "Permission denied"))
     written({"site/hosts.yml": "gangs: {children: {g: {hosts: {b: }}}}", "site/group_vars/all/x.yml": ""})
     monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", "password")
     monkeypatch.setattr(Path, "read_bytes", refused)
