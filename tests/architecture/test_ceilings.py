@@ -18,7 +18,7 @@ CEILINGS = {
     "lines of the product": 66_800,
     "statements of the product": 40_950,
     "lines of the lab": 13_460,
-    "lines of tests": 65_870,
+    "lines of tests": 65_980,
     "lines that `up` imports": 18_890,
     "lines that `status` imports": 6_520,
     "class names with several homes": 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -109,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _answered(words: list[str], screen: Screen) -> int:
+    if os.path.expanduser("~") == "~":  # noqa: PTH111 - Path raises
+        raise InputError("is not set, and this user has no entry in passwd", where="$HOME", fix="export HOME=/tmp")
     config = load_config()
     words, screen.quiet = without_quiet(words, config.quiet)
     words = arranged(words, {**VERBS, **APART})

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node import dispatch
+from orchestrator.protocol.message import parsed
 
 END_S = 0.2
 """For a child that was killed; one that takes longer is left behind."""
@@ -64,7 +65,7 @@ class LineChild:
                 self._child.stdin.flush()
 
     def read(self) -> list[dict[str, Any]] | None:
-        """What it has told since the last time; None where it does not run any more."""
+        """What it has told since the last time, less what a library printed; None where it does not run any more."""
         try:
             data = os.read(self.fileno(), 1 << 20) if self.runs else b""
         except BlockingIOError:
@@ -73,9 +74,10 @@ class LineChild:
             self.close()
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if lines:
+        told = [value for line in lines if isinstance(value := parsed(line), dict)]
+        if told:
             self.asked_at = None
-        return [json.loads(line) for line in lines]
+        return told
 
     def close(self) -> None:
         """Kill it, and let go of it."""

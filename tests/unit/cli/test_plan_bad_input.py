@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,10 @@ def test_a_plan_file_whose_facts_changed(bench: Bench, tmp_path: Path, capsys: p
     bench.facts = {"gid_index": 5}
     assert bench.run("--plan", file) == 7
     assert "node0: gid index was 3, is now 5" in capsys.readouterr().err
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    assert main(["version"]) == 2
+    assert capsys.readouterr().err.startswith("error: $HOME: is not set")

@@ -63,6 +63,10 @@ def test_a_late_answer_is_not_taken_for_the_next_one(child: Child) -> None:
     until(lambda: asked(kept, 0.5) == {"n": 1}, 20)
 
 
+def test_what_a_library_prints_between_is_no_answer(child: Child) -> None:
+    assert asked(child(f"print('a preloaded library\\n[1]', flush=True)\n{COUNTS}")) == {"n": 0}
+
+
 def test_one_that_has_ended_is_started_again(child: Child) -> None:
     kept = child(DIES)
     assert asked(kept) == {"n": 1}
