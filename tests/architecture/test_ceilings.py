@@ -20,7 +20,7 @@ CEILINGS = {
     "lines of the lab": 13_460,
     "lines of tests": 65_980,
     "lines that `up` imports": 18_890,
-    "lines that `status` imports": 6_520,
+    "lines that `status` imports": 6_540,
     "class names with several homes": 0,
     "commands": 46,
     "options": 310,

@@ -6,6 +6,7 @@ import argparse
 import re
 
 from orchestrator.cli.screen import Screen
+from orchestrator.model.deadlines import UNITS, seconds_of
 from orchestrator.model.inventory import Inventory
 
 
@@ -71,16 +72,13 @@ def open_cluster(args: argparse.Namespace, screen: Screen) -> Inventory:
 
 
 TIMEOUT_S = 3600.0
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
     """5s, 10m, 2h, or bare seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    if (found := seconds_of(text)) is None:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted a duration such as 90, 5s, 10m or 2h")
-    return float(found[1]) * _UNITS[found[2]]
+    return found
 
 
 def add_duration(parser: argparse.ArgumentParser, option: str, what: str, default_s: float | None = None) -> None:
@@ -109,8 +107,8 @@ def add_timeout(
 
 def _duration(found: float) -> str:
     """As it is typed."""
-    unit = next(unit for unit in ("h", "m", "s") if found % _UNITS[unit] == 0)
-    return f"{found / _UNITS[unit]:.0f}{unit}"
+    unit = next(unit for unit in ("h", "m", "s") if found % UNITS[unit] == 0)
+    return f"{found / UNITS[unit]:.0f}{unit}"
 
 
 def add_hung_after(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args
 
 from orchestrator.loading.ansible_yaml import Origin, Variable, wrong
 from orchestrator.loading.yaml_fields import shown
+from orchestrator.model.deadlines import seconds_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides, Reach, Transport
 
@@ -73,16 +74,14 @@ class Variables:
         return None if (found := self._bounded(name, low, high, int, "an integer")) is None else int(found)
 
     def seconds(self, name: str, low: int, high: int) -> float | None:
-        """A duration in seconds within bounds."""
+        """A duration within bounds, in seconds: a number, or a text such as 90, 5s, 10m or 2h."""
         return None if (found := self._bounded(name, low, high, float, "seconds")) is None else float(found)
 
     def _bounded(self, name: str, low: int, high: int, kind: type[int] | type[float], what: str) -> float | None:
-        value: float | str | None = self._plain(name)
-        if isinstance(value, str) and re.fullmatch(
-            r"[0-9]{1,9}" if kind is int else r"[0-9]{1,9}(\.[0-9]{1,9})?", value
-        ):
-            value = kind(value)
-        if value is None or (isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high):
+        found: float | str | None = self._plain(name)
+        read = seconds_of if kind is float else _integer
+        value = read(found) if isinstance(found, str) else found
+        if found is None or (isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high):
             return value
         raise self.wrong(name, f"{what} from {low} to {high}", f"write `{name}: {max(low, 1)}`")
 
@@ -149,6 +148,10 @@ class Variables:
 
     def _plain(self, name: str) -> Any:
         return self._values[name].value if name in self._values else None
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def _is_scalar(value: object) -> bool:

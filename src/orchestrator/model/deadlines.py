@@ -5,6 +5,8 @@ What a phase of an engine's start may take is the model's (`gang/pace.py`); what
 
 from __future__ import annotations
 
+import re
+
 ANSWER_S = 15.0
 """A verb that reads or writes a few files."""
 BOOT_S = 5.0
@@ -96,3 +98,12 @@ SCRAPE_S = 4.0
 SCRAPE_CONNECT_S = 3.0
 SCRAPE_NVML_S = 2.0
 SCRAPE_ROUTER_S = 1.0
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|)")
+
+
+def seconds_of(text: str) -> float | None:
+    """5s, 10m, 2h, or bare seconds; None for another text."""
+    found = _DURATION.fullmatch(text.strip())
+    return float(found[1]) * UNITS[found[2]] if found else None

@@ -68,7 +68,7 @@ def test_every_variable_of_ours_reaches_the_node(folder: Path) -> None:
         "l40s_address: 10.0.0.1, l40s_gpus: 4, l40s_fs_root: /lab/n0/, l40s_model_root: /models, "
         "l40s_stack: sglang-0.5.23, l40s_venv: /opt/v, l40s_state_dir: /s, l40s_engine_user: l40s, "
         "l40s_transport: rdma, l40s_http_host: '::', l40s_http_port: 8001, l40s_dist_init_port: 5001, "
-        "l40s_nccl_port: 5002, l40s_agent_port: '7701', l40s_lease: 12.5, l40s_accept: [A, B@n0], "
+        "l40s_nccl_port: 5002, l40s_agent_port: '7701', l40s_lease: 1.5m, l40s_accept: [A, B@n0], "
         "l40s_socket_ifname: bond0, l40s_ib_hca: '=mlx5_0:1,mlx5_2:1', l40s_gid_index: 3, "
         "l40s_env: {NCCL_DEBUG: INFO, N: 1}, l40s_env_public: [N, MODE], l40s_args: [--a, 'b c']"
     )
@@ -88,7 +88,7 @@ def test_every_variable_of_ours_reaches_the_node(folder: Path) -> None:
         transport="rdma",
         http_host="::",
         ports=GangPorts(http=8001, dist_init=5001, nccl=5002, agent=7701),
-        lease_s=12.5,
+        lease_s=90.0,
         accept=("A", "B@n0"),
         overrides=Overrides(
             socket_ifname="bond0",
@@ -153,6 +153,7 @@ WRONG = [
     ("l40s_transport: infiniband", f"{NODE}/l40s_transport", "wanted auto, rdma or tcp", "auto"),
     ("l40s_model_root: models", f"{NODE}/l40s_model_root", "wanted an absolute path", ""),
     ("l40s_lease: .nan", f"{NODE}/l40s_lease", "wanted seconds", ""),
+    ("l40s_lease: 30d", f"{NODE}/l40s_lease", "found '30d'; wanted seconds", ""),
     ("l40s_address: 10.0.0", f"{NODE}/l40s_address", "wanted an IP address", ""),
     ("l40s_address: 'a b'", f"{NODE}/l40s_address", "wanted an IP address", ""),
     ("l40s_env: [A=1]", f"{NODE}/l40s_env", "wanted a mapping", ""),
