@@ -19,7 +19,7 @@ from orchestrator.doctor.rules.rails import SMALLEST_FULL, USUAL_MTU, kept_apart
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, Slot
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
-from orchestrator.topology.network import carrier
+from orchestrator.topology.network import carrier, own_interface
 from orchestrator.topology.pci import sort_key
 from orchestrator.topology.rdma import card_of
 
@@ -58,11 +58,12 @@ class NodeFiles:
 
 @dataclass(frozen=True, slots=True)
 class _PlacedPort:
-    """A port of one node, and the interface that has its addresses."""
+    """A port of one node, its interface or that one's bond, and what has the addresses: that, or a VLAN on it."""
 
     node: Node
     port: RdmaPort
     interface: Interface
+    holder: Interface
 
 
 def lacking(cluster: Cluster) -> tuple[NodeFiles, ...]:
@@ -91,11 +92,11 @@ def _rails(node: Node) -> dict[Slot, _PlacedPort]:
     moved = dict(zip(away, empty, strict=False))
     found = {}
     for place, port in node.rail_places.items():
-        interface = node.interfaces.get(carrier(port, node.topology))
-        if interface is not None and port.link_layer == "Ethernet":
+        own, holder = (node.interfaces.get(find(port, node.topology)) for find in (own_interface, carrier))
+        if own is not None and holder is not None and port.link_layer == "Ethernet":
             switch = moved.get(card_of(port), place.switch)
             card = 1 if card_of(port) in moved else place.card
-            found[Slot(switch, card, place.port)] = _PlacedPort(node, port, interface)
+            found[Slot(switch, card, place.port)] = _PlacedPort(node, port, own, holder)
     return found
 
 
@@ -104,7 +105,7 @@ def _networks(cluster: Cluster, rails: Mapping[str, Mapping[Slot, _PlacedPort]])
     met: dict[Slot, Counter[IPv4Network]] = {}
     for places in rails.values():
         for place, rail in places.items():
-            met.setdefault(place, Counter()).update(IPv4Interface(text).network for text in rail.interface.ipv4)
+            met.setdefault(place, Counter()).update(IPv4Interface(text).network for text in rail.holder.ipv4)
     used = {IPv4Interface(text).network for node in cluster.nodes for one in node.topology.interfaces
             for text in one.ipv4}  # fmt: skip
     free = (network for network in _NEW if not any(network.overlaps(other) for other in used))
@@ -124,26 +125,37 @@ def _of_node(
     for place, rail in rails[node.name].items():
         one, mtu = rail.interface, _mtu(place, rails)
         addresses = list(one.ipv4)
-        if not addresses and not (addresses := _address(networks[place], _host(node, number), taken)):
+        if not rail.holder.ipv4 and _on_a_vlan(place, rails):
+            unknown.append(f"{one.name} has no address; on other nodes a VLAN has that of this rail")
+            continue
+        if not rail.holder.ipv4 and not (addresses := _address(networks[place], _host(node, number), taken)):
             unknown.append(f"{one.name} has no address, and {networks[place]}, its rail's network, has no free one")
             continue
-        if not one.ipv4 or one.mtu < mtu:
+        if not rail.holder.ipv4 or one.mtu < mtu:
             wanted[one.name] = _entry(one, addresses, max(mtu, one.mtu))
             there[one.name] = _entry(one, list(one.ipv4), one.mtu)
     files = {RAIL_FILE: (_netplan(there), _netplan(wanted))} if wanted else {}
     if bond := _bond(node, {rail.interface.name for rail in rails[node.name].values()}):
         files[BOND_FILE] = bond
-    ports = [rail.port for rail in rails[node.name].values()]
-    if settings := dict(_settings(node, ports, unknown)):
-        now = {name: max(node.ipv4_setting(port.netdev, name) for port in ports) for name in settings}
-        files[SYSCTL_FILE] = _sysctl(now), _sysctl(settings)
+    names = [rail.holder.name for rail in rails[node.name].values()]
+    if settings := dict(_settings(node, names, unknown)):
+        files[SYSCTL_FILE] = _sysctl(_now(node, names, settings)), _sysctl(settings)
     if unit := _lossless(rails, node):
         files[PFC_FILE] = "", unit
     return NodeFiles(node.name, files, tuple(unknown))
 
 
+def _now(node: Node, netdevs: Sequence[str], settings: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(node.ipv4_setting(one, name) for one in netdevs) for name in settings}
+
+
 def _sysctl(settings: Mapping[str, int]) -> str:
     return "".join(f"net.ipv4.conf.all.{name} = {value}\n" for name, value in settings.items())
+
+
+def _on_a_vlan(place: Slot, rails: Mapping[str, Mapping[Slot, _PlacedPort]]) -> bool:
+    found = (places[place] for places in rails.values() if place in places)
+    return any(rail.holder is not rail.interface for rail in found)
 
 
 def _mtu(place: Slot, rails: Mapping[str, Mapping[Slot, _PlacedPort]]) -> int:
@@ -207,14 +219,13 @@ def _idle_beside(node: Node, side: Interface, rails: set[str]) -> list[str]:
     ]
 
 
-def _settings(node: Node, ports: Sequence[RdmaPort], unknown: list[str]) -> Iterator[tuple[str, int]]:
+def _settings(node: Node, netdevs: Sequence[str], unknown: list[str]) -> Iterator[tuple[str, int]]:
     """Of net.ipv4.conf.all, of which the kernel takes the larger one of it and the interface's own."""
-    netdevs = [port.netdev for port in ports]
     shared = Counter(str(IPv4Interface(text).network) for name in set(netdevs) if name in node.interfaces
                      for text in node.interfaces[name].ipv4)  # fmt: skip
     if any(node.snapshot.unread(f"/proc/sys/net/ipv4/conf/{name}/rp_filter") for name in ("all", *netdevs)):
         unknown.append("rp_filter of its rails was not read")
-    elif any(count > 1 for count in shared.values()) and not all(kept_apart(node, port) for port in ports):
+    elif any(count > 1 for count in shared.values()) and not all(kept_apart(node, name) for name in netdevs):
         yield from (("arp_ignore", 1), ("arp_announce", 2), ("rp_filter", 2))
     elif any(node.ipv4_setting(name, "rp_filter") == 1 for name in netdevs):
         yield "rp_filter", 2

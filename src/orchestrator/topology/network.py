@@ -165,15 +165,22 @@ def _rail(port: RdmaPort, topology: Topology, near: bool) -> Rail:
     return Rail(port, gid, address, near)
 
 
-def carrier(port: RdmaPort, topology: Topology) -> str:
-    """The interface that has a port's addresses: the bond that its own is part of, else its own; '' where unknown."""
+def own_interface(port: RdmaPort, topology: Topology) -> str:
+    """The bond that a port's interface is part of, else that interface; '' where unknown."""
     interface = topology.interface(port.netdev) if port.netdev else None
     return interface.bond if interface and interface.bond else port.netdev
 
 
+def carrier(port: RdmaPort, topology: Topology) -> str:
+    """The interface that has a port's addresses: its own, else a VLAN on it, which its GIDs name; '' where unknown."""
+    own = own_interface(port, topology)
+    names = (own, *(gid.netdev for gid in port.gids if gid.ipv4))
+    return next((name for name in names if (one := topology.interface(name)) and one.ipv4), own)
+
+
 def is_bonded(port: RdmaPort, topology: Topology) -> bool:
     """Whether a port's interface is a bond or part of one."""
-    interface = topology.interface(carrier(port, topology)) if port.netdev else None
+    interface = topology.interface(own_interface(port, topology)) if port.netdev else None
     if interface is None:
         return _BOND in port.device  # mlx5 names the device that it makes of a bonded pair mlx5_bond_N
     return bool(interface.slaves) or interface.name != port.netdev

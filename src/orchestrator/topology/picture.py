@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.topology.draw import Branch, Card, Domain, domains_of
-from orchestrator.topology.network import PortFault, port_fault
+from orchestrator.topology.network import PortFault, carrier, port_fault
 from orchestrator.topology.pci import card, part_name
 from orchestrator.topology.switches import SwitchPlaces
 
@@ -240,7 +240,7 @@ _DOTS = {PortFault.NO_LINK: "down", PortFault.UNREAD: "old"}
 def dot(port: RdmaPort, topology: Topology, tcp: str = "") -> tuple[str, str]:
     """A port's state as a dot's colour (Port.state), and its address or fault. tcp: the interface of the TCP side, of
     whose port no more than a link is asked"""
-    interface, fault = topology.interface(port.netdev), port_fault(port, topology)
+    interface, fault = topology.interface(carrier(port, topology)), port_fault(port, topology)
     address = interface.ipv4[0].partition("/")[0] if interface and interface.ipv4 else ""
     if tcp and port.netdev == tcp and fault not in _DOTS:
         return "other", address

@@ -14,7 +14,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.topology.machines import LINK_ERRORS, LOST
-from orchestrator.topology.network import PortFault, carrier, is_bonded, port_fault
+from orchestrator.topology.network import PortFault, carrier, is_bonded, own_interface, port_fault
 from orchestrator.topology.pci import number
 from orchestrator.topology.rdma import card_of, port_folder
 from orchestrator.topology.speed import Traffic, price, tcp_severity
@@ -254,7 +254,7 @@ def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
 ).of_node
 def bond_short(node: Node) -> Iterator[Finding]:
     """One finding a bond."""
-    rails = {carrier(port, node.topology) for port in node.rail_ports}
+    rails = {own_interface(port, node.topology) for port in node.rail_ports}
     for bond in node.topology.interfaces:
         idle, total = dict(_idle_slaves(node, bond)), len(bond.slaves)
         alive, names = total - len(idle), ", ".join(idle)

@@ -11,6 +11,7 @@ from orchestrator.doctor.rules.support.registry import Rule, note, slow
 from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected
 from orchestrator.model.topology import RAILS, RdmaPort
+from orchestrator.topology.network import carrier
 from orchestrator.topology.speed import Traffic, price
 
 
@@ -99,9 +100,8 @@ def rail_crossed(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _network(node: Node, port: RdmaPort) -> str | None:
-    names = (port.netdev, *(gid.netdev for gid in port.gids if gid.ipv4))  # a VLAN has the address, and names its GID
-    texts = (text for name in names if (one := node.interfaces.get(name)) for text in one.ipv4)
-    return next((str(ip_interface(text).network) for text in texts), None)
+    interface = node.interfaces.get(carrier(port, node.topology))
+    return str(ip_interface(interface.ipv4[0]).network) if interface and interface.ipv4 else None
 
 
 @Rule(
@@ -202,27 +202,29 @@ def rdma_names_differ(cluster: Cluster) -> Iterator[Finding]:
 ).of_node
 def rails_share_subnet(node: Node) -> Iterator[Finding]:
     """One note for each shared subnet whose settings do not keep the ports apart."""
-    known = ((port, one) for port in node.rail_ports if (one := node.interfaces.get(port.netdev)))
-    subnets = collected((str(ip_interface(text).network), port) for port, one in known for text in one.ipv4)
-    for subnet, ports in subnets.items():
-        if len({port.netdev for port in ports}) > 1 and not all(kept_apart(node, port) for port in ports):
+    for subnet, found in _subnets(node).items():
+        ports, names = [port for port, _ in found], [name for _, name in found]
+        if len({*names}) > 1 and not all(kept_apart(node, name) for name in names):
             yield note(
                 f"{', '.join(port.device for port in ports)} share the subnet {subnet}",
-                *(
-                    f"{port.netdev}: " + ", ".join(f"{name} = {node.ipv4_setting(port.netdev, name)}" for name in _ARP)
-                    for port in ports
-                ),
+                *(f"{one}: " + ", ".join(f"{name} = {node.ipv4_setting(one, name)}" for name in _ARP) for one in names),
                 effect="traffic for several ports can arrive on one of them (not measured)",
                 fix="use one subnet per rail, with routes between them; or set arp_ignore=1, arp_announce=2 and"
                 " rp_filter=2: `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
                 " net.ipv4.conf.all.rp_filter=2`",
-                devices=tuple(word for port in ports for word in (port.device, port.netdev)),
+                devices=tuple(word for port, name in found for word in (port.device, name)),
             )
+
+
+def _subnets(node: Node) -> dict[str, list[tuple[RdmaPort, str]]]:
+    """By subnet the rail ports, each with the interface that has its addresses."""
+    known = ((port, one) for port in node.rail_ports if (one := node.interfaces.get(carrier(port, node.topology))))
+    return collected((str(ip_interface(text).network), (port, one.name)) for port, one in known for text in one.ipv4)
 
 
 _ARP = ("arp_ignore", "arp_announce", "rp_filter")
 
 
-def kept_apart(node: Node, port: RdmaPort) -> bool:
-    ignore, announce, rp_filter = (node.ipv4_setting(port.netdev, name) for name in _ARP)
+def kept_apart(node: Node, netdev: str) -> bool:
+    ignore, announce, rp_filter = (node.ipv4_setting(netdev, name) for name in _ARP)
     return ignore >= 1 and announce >= 2 and rp_filter != 1

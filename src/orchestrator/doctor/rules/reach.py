@@ -15,6 +15,7 @@ from orchestrator.model.topology import NETWORKS, RAILS, Area
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.protocol.looks import Outcome, Trial
 from orchestrator.topology.distance import gpu_groups
+from orchestrator.topology.network import carrier
 from orchestrator.topology.speed import Traffic, price
 
 Way = tuple[str, str]
@@ -282,7 +283,7 @@ def _dropped(trial: Trial, node: Node) -> bool:
     """Whether a path within one node may look closed only because one of its ports drops packets of its own machine."""
     if trial.source != trial.target or trial.outcome not in _CLOSED:
         return False
-    netdevs = [port.netdev for port in node.usable if port.device in (trial.side, trial.far)]
+    netdevs = [carrier(port, node.topology) for port in node.usable if port.device in (trial.side, trial.far)]
     return not all(node.hears_itself(netdev) for netdev in netdevs)
 
 

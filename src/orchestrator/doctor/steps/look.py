@@ -38,6 +38,7 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
+from orchestrator.topology.network import carrier
 from orchestrator.topology.rdma import card_of
 
 
@@ -196,7 +197,7 @@ def _ports(spec: NodeSpec) -> set[int]:
 def _rail_addresses(node: Node) -> Iterator[tuple[str, tuple[str, str]]]:
     """RDMA device, with the IPv4 address and the name of its net device, for every usable port."""
     for port in node.usable:
-        interface = node.interfaces.get(port.netdev)
+        interface = node.interfaces.get(carrier(port, node.topology))
         if interface is not None and interface.ipv4:
             yield port.device, (interface.ipv4[0].partition("/")[0], interface.name)
 

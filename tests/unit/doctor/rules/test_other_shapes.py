@@ -23,6 +23,7 @@ from tests.support.random_machines import Shape, healthy_machine, healthy_shapes
 from tests.support.variants import bonded_rails, nested_node, on_root_ports
 from tests.unit.doctor.rules.test_inputs import bad, snapshot_of, through_xml, without_addresses
 
+from orchestrator.doctor.netplan import lacking
 from orchestrator.doctor.rules.support.registry import COSTLY, run_rules
 from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.finding import Finding, Severity
@@ -244,6 +245,38 @@ def test_a_rail_that_is_a_bond_on_one_port_is_named_as_a_rail() -> None:
     rail, main = sorted(of_rule("BOND-SHORT", node), key=lambda one: one.devices, reverse=True)
     assert rail.devices == ("ens3f0np0", "ens3f0np0b") and "it is a rail" in rail.effect
     assert main.devices == ("bond0", "ens9f1np1") and "requests arrive over it" in main.effect
+
+
+def on_vlans() -> dict[str, HealthyNode]:
+    """Nodes whose rails have their addresses on VLANs, and TCP on that of a slow port of the board."""
+    nodes = healthy_nodes()
+    for node in nodes.values():
+        machine, names = node.machine, ("ens2f0np0", "ens2f1np1", "ens3f0np0", "ens3f1np1")
+        for rail, name in enumerate(names):
+            machine.interface(f"{name}.7")
+            machine.addresses[f"{name}.7"] = machine.addresses.pop(name)
+            ndevs = {"2": f"{name}.7", "3": f"{name}.7"}
+            machine.write(f"{node.port(f'mlx5_{rail}')}/gid_attrs/ndevs", ndevs)
+        machine.interface("eno1.10", speed=1000)
+        machine.addresses["eno1.10"] = machine.addresses.pop("bond0")
+        node.lose_gids("mlx5_bond_0")
+    return nodes
+
+
+def test_rails_with_addresses_on_vlans_are_as_good_as_others() -> None:
+    nodes = on_vlans()
+    assert run_rules(whole := cluster_of(nodes)) == ()
+    assert lacking(whole) == () and {tcp.interface for tcp in whole.tcp.values()} == {"eno1.10"}
+    node = nodes["node1"]
+    node.machine.addresses["ens2f1np1.7"] = []
+    node.machine.address("ens2f1np1.7", "10.1.0.112/24")
+    node.machine.write(f"{node.port('mlx5_1')}/gids", dict.fromkeys("23", f"{'0000:' * 5}ffff:0a01:0070"))
+    (one,) = of_rule("RAILS-SHARE-SUBNET", node)
+    assert one.devices == ("mlx5_0", "ens2f0np0.7", "mlx5_1", "ens2f1np1.7")
+    node.lose_gids("mlx5_0")
+    del node.machine.addresses["ens2f0np0.7"]
+    (files,) = [one for one in lacking(cluster_of(nodes)) if one.node == "node1"]
+    assert files.wanted == {} and "a VLAN has that of this rail" in files.open[0]
 
 
 VIRTUAL = {f"mlx5_{number}" for number in range(30, 34)}
