@@ -59,7 +59,7 @@ def test_its_threads_end_with_it(local: Callable[..., LocalGang]) -> None:
     local_gang = local()
     before = set(threading.enumerate())
     with Watching(local_gang.inventory) as source:
-        assert source.look().seen.views[0].state is GangState.ABSENT
+        until(lambda: source.look().seen.views[0].state is GangState.ABSENT, 20, "a gang that is absent")
     until(lambda: not [one for one in threading.enumerate() if one not in before and one.daemon], 15, "no thread left")
 
 
