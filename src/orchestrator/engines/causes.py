@@ -9,7 +9,7 @@ write into a log could else make its reader stand still.
 from __future__ import annotations
 
 from orchestrator.protocol.staging import CausePattern
-from orchestrator.protocol.xids import XIDS
+from orchestrator.protocol.xids import XIDS, Xid
 
 _COMPLETION = r"Got completion (?:from peer (?P<peer>\S{1,128}) )?with (?:error|status)[ =]{1,4}(?:\w{1,40}\()?"
 """NCCL src/transport/net_ib: a number up to 2.27, from 2.28 on its name with the number in brackets (ibv_wc_status)."""
@@ -27,6 +27,11 @@ _GPU_FAULT = (
     r"|device-side assert triggered)"
 )
 _XID = r"NVRM: Xid \(PCI:(?P<own>[0-9A-Fa-f:.]{7,16})[^)]{0,16}\): "
+_MORE_XIDS: dict[int | str, Xid] = {
+    94: Xid("GPU-ECC", "has an uncorrectable ECC error in its memory, which ended the process", XIDS[48].fix, ""),
+    r"154\b.{0,128} to 0x[1-9]": Xid("XID-154", "needs a reset, or its node a reboot", XIDS[48].fix, ""),
+}
+"""Of which an agent makes no finding: by number, and more of the line."""
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
 COMMON = (
@@ -43,20 +48,28 @@ COMMON = (
         r"|^ModuleNotFoundError: No module named '(?:triton|transformers|vllm|xgrammar|deep_gemm)\b"
         r"|ImportError: \S{1,256}\.so: undefined symbol(?!: cu[A-Z])|Could not load any common_ops library"
         r"|Error: lib(?:cudart|cu(?:blas|dnn|fft|solver|sparse|pti)|nv(?!i)|nccl|torch|c10)\S{0,64}: cannot open shared"
+        r"|version .?GLIBC(?:XX)?_[\d.]{1,16}.? not found"
         r"|is installed with version \S{1,64},? which is less than the minimum required version",
         text="the engine, or one of its packages, is not installed in the stack's environment on this node, is too old,"
-        " or is built for another torch",
-        fix="reinstall the stack: run `l40s-deploy prepare`",
+        " or is built for another torch or a newer glibc",
+        fix="reinstall the stack: run `l40s-deploy prepare`; for an old glibc choose another stack",
     ),
     CausePattern(
         id="MODEL-MISSING",
         pattern=r"Repo id must be in the form|is not a local folder and is not a valid model identifier"
         r"|does not appear to have a file named|Unrecognized model in .{0,512}Should have a `model_type` key"
+        r"|Error no file named .{0,128} found in directory|config file at .{0,512} is not a valid JSON"
         r"|No such file or directory: '?[^']{0,512}config\.json|Can't load tokenizer for '/"
         r"|We couldn't connect to 'https://huggingface|LocalEntryNotFoundError|OfflineModeIsEnabled",
         text="the model's directory is missing or incomplete on this node",
         fix="copy the checkpoint, with its config and tokenizer files, to this node's model root:"
         " `l40s-deploy checkpoint push SRC --node NODE`",
+    ),
+    CausePattern(
+        id="MODEL-DENIED",
+        pattern=r"Permission denied: ['\"]?[^'\"]{0,512}(?:/(?:config|tokenizer)[\w.]{0,32}\.json|\.safetensors)",
+        text="the engine's user may not read the model's files on this node",
+        fix="let that user read them and pass through the folders above (`namei -l FILE` shows who may)",
     ),
     CausePattern(
         id="MODEL-CODE-REFUSED",
@@ -81,10 +94,21 @@ COMMON = (
     ),
     CausePattern(
         id="SHARD-CORRUPT",
-        pattern=r"Error while deserializing header|SafetensorError: (?:File does not contain tensor|Error while )",
+        pattern=r"Error while deserializing header|SafetensorError: (?:File does not contain tensor|Error while )"
+        r"|SafetensorError: header too|PytorchStreamReader failed reading zip archive",
         text="a weight file on this node is corrupt or truncated",
         fix="find it with `l40s-deploy checkpoint verify MODEL`, then replace it with"
         " `l40s-deploy checkpoint push SRC --node NODE --repair`",
+    ),
+    CausePattern(
+        id="WEIGHTS-DIFFER",
+        pattern=r"size mismatch for \S{1,256}: copying a param|There is no module or parameter named '"
+        r"|KeyError: 'model\.[\w.]{1,128}\.(?:weight\w{0,32}|bias|q(?:weight|zeros)|scales|g_idx)'"
+        r"|Attempted to load weight|weights were not initialized from|assert \w{1,32}\.[\w()]{4,8} == loaded_weight\.",
+        text="a weight of the checkpoint has another name or shape than the engine expects: another quantisation or"
+        " config.json, an engine that does not know it, or a parallel degree that does not divide it",
+        fix="compare its config.json with `l40s-deploy plan --show argv`; `l40s-deploy checkpoint verify MODEL`",
+        weak=True,
     ),
     CausePattern(
         id="BLOCK-NOT-DIVISIBLE",
@@ -297,10 +321,18 @@ COMMON = (
     ),
     CausePattern(
         id="IB-MEMLOCK",
-        pattern=r"ibv_(reg_\w{1,16}|create_cq|create_qp|alloc_pd) failed"
-        r"(?:\s{0,8}$|.{0,256}(?:Cannot allocate memory|\b12\b))",
+        pattern=r"ibv_(reg_\w{1,16}|create_(?:s?rq|cq|qp)|alloc_pd)(?:\(\))? failed"
+        r"(?:\s{0,8}$|.{0,256}(?:Cannot allocate memory|\b12\b))"
+        r"|(?:Couldn't|Failed to) (?:create (?:CQ|QP|completion queue)|register memory|allocate MR)\b"
+        r".{0,128}Cannot allocate memory",
         text="the RDMA driver can't lock memory: the engine's memlock limit is too low",
         fix="set memlock to unlimited for the engine's service or user: run `l40s-deploy prepare --tags limits`",
+    ),
+    CausePattern(
+        id="IB-RESOURCES",
+        pattern=r"(?:ibv_\w{1,24}\W|Failed to register memory).{0,128}(?:No space left|Cannot allocate memory)",
+        text="a network card of this node, or its driver, has no room for more queue pairs or memory regions",
+        fix="end other RDMA processes (`rdma resource show`), and read `dmesg -T | grep -i mlx5`; no disk is full",
     ),
     CausePattern(
         id="GDR-REFUSED",
@@ -359,10 +391,11 @@ COMMON = (
     ),
     CausePattern(
         id="IB-MISSING",
-        pattern=r"Failed to initialize any NET plugin|Error: network IB not found"
+        pattern=r"Failed to initialize any NET plugin|Error: network [\w /-]{1,40} not found"
         r"|libibverbs\.so\S{0,8}: cannot open shared object",
-        text="NCCL is set to use RDMA, but finds no usable RDMA device or no libibverbs on this node",
-        fix="install libibverbs1 and ibverbs-providers; check with `ibv_devinfo` that the ports are ACTIVE",
+        text="NCCL does not find the network that it is set to use: no RDMA device, libibverbs or plugin on this node",
+        fix="install libibverbs1 and ibverbs-providers, and check with `ibv_devinfo` that the ports are ACTIVE; unset"
+        " NCCL_NET and NCCL_NET_PLUGIN if they name another network",
     ),
     CausePattern(
         id="RAIL-LINK-LAYER",
@@ -393,7 +426,7 @@ COMMON = (
         pattern=r"posix_fallocate failed ?: No space left|/dev/shm.{0,256}No space left"
         r"|Error while creating shared memory segment \S{1,256} \(size -?\d{1,20}\)(?:\s{0,8}$|, error: No space left)"
         r"|failed to extend \S{1,256} to -?\d{1,20} bytes(?:\s{0,8}$|, error: No space left)"
-        r"|</?torch_\w{1,64}>.{0,64}No space left|No space left on device: '/?psm_"
+        r"|</?torch_\w{1,64}>.{0,64}No space left|No space left on device:? '?/?(?:psm_|dev/shm/)"
         r"|insufficient shared memory \(shm\)|shmget.{0,256}failed|workers are out of shared memory",
         text="shared memory (/dev/shm) on this node is too small or full",
         fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
@@ -558,15 +591,16 @@ KERNEL = (
         fix="power-cycle the node, and read the NVRM lines before it; if it is always the same card, reseat it",
     ),
     CausePattern(
-        id="GPU-ECC",
-        pattern=rf"{_XID}94\b",
-        text="a GPU's memory has an uncorrectable ECC error, which ended the process that used it",
-        fix=XIDS[48].fix,
+        id="KILLED",
+        pattern=r"(?<!\()\bexit code:? -9\b|\bexitcode ?[=:] ?-9\b|exited with code 137\b|Signal 9 \(SIGKILL\)",
+        text="a process was killed (SIGKILL): by the OOM killer (`dmesg -T | grep -i oom`), or after another failure",
+        fix="read that node's kernel log, and what the other ranks and nodes wrote before",
+        secondary=True,
     ),
     CausePattern(
         id="GPU-KERNEL-FAULT",
-        pattern=rf"{_XID}(?:13|31)\b",
-        text="a GPU kernel made an illegal memory access: a bug in it, or a faulty GPU",
+        pattern=rf"{_XID}(?:13|31|109)\b",
+        text="a GPU kernel made an illegal memory access, or did not end in time (109): a bug in it, or a faulty GPU",
         fix="if it is always the same GPU, replace it; otherwise try the stack without CUDA graphs",
         weak=True,
     ),
@@ -576,8 +610,9 @@ KERNEL = (
             pattern=rf"{_XID}{number}\b",
             text=f"a GPU {xid.what}",
             fix=xid.fix,
+            weak=xid.id == "XID-154",
         )
-        for number, xid in XIDS.items()
+        for number, xid in (*XIDS.items(), *_MORE_XIDS.items())
     ),
 )
 """What the kernel, or who runs a container or job, writes; people paste it together with the engine's lines."""

@@ -95,6 +95,7 @@ LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
 HARMLESS = (
     r"NCCL WARN (?:\S{1,64} )?Call to bind failed ?: Address already in use"
     r"|^\[W\S{0,16} .{0,64}socket\.cpp.{0,64}bind"
+    r"|[Ii]notify|epoll_ctl"  # which lack no disk
 )
 """The port of NCCL's own monitor, RAS (ras/client_support.cc: every other of its sockets takes any free port), is
 taken on every node with two jobs; torch's store warns of each address that it can't take, and fails if it gets none."""

@@ -41,4 +41,6 @@ XIDS: Mapping[int, Xid] = {
              "GSP RPC timeout: the GPU System Processor did not answer a request of the driver in time."),
     120: Xid("XID-120", "has an error in its system processor", _DRIVER,
              "GSP error: the firmware of the GPU System Processor failed."),
+    140: Xid("XID-140", "has an unrecovered ECC error", _RESET,
+             "Unrecovered ECC Error: the GPU's memory returned data that was not corrected, and it must be reset."),
 }  # fmt: skip
