@@ -15,8 +15,8 @@ from tests.support.sources import LAB, PRODUCT, ROOT
 from orchestrator.cli.main import every_parser, verbs_of
 
 CEILINGS = {
-    "lines of the product": 66_870,
-    "statements of the product": 40_975,
+    "lines of the product": 66_890,
+    "statements of the product": 40_985,
     "lines of the lab": 13_460,
     "lines of tests": 65_980,
     "lines that `up` imports": 18_890,

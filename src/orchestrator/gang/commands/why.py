@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ from orchestrator.model.gang_state import GangState
 
 if TYPE_CHECKING:  # only --log reads logs
     from orchestrator.gang.steps.status.logs_read import LogsSummary
+
+
+_PEER = re.compile(r"(?:[Pp]eer|[Cc]onnect to) [\[(]?(?P<peer>(?=[\w.:%-]*\d)(?=\w*[.:A-Za-z-])[\w.:%-]{1,64}\w)")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +78,16 @@ def _of_logs(told: LogsSummary) -> Iterator[RenderableType]:
         yield from cause_lines(told.cause)
     else:
         yield "no cause is known" + (f"; the engine's own last exception: {told.exception}" if told.exception else "")
+        yield from _elsewhere(told.exception, [line for one in told.secondary for line in one.lines if line])
     yield from (f"  also {cause.node}: {cause.text}" for cause in told.secondary)
+
+
+def _elsewhere(raised: str, said: list[str]) -> Iterator[str]:
+    """Whose logs to read, where these show echoes alone. raised: the last exception; said: the echoes' lines."""
+    if said and (not raised or any(raised.startswith(line) for line in said)):
+        peers = {match["peer"]: None for match in map(_PEER.search, said) if match}
+        others = ", ".join(peers) or "every other node and rank, and of the kernel"
+        yield f"  what follows came of something that these logs do not show: look before it in those of {others}"
 
 
 def show(account: Explanation, screen: Screen, *, everything: bool) -> None:

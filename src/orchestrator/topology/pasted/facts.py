@@ -38,16 +38,17 @@ _TITLE = re.compile(r"[#=*-]{2,32} {0,4}(?P<host>(?=\S{0,63}\d)[A-Za-z0-9][\w.-]
 _PREFIXED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?: |(?=\t)|$)")
 _PREFIXED_PART = 0.9
 _PREFIX = re.compile(
-    r"(?:\x1b\[[\d;]{0,16}m"
+    r"(?:\x1b\[[\d;]{0,16}m|<\d{1,3}>(?:1 )?"  # a colour; syslog's priority
     r"|\[pod/(?P<pod>[\w.-]{1,128})/[\w.-]{1,64}\] "  # kubectl logs --prefix
-    r"|>{1,4} |(?P<service>[\w.@-]{1,64}) {1,16}\| "  # a forum's quoting; docker compose logs, docker service logs
+    r"|>{1,4} |(?P<service>[\w.@-]{1,64})(?:\x1b\[0?m)? {1,16}\|(?:\x1b\[0?m)? "  # quoting; docker compose, service
     r"|\[?\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,32}\]? (?:std(?:out|err) [FP] )?"  # docker, kubectl, CRI: timestamps
-    r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}\[\d{1,9}\]: )?"  # journalctl -o short-iso
-    r"|[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15} (?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
+    r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}(?:\[\d{1,9}\]: | \d{1,9} - - ))?"  # journalctl -o short-iso
+    r"|[A-Z][a-z]{2} {1,2}(?:\d{1,2}|\d{4}-\d\d-\d\d) [\d:.]{8,15} (?:[A-Z]{3,4} )?"
+    r"(?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
     r"|\[\d{1,4},\d{1,6}\]<std(?:out|err)>: ?"  # mpirun --tag-output
     r"|\[(?:rank|default)\d{1,6}\]: ?"  # torch, torchrun
     r"| {0,6}\d{1,5}: "  # srun --label
-    r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\) "  # vLLM, ray
+    r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\)(?:\x1b\[[\d;]{0,8}m)? "  # vLLM, ray
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[?[\w/.:]{1,64}\] "  # vLLM's logger
     r"|\d{4}-\d\d-\d\d [\d:.,]{8,15} (?:\||- [\w.]{1,64} - [A-Z]{4,8} -) "  # Docker Desktop; a parent's logging
     r")"

@@ -39,6 +39,26 @@ def test_no_known_cause_is_said_with_the_engines_own_exception(capsys: pytest.Ca
     assert told["cause"] is None and told["exception"].startswith("KeyError") and told["version"] == "0.11.1"
 
 
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("h1:1:1 [0] NCCL WARN socketProgress: Connection closed by remote peer h2<33456>", "those of h2"),
+        ("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.4]:1", "those of 10.0.0.4"),
+        ("DistNetworkError: The client socket has timed out while trying to connect to (10.0.0.3, 1).", "of 10.0.0.3"),
+        ("[2026-11-25 10:00:05] Received sigquit from a child process.", "those of every other node and rank"),
+        ("RuntimeError: Connection reset by peer (104)", "those of every other node and rank"),
+        ("failed (exitcode: -9) local_rank: 3 (pid: 123)", "and of the kernel"),
+    ],
+)
+def test_echoes_alone_say_whose_log_to_read(
+    line: str, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.log").write_bytes(b"\xef\xbb\xbfTraceback (most recent call last):\r\n" + line.encode() + b"\r\n")
+    assert main(["why", "--log", str(tmp_path / "x.log")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no cause is known" in said and where in said
+
+
 def test_a_packed_log_and_a_named_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.log.gz").write_bytes(gzip.compress(b"zmq.error.ZMQError: Address already in use"))
     assert main(["why", "--log", f"node7={tmp_path}/x.log.gz", "--json"]) == 3

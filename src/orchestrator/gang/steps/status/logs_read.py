@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
 import re
 import sys
+import textwrap
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +39,11 @@ _VLLM = re.compile(
 )
 _SGLANG = re.compile(r"\bsglang[=\s-]{1,3}v?(\d[\w.+]{1,32})|\bsglang\b|ServerArgs\(|Scheduler hit an exception")
 _NCCL = re.compile(r"\bNCCL version (\d[\d.]{2,12})|\bnccl==(\d[\d.]{2,12})")
+_BEGIN = "Traceback (most recent call last)"
+_HOST = re.compile(
+    r"\W{0,8}(?P<host>(?!(?:rank|default|worker|local)\W?\d|[EIWF]\d{4}\b)[A-Za-z](?=[\w.-]{0,63}\d)[\w.-]{1,63}"
+    r"|\d{1,3}(?:\.\d{1,3}){3})(?:\W{1,4}[a-z][\w-]{0,62})?\W{1,4}"  # pdsh: a node; stern: a pod and its container
+)
 _LONGEST = 16 * 1024
 """Of a line; what follows is not searched."""
 
@@ -103,7 +110,9 @@ class _Stream:
 
 def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     """Lines by the file's name, which is the node's where the lines don't tell it. Any text is read; never raises."""
-    texts = {name: [line[:_LONGEST] for line in lines] for name, lines in files.items()}
+    texts = {
+        name: textwrap.dedent("\n".join(one[:_LONGEST] for one in lines)).split("\n") for name, lines in files.items()
+    }
     engine, version, nccl = _written_by(texts)
     streams = list(_streams(texts, _dialects_engine(engine, version)))
     nodes = {address: stream.node for stream in streams for address in stream.addresses}
@@ -152,12 +161,31 @@ def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream
     watch = replace(known, causes=KERNEL + known.causes)
     for name, lines in texts.items():
         found: dict[str, _Stream] = {}
+        around = _around(lines)
         for line in lines:
             who, words = without_prefixes(line)
+            if match := around.match(words):
+                host = _HOST.fullmatch(match[0])
+                who, words = who or (host["host"] if host else ""), words[match.end() :]
             if who not in found:
                 found[who] = _Stream(who or name, LogWatch.of(watch))
             found[who].feed(words)
         yield from found.values()
+
+
+def _around(lines: Sequence[str]) -> re.Pattern[str]:
+    """What somebody put before every line of a traceback, with any numbers in it; it hides which exception ended it."""
+    shapes = dict[str, bool]()
+    for line, below in itertools.pairwise(lines):
+        before, begins, _ = without_prefixes(line)[1].partition(_BEGIN) if _BEGIN in line else ("", "", "")
+        if (
+            begins and before.strip() and len(before) <= 128 and " TP" not in before
+        ):  # a rank's own prefix tells whose it is
+            shape = re.sub(r"(?:\\ )+(?=\d)", " +", re.sub(r"^(?:\\ )+(?=\d)", " *", re.escape(before)))
+            shape = re.sub(r"\d+", r"\\d+", shape)
+            if len(shapes) < 128 and not shapes.get(shape):
+                shapes[shape] = re.match(rf'{shape}(?:  File "|{_BEGIN[:9]})', without_prefixes(below)[1]) is not None
+    return re.compile("|".join(shape for shape, fits in shapes.items() if fits) or r"(?!)")
 
 
 def _statement(stream: _Stream, seen: Suspicion, nodes: Mapping[str, str]) -> Statement:
@@ -237,7 +265,7 @@ def lines_of_file(file: str, fix: str) -> list[str]:
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     if b"\0" in data[:_CHUNK]:
         raise InputError("is no text: it contains NUL bytes", where=file, fix=fix)
-    return data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+    return data.decode("utf-8-sig", "replace").replace("\r", "\n").split("\n")
 
 
 def _read(stream: io.BufferedIOBase) -> bytes:

@@ -99,12 +99,18 @@ def test_a_cause_names_both_ends_its_lines_and_a_fix() -> None:
     assert document["transport"] is None and document["engine"] == "sglang"
 
 
+BEGIN = "Traceback (most recent call last):"
 PREFIXES = [
     "[pod/gang-0-1/engine] ", "2026-11-25T10:00:00.123456789Z ", "2026-11-25T10:00:00.123456789Z stderr F ",
     "Nov 25 10:00:00 h1 l40s-gang0[123]: ", "2026-11-25T10:00:00+0800 h1 l40s-gang0[123]: ", "engine-1  | ",
     "l40s_engine.1.k2j3h4k5@node3    | ", "> ", "[1,3]<stderr>:", "[rank3]: ", " 3: ", "\x1b[31m",
     "(Worker_TP3 pid=1234) ERROR 11-25 10:00:00 [multiproc_executor.py:597] ",
     "(RayWorkerWrapper pid=123, ip=10.0.0.2) ", "(RayWorkerVllm pid=14289) ERROR 04-17 09:00:33 ray_utils.py:44] ",
+    "gang-0-1 engine ", "<30>Nov 25 10:00:00 h1 sglang[123]: ", "<30>1 2026-11-25T10:00:00.123Z h1 sglang 123 - - ",
+    "Wed 2026-11-25 10:00:00 CST h1 sglang[1]: ", "I1126 12:00:00.000000       1 file.go:1] ", "     9\t",
+    "2026-11-25 10:00:00 ", "[2026-11-25 10:00:00] ", "node1: ", "[node1] out: ", "[1] 10:00:00 ", "[RANK 3] ", "    ",
+    "\x1b[36mengine-1  |\x1b[0m ", "\x1b[36mengine-1\x1b[0m  | ", "[36mengine-1  |[0m ", "[1,3]<stderr>[rank3]: ",
+    "\x1b[36m(RayWorkerWrapper pid=123, ip=10.0.0.2)\x1b[0m ", "Wed Nov 25 10:00:00 2026[1,3]<stderr>:", "##[error]",
     "[2026-02-24T20:21:58Z] ", "2025-05-30 18:28:27.890 | ", "2025-03-07 23:50:31,001 - __main__ - INFO - ",
 ]  # fmt: skip
 
@@ -112,7 +118,7 @@ PREFIXES = [
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_whoever_passed_a_log_on_its_prefix_hides_nothing(prefix: str) -> None:
     text = [
-        "Traceback (most recent call last):",
+        BEGIN,
         '  File "/opt/x/model_runner.py", line 187, in __init__',
         "ValueError: nobody has seen this before",
     ]
@@ -121,6 +127,28 @@ def test_whoever_passed_a_log_on_its_prefix_hides_nothing(prefix: str) -> None:
     seen = read_logs({"a": [prefix + line for line in lines]})
     assert seen.cause is not None and seen.cause.signature == "IB-UNREACHABLE"
     assert seen.transport == "IB over mlx5_0:1, mlx5_1:1"
+
+
+@pytest.mark.parametrize("prefix", ["node{}: ", "[10.0.0.{}] ", "gang-0-{} engine "])
+def test_lines_of_two_nodes_in_turn_keep_their_own_exceptions(prefix: str) -> None:
+    lost = "DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error"
+    both = [[BEGIN, '  File "/x/a.py", line 3, in f', end] for end in (lost, "ValueError: odd")]
+    lines = [prefix.format(node) + line for pair in zip(*both, strict=True) for node, line in enumerate(pair, 1)]
+    seen = read_logs({"a": lines})
+    node = prefix.format(1).removesuffix(" engine ").strip("[]: ")
+    assert seen.cause is None and "ValueError: odd" in seen.exception
+    assert [(one.signature, one.node) for one in seen.secondary] == [("PEER-LOST", node)]
+
+
+def test_a_rank_s_own_prefix_is_kept() -> None:
+    own = "[2026-11-25 10:00:05 TP3] "
+    text = [
+        f"{own}Scheduler hit an exception: {BEGIN}",
+        '  File "/x/a.py", line 3, in f',
+        "ValueError: CUDA out of memory",
+    ]
+    cause = read_logs({"a": [f"{own}x {BEGIN}", *text]}).cause
+    assert cause is not None and (cause.signature, cause.tp_rank) == ("GPU-OUT-OF-MEMORY", 3)
 
 
 @pytest.mark.parametrize("name", ["log", "MESSAGE", "message", "msg"])
