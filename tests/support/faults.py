@@ -458,7 +458,7 @@ FAULTS = (
     Fault("model disk hangs", _disk("models", error="ETIMEDOUT"), "DISK-FULL", UNKNOWN, ("/workspace",)),
     Fault("another NVIDIA driver", _set(lambda n: n.nvml.update(driver="550.54.15")), "NODE-DIFFERS", SLOW,
           ("NVIDIA driver",)),
-    Fault("another GPU model", _gpu(5, name="NVIDIA L40"), "NODE-DIFFERS", SLOW, ("GPU set",)),
+    Fault("another GPU model", _gpu(5, name="NVIDIA L40"), "GPU-MIXED", SLOW, ("0000:9b:00.0",), ("NODE-DIFFERS",)),
     Fault("GPUs of a lower generation", _old_gpus,
           "NODE-DIFFERS", SLOW, ("best PCIe link of the GPUs",)),
     Fault("another kernel", _set(lambda n: n.host.update(uname={"release": "5.15.0-105-generic"})), "NODE-DIFFERS",

@@ -240,6 +240,27 @@ def test_the_articles_wrong_card_shows_in_a_matrix_too() -> None:
     assert unsure["NIC-NOT-UNDER-SWITCH"] == "unknown" and "NIC-MISSING" not in unsure
 
 
+@pytest.mark.parametrize(("nics", "missing"), [(8, False), (7, True), (6, True), (5, False), (4, False)])
+def test_a_gpu_without_a_card_is_found_where_nearly_every_other_one_has_its_own(nics: int, missing: bool) -> None:
+    heads = [*HALVES[0], *HALVES[1], *(f"mlx5_{number}" for number in range(nics))]
+
+    def word(one: str, other: str) -> str:
+        return "X" if one == other else "PIX" if one[-1] == other[-1] else "NODE"
+
+    rows = ["\t".join([row, *(word(row, head) for head in heads)]) for row in heads]
+    assert ("NIC-MISSING" in found(only("\n".join(["\t" + "\t".join(heads), *rows])))) is missing
+
+
+def test_a_slot_with_fewer_lanes_than_the_others_shows_in_nvidia_smi_q() -> None:
+    def gpu(bus: str, width: int, name: str = "NVIDIA L40S") -> str:
+        widths = f"        Link Width\n            Max   : {width}x\n            Current : {width}x\n"
+        return f"GPU 00000000:{bus}:00.0\n    Product Name : {name}\n    GPU Link Info\n{widths}"
+
+    assert found(only(gpu("18", 16) + gpu("19", 8)))["PCIE-LINK-REDUCED"] == "slow"
+    other = found(only(gpu("18", 16) + gpu("19", 8, "NVIDIA T400")))
+    assert "PCIE-LINK-REDUCED" not in other and other["GPU-MIXED"] == "note"
+
+
 @pytest.mark.parametrize("name", ["articles.lspci-tv", "articles.lspci-vvv"])
 def test_lspci_gives_the_tree(name: str) -> None:
     snapshot = only(post(name))

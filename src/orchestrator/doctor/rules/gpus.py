@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.doctor.rules.support.cluster import Node, gpu_address
+from orchestrator.doctor.rules.support.cluster import Input, Node, gpu_address
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unknown
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gpu_facts import short_name
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, part
 from orchestrator.model.topology import PLACES, Area, PathType
@@ -364,6 +365,29 @@ def gpu_ecc(node: Node) -> Iterator[Finding]:
             ),
             fix="run `sudo nvidia-smi -e 1`, then reset the GPUs or reboot",
             devices=tuple(off),
+        )
+
+
+@Rule(
+    id="GPU-MIXED",
+    title="the GPUs of a node are of different models",
+    explain="Every rank gets the same share of the work: the slowest GPU sets the pace, the smallest the KV cache.",
+    reads=("NVML nvmlDeviceGetName",),
+    source="comparison of a node's GPUs",
+    weight=41,
+).of_node
+def gpu_mixed(node: Node) -> Iterator[Finding]:
+    """Of those that a gang may use. In a recording the odd one may be there for a screen: a note."""
+    kinds = collected((short_name(gpu.name), gpu) for gpu in node.gpus if gpu.name)
+    if len(kinds) > 1:
+        few = min(kinds.values(), key=len)
+        yield finding(
+            Severity.SLOW if node.input is Input.LIVE else Severity.NOTE,
+            f"GPUs of different models: {', '.join(f'{len(own)} x {kind}' for kind, own in kinds.items())}",
+            *(f"NVML of GPU {gpu.index}: {gpu.name}" for gpu in few),
+            effect="every step of the gang waits for the slowest GPU; the smallest memory limits the KV cache",
+            fix="use GPUs of one model: `l40s_gpus` names those of a gang",
+            devices=tuple(gpu.address or f"GPU {gpu.index}" for gpu in few),
         )
 
 

@@ -70,7 +70,7 @@ _OTHERS = "other nodes"
 _KINDS = (
     _RecordKind("NVML's answers", lambda node: bool(node.nvml_devices) and node.input is not Input.PASTED,
           ("GPU-HEALTH", "GPU-MISSING", "GPU-NOT-USED", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
-           "GPU-ECC", "GDR-MISSING", "NVML-UNREADABLE")),
+           "GPU-ECC", "GPU-MIXED", "GDR-MISSING", "NVML-UNREADABLE")),
     _RecordKind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),
           ("TRANSPORT-TCP",)),
     _RecordKind("states of RDMA ports that are down", _any_file("/state"), ("RDMA-PORT-DOWN", "TRAFFIC-ON-TCP")),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import attrgetter
 
 from orchestrator.doctor.rules.support.cluster import Input, Node, gpu_address
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unjudged, unknown
@@ -12,7 +13,7 @@ from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PE
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS, Area, Gpu, PciDevice, PcieLink
 from orchestrator.topology.gpus import whole
-from orchestrator.topology.pci import both_ends, bridges_above, card, config_space, config_unread, number
+from orchestrator.topology.pci import best_link, both_ends, bridges_above, card, config_space, config_unread, number
 from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.speed import Traffic, price
 
@@ -187,9 +188,9 @@ def _links_of_text(node: Node) -> list[Finding] | None:
     if not node.topology.lacks(Area.PCI, Area.LINKS):
         return list(_links(node))
     loose = [gpu for gpu in node.topology.gpus if gpu.key not in node.devices and gpu.link.width and gpu.link_max.width]
-    return (
-        [one for gpu in loose for one in _reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False)] if loose else None
-    )
+    widest = {gpu.name: max(one.link_max.width for one in loose if one.name == gpu.name) for gpu in loose}
+    told = (_reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False, widest=widest[gpu.name]) for gpu in loose)
+    return list(chain.from_iterable(told)) if loose else None
 
 
 @Rule(
@@ -219,35 +220,45 @@ def _links(node: Node) -> Iterator[Finding]:
     uplinks = {one.key: "the switch's uplink" for one in node.topology.switches if one.key in needed}
     for key, words in (gpus | cards | uplinks).items():
         if (device := node.devices.get(key)) is not None:
-            yield from _reduced(words, device, node.above(key), judge_speed=key not in gpus, slot=device.slot)
+            same = [one for each in gpus | cards if (one := node.devices.get(each)) and _part(one) == _part(device)]
+            widest = max((best_link(one, node.devices).width for one in same), default=0)
+            yield from _reduced(
+                words, device, node.above(key), judge_speed=key not in gpus, slot=device.slot, widest=widest
+            )
+
+
+_part = attrgetter("vendor", "device", "subsystem_vendor", "subsystem_device")
 
 
 def _reduced(
-    words: str, device: PciDevice | Gpu, bridge: PciDevice | None, *, judge_speed: bool, slot: str = ""
+    words: str, device: PciDevice | Gpu, bridge: PciDevice | None, *, judge_speed: bool, slot: str = "", widest: int = 0
 ) -> Iterator[Finding]:
-    at, lanes, slot_lanes = device.link, device.link_max.width, bridge.link_max.width if bridge else 0
-    best_gts = both_ends(device.link_max, bridge.link_max if bridge else PcieLink()).speed_gts
-    if bridge and not bridge.link_max.speed_gts:
+    """widest: of the same part in the node. NCCL's file tells no width but the best that slot and card can do."""
+    own, above = device.link_max.width, bridge.link_max if bridge else PcieLink()
+    at, lanes = PcieLink(speed_gts=device.link.speed_gts, width=device.link.width or own), max(own, widest)
+    best_gts = both_ends(device.link_max, above).speed_gts
+    if bridge and not above.speed_gts:
         best_gts = 0.0  # the slower end counts, and nobody read it
     narrow, slowed = 0 < at.width < lanes, judge_speed and 0 < at.speed_gts < best_gts
     if not narrow and not slowed:
         return
-    folder, slot_is_narrow = f"{_PCI}/{device.address}", narrow and 0 < slot_lanes < lanes
+    folder, slot_is_narrow = f"{_PCI}/{device.address}", narrow and 0 < above.width < lanes
     evidence = {
-        f"{folder}/current_link_width = {at.width}, max_link_width = {lanes}": narrow,
+        f"{folder}/current_link_width = {at.width}, max_link_width = {own}": narrow,
+        f"others of the same part in this node have {lanes} lanes": 0 < own < lanes,
         f"{folder}/current_link_speed = {at.speed_gts:g} GT/s, both ends support {best_gts:g}": slowed,
-        f"{_PCI}/{bridge.address if bridge else ''}/max_link_width = {slot_lanes} (the slot)": slot_is_narrow,
+        f"{_PCI}/{bridge.address if bridge else ''}/max_link_width = {above.width} (the slot)": slot_is_narrow,
     }
     now, could = f"x{at.width}", f"x{lanes}"
     if slowed:
         now, could = f"{at.speed_gts:g} GT/s {now}", f"{best_gts:g} GT/s {could}"
-    slot = f" in slot {slot}" if slot else ""
+    slot = f" in slot {slot}" * bool(slot)
     yield slow(
         f"{words} at {device.address} runs at {now}, but supports {could}",
         *(line for line, holds in evidence.items() if holds),
         effect=price(Traffic.NARROW_LINK),
         fix=f"move the card{slot} to a slot with {lanes} lanes, or change the slot's bifurcation in the BIOS"
-        if slot_is_narrow
+        if slot_is_narrow or 0 < own < lanes
         else f"reseat the card{slot} and its riser, and check the contacts; check bifurcation and link speed in the"
         " BIOS",
         devices=(device.address,),

@@ -185,7 +185,7 @@ _Paths = Mapping[tuple[str, str], PathType | None]
 class Wiring(NamedTuple):
     """What shares a switch.
 
-    lonely: two or more GPUs behind one switch, and no card; served: GPUs that have one
+    lonely: GPUs without a card, behind one switch or single where others have one each; served: GPUs that have one
     moved:  cards for RDMA that are near no GPU, and that the lonely ones may lack; sure: another card is there for TCP
     """
 
@@ -240,12 +240,19 @@ def wiring_of(node: Node) -> Wiring | None:
         return None
     groups = stated_groups(node.topology)
     rdma = [nic.name for nic in nics if node.topology.rdma or node.devices[nic.key].vendor == _MELLANOX]
-    lonely = tuple(group for group in groups if not group.nics and len(group.gpus) > 1)
     served = tuple(group for group in groups if {*rdma} & {*group.nics})
+    lonely = tuple(group for group in (*groups, *_single(node, groups, served)) if not group.nics)
     far, sure = _far(rdma, groups)
     cards = _cards(node, far)
     moved = _moved(cards, lonely, pairs) if lonely else ()
     return Wiring(lonely, served, moved, sure or len(moved) < min(len(cards), len(lonely) + 1))
+
+
+def _single(node: Node, groups: Sequence[Sharing], served: Sequence[Sharing]) -> list[Sharing]:
+    """GPUs that share nothing, where nearly every other one has a card of its own."""
+    together = {gpu for group in groups for gpu in group.gpus}
+    single = [Sharing((end.name,), ()) for end in gpu_ends(node.topology) if end.name not in together]
+    return single * (all(len(group.gpus) == 1 for group in served) and 3 * len(single) <= len(served))
 
 
 def _are_known(node: Node, pairs: _Paths) -> bool:

@@ -247,6 +247,17 @@ def test_a_rail_that_is_a_bond_on_one_port_is_named_as_a_rail() -> None:
     assert main.devices == ("bond0", "ens9f1np1") and "requests arrive over it" in main.effect
 
 
+def test_a_narrow_slot_shows_in_nccls_file_beside_others_of_the_same_part() -> None:
+    node = healthy_node()
+    above = node.key("0000:19:00.0").split("/")[-2]
+    node.write(above, max_link_speed="8.0 GT/s PCIe")  # of an idle GPU the file may show any
+    assert bad(through_xml(snapshot_of(node))) == []
+    node.write(above, max_link_width=8)
+    (found,) = bad(through_xml(snapshot_of(node)))
+    assert (found.id, found.devices) == ("PCIE-LINK-REDUCED", ("0000:19:00.0",))
+    assert "GPU 1 at 0000:19:00.0 runs at x8, but supports x16" in found.title and "16 lanes" in found.fix
+
+
 def on_vlans() -> dict[str, HealthyNode]:
     """Nodes whose rails have their addresses on VLANs, and TCP on that of a slow port of the board."""
     nodes = healthy_nodes()
