@@ -15,10 +15,10 @@ from tests.support.sources import LAB, PRODUCT, ROOT
 from orchestrator.cli.main import every_parser, verbs_of
 
 CEILINGS = {
-    "lines of the product": 66_890,
-    "statements of the product": 40_985,
+    "lines of the product": 66_930,
+    "statements of the product": 41_000,
     "lines of the lab": 13_460,
-    "lines of tests": 65_980,
+    "lines of tests": 66_000,
     "lines that `up` imports": 18_890,
     "lines that `status` imports": 6_540,
     "class names with several homes": 0,

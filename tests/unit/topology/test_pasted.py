@@ -113,6 +113,9 @@ AROUND: dict[str, Callable[[str], str]] = {name: partial(before, prefix) for nam
         f"| {line.strip().replace(chr(9), ' | ')} |\n" if "\t" in line else f"{line}\n" for line in text.splitlines()
     ),
     "fenced, amid words": lambda text: f"### My box\n\nIt hangs, see GPU0 below:\n```console\n{text}\n```\nThanks!\n",
+    "in HTML": lambda text: f"<pre><code>{text}</code></pre>",
+    "a translated legend": lambda text: text.replace(": mlx", "\uff1amlx"),
+    "a list for a legend": lambda text: text.replace("  NIC0:", "* NIC0:").replace("  NIC1:", "- NIC1:"),
     "prompt": lambda text: f"(base) root@gpu-17:~/x# nvidia-smi topo -m\n{text}root@gpu-17:~/x# ",
     "wrapped": wrapped,
     "blank lines": lambda text: text.replace("\n", "\n\n"),

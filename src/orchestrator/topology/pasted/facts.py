@@ -18,6 +18,7 @@ LONGEST = 2_000
 """Characters of a line; the longest row that nvidia-smi prints has some 300."""
 _ESCAPES = re.compile(
     r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][0-9A-B])"
+    r"|</?(?:pre|code|br) ?/?>"
     r"|\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m"  # what is left of a colour where the escape itself was dropped
 )
 _QUOTED = re.compile(r"\s{0,8}(?:>\s?){1,8}")
