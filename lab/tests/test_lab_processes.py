@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.waiting import until
 
 from l40s_lab import syscalls
 from l40s_lab.faults.processes import _limit_to_its_use
@@ -44,7 +45,7 @@ def test_a_zombie_is_not_alive() -> None:
     identity = Identity.of(process.pid)
     assert identity is not None
     process.kill()
-    assert wait_until(lambda: not identity.alive, deadline_s=10)
+    until(lambda: not identity.alive, 10.0)
     assert Identity.of(process.pid) is None
     process.wait()
 
@@ -63,10 +64,10 @@ def test_pid_1_ends_though_a_shell_into_its_namespace_was_stopped_with_what_it_r
     (first,) = children(outside.pid)
     shell = subprocess.Popen(["nsenter", "-t", str(first), "-p", "--", "sleep", "60"])
     try:
-        assert wait_until(lambda: bool(children(shell.pid)), deadline_s=10)
+        until(lambda: bool(children(shell.pid)), 10.0)
         (inside,) = children(shell.pid)
         os.kill(inside, signal.SIGSTOP)
-        assert wait_until(lambda: state(shell.pid) == "T", deadline_s=10), state(shell.pid)
+        until(lambda: state(shell.pid) == "T", 10.0)
         identity = Identity.of(first)
         assert identity is not None and identity.end(deadline_s=10)
     finally:

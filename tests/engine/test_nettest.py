@@ -62,6 +62,7 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     assert not lab.in_place_processes()
 
 
+@pytest.mark.long
 def test_a_slow_rdma_port_is_named(lab: SmallLab) -> None:
     """The stand-in of ib_write_bw reports each port's rate as its bandwidth, and a lower one for the slow port."""
     program = Path(ib_write_bw.__file__).read_bytes()

@@ -1,7 +1,7 @@
 """The real engines on two emulated nodes: from nothing to serving, measured, and after a killed rank back to nothing.
 
-This run of the test suite can afford only one launch of each, so all of it is one test; the gang scenario of
-`make contract` has the rest.
+A launch takes a minute, so all of it is one test; the gang scenario of `make contract` has the rest. `make long` plays
+vLLM's, whose packages alone take minutes to install.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ FAIL_S = 60.0
 LOAD = ("--input", "20", "--output", "10", "--prompts", "8", "--rate", "100", "--concurrency", "4")
 
 
-@pytest.mark.parametrize(("engine", "title"), [("sglang", "sglang::scheduler_TP1"), ("vllm", "VLLM::Worker_TP1")])
+@pytest.mark.parametrize(
+    ("engine", "title"),
+    [("sglang", "sglang::scheduler_TP1"), pytest.param("vllm", "VLLM::Worker_TP1", marks=pytest.mark.long)],
+)
 def test_from_nothing_to_a_measured_service_and_through_a_killed_rank_to_nothing(engine: str, title: str) -> None:
     with small_lab(f"{engine}-{os.getpid()}", engine=engine) as lab:
         lab.serve()

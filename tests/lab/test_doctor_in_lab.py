@@ -120,13 +120,3 @@ def test_a_single_node_tries_the_way_between_its_cards(labs: Callable[[str], Run
         _, said, _ = doctor(lab)
         assert [one["severity"] for one in said["findings"] if one["id"] == "RAILS-ISOLATED"] == severities
         lab.run("down")
-
-
-def test_level_0_shows_the_misplaced_card_too(labs: Callable[[str], RunningLab]) -> None:
-    """The inventory pins TCP to the loopback, so the main card can't be identified here."""
-    lab = labs("doctor-level0")
-    lab.run("up", "--wiring", "wrong", "--level", "0", "--nodes", "2")
-    code, said, _ = doctor(lab)
-    assert code == 3
-    misplaced = [finding for finding in said["findings"] if finding["id"] == "NIC-NOT-UNDER-SWITCH"]
-    assert {finding["node"] for finding in misplaced if "0000:b8:00" in finding["devices"]} == {"node0", "node1"}

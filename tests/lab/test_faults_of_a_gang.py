@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import urllib.request
@@ -42,16 +41,6 @@ def failed(lab: SmallLab) -> dict[str, Any]:
     until(lambda: lab.gang()["state"] == "failed", 30, "failed")
     until(lambda: not lab.engine_processes(), 30, "nothing left")
     return lab.gang()
-
-
-def test_a_rank_that_stands_still_and_goes_on(lab: SmallLab) -> None:
-    lab.serve()
-    node, pid = lab.rank(3)
-    lab.run("break", node, "hang-rank", "3")
-    assert lab.on(node, f"ps -o stat= -p {pid}").startswith("T")
-    assert "hang-rank 3" in json.dumps(lab.json("lab", "status", "--name", lab.name))
-    lab.run("heal", node)
-    assert not lab.on(node, f"ps -o stat= -p {pid}").startswith("T")
 
 
 def test_the_rank_that_a_hung_engine_waits_for_is_named_by_ras_too(lab: SmallLab) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import RunningLab
+from tests.support.waiting import until
 
 from l40s_lab.life.home import Home
-from l40s_lab.processes import Identity, wait_until
+from l40s_lab.processes import Identity
 
 from .conftest import needs_root
 
@@ -82,7 +83,7 @@ def test_a_lab_whose_files_were_removed_is_found_by_its_process(lab: RunningLab,
     shutil.rmtree(lab.directory)
     assert supervisor.alive
     lab.run(verb)
-    assert wait_until(lambda: not supervisor.alive, deadline_s=1)
+    until(lambda: not supervisor.alive)
     assert lab.directory.exists() == (verb == "up")
 
 
@@ -103,11 +104,11 @@ def test_a_lab_killed_half_way_leaves_only_files(lab: RunningLab, moment: str) -
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    assert wait_until(lambda: MOMENTS[moment](lab), deadline_s=20, step_s=0.001)
+    until(lambda: MOMENTS[moment](lab), 20.0, step_s=0.001)
     starting.kill()
     starting.wait()
-    assert wait_until(lambda: not processes_of(lab), deadline_s=10), processes_of(lab)
-    assert wait_until(lambda: not own_links(lab), deadline_s=10)
+    until(lambda: not processes_of(lab), 10.0)
+    until(lambda: not own_links(lab), 10.0)
     lab.run("down")
     assert not lab.directory.exists()
     lab.run("up", "--nodes", "1")

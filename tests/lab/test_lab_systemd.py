@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.small_lab import RunningLab
-
-from l40s_lab.processes import wait_until
+from tests.support.waiting import until
 
 from .conftest import needs_root
 from .test_lab_life import control_groups_of, expect_spotless, node_pids
@@ -73,7 +72,7 @@ def test_every_node_has_the_release_of_this_machine_and_its_own_journal(lab: Run
 def test_a_unit_ends_as_a_whole_with_all_that_it_started(lab: RunningLab) -> None:
     lab.ssh("node0", "sudo systemd-run -q --unit=many -p KillMode=control-group sh -c 'sleep 77 & sleep 78 & wait'")
     members = "cat /sys/fs/cgroup/system.slice/many.service/cgroup.procs 2>/dev/null | wc -l"
-    assert wait_until(lambda: lab.ssh("node0", members) == "3\n", deadline_s=10)
+    until(lambda: lab.ssh("node0", members) == "3\n", 10.0)
     lab.ssh("node0", "sudo systemctl stop many")
     assert lab.ssh("node0", "pgrep -x sleep || true") == ""
 
@@ -101,7 +100,7 @@ def test_a_node_that_is_switched_off_from_inside_is_down(labs: Callable[[str], R
     other = labs("poweroff")
     other.run("up", "--nodes", "1", "--level", "2")
     other.ssh("node0", "sudo systemd-run -q --on-active=0.1 --timer-property=AccuracySec=10ms systemctl poweroff -ff")
-    assert wait_until(lambda: not node_pids(other), deadline_s=20)
+    until(lambda: not node_pids(other), 20.0)
     assert [node["state"] for node in json.loads(other.run("status", "--json").stdout)["nodes"]] == ["down"]
     other.run("down")
     assert not control_groups_of(other)

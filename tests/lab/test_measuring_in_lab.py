@@ -167,6 +167,7 @@ def test_without_a_gang_that_serves_there_is_nothing_to_measure_or_ask(lab: Smal
         assert "serves no requests" in done.stderr
 
 
+@pytest.mark.long
 def test_the_stand_in_is_certified_as_what_it_is(tmp_path: Path) -> None:
     out = tmp_path / "certificate.json"
     with small_lab(f"certify-{os.getpid()}", nodes=2) as lab:

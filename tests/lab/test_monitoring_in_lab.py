@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
+import subprocess
 import threading
 import time
 import urllib.request
@@ -170,8 +172,12 @@ def beside(lab: SmallLab, *words: str) -> Iterator[list[tuple[float, str]]]:
         yield lines
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60 * slack())
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
         reading.join(10)
+        assert process.wait() != -signal.SIGABRT, "".join(line for _, line in lines)
         told.close()
 
 
@@ -195,6 +201,7 @@ def deaths(lines: Sequence[tuple[float, str]]) -> list[float]:
     ]
 
 
+@pytest.mark.long
 def test_among_hostile_neighbours_a_guard_tells_all_and_answers_prometheus_in_flat_memory(
     lab: SmallLab, tmp_path: Path
 ) -> None:

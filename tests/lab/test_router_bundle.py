@@ -18,6 +18,7 @@ from .conftest import needs_root
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), needs_root]
 
 
+@pytest.mark.long
 def test_the_router_s_host_is_prepared_from_its_bundle(tmp_path: Path) -> None:
     show = 'import sys; print("%d.%d" % sys.version_info[:2])'
     python = subprocess.run(["/usr/bin/python3", "-c", show], capture_output=True, text=True, check=True).stdout.strip()

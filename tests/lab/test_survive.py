@@ -118,6 +118,7 @@ def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(route
     assert "continuing without it in" in words and f"on 3 of 4 nodes, without {lost}" in words
 
 
+@pytest.mark.long
 def test_a_node_that_answers_but_has_lost_a_gpu_is_left_out_until_it_has_it_again(operator: RunningLab) -> None:
     lost = "node1"
     with watched(operator) as said:
@@ -146,6 +147,7 @@ def test_the_stack_without_pipelines_can_not_go_on_and_says_what_could(operator:
     until(lambda: operator.gang(code=0)["state"] == "ready", 30 * slack())
 
 
+@pytest.mark.long
 def test_a_gang_whose_node_lost_its_last_rdma_port_is_planned_anew_over_tcp_until_it_is_back(
     operator: RunningLab,
 ) -> None:

@@ -124,9 +124,11 @@ class RunningLab:
         return done
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `l40s-deploy WORDS` in the background; what a failed test leaves running ends with the lab."""
+        """Start `l40s-deploy WORDS` in the background; what a failed test leaves running ends with the lab. At SIGABRT
+        it shows where it is."""
+        environment = {**self.environment, "PYTHONFAULTHANDLER": "1"}
         process = subprocess.Popen(
-            [*L40S_DEPLOY, *words], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*L40S_DEPLOY, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self.started.append(process)
         return process

@@ -44,6 +44,11 @@ class Answer(Message):
     margins: tuple[float | None, ...] = ()
     text: str = ""
 
+    @property
+    def numbers(self) -> int:
+        """How many of its tokens come before the first whose log-probability is NaN."""
+        return next((place for place, one in enumerate(self.logprobs) if math.isnan(one)), len(self.tokens))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptBaseline(Answer):
@@ -129,10 +134,10 @@ def accept(answers: Sequence[Answer]) -> PromptBaseline:
 
 def compare(prompt: str, accepted: PromptBaseline, answer: Answer) -> AnswerComparison:
     """An answer against its baseline: the same, tolerated, or different from a position on."""
-    position = _shared(accepted, answer)
+    position = min(_shared(accepted, answer), answer.numbers)
     if position == len(accepted.tokens) == len(answer.tokens):
         return AnswerComparison(id=prompt, same=True)
-    tolerated = _tolerated(accepted, position)
+    tolerated = _tolerated(accepted, position) if answer.numbers == len(answer.tokens) else ""
     return AnswerComparison(
         id=prompt, same=bool(tolerated), position=position, expected=accepted.text, found=answer.text,
         tolerated=tolerated,
@@ -183,7 +188,7 @@ def answer_of(document: Any) -> Answer:
         chosen = meta["output_token_logprobs"]
         answer = Answer(
             tokens=tuple(int(entry[1]) for entry in chosen),
-            logprobs=tuple(float(entry[0]) for entry in chosen),
+            logprobs=tuple(_number(entry[0]) for entry in chosen),
             margins=tuple(_margin(place, meta) for place in range(len(chosen))),
             text=str(document["text"]),
         )
@@ -197,8 +202,13 @@ def answer_of(document: Any) -> Answer:
 def _margin(place: int, meta: Mapping[str, Any]) -> float | None:
     """How far the runner-up is behind; None, too, where it is impossible."""
     top = (meta.get("output_top_logprobs") or [])[place : place + 1]
-    likely = sorted((float(entry[0]) for entry in top[0]), reverse=True) if top and top[0] else []
-    return likely[0] - likely[1] if len(likely) > 1 and math.isfinite(likely[1]) else None
+    likely = sorted((_number(entry[0]) for entry in top[0]), reverse=True) if top and top[0] else []
+    return margin if len(likely) > 1 and math.isfinite(margin := likely[0] - likely[1]) else None
+
+
+def _number(found: Any) -> float:
+    """SGLang's JSON has null for NaN (orjson)."""
+    return math.nan if found is None else float(found)
 
 
 MAX_TOKENS = 32

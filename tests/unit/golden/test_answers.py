@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -50,6 +51,8 @@ VARYING = accept([answer(1, 2, 3, 4), answer(1, 2, 9, 9)])
         (TIED, answer(1, 2, 3, 4, 5), False, 4),
         (VARYING, answer(1, 2, 7, 7), True, 2),
         (VARYING, answer(1, 7, 3, 4), False, 1),
+        (SURE, answer(1, 2, 3, 4, logprob=math.nan), False, 0),
+        (VARYING, answer(1, 2, 7, 7, logprob=math.nan), False, 0),
     ],
 )
 def test_a_difference_counts_unless_the_engine_varied_there_itself(
@@ -110,6 +113,15 @@ RECORDED: dict[str, Any] = {
 def test_an_answer_brings_ids_log_probabilities_and_margins() -> None:
     wanted = Answer(tokens=(12095, 16), logprobs=(-0.25, -1.5), margins=(2.0, None), text=" Paris.")
     assert answer_of(RECORDED) == wanted
+
+
+def test_null_is_no_number() -> None:
+    meta = {
+        "output_token_logprobs": [[-0.25, 1, None], [None, 0, None]],
+        "output_top_logprobs": [[], [[None, 0, None]] * 2],
+    }
+    found = answer_of({"text": "!", "meta_info": meta})
+    assert (found.numbers, found.margins) == (1, (None, None))
 
 
 @pytest.mark.parametrize(

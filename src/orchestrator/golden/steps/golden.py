@@ -150,6 +150,12 @@ def accept_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
         for name, answer in _asked(fleet, gang, url, list(answers), progress):
             if answer is None:
                 del answers[name]  # a model with a short context is checked by the others
+            elif answer.numbers < len(answer.tokens):
+                raise NodeError(
+                    f"prompt {name}: the engine computes NaN from token {answer.numbers + 1} on",
+                    where=f"gang {gang.name}",
+                    fix="verify the checkpoint and the kernels: l40s-deploy checkpoint verify; l40s-deploy doctor",
+                )
             else:
                 answers[name].append(answer)
     prompts = {name: accept(each) for name, each in answers.items()}

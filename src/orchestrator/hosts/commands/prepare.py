@@ -17,6 +17,8 @@ from orchestrator.model.errors import Exit, InputError, Unreachable
 from orchestrator.model.per_node import collected
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from rich.table import Table
     from typing_extensions import Self
 
@@ -81,9 +83,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     request = _request(args)
     if inventory.router is not None and request.bundle and not request.router_bundle and not request.remove:
         screen.say("the router's packages are not in this bundle: l40s-deploy stack build router --out router.bundle")
-    with _PrepareProgress(screen) as progress:
-        counting = threading.Thread(target=lambda: progress.tasks.update(tasks_of(inventory, request)), daemon=True)
-        counting.start()
+    with _PrepareProgress(screen, lambda: tasks_of(inventory, request)) as progress:
         outcome = prepare(inventory, request, progress)
     if screen.as_json:
         screen.json(_document(outcome, request.check, progress))
@@ -141,9 +141,13 @@ class _HostProgress:
 
 
 class _PrepareProgress(LivePicture):
-    """Ansible's events as they come: a live table on a terminal, else a line for every change and for a long task."""
+    """Ansible's events as they come: a live table on a terminal, else a line for every change and for a long task.
 
-    def __init__(self, screen: Screen) -> None:
+    count: how many tasks each node has; it takes seconds, and is asked once Ansible runs
+    """
+
+    def __init__(self, screen: Screen, count: Callable[[], Mapping[str, int]] = dict) -> None:
+        self._count = count
         self.nodes: dict[str, _HostProgress] = {}
         self.tasks: dict[str, int] = {}
         self._over = threading.Event()
@@ -160,6 +164,9 @@ class _PrepareProgress(LivePicture):
         super().__exit__()
 
     def __call__(self, step: HostEvent) -> None:
+        if not self.nodes:
+            # no daemon: where we end before it does, its files would stay
+            threading.Thread(target=lambda: self.tasks.update(self._count())).start()
         seen = self.nodes.setdefault(step.host, _HostProgress())
         if step.outcome == "started":
             seen.task, seen.count, seen.since = step.task, seen.count + 1, time.monotonic()

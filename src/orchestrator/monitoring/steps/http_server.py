@@ -16,7 +16,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +24,7 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest, ResponseStartLine
 from tornado.iostream import IOStream, StreamClosedError
 
 from orchestrator.model.errors import InputError
+from orchestrator.remote.deadline import ahead
 
 MOST_CLIENTS = 256
 """Connections at a time; other descriptors are for the connections to the nodes. A new one ends the oldest of the
@@ -143,7 +143,6 @@ class _Desk:
         self._pages, self._key, self._names = pages, key, names
         self._wrong: dict[str, float] = {}
         """When an address last gave a wrong key."""
-        self._threads = _Threads()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, request: HTTPServerRequest) -> None:
@@ -175,7 +174,7 @@ class _Desk:
             return Page("no such page\n", status=404)
         try:
             accept = request.headers.get("Accept", "")
-            return await asyncio.get_running_loop().run_in_executor(self._threads, page, accept)
+            return await asyncio.wrap_future(ahead(lambda: page(accept)))
         except Exception:
             logging.getLogger(__name__).exception("%s could not be answered", request.path)
             return Page("this is a defect of l40s-deploy; its terminal says more\n", status=500)
@@ -198,24 +197,6 @@ class _Desk:
             if not slow:
                 await _sleep(WRONG_KEY_S)
         return Page("the key is missing or wrong\n", status=401, headers={"WWW-Authenticate": "Basic realm=l40s"})
-
-
-class _Threads(Executor):
-    """A thread for each, which does not hold up the end of the process."""
-
-    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As Executor.submit."""
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
-
-        def run() -> None:
-            try:
-                future.set_result(work(*args, **kwargs))
-            except BaseException as failure:
-                future.set_exception(failure)
-
-        threading.Thread(target=run, daemon=True).start()
-        return future
 
 
 def has_key(header: str, key: str) -> bool:

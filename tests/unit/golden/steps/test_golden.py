@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.support.reference_cluster import gang
 
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.view import GangView
-from orchestrator.golden.answers import PROMPTS, AnswerComparison, Baseline, GoldenVerdict, PromptBaseline, Subject
+from orchestrator.golden.answers import (
+    PROMPTS,
+    Answer,
+    AnswerComparison,
+    Baseline,
+    GoldenVerdict,
+    PromptBaseline,
+    Subject,
+)
 from orchestrator.golden.commands.golden import _print
 from orchestrator.golden.steps import golden
 from orchestrator.golden.steps.golden import Golden
@@ -58,6 +68,18 @@ def test_what_is_no_difference_is_no_finding(monkeypatch: pytest.MonkeyPatch) ->
     assert asked(monkeypatch, checked(GoldenVerdict.NONE)) is None, "nothing was accepted"
     error = NodeError("no answer", where="node0", fix="look")
     assert asked(monkeypatch, error) is error
+
+
+def test_an_engine_that_computes_no_numbers_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(golden, "kept", lambda *_: checked(GoldenVerdict.NONE))
+    written = Mock()
+    for name, stand_in in (("serving_view", Mock()), ("refuse_busy", Mock()), ("write_document", written)):
+        monkeypatch.setattr(golden, name, stand_in)
+    answer = Answer(tokens=(1, 0), logprobs=(-0.1, math.nan))
+    monkeypatch.setattr(golden, "_asked", lambda *_: iter([("english-fact", answer)]))
+    with pytest.raises(NodeError, match="computes NaN from token 2 on"):
+        golden.accept_gang(Fleet([]), gang(), lambda *_: None)
+    assert not written.called
 
 
 def test_what_was_left_out_is_said_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:

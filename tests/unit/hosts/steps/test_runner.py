@@ -115,11 +115,13 @@ def test_a_run_that_can_t_begin_is_the_input_s_fault(playbooks: Path, tmp_path: 
 def test_a_deadline_ends_the_run_and_what_it_started(playbooks: Path, tmp_path: Path) -> None:
     started = tmp_path / "pid"
     command = f"sh -c 'echo $$ > {started}; exec sleep 300'"
-    outcome = run_playbook("play.yml", variables={"command": command}, deadline_s=8)
-    failure = outcome.failures["localhost"]
+    for deadline_s in (8, 60, 300):  # a busy machine takes longer to come as far as the task
+        failure = run_playbook("play.yml", variables={"command": command}, deadline_s=deadline_s).failures["localhost"]
+        if started.exists() and (pid := started.read_text()):
+            break
     assert isinstance(failure, Unreachable)
-    assert failure.what == "did not end within 8 s; last task: 'Say it'"
-    until(lambda: gone(int(started.read_text())))
+    assert failure.what == f"did not end within {deadline_s} s; last task: 'Say it'"
+    until(lambda: gone(int(pid)))
 
 
 def test_an_interrupt_while_it_runs_ends_it_and_is_raised(playbooks: Path, tmp_path: Path) -> None:
