@@ -20,7 +20,7 @@ from l40s_lab.faults.processes import _limit_to_its_use
 from l40s_lab.faults.registry import find
 from l40s_lab.node import host_gpus
 from l40s_lab.node.living import _RANK
-from l40s_lab.processes import Identity, wait_until
+from l40s_lab.processes import Identity
 from orchestrator.model.errors import InputError, NodeError
 
 
@@ -48,10 +48,6 @@ def test_a_zombie_is_not_alive() -> None:
     until(lambda: not identity.alive, 10.0)
     assert Identity.of(process.pid) is None
     process.wait()
-
-
-def test_waiting_ends_at_its_deadline() -> None:
-    assert not wait_until(lambda: False, deadline_s=0.02)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace of one's own needs root")

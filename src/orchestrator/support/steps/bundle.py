@@ -58,8 +58,9 @@ def bundle(
     Raises InputError if the file can't be written, VerificationDiffers if it would contain a secret; nothing is
     written then.
     """
-    if out.exists():
-        raise InputError("exists already", where=str(out), fix="name another file with --out")
+    if out.exists() or not out.parent.is_dir():
+        what = "exists already" if out.exists() else "its folder does not exist"
+        raise InputError(what, where=str(out), fix="name another file with --out")
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     key = secrets.token_bytes(KEY_BYTES)
     scrubber = scrubber_of(inventory, nodes, key, os.environ)

@@ -87,7 +87,9 @@ def test_what_a_plan_does_not_show_of_a_nodes_environment_is_known_beside_its_na
     assert scrubber.text(said) == "<secret> MY_PLACE=hall-7 NCCL_DEBUG=INFO by default <secret> {<secret>}"
 
 
-def test_an_old_bundle_is_not_written_over(local: Callable[..., LocalGang], tmp_path: Path) -> None:
-    (tmp_path / "out.tar.gz").write_text("mine")
-    with pytest.raises(InputError, match="exists already"):
-        support.bundle(local().inventory, (), tmp_path / "out.tar.gz")
+def test_where_no_bundle_can_be_written_no_node_is_asked(local: Callable[..., LocalGang], tmp_path: Path) -> None:
+    gang, old = local(), tmp_path / "out.tar.gz"
+    old.write_text("mine")
+    for out, why in ((old, "exists already"), (tmp_path / "none" / "out.tar.gz", "its folder does not exist")):
+        with pytest.raises(InputError, match=why):
+            support.bundle(gang.inventory, (), out)
