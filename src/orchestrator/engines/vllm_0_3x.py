@@ -42,6 +42,7 @@ _DRAIN_S = 30
 _OURS = {
     "--tensor-parallel-size": "--tp N of this command",
     "--pipeline-parallel-size": "--pp N of this command",
+    "--data-parallel-size": "--replicas of this command: an engine per node",
     "--nnodes": "the gang's group in the inventory",
     "--node-rank": "the order of the gang's group in the inventory",
     "--headless": "the order of the gang's group in the inventory",
