@@ -76,6 +76,7 @@ def ahead(work: Callable[[], T]) -> Future[T]:
     Nobody waits for it at the end of the process: it must be work that changes nothing.
     """
     promised: Future[T] = Future()
+    promised.set_running_or_notify_cancel()  # whoever stops waiting (an event loop that ends) can't take it back
 
     def do() -> None:
         try:

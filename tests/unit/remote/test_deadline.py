@@ -50,6 +50,7 @@ def test_work_goes_on_beside_us_and_tells_its_end_where_it_is_wanted() -> None:
         raise InputError("what", where="where", fix="fix")
 
     promised = ahead(work)
+    assert not promised.cancel()
     assert not promised.done()
     go.set()
     with pytest.raises(InputError, match="what"):
