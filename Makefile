@@ -45,7 +45,7 @@ long: setup ## what make test plays a part of, complete: interrupted restarts, d
 	MOMENTS=200 $(BIN)/python -m pytest -q -n 4 --maxschedchunk 1 -rP tests/lab/test_interrupted.py
 	ALL_SAMPLES=1 DEATHS=500 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/simulation tests/fuzz
 	$(BIN)/python -m tests.chaos.chaos --two-faults 300
-	SOAK_S=600 $(BIN)/python -m pytest -q -m long tests
+	SOAK_S=600 $(BIN)/python -m pytest -q -rP -m long tests
 
 gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes tests/gpu/measured.md
 	$(BIN)/python -m tests.gpu

@@ -9,7 +9,6 @@ rollback       the plan before, gang by gang; where it does not come up, the one
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -278,7 +277,7 @@ def _serving_again(fleet: Fleet, gang: GangSpec, begun: GangOperation, watcher: 
     try:
         return start()
     except DeployError as failure:
-        with contextlib.suppress(InputError):  # not all of its nodes had the plan before: this failure is what counts
+        with suppress(InputError):  # not all of its nodes had the plan before: this failure is what counts
             if begun.what is OperationKind.CHANGE and staged_plan(fleet, gang, run_id=begun.was_run).plan_id != plan_id:
                 watcher.step(gang.name, f"{failure.where}: {failure.what}; restoring the plan before")
                 return start(begun.was_run)
