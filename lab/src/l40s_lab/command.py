@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from l40s_lab.commands import console, faults, rehearse
 from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen
-from orchestrator.topology.paths import counted
+from orchestrator.model.words import counted
 
 SUMMARY = "run an emulated cluster on this machine: real SSH, real processes"
 _EXAMPLES = """examples:

@@ -98,7 +98,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         if len(line) <= width or (name is not None and width - name.end() < _LEAST):
             return [line]
         if name is not None:
-            return wrap(line, width, subsequent_indent=" " * name.end(), break_on_hyphens=False)
+            return wrap(line, width, subsequent_indent="".ljust(name.end()), break_on_hyphens=False)
         if not line.startswith("  "):
             return self._split_lines(line, width)
         command, _, comment = line.partition("  # ")

@@ -221,7 +221,8 @@ def broken(line: str, width: int) -> str:
     if len(line) <= width or width < _LEAST:
         return line
     whole = re.sub(r"`[^`]+`", lambda one: one[0].replace(" ", _KEPT) if len(one[0]) < width - 4 else one[0], line)
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    indented = len(line) - len(line.lstrip())
+    indent = "".ljust(indented + 2)
     lines = wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).replace(_KEPT, " ")
 

@@ -151,7 +151,8 @@ def _table(rows: Iterable[tuple[Transfer, float]]) -> Table:
     figures = (Column(title, justify="right") for title in ("here", "rate", "left"))
     table = Table("", "", *figures, box=None, pad_edge=False)
     for one, pace in rows:
-        moving = () if one.state else (f"{size(int(pace))}/s", _left(one, pace) if pace > 0 else "")
+        left = _left(one, pace) if pace > 0 else ""
+        moving = () if one.state else (f"{size(int(pace))}/s", left)
         bar = ProgressBar(total=max(1, one.total), completed=one.done, width=30)
         table.add_row(cell(one.name), bar, one.state or size(one.done), *moving)
     return table

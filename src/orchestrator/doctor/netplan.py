@@ -106,8 +106,9 @@ def _networks(cluster: Cluster, rails: Mapping[str, Mapping[Slot, _PlacedPort]])
     for places in rails.values():
         for place, rail in places.items():
             met.setdefault(place, Counter()).update(IPv4Interface(text).network for text in rail.holder.ipv4)
-    used = {IPv4Interface(text).network for node in cluster.nodes for one in node.topology.interfaces
-            for text in one.ipv4}  # fmt: skip
+    used = {
+        IPv4Interface(text).network for node in cluster.nodes for one in node.topology.interfaces for text in one.ipv4
+    }
     free = (network for network in _NEW if not any(network.overlaps(other) for other in used))
     return {
         place: found.most_common(1)[0][0] if (found := met[place]) else next(free, NOWHERE) for place in sorted(met)
@@ -194,8 +195,12 @@ def _bond(node: Node, rails: set[str]) -> tuple[str, str] | None:
     if side is None or len(idle) != 1:
         return None
     members = {name: {"match": {"macaddress": node.interfaces[name].mac}} for name in (side.name, *idle)}
-    parameters = {"mode": "802.3ad", "lacp-rate": "fast", "mii-monitor-interval": 100,
-                  "transmit-hash-policy": "layer3+4"}  # fmt: skip
+    parameters = {
+        "mode": "802.3ad",
+        "lacp-rate": "fast",
+        "mii-monitor-interval": 100,
+        "transmit-hash-policy": "layer3+4",
+    }
     name = next(f"bond{number}" for number in range(99) if f"bond{number}" not in node.interfaces)
     bond = {"interfaces": list(members), "parameters": parameters, "mtu": side.mtu, "addresses": list(side.ipv4)}
     said = (
@@ -221,8 +226,12 @@ def _idle_beside(node: Node, side: Interface, rails: set[str]) -> list[str]:
 
 def _settings(node: Node, netdevs: Sequence[str], unknown: list[str]) -> Iterator[tuple[str, int]]:
     """Of net.ipv4.conf.all, of which the kernel takes the larger one of it and the interface's own."""
-    shared = Counter(str(IPv4Interface(text).network) for name in set(netdevs) if name in node.interfaces
-                     for text in node.interfaces[name].ipv4)  # fmt: skip
+    shared = Counter(
+        str(IPv4Interface(text).network)
+        for name in set(netdevs)
+        if name in node.interfaces
+        for text in node.interfaces[name].ipv4
+    )
     if any(node.snapshot.unread(f"/proc/sys/net/ipv4/conf/{name}/rp_filter") for name in ("all", *netdevs)):
         unknown.append("rp_filter of its rails was not read")
     elif any(count > 1 for count in shared.values()) and not all(kept_apart(node, name) for name in netdevs):
@@ -235,11 +244,13 @@ def _lossless(rails: Mapping[str, Mapping[Slot, _PlacedPort]], node: Node) -> st
     """A unit that turns PFC on where it is off: for the priority of `l40s_ib_tc`, else those of most other nodes."""
     starts = []
     for place, rail in rails[node.name].items():
-        others = Counter(
-            on for places in rails.values() if place in places and (on := _pauses(places[place]))
-        )  # fmt: skip
+        others = Counter(on for places in rails.values() if place in places and (on := _pauses(places[place])))
         given = traffic_class(node)
-        asked = (given >> 5,) if given is not None else others.most_common(1)[0][0] if others else ()
+        asked: tuple[int, ...]
+        if given is not None:
+            asked = (given >> 5,)
+        else:
+            asked = others.most_common(1)[0][0] if others else ()
         if asked and _pauses(rail) == ():
             words = " ".join(f"{priority}:on" for priority in asked)
             starts.append(f"ExecStart=/usr/sbin/dcb pfc set dev {rail.port.netdev} prio-pfc {words}\n")

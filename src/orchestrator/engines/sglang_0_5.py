@@ -78,8 +78,12 @@ class _GraphRules:
 
 
 _OFF = ("--disable-cuda-graph", "--disable-decode-cuda-graph")
-_PREFILL_OFF = ("--disable-cuda-graph", "--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph",
-                "--enable-two-batch-overlap")  # fmt: skip
+_PREFILL_OFF = (
+    "--disable-cuda-graph",
+    "--disable-prefill-cuda-graph",
+    "--disable-piecewise-cuda-graph",
+    "--enable-two-batch-overlap",
+)
 _GRAPH_RULES = since(
     ("0.5.10", _GraphRules((), ("--disable-piecewise-cuda-graph", "--enable-torch-compile", "--speculative-algorithm",
                                 "--enable-lora"), groups=False)),
@@ -294,8 +298,11 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, int]:
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:
     """Whether prefill graphs are off unless a backend is requested."""
     rules = _GRAPH_RULES(version)
-    unfit = (asked.mla and not rules.mla, asked.layout.pipeline_parallel > 1 and not rules.stages,
-             asked.layout.attention_data_parallel > 1 and not rules.groups)  # fmt: skip
+    unfit = (
+        asked.mla and not rules.mla,
+        asked.layout.pipeline_parallel > 1 and not rules.stages,
+        asked.layout.attention_data_parallel > 1 and not rules.groups,
+    )
     return any(unfit) or any(flag in asked.flags for flag in rules.prefill_off)
 
 

@@ -80,9 +80,11 @@ def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, fol
     channel = lookup.channel_in_name and stored in ("int8-channel", "fp8-channel")
     for down in (False, True) if lookup.down else (False,):
         part = "down projection of the experts" if down else "experts"
+        if moe.fused:
+            part += ", with the shared expert fused"
         yield Wanted(
             kernel="moe",
-            part=part + ", with the shared expert fused" * moe.fused,
+            part=part,
             shape=shape,
             name=file_name(lookup, shape, device, MOE_DTYPES[stored], profile.block, channel=channel, down=down),
             folder=folder,
@@ -158,9 +160,11 @@ def file_name(
     """A config's file name. dtype: '' for bf16; block: (0, 0) for none; channel: named so by the version."""
     parts = [f"{letter}={size}" for letter, size in shape] + [f"device_name={device}"]
     parts += [f"dtype={dtype}"] if dtype else []
-    parts += [f"block_shape=[{block[0]},{' ' * lookup.spaced}{block[1]}]"] if all(block) else []
+    between = ", " if lookup.spaced else ","
+    parts += [f"block_shape=[{block[0]}{between}{block[1]}]"] if all(block) else []
     parts += ["per_channel_quant=True"] if channel else []
-    return ",".join(parts) + "_down" * down + ".json"
+    ending = "_down.json" if down else ".json"
+    return ",".join(parts) + ending
 
 
 def triton_folder(version: str) -> str:

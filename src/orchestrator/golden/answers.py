@@ -127,9 +127,13 @@ def accept(answers: Sequence[Answer]) -> PromptBaseline:
         default=0.0,
     )
     return PromptBaseline(
-        tokens=first.tokens, logprobs=first.logprobs, margins=first.margins, text=first.text,
-        varies_from=varies_from, noise=noise,
-    )  # fmt: skip
+        tokens=first.tokens,
+        logprobs=first.logprobs,
+        margins=first.margins,
+        text=first.text,
+        varies_from=varies_from,
+        noise=noise,
+    )
 
 
 def compare(prompt: str, accepted: PromptBaseline, answer: Answer) -> AnswerComparison:
@@ -139,9 +143,13 @@ def compare(prompt: str, accepted: PromptBaseline, answer: Answer) -> AnswerComp
         return AnswerComparison(id=prompt, same=True)
     tolerated = _tolerated(accepted, position) if answer.numbers == len(answer.tokens) else ""
     return AnswerComparison(
-        id=prompt, same=bool(tolerated), position=position, expected=accepted.text, found=answer.text,
+        id=prompt,
+        same=bool(tolerated),
+        position=position,
+        expected=accepted.text,
+        found=answer.text,
         tolerated=tolerated,
-    )  # fmt: skip
+    )
 
 
 def overall(compared: Sequence[AnswerComparison]) -> GoldenVerdict:

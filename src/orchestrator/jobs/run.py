@@ -96,8 +96,11 @@ def follow(
             if take(line) or line.ended >= 0:
                 return
             told = told or line != kind(log=line.log)
-    raise NodeError(f"its part of the {order.noun} ended without a result", where=node,
-                    fix="run the same command again; if it persists, check the memory of that node")  # fmt: skip
+    raise NodeError(
+        f"its part of the {order.noun} ended without a result",
+        where=node,
+        fix="run the same command again; if it persists, check the memory of that node",
+    )
 
 
 def _never_began(run: StagingRequest, order: JobOrder, node: str, line: JobLine) -> NodeError:

@@ -96,8 +96,7 @@ class Variables:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; a single text is a list of one."""
-        value = self._plain(name)
-        items = value if isinstance(value, list) else [] if value is None else [value]
+        items = self._items(name)
         if not all(isinstance(item, str) and item and item.isprintable() for item in items):
             raise self.wrong(name, "a list of strings", f"write `{name}: [first, second]`, numbers in quotes")
         return tuple(items)
@@ -115,10 +114,16 @@ class Variables:
             raise self.wrong(name, wanted, f"write `{name}: [first, second]`, each once, addresses in quotes")
         return tuple(items)
 
+    def _items(self, name: str) -> list[Any]:
+        """A value as a list: an absent one has no items, a single one is its only item."""
+        value = self._plain(name)
+        if value is None:
+            return []
+        return value if isinstance(value, list) else [value]
+
     def mappings(self, name: str) -> tuple[Mapping[Any, Any], ...]:
         """A list of mappings; what is in them is the caller's to judge. The error does not show the value."""
-        value = self._plain(name)
-        items = value if isinstance(value, list) else [] if value is None else [None]
+        items = self._items(name)
         if not all(isinstance(item, dict) for item in items):
             fix = f"write `{name}: [{{kind: ...}}]`"
             raise InputError("wanted a list of mappings", where=str(self.place(name)), fix=fix)
@@ -260,7 +265,9 @@ def _ssh_options(variables: Variables) -> tuple[tuple[str, str], ...]:
             what = f"found {text!r}: {bad}"
             raise wrong(variables.place(name), what, "supported ssh options", "remove the option") from None
     checking = [variables.truth(f"ansible_{ssh}host_key_checking") for ssh in ("", "ssh_")]
-    return (*pairs, *[("stricthostkeychecking", "no")] * (False in checking))
+    if False in checking:
+        pairs.append(("stricthostkeychecking", "no"))
+    return tuple(pairs)
 
 
 def _address(variables: Variables, name: str) -> str | None:

@@ -199,8 +199,18 @@ _RESULT = re.compile(r"^(?P<host>\S+) \| (?P<end>SUCCESS|CHANGED|FAILED!|UNREACH
 _ERROR = re.compile(r"^(?:\[ERROR\]:|ERROR!)\s*(?P<words>.*(?:\n(?!\s*$|\[).*)*)", re.MULTILINE)
 _PARSING = re.compile(r"Failed to parse \S+ with '?(?P<plugin>[\w.]+)'? plugin: (?P<why>.+)")
 _NO_SECRET = re.compile(r"(?i)vault secrets? (?:was |were )?(?:not )?found|Decryption failed|no vault secrets")
-_OFF = ("ANY_ERRORS_FATAL", "ASK_PASS", "ASK_VAULT_PASS", "BECOME_ASK_PASS", "DEBUG", "DEPRECATION_WARNINGS",
-        "FORCE_COLOR", "LOAD_CALLBACK_PLUGINS", "NO_LOG", "VERBOSITY")  # fmt: skip
+_OFF = (
+    "ANY_ERRORS_FATAL",
+    "ASK_PASS",
+    "ASK_VAULT_PASS",
+    "BECOME_ASK_PASS",
+    "DEBUG",
+    "DEPRECATION_WARNINGS",
+    "FORCE_COLOR",
+    "LOAD_CALLBACK_PLUGINS",
+    "NO_LOG",
+    "VERBOSITY",
+)
 _VAULT_FIX = "let Ansible know the vault's password: export ANSIBLE_VAULT_PASSWORD_FILE=FILE"
 
 

@@ -129,8 +129,12 @@ def staffed(gang: GangSpec, left_out: Collection[str]) -> GangSpec:
     """The gang without these nodes: a spare takes the place, and so the node rank, of each as long as there are
     spares; the places that are left over close up."""
     waiting = [node for node in gang.spares if node.name not in left_out]
-    kept = (node if node.name not in left_out else waiting.pop(0) if waiting else None for node in gang.nodes)
-    nodes = [node for node in kept if node is not None]
+    nodes = []
+    for node in gang.nodes:
+        if node.name not in left_out:
+            nodes.append(node)
+        elif waiting:
+            nodes.append(waiting.pop(0))
     found = _ranked(gang, nodes, spares=tuple(waiting))
     return replace(found, short=gang.short or len(nodes) < len([one for one in gang.nodes if not one.spare]))
 

@@ -36,4 +36,10 @@ class Notice:
 def said(text: str) -> str:
     """Text from outside as every receiver takes it: without secrets, control characters and half characters."""
     kept = without_secrets(text[: 2 * MOST_TEXT])[:MOST_TEXT]
-    return "".join(one if one == "\n" or one.isprintable() else " " if one.isspace() else "?" for one in kept)
+    return "".join(_received(char) for char in kept)
+
+
+def _received(char: str) -> str:
+    if char == "\n" or char.isprintable():
+        return char
+    return " " if char.isspace() else "?"

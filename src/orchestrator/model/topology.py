@@ -67,7 +67,9 @@ class PcieLink:
     @property
     def words(self) -> str:
         """'16 GT/s x16', or as much of it as is known."""
-        return " ".join([f"{self.speed_gts:g} GT/s"] * bool(self.speed_gts) + [f"x{self.width}"] * bool(self.width))
+        speed = f"{self.speed_gts:g} GT/s" if self.speed_gts else ""
+        width = f"x{self.width}" if self.width else ""
+        return " ".join(word for word in (speed, width) if word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

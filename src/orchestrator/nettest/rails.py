@@ -131,9 +131,17 @@ def _measured(way: PortPair, said: RailsLine) -> LinkResult:
     why = "" if gbps is not None else f"no figure ({last_words(said)})"
     source = f"{LESS_HEADERS * 100:.0f} % of the ports' {rate:g} Gb/s"
     expected = Expectation(rate * LESS_HEADERS, "calculated", source) if rate else None
-    return LinkResult(start=way.start.end, end=way.end.end, between=way.between, gbps=(gbps or 0.0,),
-                      expected=expected, limit=0.0, verdict=NettestVerdict.NONE, why=why,
-                      on_gpu=said.on_gpu)  # fmt: skip
+    return LinkResult(
+        start=way.start.end,
+        end=way.end.end,
+        between=way.between,
+        gbps=(gbps or 0.0,),
+        expected=expected,
+        limit=0.0,
+        verdict=NettestVerdict.NONE,
+        why=why,
+        on_gpu=said.on_gpu,
+    )
 
 
 def last_words(said: RailsLine) -> str:

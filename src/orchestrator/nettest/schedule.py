@@ -47,11 +47,18 @@ def verification(places: Sequence[Place], hidden_size: int) -> tuple[NettestStep
     steps = [*_every_pair_inside(places), *_between_nodes(places)]
     steps += _collectives(places, (*_decode(hidden_size), LARGE) if on_gpus else _decode(hidden_size))
     return tuple(
-        NettestStep(id=number, kind=kind, between=between.value, groups=groups, box_s=VERIFY_S,
-                    bytes=sizes if on_gpus else tuple(min(size, LARGE_ON_CPUS) for size in sizes),
-                    captured=kind == ALL_REDUCE, verify=True)
+        NettestStep(
+            id=number,
+            kind=kind,
+            between=between.value,
+            groups=groups,
+            box_s=VERIFY_S,
+            bytes=sizes if on_gpus else tuple(min(size, LARGE_ON_CPUS) for size in sizes),
+            captured=kind == ALL_REDUCE,
+            verify=True,
+        )
         for number, (kind, between, groups, sizes) in enumerate(steps)
-    )  # fmt: skip
+    )
 
 
 def schedule(places: Sequence[Place], hidden_size: int, first: int = 0) -> tuple[NettestStep, ...]:
@@ -64,10 +71,17 @@ def schedule(places: Sequence[Place], hidden_size: int, first: int = 0) -> tuple
         steps += _inside(places)
         steps += [(ALL_REDUCE, Between.HALVES, groups, (LARGE,)) for groups in halves(places)]
     return tuple(
-        NettestStep(id=number, kind=kind, between=between.value, groups=groups, bytes=sizes, box_s=BOX_S,
-                    captured=kind == ALL_REDUCE and between is not Between.HALVES)
+        NettestStep(
+            id=number,
+            kind=kind,
+            between=between.value,
+            groups=groups,
+            bytes=sizes,
+            box_s=BOX_S,
+            captured=kind == ALL_REDUCE and between is not Between.HALVES,
+        )
         for number, (kind, between, groups, sizes) in enumerate(steps, first)
-    )  # fmt: skip
+    )
 
 
 def _decode(hidden_size: int) -> tuple[int, ...]:

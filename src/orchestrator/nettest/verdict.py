@@ -179,9 +179,16 @@ def judge_links(
         kept_up = wanted is None and any(one.us <= one.beside_us / HALF for one in found)
         verdict = NettestVerdict.of(judged=bool(limit), slow=max(gbps) < limit and not kept_up)
         links.append(
-            LinkResult(start=where[start], end=where[end], between=between, gbps=gbps, expected=wanted, limit=limit,
-                       verdict=verdict)
-        )  # fmt: skip
+            LinkResult(
+                start=where[start],
+                end=where[end],
+                between=between,
+                gbps=gbps,
+                expected=wanted,
+                limit=limit,
+                verdict=verdict,
+            )
+        )
     return tuple(links)
 
 
@@ -228,10 +235,19 @@ def judge_tests(
         late = expectation is not None and one.us > expectation.value / expectation.enough
         verdict = NettestVerdict.of(judged=expectation is not None, slow=late or one.bytes < wanted)
         tests.append(
-            Test(between=between, where=_where(between, ranks, where), ranks=len(ranks), wanted=wanted,
-                 bytes=one.bytes, us=one.us, captured=one.captured, expected=expectation, verdict=verdict,
-                 uncaptured=one.uncaptured)
-        )  # fmt: skip
+            Test(
+                between=between,
+                where=_where(between, ranks, where),
+                ranks=len(ranks),
+                wanted=wanted,
+                bytes=one.bytes,
+                us=one.us,
+                captured=one.captured,
+                expected=expectation,
+                verdict=verdict,
+                uncaptured=one.uncaptured,
+            )
+        )
     return tuple(tests)
 
 

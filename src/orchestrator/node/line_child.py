@@ -54,9 +54,12 @@ class LineChild:
         self._killed = [child for child in self._killed if child.poll() is None]
         if self._child is None and not self._killed:
             self._child = subprocess.Popen(
-                dispatch.command(*self.words), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                dispatch.command(*self.words),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             os.set_blocking(self.fileno(), False)
         if self._child is not None and self._child.stdin is not None:
             self.asked_at = now

@@ -146,8 +146,10 @@ def network_gbs(rate_gbps: float) -> float:
 
 def between_sockets_gbs(cpu: CpuModel, nccl: Version) -> float:
     """The link between two CPU sockets."""
-    if cpu.arch == "ppc64" or cpu.vendor != "GenuineIntel":
-        return 32.0 if cpu.arch == "ppc64" else 16.0 if cpu.vendor == "AuthenticAMD" else 6.0
+    if cpu.arch == "ppc64":
+        return 32.0
+    if cpu.vendor != "GenuineIntel":
+        return 16.0 if cpu.vendor == "AuthenticAMD" else 6.0
     if nccl >= _SINCE_SAPPHIRE_RAPIDS and cpu.family == 6 and cpu.model >= 0x8F:
         return 40.0 if cpu.model >= 0xCF else 22.0
     return 10.0 if cpu.family == 6 and cpu.model >= 0x55 else 6.0

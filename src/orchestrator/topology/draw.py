@@ -13,9 +13,10 @@ from typing import Any
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import Area, Gpu, Interface, PciDevice, PcieLink, RdmaPort, Switch, Topology
+from orchestrator.model.words import counted
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.network import PortFault, TcpChoice, gid_index, port_fault, rails
-from orchestrator.topology.paths import counted, paths, shape, stated_groups
+from orchestrator.topology.paths import paths, shape, stated_groups
 from orchestrator.topology.pci import bridges_above, card, nic_cards, part_name, sort_key
 from orchestrator.topology.stated import TEXT
 from orchestrator.topology.switches import SwitchPlaces
@@ -179,7 +180,9 @@ def _switch_words(topology: Topology) -> str:
 
 def _gpu_part(gpu: Gpu, topology: Topology) -> str:
     device = topology.devices.get(gpu.key)
-    return part_name(device) if device else "" if topology.stated else "unknown"
+    if device:
+        return part_name(device)
+    return "" if topology.stated else "unknown"
 
 
 class _TextDrawing:
@@ -292,9 +295,14 @@ def _link_words(link: PcieLink, most: PcieLink, *, may_sleep: bool = False) -> s
         return f"can {_link_words(most, most)}" if most != PcieLink() else ""
     words = link.words
     slower, narrower = 0 < link.speed_gts < most.speed_gts, 0 < link.width < most.width
-    if slower or narrower:
-        could = " ".join([f"{most.speed_gts:g}"] * slower + [f"x{most.width}"] * narrower)
-        words += f" ({'idle; ' if may_sleep and slower and not narrower else ''}can {could})"
+    limits = []
+    if slower:
+        limits.append(f"{most.speed_gts:g}")
+    if narrower:
+        limits.append(f"x{most.width}")
+    if limits:
+        asleep = "idle; " if may_sleep and not narrower else ""
+        words += f" ({asleep}can {' '.join(limits)})"
     return words
 
 

@@ -132,7 +132,10 @@ def _rank(network: ipaddress.IPv4Network, ways: Sequence[SharedWay]) -> tuple[in
 
 
 def _choice(network: ipaddress.IPv4Network, way: SharedWay, others: int, nodes: int) -> TcpChoice:
-    kind = "an RDMA rail, the only network there is" if way.is_rail else "a bond" if way.interface.slaves else "no rail"
+    if way.is_rail:
+        kind = "an RDMA rail, the only network there is"
+    else:
+        kind = "a bond" if way.interface.slaves else "no rail"
     place = f"in {network}, which all {nodes} nodes share" if nodes > 1 else f"in {network}"
     among = f"; {others} other shared networks" if others else ""
     return TcpChoice(way.interface.name, way.address, f"{way.interface.name} is {kind} {place}{among}")

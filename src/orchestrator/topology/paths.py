@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import PathType, Topology
+from orchestrator.model.words import counted
 from orchestrator.topology.build import cpulist, cpumap
 from orchestrator.topology.distance import Distances, end_key
 from orchestrator.topology.pci import card, nic_cards
@@ -130,7 +131,9 @@ def _affinity(topology: Topology, end: PathEnd) -> Sequence[str]:
     if topology.stated:
         return next((cells for head, _, cells in topology.stated.rows if head == end.name), ())
     near = [one for one in topology.numa if one.node == end.numa_node or (end.key and end.numa_node < 0)]
-    nodes = [str(one.node) for one in near] or [str(end.numa_node)] * (end.numa_node >= 0)
+    nodes = [str(one.node) for one in near]
+    if not nodes and end.numa_node >= 0:
+        nodes = [str(end.numa_node)]
     spans = ",".join(one.cpulist for one in near if one.cpulist), ",".join(nodes)
     return (*(cpulist(cpumap(each)) or "N/A" for each in spans), "N/A")
 
@@ -202,13 +205,10 @@ class Shape:
         else:
             words = f"{counted(self.gpus_elsewhere, 'GPU')}, none behind a switch"
         paths = [f"{_names(self.inside)} inside"] if self.inside else []
-        paths += [f"{_names(self.across)}{' across' if self.groups else ''}"] if self.across else []
+        if self.across:
+            across = _names(self.across)
+            paths.append(f"{across} across" if self.groups else across)
         return words + (f"; between GPUs {', '.join(paths)}" if paths else "")
-
-
-def counted(number: int, what: str, plural: str = "s") -> str:
-    """'1 GPU', '2 GPUs'."""
-    return f"{number} {what}{'' if number == 1 else plural}"
 
 
 def _names(paths: tuple[PathType, ...]) -> str:

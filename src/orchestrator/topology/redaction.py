@@ -127,7 +127,10 @@ def _mount(line: str, names: Pseudonyms) -> str:
         return LEFT_OUT
     device, place, kind, options = fields[:4]
     remote = ":" in device or device.startswith("//")
-    shown = names.word("server:/share", device) if remote else device if device in (kind, "none") else LEFT_OUT
+    if remote:
+        shown = names.word("server:/share", device)
+    else:
+        shown = device if device in (kind, "none") else LEFT_OUT
     where = place if _KNOWN_MOUNTS.fullmatch(place) else names.word("/place", place)
     kept = [word for word in options.split(",") if _MOUNT_OPTIONS.fullmatch(word)]
     return f"{shown} {where} {kind} {','.join(kept) or LEFT_OUT} 0 0"
@@ -271,6 +274,13 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _LOOPBACK6 = bytes(15) + b"\x01"
 
 
+def _alphabet(char: str) -> str:
+    """What may stand for a character of a serial number: its own kind, or itself."""
+    if char.isdigit():
+        return "0123456789"
+    return "ABCDEFGHJKLMNPQRSTUVWXYZ" if char.isalpha() else char
+
+
 @dataclass
 class Pseudonyms:
     """Pseudonyms under one key."""
@@ -293,10 +303,7 @@ class Pseudonyms:
 
     def number(self, original: str) -> str:
         """A serial number: digits for digits, letters for letters, as long as before."""
-        alphabets = (
-            "0123456789" if char.isdigit() else "ABCDEFGHJKLMNPQRSTUVWXYZ" if char.isalpha() else char
-            for char in original
-        )
+        alphabets = [_alphabet(char) for char in original]
         chosen = zip(alphabets, self._random("serial", original.encode(), len(original)), strict=True)
         return self._note(original, "".join(alphabet[byte % len(alphabet)] for alphabet, byte in chosen))
 

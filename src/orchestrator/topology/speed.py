@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.model.finding import Severity
+from orchestrator.model.words import counted
 from orchestrator.protocol.planned import Layout
 
 BATCHES = (1, 4, 32, 128)
@@ -117,7 +118,7 @@ def price(traffic: Traffic, layout: Layout | None = None) -> str:
         return HANDED_OVER
     speeds = [(batch, decode_speed(traffic, batch).tokens_per_s, _MEASURED_RIGHT[batch]) for batch in BATCHES]
     parts = [
-        f"at {batch} request{'s' * (batch > 1)}: about {now:.0f} instead of {right:.0f} tokens/s"
+        f"at {counted(batch, 'request')}: about {now:.0f} instead of {right:.0f} tokens/s"
         for batch, now, right in speeds
         if now < right * 0.97
     ]

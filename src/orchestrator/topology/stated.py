@@ -17,8 +17,14 @@ from orchestrator.topology.rdma import port_folder
 
 WORD = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|SOC|NV[0-9]{1,2}|N/A|DIS|\?")
 """What a cell of `nvidia-smi topo -m` may say; SOC is SYS in drivers before 384."""
-_TYPES = {"PIX": PathType.PIX, "PXB": PathType.PXB, "PHB": PathType.PHB, "NODE": PathType.PHB, "SYS": PathType.SYS,
-          "SOC": PathType.SYS}  # fmt: skip
+_TYPES = {
+    "PIX": PathType.PIX,
+    "PXB": PathType.PXB,
+    "PHB": PathType.PHB,
+    "NODE": PathType.PHB,
+    "SYS": PathType.SYS,
+    "SOC": PathType.SYS,
+}
 PASTED = "pasted"
 """In a snapshot's host facts: what was read out of a text, {"forms": [...], "areas": [...], "stated": {...}}."""
 TEXT = "the pasted text"

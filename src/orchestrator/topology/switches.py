@@ -43,14 +43,19 @@ def _upstream_ports(device: PciDevice, by_key: Mapping[str, PciDevice]) -> Seque
     above = bridges_above(device.key)
     if device.is_bridge and not (above and (above[0] not in by_key or by_key[above[0]].is_bridge)):
         return ()
-    return [*reversed(above), *[device.key] * device.is_bridge][1:-1:2]
+    chain = [*reversed(above)]
+    if device.is_bridge:
+        chain.append(device.key)
+    return chain[1:-1:2]
 
 
 def upstream_ports_above(key: str) -> tuple[str, ...]:
     """Every second bridge above a device, nearest first, as NCCL steps up; all of them where NCCL has written them down
     (its XML has no downstream ports). For a switch's key with a slash behind it the switch is the first."""
     ways = bridges_above(key)
-    return ways if key.startswith(XML_ROOT) else ways[0 if key.endswith("/") else 1 :: 2]
+    if key.startswith(XML_ROOT):
+        return ways
+    return ways[::2] if key.endswith("/") else ways[1::2]
 
 
 def _worth_naming(keys: Collection[str], devices: Sequence[PciDevice], serving: Collection[str]) -> set[str]:

@@ -22,8 +22,9 @@ from orchestrator.tuning.messages import KernelCase, KernelLine, KernelShape, Ti
 CHECKED = (1, 32, 1024)
 """Tokens: one request, the largest batch that most plans capture, a prompt."""
 PROMPT = 384
-_OWN = KernelCase(id=0, name="Triton's own GEMM", kernel="triton", dtype="fp8_w8a8", batch=256, n=512, k=1024,
-                  block=(64, 64))  # fmt: skip
+_OWN = KernelCase(
+    id=0, name="Triton's own GEMM", kernel="triton", dtype="fp8_w8a8", batch=256, n=512, k=1024, block=(64, 64)
+)
 
 
 class KernelVerdict(Enum):
@@ -98,16 +99,26 @@ def _unknown(name: str) -> KernelCase:
 def _attention(profile: ModelProfile, layout: Layout) -> list[KernelCase]:
     """MLA takes Triton's on these GPUs; other models FlashInfer's, unless their profile asks for Triton's."""
     dims, ways = profile.dimensions, layout.tensor_parallel // layout.attention_data_parallel
-    extend = KernelCase(id=0, name="extend attention", kernel="extend", batch=PROMPT,
-                        heads=dims.num_attention_heads // ways, cached=True)  # fmt: skip
+    extend = KernelCase(
+        id=0,
+        name="extend attention",
+        kernel="extend",
+        batch=PROMPT,
+        heads=dims.num_attention_heads // ways,
+        cached=True,
+    )
     absorb = []
     if profile.attention == "mla":
         nope, latent, v = dims.qk_nope_head_dim, dims.kv_lora_rank, dims.v_head_dim
         first = replace(extend, kv_heads=extend.heads, qk=nope + dims.qk_rope_head_dim, v=v, cached=False)
         extend = replace(extend, kv_heads=1, qk=latent + dims.qk_rope_head_dim, v=latent)
         dtype = "fp8_w8a8" if profile.stored("attention") == "fp8-block" else ""
-        absorb = [KernelCase(id=0, name="MLA absorb", kernel="absorb", dtype=dtype, batch=CHECKED[1],
-                             heads=extend.heads, n=n, k=k) for n, k in ((latent, nope), (v, latent))]  # fmt: skip
+        absorb = [
+            KernelCase(
+                id=0, name="MLA absorb", kernel="absorb", dtype=dtype, batch=CHECKED[1], heads=extend.heads, n=n, k=k
+            )
+            for n, k in ((latent, nope), (v, latent))
+        ]
         absorb.insert(0, first)
     elif profile.attention == "gqa" and any(words[1:] == ("--attention-backend", "triton") for words in profile.flags):
         size = profile.dimensions.head
@@ -130,8 +141,16 @@ def _linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> list[Kern
 
 def shape_words(case: KernelCase) -> str:
     """`M=32 N=768 K=1536`."""
-    sizes = {"E": case.e, "N": case.n, "K": case.k, "top": case.top_k, "heads": case.heads, "KV heads": case.kv_heads,
-             "qk": case.qk, "v": case.v}  # fmt: skip
+    sizes = {
+        "E": case.e,
+        "N": case.n,
+        "K": case.k,
+        "top": case.top_k,
+        "heads": case.heads,
+        "KV heads": case.kv_heads,
+        "qk": case.qk,
+        "v": case.v,
+    }
     words = " ".join(f"{name}={size}" for name, size in {"M": case.batch, **sizes}.items() if size)
     return f"{words} cached" if case.cached else words
 

@@ -23,7 +23,7 @@ from l40s_lab.life.up import up
 from l40s_lab.node.living import find_node
 from l40s_lab.rehearsal.scenario import Scenario, Step
 from orchestrator.model.errors import VerificationDiffers
-from orchestrator.topology.paths import counted
+from orchestrator.model.words import counted
 
 Tell = Callable[[str], None]
 INVENTORY = "rehearsal.yml"

@@ -16,6 +16,7 @@ from orchestrator.gang.commands.outcome import add_dry_run
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.words import counted
 from orchestrator.planning.judgement import Judgement
 from orchestrator.protocol.jobs import Reblocked, ReblockLine, ReblockRequest, WouldReblock
 
@@ -148,7 +149,7 @@ def _summary(target: str, outcome: Reblocked, seconds: float) -> Iterator[str]:
         parts = [f"{size(written.copied)} copied", f"{size(written.shared)} shared with the source"]
         parts += [f"{size(written.resumed)} kept from an earlier run"] if written.resumed else []
         yield (
-            f"{target}: {written.shards} shard{'s' * (written.shards != 1)} "
+            f"{target}: {counted(written.shards, 'shard')} "
             f"in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
             f"{', '.join(parts)}, {size(written.scales)} of scales, in {seconds:.1f} s"
         )

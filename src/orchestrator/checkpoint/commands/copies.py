@@ -17,6 +17,7 @@ from orchestrator.cli.transfers import Transfer, TransferPicture, duration, port
 from orchestrator.gang.commands.outcome import add_dry_run
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError, Exit
+from orchestrator.model.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.checkpoint.steps.chain import Hop
@@ -268,7 +269,7 @@ def _show_pushed(pushed: PushResult, screen: Screen) -> None:
             state += "" if pushed.complete(name) else ", not complete"
         screen.show(f"{name}: {directory}{state}")
     if arrived := len(pushed.nodes.values):
-        words = f"{size(pushed.bytes)} in {pushed.files} files on {arrived} node{'s' * (arrived != 1)}"
+        words = f"{size(pushed.bytes)} in {pushed.files} files on {counted(arrived, 'node')}"
         screen.out.print(f"{words} after {duration(pushed.seconds)}")
     if not pushed.directories:
         screen.out.print("nothing to do: SRC is on the only node")
@@ -278,7 +279,7 @@ def _state(hop: Hop, repaired: bool) -> str:
     if hop.there or (repaired and not hop.sent):
         return "already there; all checksums match"
     if repaired:
-        return f"intact, all checksums match; {hop.sent} file{'s' * (hop.sent != 1)} sent"
+        return f"intact, all checksums match; {counted(hop.sent, 'file')} sent"
     return "complete; all checksums match"
 
 

@@ -121,7 +121,7 @@ def _offers(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
     """Of each model to the first of these gangs, which have their headline."""
     mine = [next(offer for offer in each.offers if offer.gang == gangs[0]) for each in listed]
     stacks = ", ".join(sorted({offer.stack for offer in mine}))
-    those = f"gang{'s' * (len(gangs) > 1)} {', '.join(gangs)}"
+    those = f"gang {gangs[0]}" if len(gangs) == 1 else f"gangs {', '.join(gangs)}"
     screen.show(f"{those}: {mine[0].nodes} x {mine[0].gpus_per_node} GPUs, by {stacks}")
     return mine
 

@@ -38,7 +38,12 @@ def check_apart(source: Path, target: Path) -> None:
     same = [path for path in (target, *target.parents) if _same(path, source)]
     around = [path for path in source.parents if _same(path, target)]
     if same or around:
-        word = "is" if same and _same(target, source) else "is inside" if same else "contains"
+        if _same(target, source):
+            word = "is"
+        elif same:
+            word = "is inside"
+        else:
+            word = "contains"
         fix = "specify a directory beside the source"
         raise Failure("same-directory", f"the target {word} the source {source}", str(target), fix)
 

@@ -116,7 +116,8 @@ def encode_header(tensors: Iterable[Tensor], metadata: Mapping[str, str] | None)
 
 def padded(text: bytes, padding: int) -> bytes:
     """Length, JSON and padding: the file's bytes before its data."""
-    return (len(text) + padding).to_bytes(LENGTH_BYTES, "little") + text + b" " * padding
+    length = len(text) + padding
+    return length.to_bytes(LENGTH_BYTES, "little") + text.ljust(length)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

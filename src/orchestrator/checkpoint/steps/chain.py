@@ -92,9 +92,16 @@ class VerbStream:
         self._thread.join(FIRST_LINE_S)
 
     def hop(self) -> Hop:
-        state = "failed" if self.failure else "complete" if self.complete else "fetching" if self.now else "waiting"
-        there, sent = bool(self.first and self.first.there), self.now.sent if self.now else 0
-        return Hop(self.name, state, self.read, there, sent)
+        there = self.first is not None and bool(self.first.there)
+        sent = self.now.sent if self.now else 0
+        return Hop(self.name, self._state(), self.read, there, sent)
+
+    def _state(self) -> str:
+        if self.failure:
+            return "failed"
+        if self.complete:
+            return "complete"
+        return "fetching" if self.now else "waiting"
 
     def _live(self, fleet: Fleet, verb: str, request: Message) -> None:
         try:

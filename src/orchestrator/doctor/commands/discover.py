@@ -17,10 +17,11 @@ from orchestrator.doctor.steps.recordings import discover_inventory, examine_giv
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError, Exit, InputError
 from orchestrator.model.topology import Topology
+from orchestrator.model.words import counted
 from orchestrator.topology.draw import TreeLine, summary, topology_json, tree
 from orchestrator.topology.gpus import NVIDIA_GPUS, AcceleratorClass, Accelerators
 from orchestrator.topology.network import TcpChoice
-from orchestrator.topology.paths import counted, matrix
+from orchestrator.topology.paths import matrix
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -162,7 +163,8 @@ def _totals(topologies: Mapping[str, Topology], unreachable: int) -> str:
     ports = [port for topology in topologies.values() for port in topology.rdma]
     active = f"{sum(port.active for port in ports)} of " if not ports or any(port.state for port in ports) else ""
     words = f"{counted(len(topologies), 'node')}, {counted(gpus, 'GPU')}, {active}{counted(len(ports), 'RDMA port')}"
-    words += " active" * bool(active)
+    if active:
+        words += " active"
     return f"{words}; {counted(unreachable, 'node')} did not answer" if unreachable else words
 
 

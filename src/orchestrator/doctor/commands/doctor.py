@@ -25,11 +25,12 @@ from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
+from orchestrator.model.words import counted
 from orchestrator.planning import page_cache
 from orchestrator.planning.commands.plan_options import advisories_json, say_advisories
 from orchestrator.rooms import answers
 from orchestrator.topology.draw import paths_json
-from orchestrator.topology.paths import counted, shape
+from orchestrator.topology.paths import shape
 from orchestrator.topology.speed import PRICED_ON
 from orchestrator.topology.stated import recognised
 
@@ -156,10 +157,13 @@ def _write_netplan(files: Sequence[NodeFiles], folder: Path, screen: Screen) -> 
     if not paths:
         screen.say("the nodes lack nothing that netplan and sysctl could give them" if not files else "nothing written")
         return
-    screen.say(f"{len(paths)} files written below {folder}; nothing was applied. New networks are only unused on these"
-               " nodes: compare them with your address plan, and the MTU with the switch")  # fmt: skip
-    screen.say(f"on each node, its gang down: copy {folder}/NODE/etc to /, then `sudo netplan try` and `sudo sysctl"
-               " --system`")  # fmt: skip
+    screen.say(
+        f"{len(paths)} files written below {folder}; nothing was applied. New networks are only unused on these"
+        " nodes: compare them with your address plan, and the MTU with the switch"
+    )
+    screen.say(
+        f"on each node, its gang down: copy {folder}/NODE/etc to /, then `sudo netplan try` and `sudo sysctl --system`"
+    )
     if any(BOND_FILE in one.wanted for one in files):
         screen.say(
             "a bond can't be tried: copy NODE/console/etc from the node's own console, then `sudo netplan apply`"
@@ -317,6 +321,6 @@ def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) ->
 def summary(findings: Sequence[Finding]) -> str:
     """'2 stop, 3 slow, 4 notes', or 'nothing wrong'."""
     counts = Counter(finding.severity for finding in findings)
-    words = [f"{counts[one]} {one.value}{'s' * (one is Severity.NOTE and counts[one] > 1)}" for one in Severity
-             if counts[one]]  # fmt: skip
+    plural = {Severity.NOTE: "s"}
+    words = [counted(counts[level], level.value, plural.get(level, "")) for level in Severity if counts[level]]
     return ", ".join(words) or "nothing wrong"

@@ -197,15 +197,24 @@ def gpu_mode(node: Node) -> Iterator[Finding]:
     """A stop for prohibited GPUs and a note for missing persistence."""
     for severity, key, wrong, mode, call, effect, fix in (
         (
-            Severity.STOP, "compute_mode", 2, "compute mode of {} is prohibited", "nvmlDeviceGetComputeMode = 2",
-            "no CUDA process can start there", "run `sudo nvidia-smi -c DEFAULT`",
+            Severity.STOP,
+            "compute_mode",
+            2,
+            "compute mode of {} is prohibited",
+            "nvmlDeviceGetComputeMode = 2",
+            "no CUDA process can start there",
+            "run `sudo nvidia-smi -c DEFAULT`",
         ),
         (
-            Severity.NOTE, "persistence", 0, "persistence mode of {} is off", "nvmlDeviceGetPersistenceMode = 0",
+            Severity.NOTE,
+            "persistence",
+            0,
+            "persistence mode of {} is off",
+            "nvmlDeviceGetPersistenceMode = 0",
             "each start of an engine waits a few seconds for the driver; no cost while it runs",
             "run `sudo systemctl enable --now nvidia-persistenced`",
         ),
-    ):  # fmt: skip
+    ):
         those = [device for device in node.nvml_devices if device.get(key) == wrong]
         which = f"GPU{'s' if len(those) > 1 else ''} {', '.join(str(device.get('index')) for device in those)}"
         if those:

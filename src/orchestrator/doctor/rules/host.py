@@ -166,6 +166,10 @@ class _Room(NamedTuple):
 def _short(rooms: list[_Room]) -> Finding:
     stops, first = any(room.free < room.need.least for room in rooms), rooms[0]
     held = ", ".join(f"{room.need.holds} ({room.path})" for room in rooms)
+    largest = f"du -xh --max-depth=2 {shlex.quote(first.path)} | sort -h"
+    fix = f"free space there; find the largest directories with `{largest}`"
+    if any(room.need is _NEEDS["state"] for room in rooms):
+        fix += "; or set l40s_state_dir to a larger disk"
     return finding(
         Severity.STOP if stops else Severity.NOTE,
         f"{first.path} is {100 * (first.size - first.free) // first.size} % full: {_size(first.free)} of"
@@ -174,10 +178,7 @@ def _short(rooms: list[_Room]) -> Finding:
         effect="no run can be staged, and a running engine loses its log and its compiled kernels"
         if stops
         else "it may fill up while a gang runs, or during the next push",
-        fix="free space there; find the largest directories with"
-        f" `du -xh --max-depth=2 {shlex.quote(first.path)} | sort -h`"
-        + "; or set l40s_state_dir to a larger disk"
-        * any(room.need is _NEEDS["state"] for room in rooms),
+        fix=fix,
         devices=tuple(room.path for room in rooms),
     )
 

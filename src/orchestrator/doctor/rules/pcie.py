@@ -214,8 +214,10 @@ def pcie_link_reduced(node: Node) -> Iterator[Finding]:
 
 def _links(node: Node) -> Iterator[Finding]:
     gpus = {gpu.key: f"GPU {gpu.index}" for gpu in node.topology.gpus}
-    cards = {ports[0].key: f"RDMA card {', '.join(port.device for port in ports)}"
-             for ports in ports_by_card(node.rail_ports).values()}  # fmt: skip
+    cards = {
+        ports[0].key: f"RDMA card {', '.join(port.device for port in ports)}"
+        for ports in ports_by_card(node.rail_ports).values()
+    }
     needed = {key for gpu in gpus for key in node.places.above(gpu)}
     uplinks = {one.key: "the switch's uplink" for one in node.topology.switches if one.key in needed}
     for key, words in (gpus | cards | uplinks).items():
@@ -252,17 +254,20 @@ def _reduced(
     now, could = f"x{at.width}", f"x{lanes}"
     if slowed:
         now, could = f"{at.speed_gts:g} GT/s {now}", f"{best_gts:g} GT/s {could}"
-    slot = f" in slot {slot}" * bool(slot)
     yield slow(
         f"{words} at {device.address} runs at {now}, but supports {could}",
         *(line for line, holds in evidence.items() if holds),
         effect=price(Traffic.NARROW_LINK),
-        fix=f"move the card{slot} to a slot with {lanes} lanes, or change the slot's bifurcation in the BIOS"
-        if slot_is_narrow or 0 < own < lanes
-        else f"reseat the card{slot} and its riser, and check the contacts; check bifurcation and link speed in the"
-        " BIOS",
+        fix=_other_slot_or_seat(slot, lanes, slot_too_narrow=slot_is_narrow or 0 < own < lanes),
         devices=(device.address,),
     )
+
+
+def _other_slot_or_seat(slot: str, lanes: int, *, slot_too_narrow: bool) -> str:
+    card = f"the card in slot {slot}" if slot else "the card"
+    if slot_too_narrow:
+        return f"move {card} to a slot with {lanes} lanes, or change the slot's bifurcation in the BIOS"
+    return f"reseat {card} and its riser, and check the contacts; check bifurcation and link speed in the BIOS"
 
 
 @Rule(

@@ -35,9 +35,10 @@ def gpu_missing(node: Node) -> Iterator[Finding]:
     respond = len(node.answering)
     known = not node.saved or len(gpus) < wanted or any(gpu.lost for gpu in gpus)
     if not node.topology.nvml_error and respond < wanted:
+        which = f": {', '.join(map(_lost_words, lost))}" if lost else ""
         yield finding(
             Severity.STOP if known else Severity.UNKNOWN,
-            f"{respond} GPUs respond, {wanted} are needed{': ' * bool(lost)}{', '.join(map(_lost_words, lost))}",
+            f"{respond} GPUs respond, {wanted} are needed{which}",
             f"NVML: {respond} devices respond",
             f"PCI: {len(gpus)} GPUs on the bus",
             f"inventory: l40s_gpus = {node.spec.gpus_asked}",
@@ -162,7 +163,8 @@ def gpu_groups_uneven(node: Node) -> Iterator[Finding]:
 def _uneven(node: Node, groups: Sequence[tuple[str, int]], away: Sequence[str]) -> Finding:
     most = max(count for _, count in groups)
     words = " + ".join(str(count) for _, count in groups) + " behind the switches"
-    words += f", {len(away)} on {'a root port' if len(away) == 1 else 'root ports'}" if away else ""
+    if away:
+        words += ", 1 on a root port" if len(away) == 1 else f", {len(away)} on root ports"
     slots = {device.address: device.slot for device in node.topology.pci if device.slot}
     from_slots = ", ".join(f"slot {slots[address]}" for address in away if address in slots)
     return slow(

@@ -20,6 +20,18 @@ from orchestrator.topology.rdma import card_of, port_folder
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 
+def _without_device_file(node: Node, files: Sequence[str]) -> dict[str, str]:
+    """Of the devices that the rails need, those whose file the probe did not list: by device, the evidence."""
+    meant = {port.device for port in node.rail_ports}
+    names = node.snapshot.names("/sys/class/infiniband_verbs")
+    devices = {name: node.snapshot.text(f"/sys/class/infiniband_verbs/{name}/ibdev") for name in names}
+    return {
+        device: f"/dev/infiniband/{name} ({device}): does not exist"
+        for name, device in devices.items()
+        if device in meant and f"/dev/infiniband/{name}" not in files
+    }
+
+
 @Rule(
     id="RDMA-NO-DEVICE-FILE",
     title="RDMA device files or libraries are missing where the engine will run",
@@ -40,15 +52,9 @@ def rdma_no_device_file(node: Node) -> Iterator[Finding]:
     if why := host.get("devices_error"):
         yield unjudged(rdma_no_device_file, node, "the device files", (str(why),))
         return
-    meant = {port.device for port in node.rail_ports}
-    names = node.snapshot.names("/sys/class/infiniband_verbs")
-    devices = {name: node.snapshot.text(f"/sys/class/infiniband_verbs/{name}/ibdev") for name in names}
-    missing = {
-        device: f"/dev/infiniband/{name} ({device}): does not exist"
-        for name, device in devices.items()
-        if device in meant and f"/dev/infiniband/{name}" not in files
-    }
-    no_library = ["dlopen libibverbs.so.1: no such library"] * bool(meant and host.get("libibverbs") is False)
+    missing = _without_device_file(node, files)
+    meant = bool(node.rail_ports)
+    no_library = ["dlopen libibverbs.so.1: no such library"] if meant and host.get("libibverbs") is False else []
     if missing or no_library:
         yield stop(
             f"{', '.join(missing)} can't be opened: no device file" if missing else "libibverbs is missing",
@@ -227,8 +233,10 @@ _UNCONFIGURED = {
 
 def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
     ports, (severity, effect) = [one.port for one in troubles], _cost(node)
-    named = collected((one.fault, f"{one.port.device} ({one.port.netdev})" if one.port.netdev else one.port.device)
-                      for one in troubles)  # fmt: skip
+    named = collected(
+        (one.fault, f"{one.port.device} ({one.port.netdev})" if one.port.netdev else one.port.device)
+        for one in troubles
+    )
     parts = (words.format(ports=", ".join(named[fault])) for fault, words in _UNCONFIGURED.items() if fault in named)
     return finding(
         severity,

@@ -21,6 +21,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.words import counted
 from orchestrator.protocol.looks import Holdings
 from orchestrator.topology.gpus import capability
 
@@ -334,8 +335,10 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator
     def digest_of(folder: str, name: str, node: Node) -> str | None:
         """The beginning of a file's SHA-256, or that it is missing."""
         found = holdings.get(node.name)
-        text = found.folders.get(folder, {}).get(name) if found else None
-        return None if found is None else "missing" if text is None else digest(text)[:12]
+        if found is None:
+            return None
+        text = found.folders.get(folder, {}).get(name)
+        return "missing" if text is None else digest(text)[:12]
 
     files = {(folder, name) for found in holdings.values() for folder, texts in found.folders.items() for name in texts}
     odd = collected(
@@ -344,7 +347,7 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator
         for node, values, common in cluster.differing(partial(digest_of, folder, name))
     )
     for node, differing in odd.items():
-        count = f"{len(differing)} tuned config{'s' * (len(differing) != 1)}"
+        count = counted(len(differing), "tuned config")
         yield slow(
             f"{count} from the other nodes" if node else f"the nodes differ in {count}",
             *(said for _, said in differing),

@@ -15,6 +15,7 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.model.finding import Finding
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Area, Gpu, PathType
+from orchestrator.model.words import counted
 from orchestrator.planning.choices import ASKED, TCP, over_tcp
 from orchestrator.topology.distance import Bandwidths, Distances, gpu_groups, p2p_level
 from orchestrator.topology.speed import Traffic, price, tcp_severity
@@ -36,7 +37,10 @@ def traffic_on_tcp(node: Node) -> Iterator[Finding]:
         return
     choice, side = node.tcp, node.tcp_side
     bonded = side in node.interfaces and len(node.interfaces[side].slaves) > 1
-    words = f"TCP on {side}" if bonded else f"one TCP port, {side}" if side else "TCP"
+    if bonded:
+        words = f"TCP on {side}"
+    else:
+        words = f"one TCP port, {side}" if side else "TCP"
     yield finding(
         tcp_severity(node.layout),
         f"no RDMA port of this node can carry the gang's traffic: all of it uses {words}",
@@ -91,7 +95,7 @@ def transport_tcp(cluster: Cluster) -> Iterator[Finding]:
 def _as_nccl_wrote(node: Node) -> Finding:
     names = node.topology.sockets
     return note(
-        f"NCCL used TCP: this topology lists {len(names)} socket{'s' * (len(names) > 1)} as its network",
+        f"NCCL used TCP: this topology lists {counted(len(names), 'socket')} as its network",
         f'<net port="0">: {", ".join(names)}',
         effect="whether the node has RDMA ports too is not known: NCCL writes those that it uses",
         fix="run `l40s-deploy doctor` on the node itself, which shows its RDMA ports",
@@ -225,8 +229,9 @@ class _Without:
     def shm(self) -> str:
         """Of pairs that meet in the host's memory: neither directly nor over the cards."""
         home = {index: place for place, group in enumerate(self.groups.groups) for index in group}
-        apart = [pair for pair in self.pairs if pair not in self.direct and len(
-            {home.get(gpu.index) for gpu in pair}) == 1]  # fmt: skip
+        apart = [
+            pair for pair in self.pairs if pair not in self.direct and len({home.get(gpu.index) for gpu in pair}) == 1
+        ]
         if not apart:
             return ""
         many = "1 pair of GPUs communicates" if len(apart) == 1 else f"{len(apart)} pairs of GPUs communicate"

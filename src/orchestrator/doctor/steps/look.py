@@ -248,8 +248,16 @@ def _across(
         for far, (address, _) in theirs.items():
             port = listening.rails.get(address)
             if same.get(far) != device and isinstance(port, int):
-                yield base(kind="mtu", side=device, far=far, source=source, device=interface, address=address,
-                           port=port, size=64)  # fmt: skip
+                yield base(
+                    kind="mtu",
+                    side=device,
+                    far=far,
+                    source=source,
+                    device=interface,
+                    address=address,
+                    port=port,
+                    size=64,
+                )
 
 
 def _within(node: Node, mine: Rails, listening: Listening) -> Iterator[DialTarget]:

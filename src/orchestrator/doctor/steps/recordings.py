@@ -86,8 +86,10 @@ def load_saved(path: Path) -> dict[str, Snapshot]:
         raise InputError(
             "does not exist", where=str(path), fix="specify a file or folder from `l40s-deploy discover --save`"
         )
-    read = _recorded_directory if path.is_dir() else _tarball if path.name.endswith(TARBALLS) else _saved_file
-    snapshot = read(path)
+    if path.is_dir():
+        snapshot = _recorded_directory(path)
+    else:
+        snapshot = _tarball(path) if path.name.endswith(TARBALLS) else _saved_file(path)
     return {snapshot.node: snapshot}
 
 
@@ -231,7 +233,10 @@ def _named(node: str, file: str, *, own: bool) -> Given:
     if file != "-" and not path.exists():
         raise InputError("does not exist", where=file, fix=_FIX)
     saved = file != "-" and (_is_saved(path) if path.is_dir() else file.endswith((*TARBALLS, *PACKED)))
-    found = Given(load_saved(path)) if saved else _of_folder(path) if path.is_dir() else _of_text(node, file)
+    if saved:
+        found = Given(load_saved(path))
+    else:
+        found = _of_folder(path) if path.is_dir() else _of_text(node, file)
     if not found.snapshots:
         raise InputError("contains nothing that is recognised", where=file, fix=_FIX)
     if not own or len(found.snapshots) != 1:

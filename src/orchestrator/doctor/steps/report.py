@@ -154,6 +154,9 @@ def _shown(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> li
     return sorted((troubled + rest)[:_MOST_ROWS], key=nodes.index)
 
 
+_LINKS = {None: "", True: "up", False: "no link"}
+
+
 def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
     """Labels of one machine and its cables, to identify it on site."""
     switches = switch_ports(labels.neighbours)
@@ -173,7 +176,7 @@ def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
                 "mac": labels.macs.get(one.name) or one.mac,
                 "slot": slots.get(one.key, ""),
                 "address": one.address,
-                "link": "" if one.carrier is None else "up" if one.carrier else "no link",
+                "link": _LINKS[one.carrier],
                 "switch": switches.get(one.name, ""),
             }
             for one in node.topology.interfaces

@@ -16,7 +16,7 @@ from orchestrator.gang.history import PastRun
 from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.status.history import GangHistory, history
 from orchestrator.model.errors import Exit
-from orchestrator.topology.paths import counted
+from orchestrator.model.words import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from orchestrator.cli.progress import patience
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen
 from orchestrator.model.errors import DeployError, Exit, HostKeyError
-from orchestrator.topology.paths import counted
+from orchestrator.model.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.doctor.steps.doctor import Examination
@@ -131,8 +131,13 @@ def _refuse(failures: Mapping[str, DeployError], screen: Screen) -> None:
 
 def _show_logins(logins: Mapping[str, Login], screen: Screen) -> None:
     for name, login in logins.items():
-        rights = "root" if login.root else f"sudo: {login.sudo}" if login.sudo else "sudo works"
-        screen.say(f"{name}: logged in as {login.user}; {rights}")
+        screen.say(f"{name}: logged in as {login.user}; {_rights(login)}")
+
+
+def _rights(login: Login) -> str:
+    if login.root:
+        return "root"
+    return f"sudo: {login.sudo}" if login.sudo else "sudo works"
 
 
 def _doctor(path: Path, asks_for_password: bool, screen: Screen) -> int:

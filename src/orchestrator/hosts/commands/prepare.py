@@ -238,7 +238,10 @@ def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PreparePro
             would = "would change" if request.check else "changed"
             screen.show(f"{name}: {would}={result.changed} ok={result.ok} skipped={result.skipped}")
     done = len(outcome.results.values)
-    verb = "checked" if request.check else "restored" if request.remove else "ready"
+    if request.check:
+        verb = "checked"
+    else:
+        verb = "restored" if request.remove else "ready"
     screen.out.print(f"{done} of {len(outcome.nodes)} nodes {verb} after {outcome.seconds:.1f} s")
     if not request.remove and not request.check and done:
         screen.say("check what still needs a reboot or a BIOS setting: l40s-deploy doctor")

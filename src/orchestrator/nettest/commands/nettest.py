@@ -16,13 +16,13 @@ from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.registry import who
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import Exit
+from orchestrator.model.words import counted
 from orchestrator.nettest.hooks import add_nettest_min
 from orchestrator.nettest.rails import rails
 from orchestrator.nettest.report import NettestResult, findings
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps.nettest import TestedGang
 from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict
-from orchestrator.topology.paths import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,10 @@ def _tests(result: NettestResult, screen: Screen) -> None:
         where = "" if test.where == "all" else f", {test.where}"
         size = f"{test.bytes}" if test.bytes == test.wanted else f"{test.bytes} (of {test.wanted})"
         expected = f"{test.expected.value:.0f} {test.expected.basis}" if test.expected else "-"
-        graph = " in CUDA graphs" if test.captured else ", not in CUDA graphs" if test.uncaptured else ""
+        if test.captured:
+            graph = " in CUDA graphs"
+        else:
+            graph = ", not in CUDA graphs" if test.uncaptured else ""
         name = cell(f"  {test.between.value}{where}{graph}")
         table.add_row(name, cell(size), cell(f"{test.us:.0f}"), cell(expected), _verdict(test.verdict))
     if result.tests:

@@ -161,8 +161,11 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
     places = _places(setup)
     ranks = sum(len(place.ranks) for place in places)
     if ranks < 2:
-        raise InputError("it has a single rank: there is no network to test", where=f"gang {gang.name}",
-                         fix="nothing: it can be started")  # fmt: skip
+        raise InputError(
+            "it has a single rank: there is no network to test",
+            where=f"gang {gang.name}",
+            fix="nothing: it can be started",
+        )
     compare = verification(places, shape.hidden_size)
     steps = () if setup.options.verify_only else schedule(places, shape.hidden_size, len(compare))
     heard = _NettestAnswers(gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress)
@@ -213,8 +216,9 @@ def _verified(heard: _NettestAnswers, places: Sequence[Place]) -> Verification:
     try:
         return verified(heard.schedule, heard.compared, places, heard.compared_s)
     except LookupError as missing:
-        raise NodeError(f"nobody says whether data is right: {missing}", where=f"gang {heard.gang}",
-                        fix="l40s-deploy nettest again") from None  # fmt: skip
+        raise NodeError(
+            f"nobody says whether data is right: {missing}", where=f"gang {heard.gang}", fix="l40s-deploy nettest again"
+        ) from None
 
 
 def _ports(fleet: Fleet, setup: NettestSetup) -> tuple[rails.RailMeasurements, DeployError | None]:
@@ -359,10 +363,11 @@ def _run(fleet: Fleet, setup: NettestSetup, places: Sequence[Place], heard: _Net
 
     def one(session: Session) -> None:
         name = session.spec.name
+        free = (rendezvous,) if name == setup.gang.leader.name else ()
         order = in_its_place(
             PROGRAM,
             "network test",
-            in_place_of(setup.requests[name], ports=Ports(check_free=(rendezvous,) * (name == setup.gang.leader.name))),
+            in_place_of(setup.requests[name], ports=Ports(check_free=free)),
             RanksOrder(
                 ranks=tuple(heard.ranks[name]),
                 world=sum(map(len, heard.ranks.values())),
@@ -404,7 +409,12 @@ def _failure(
         return first
 
     def weight(one: tuple[str, NettestLine]) -> int:
-        return 0 if one[1].died >= 0 else 3 if one[1].failed < 0 else 2 if _TORN.search(one[1].what) else 1
+        line = one[1]
+        if line.died >= 0:
+            return 0
+        if line.failed < 0:
+            return 3
+        return 2 if _TORN.search(line.what) else 1
 
     node, line = min(heard.ended, key=weight)
     if line.died >= 0:

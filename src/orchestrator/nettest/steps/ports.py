@@ -62,12 +62,18 @@ def measure(
     def one(session: Session, turn: Sequence[PortPair]) -> None:
         name = session.spec.name
         runs = tuple(
-            RailRun(id=way.id, device=ours.device, port=ours.port, gid=ours.gid, gpu=ours.gpu,
-                    peer=addresses[way.end.node] if ours is way.start else "")
+            RailRun(
+                id=way.id,
+                device=ours.device,
+                port=ours.port,
+                gid=ours.gid,
+                gpu=ours.gpu,
+                peer=addresses[way.end.node] if ours is way.start else "",
+            )
             for way in turn
             for ours in (way.start, way.end)
             if ours.node == name
-        )  # fmt: skip
+        )
         network = requests[name].network
         asked = RailsOrder(
             run=in_place_of(requests[name]),
@@ -188,5 +194,8 @@ def _follow(session: Session, request: RailsRequest, heard: _RailsAnswers) -> No
             heard.take(session.spec.name, line)
             if line.ended or heard.missing:
                 return
-    raise NodeError("its part of the test of RDMA ports ended without a result", where=session.spec.name,
-                    fix="l40s-deploy nettest again; if it persists, check the memory of that node")  # fmt: skip
+    raise NodeError(
+        "its part of the test of RDMA ports ended without a result",
+        where=session.spec.name,
+        fix="l40s-deploy nettest again; if it persists, check the memory of that node",
+    )

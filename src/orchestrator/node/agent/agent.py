@@ -102,9 +102,15 @@ def _begin(run: Run) -> Agent:
     memory = gpus.GpuMemory(run.gpus if run.device == "cuda" else ())
     record, vitality = Record(run, disk), Vitality(with_engines_own(run.watch.probe, run.env), run.network.notice_s)
     log = EngineLog(
-        parent.log, LogFile(run.path(ENGINE_LOG), run.log_limit), LogWatch.of(run.watch), record,
-        redactor=Redactor(run.hidden_words()), disk=disk, vitality=vitality, rails=Rails(run.network),
-    )  # fmt: skip
+        parent.log,
+        LogFile(run.path(ENGINE_LOG), run.log_limit),
+        LogWatch.of(run.watch),
+        record,
+        redactor=Redactor(run.hidden_words()),
+        disk=disk,
+        vitality=vitality,
+        rails=Rails(run.network),
+    )
     tree = ProcessTree(run, parent.pid, memory, disk)
     return Agent(run, parent, memory, record, tree, log, disk=disk, vitality=vitality)
 

@@ -137,9 +137,13 @@ class EngineContainer:
     def _begin(self, *words: str) -> subprocess.Popen[str] | None:
         try:
             begun = subprocess.Popen(
-                [self.program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                text=True, start_new_session=True,
-            )  # fmt: skip
+                [self.program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
         except OSError:
             return None
         self.helpers.add(begun.pid)

@@ -58,13 +58,20 @@ def read(text: str) -> RasAnswer:
         communicators = json.loads(text)["communicators"]
         return RasAnswer(
             ranks=max((int(one["size"]) for one in communicators), default=0),
-            missing=_once((_member(rank), bool(rank["status"]["considered_dead"]))
-                          for one in communicators for rank in one["missing_ranks"]
-                          if rank["status"]["unresponsive"] or rank["status"]["considered_dead"]),
-            failed=_once((_member(rank), code) for one in communicators for rank in one["ranks"]
-                         if (code := _error(rank["status"]))),
+            missing=_once(
+                (_member(rank), bool(rank["status"]["considered_dead"]))
+                for one in communicators
+                for rank in one["missing_ranks"]
+                if rank["status"]["unresponsive"] or rank["status"]["considered_dead"]
+            ),
+            failed=_once(
+                (_member(rank), code)
+                for one in communicators
+                for rank in one["ranks"]
+                if (code := _error(rank["status"]))
+            ),
             behind=_once(found for one in communicators for found in _behind(one["ranks"])),
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise ValueError(f"this is not a RAS status: {type(wrong).__name__} {wrong}") from None
 

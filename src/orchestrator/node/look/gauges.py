@@ -77,8 +77,11 @@ def ports(files: dict[str, str]) -> tuple[PortGauges, ...]:
             counters.setdefault(key, {})[names[1]] = int(text)
     return tuple(
         PortGauges(
-            device=key[0], port=key[1], state=said.get("state", ""), rate=said.get("rate", ""),
+            device=key[0],
+            port=key[1],
+            state=said.get("state", ""),
+            rate=said.get("rate", ""),
             counters=counters.get(key, {}),
         )
         for key, said in sorted(words.items())
-    )  # fmt: skip
+    )

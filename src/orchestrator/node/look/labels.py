@@ -57,9 +57,13 @@ def _printed(command: tuple[str, ...]) -> tuple[str, str]:
         return "", f"{command[0]} is not installed"
     try:
         done = subprocess.run(
-            [path, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False,
+            [path, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_DEADLINE_S,
+            check=False,
             env={"PATH": ":".join(_FOLDERS), "LC_ALL": "C"},
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return "", f"{command[0]} gave no answer within {_DEADLINE_S:g} s"
     except OSError as wrong:

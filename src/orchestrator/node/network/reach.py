@@ -305,6 +305,15 @@ def _said(
 ) -> _Tried:
     target = attempt.target
     return target, Trial(
-        target=target.name, address=target.address, port=target.port, kind=target.kind, side=target.side,
-        far=target.far, size=target.size, outcome=outcome, ms=ms, detail=detail, resolved=resolved,
-    )  # fmt: skip
+        target=target.name,
+        address=target.address,
+        port=target.port,
+        kind=target.kind,
+        side=target.side,
+        far=target.far,
+        size=target.size,
+        outcome=outcome,
+        ms=ms,
+        detail=detail,
+        resolved=resolved,
+    )

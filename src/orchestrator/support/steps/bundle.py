@@ -67,10 +67,18 @@ def bundle(
     known = scrubber.secrets
     found, missing = _gathered(inventory, gangs, nodes, scrubber, key, step)
     scrubbed = scrubber.value(missing)
-    found["manifest.json"] = _json({
-        "format": 1, "version": __version__, "python": platform.python_version(), "kernel": platform.release(),
-        "taken_at": time.time(), "nodes": len(nodes), "files": sorted(found), "missing": scrubbed,
-    })  # fmt: skip
+    found["manifest.json"] = _json(
+        {
+            "format": 1,
+            "version": __version__,
+            "python": platform.python_version(),
+            "kernel": platform.release(),
+            "taken_at": time.time(),
+            "nodes": len(nodes),
+            "files": sorted(found),
+            "missing": scrubbed,
+        }
+    )
     for name, text in found.items():
         # `redact` has checked the names in snapshots, where NUMA domains are called node0, as machines often are
         judge = Scrubber(scrubber.pseudonyms, known) if name.startswith("snapshots/") else scrubber

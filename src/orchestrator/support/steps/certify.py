@@ -110,8 +110,10 @@ def certified_step(
 def overall(steps: Sequence[CertifiedStep]) -> StepVerdict:
     """The gravest, in the order of StepVerdict; NOT_RUN at least where steps are missing."""
     order = list(StepVerdict)
-    found = [StepVerdict(one["verdict"]) for one in steps] + [StepVerdict.NOT_RUN] * (len(steps) < len(STEPS))
-    return max(found, key=order.index)
+    verdicts = [StepVerdict(step["verdict"]) for step in steps]
+    if len(steps) < len(STEPS):
+        verdicts.append(StepVerdict.NOT_RUN)
+    return max(verdicts, key=order.index)
 
 
 def exit_code(verdict: StepVerdict) -> int:

@@ -121,7 +121,10 @@ def _without_a_log_s(lines: Sequence[str]) -> list[tuple[str, str]]:
         names = [who for old, who, new in rows if old != new]
         fits = len(names) >= _SHORTEST_BLOCK * len(set(names))
         (logs if fits else others).update(names)
-        found += [("" if who.isdecimal() else who, new) if fits else ("", old) for old, who, new in rows]
+        if fits:
+            found += [("" if who.isdecimal() else who, new) for _, who, new in rows]
+        else:
+            found += [("", old) for old, _, _ in rows]
     return [("", line) for line in lines] if logs & others else found
 
 

@@ -101,7 +101,10 @@ def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         return _gid(facts, match, at)
     name, value = match[1].lower().replace(" ", "_"), (match[2] or "").strip()
     folder = at.partition("/ports/")[0]
-    number = value if name == "port" else name.removeprefix("port_") if not value else ""
+    if name == "port":
+        number = value
+    else:
+        number = "" if value else name.removeprefix("port_")
     if number.isdecimal() and len(number) < 4:
         return f"{folder}/ports/{number}"
     if name in _OF_DEVICE:
@@ -111,11 +114,18 @@ def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     return at
 
 
+def _lanes(text: str) -> int:
+    """1 where none were read; 0 where the text is no number."""
+    if not text:
+        return 1
+    return int(text) if text.isdecimal() else 0
+
+
 def _of_port(name: str, value: str, lanes: str) -> str:
     """What sysfs would say. lanes: as `active_width`, which comes first, has left them"""
     if name in ("rate", "active_speed"):
         speed = re.match(r"(\d{1,4}(?:\.\d{1,3})?)(?: Gb|$)", value)
-        factor = 1 if name == "rate" else int(lanes or 1) if (lanes or "1").isdecimal() else 0
+        factor = 1 if name == "rate" else _lanes(lanes)
         return f"{float(speed[1]) * factor:g} Gb/sec" if speed and factor else ""
     if name == "active_width":
         return width[1] if (width := re.match(r"(\d{1,2})X\b", value)) else ""

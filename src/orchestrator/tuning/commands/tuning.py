@@ -267,8 +267,12 @@ def _push(args: argparse.Namespace, screen: Screen) -> int:
 def _show_push(done: PerNode[TuningPushResult], *, check: bool, screen: Screen) -> None:
     would = "would be " if check else ""
     for name, put in done.values.items():
-        counts = (("written", put.written), ("unchanged", put.unchanged), ("restored", put.restored),
-                  ("removed", put.removed))  # fmt: skip
+        counts = (
+            ("written", put.written),
+            ("unchanged", put.unchanged),
+            ("restored", put.restored),
+            ("removed", put.removed),
+        )
         parts = [f"{len(places)} {'' if word == 'unchanged' else would}{word}" for word, places in counts if places]
         screen.show(f"{name}: {', '.join(parts) or 'nothing installed by this tool'}")
         for place, why in put.left.items():

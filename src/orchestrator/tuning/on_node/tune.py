@@ -236,7 +236,8 @@ def _put(kept: _Keeping, place: str, text: str) -> None:
     if not own and now:
         kept.original(place).parent.mkdir(exist_ok=True)
         files.write(str(kept.original(place)), _read(place), mode=0o644)
-    kept.ours[place] = {"sha256": fresh, "original": own["original"] if own else ("yes" if now else "")}
+    original = "yes" if now else ""
+    kept.ours[place] = {"sha256": fresh, "original": own["original"] if own else original}
     kept.made += [made for made in _absent(folder) if made not in kept.made]
     kept.save()
     _write(place, text)

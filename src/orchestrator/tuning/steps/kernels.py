@@ -119,7 +119,10 @@ def check(
 def _order(request: StagingRequest, topology: Topology | None, model: str) -> KernelsOrder:
     """Without a GPU, as for the one that is assumed."""
     gpus = [gpu for gpu in topology.gpus if gpu.index in request.gpus[:1]] if topology is not None else []
-    name = gpus[0].name if gpus else ASSUMED_GPU if request.device != "cuda" else ""
+    if gpus:
+        name = gpus[0].name
+    else:
+        name = "" if request.device == "cuda" else ASSUMED_GPU
     facts = facts_of(name)
     sm = (gpus[0].sm if gpus else 0) or (facts.sm if facts is not None else 0)
     if request.layout is None:

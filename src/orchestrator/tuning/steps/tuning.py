@@ -220,9 +220,15 @@ def _kit_json(kit: Kit) -> dict[str, Any]:
             for place, one in enumerate(kit.wanted)
         ],
         "nodes": [
-            {"name": name, "installed": bool(held.root), "root": held.root, "packages": dict(held.versions),
-             "absent": list(held.absent), "errors": dict(held.errors)}
+            {
+                "name": name,
+                "installed": bool(held.root),
+                "root": held.root,
+                "packages": dict(held.versions),
+                "absent": list(held.absent),
+                "errors": dict(held.errors),
+            }
             for name, held in kit.holdings.items()
         ],
         "failures": [{"name": name, **failure.as_json()} for name, failure in kit.failures.items()],
-    }  # fmt: skip
+    }

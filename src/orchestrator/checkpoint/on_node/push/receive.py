@@ -47,8 +47,9 @@ def stream(request: dict[str, Any]) -> None:
         port = giver.listen(asked.address, asked.port)
         arrival = Arrival(asked, target, Digests(files.state_dir(asked.state_dir)), giver)
         tell({"port": port, "secret": giver.secret, "there": target.there})
-        for work in (arrival.listen, *[arrival.work] * max(1, asked.streams)):
-            threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=arrival.listen, daemon=True).start()
+        for _ in range(max(1, asked.streams)):
+            threading.Thread(target=arrival.work, daemon=True).start()
         try:
             while not reader_is_gone(TICK_S):
                 tell(arrival.progress())

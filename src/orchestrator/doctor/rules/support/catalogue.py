@@ -182,6 +182,10 @@ def _of_causes() -> Iterator[FindingEntry]:
     for cause in (*(one for table in tables for one in table), *router.WATCH.causes):
         if isinstance(cause, CausePattern):
             yield FindingEntry(
-                cause.id, "cause", cause.text, f"Fix: {cause.fix}" if cause.fix else cause.text,
-                ("lines of the engine's log",), "engines/causes.py: messages of the engine, NCCL and Gloo",
-            )  # fmt: skip
+                cause.id,
+                "cause",
+                cause.text,
+                f"Fix: {cause.fix}" if cause.fix else cause.text,
+                ("lines of the engine's log",),
+                "engines/causes.py: messages of the engine, NCCL and Gloo",
+            )

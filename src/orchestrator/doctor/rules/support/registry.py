@@ -111,10 +111,14 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
         sorted(
             findings,
             key=lambda one: (
-                _ORDER[one.severity], weights.get(one.id, 50), nodes.get(one.node, -1), one.id, one.devices,
+                _ORDER[one.severity],
+                weights.get(one.id, 50),
+                nodes.get(one.node, -1),
+                one.id,
+                one.devices,
             ),
         )
-    )  # fmt: skip
+    )
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:

@@ -1,0 +1,211 @@
+"""Code that is read, not counted: the shapes that save a line and cost its reader a minute are refused.
+
+A nested conditional expression, a text or list times a condition, a pair indexed by a condition, a `# fmt: skip` inside
+a function or statement, a comprehension of more than two `for` or three clauses, a function over 50 lines. `NOT_YET`
+names the files that still have some, with how many; a number there may only fall.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from tests.support.sources import PRODUCT
+
+LONGEST = 50
+"""Lines of a function, its docstring among them."""
+CLAUSES = 2
+"""`for` and `if` of one comprehension."""
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SEQUENCES = (ast.List, ast.Tuple, ast.JoinedStr, ast.ListComp)
+_CONDITIONS = (ast.Compare, ast.BoolOp)
+NOT_YET: dict[str, dict[str, int]] = {
+    "nested conditional expression": {
+        "gang/commands/lock.py": 1,
+        "gang/commands/logs.py": 1,
+        "gang/commands/restart.py": 1,
+        "gang/commands/watching.py": 2,
+        "gang/history.py": 1,
+        "gang/overview.py": 2,
+        "gang/steps/maintenance.py": 1,
+        "gang/steps/restart_sequence.py": 1,
+        "gang/steps/status/live.py": 1,
+        "gang/steps/status/logs_read.py": 1,
+        "gang/steps/status/reports.py": 1,
+        "monitoring/commands/notify.py": 1,
+        "node/engine/watch.py": 1,
+        "node/verbs/figures.py": 1,
+        "node/verbs/lock.py": 1,
+        "planning/choices.py": 1,
+        "planning/memory.py": 1,
+        "protocol/verbs.py": 1,
+    },
+    "text or list times a condition": {
+        "gang/commands/gangs.py": 7,
+        "gang/commands/watching.py": 3,
+        "node/network/netlink.py": 1,
+        "node/network/reach.py": 1,
+        "planning/build.py": 1,
+        "planning/choices.py": 2,
+        "planning/commands/plan_options.py": 1,
+        "planning/environment.py": 1,
+        "planning/layout.py": 1,
+        "protocol/message.py": 1,
+        "protocol/planned.py": 3,
+    },
+    "pair indexed by a condition": {"doctor/rules/pcie.py": 1, "doctor/rules/rails.py": 1},
+    "comprehension of many clauses": {
+        "doctor/netplan.py": 2,
+        "doctor/rules/stacks.py": 1,
+        "doctor/rules/support/registry.py": 1,
+        "doctor/steps/doctor.py": 1,
+        "gang/steps/status/logs.py": 1,
+        "monitoring/steps/doctor_watch.py": 1,
+        "nettest/schedule.py": 1,
+        "nettest/steps/nettest.py": 1,
+        "nettest/verdict.py": 1,
+        "planning/engine_command.py": 1,
+        "tuning/commands/check.py": 1,
+        "tuning/commands/tuning.py": 1,
+        "tuning/steps/kernels.py": 1,
+    },
+    "function over 50 lines": {
+        "checkpoint/steps/push.py": 1,
+        "engines/sglang_0_5.py": 1,
+        "engines/vllm_0_3x.py": 1,
+        "gang/steps/staging.py": 1,
+        "hosts/steps/stack.py": 1,
+        "nettest/steps/nettest.py": 1,
+        "nettest/steps/ports.py": 1,
+        "planning/build.py": 1,
+        "planning/memory.py": 1,
+        "planning/offers.py": 1,
+        "tuning/steps/run.py": 1,
+    },
+    "fmt: skip": {
+        "gang/commands/guard.py": 1,
+        "gang/commands/logs.py": 1,
+        "gang/commands/outcome.py": 1,
+        "gang/commands/up.py": 1,
+        "gang/overview.py": 1,
+        "gang/steps/raising.py": 1,
+        "gang/steps/status/history.py": 1,
+        "gang/steps/up.py": 1,
+        "monitoring/commands/export.py": 1,
+        "planning/build.py": 1,
+        "planning/engine_command.py": 1,
+        "planning/layout.py": 1,
+        "planning/plan_file.py": 1,
+    },
+}
+
+
+def nested_conditionals(node: ast.AST) -> bool:
+    return isinstance(node, ast.IfExp) and any(
+        isinstance(part, ast.IfExp) for part in ast.walk(node) if part is not node
+    )
+
+
+def text_times_condition(node: ast.AST) -> bool:
+    """`"s" * (n != 1)`, `[x] * bool(y)`: a sequence times anything but a number or a length."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return False
+    sides = (node.left, node.right), (node.right, node.left)
+    return any(_is_sequence(sequence) and not _is_number(factor) for sequence, factor in sides)
+
+
+def pair_by_condition(node: ast.AST) -> bool:
+    """`(a, b)[flag]`, `text[: 3 + flag]` where the flag is a comparison or an and/or."""
+    if not isinstance(node, ast.Subscript):
+        return False
+    if isinstance(node.value, ast.Tuple):
+        return not isinstance(node.slice, (ast.Constant, ast.Slice))
+    return isinstance(node.slice, ast.Slice) and any(isinstance(part, _CONDITIONS) for part in ast.walk(node.slice))
+
+
+def many_clauses(node: ast.AST) -> bool:
+    if not isinstance(node, _COMPREHENSIONS):
+        return False
+    return sum(1 + len(generator.ifs) for generator in node.generators) > CLAUSES + 1 or len(node.generators) > CLAUSES
+
+
+def long_function(node: ast.AST) -> bool:
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.end_lineno is None:
+        return False
+    return node.end_lineno - node.lineno + 1 > LONGEST
+
+
+def _is_sequence(node: ast.AST) -> bool:
+    return isinstance(node, _SEQUENCES) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
+
+
+def _is_number(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int)
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
+
+
+SHAPES = {
+    "nested conditional expression": nested_conditionals,
+    "text or list times a condition": text_times_condition,
+    "pair indexed by a condition": pair_by_condition,
+    "comprehension of many clauses": many_clauses,
+    "function over 50 lines": long_function,
+}
+
+
+def places(shape: str) -> Iterator[tuple[str, int]]:
+    """File and line of each place of the product that has this shape."""
+    for path in sorted(PRODUCT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if SHAPES[shape](node):
+                yield path.relative_to(PRODUCT).as_posix(), getattr(node, "lineno", 0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_code_has_no_such_shape(shape: str) -> None:
+    known = NOT_YET.get(shape, {})
+    found = list(places(shape))
+    counts = Counter(name for name, _ in found)
+    assert [f"{name}:{line}" for name, line in found if counts[name] > known.get(name, 0)] == []
+    assert {name: counts[name] for name in known if counts[name] < known[name]} == {}, "lower these numbers"
+
+
+def skipped_formats() -> Counter[str]:
+    """`# fmt: skip` in an indented line: inside a function, a class, or a statement of several lines."""
+    return Counter(
+        path.relative_to(PRODUCT).as_posix()
+        for path in sorted(PRODUCT.rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if line.startswith(" ") and "# fmt: skip" in line
+    )
+
+
+def test_the_formatter_is_not_skipped_inside_functions() -> None:
+    assert skipped_formats() == Counter(NOT_YET.get("fmt: skip", {}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ("nested conditional expression", "x = 1 if a else 2 if b else 3"),
+        ("text or list times a condition", "x = 's' * (n != 1)"),
+        ("text or list times a condition", "x = [a] * flag"),
+        ("pair indexed by a condition", "x = (a, b)[flag]"),
+        ("pair indexed by a condition", "x = text[: 3 + (a > b)]"),
+        ("comprehension of many clauses", "x = [a for a in b for c in d if a if c]"),
+    ],
+)
+def test_what_is_refused(shape: str, text: str) -> None:
+    assert any(SHAPES[shape](node) for node in ast.walk(ast.parse(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = 1 if a else 2", "x = '-' * 10", "x = [0] * len(a)", "x = (a, b)[0]", "x = [a for b in c for a in b if a]"],
+)
+def test_what_is_not(text: str) -> None:
+    tree = ast.parse(text)
+    assert not any(refused(node) for refused in SHAPES.values() for node in ast.walk(tree))
