@@ -25,12 +25,14 @@ from tests.unit.gang.commands.test_watching import load, moment
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.steps.doctor import diagnose
+from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import FailureVerdict, PastRun
+from orchestrator.gang.overview import RouterGlance
 from orchestrator.gang.pace import StartDuration
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.live import Moment
 from orchestrator.model.errors import NodeError
-from orchestrator.model.gang_state import NodeState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.commands import web
 from orchestrator.monitoring.steps import pages as module
@@ -96,6 +98,17 @@ def test_the_page_shows_what_status_shows(site: Site) -> None:
     assert "71 °C" in text and "288 W" in text and "1.2 / 1.2 GB/s" in text
     assert "script-src 'nonce-" in headers["Content-Security-Policy"] and headers["X-Frame-Options"] == "DENY"
     assert "http://" not in text.replace("http://192.0.2.1:8000", "")  # nothing is loaded from elsewhere
+
+
+@pytest.mark.parametrize("state", [None, *GangState])
+def test_a_router_in_any_state_is_on_the_page(site: Site, state: GangState | None) -> None:
+    workers = (Worker(url="http://192.0.2.1:8000", healthy=True, load=3, id="1"),) if state else None
+    router = RouterGlance(url="http://192.0.2.9:8080", node="node0", state=state, workers=workers)
+    site.source.now = replace(moment(), seen=replace(moment().seen, router=router))
+    for path in ("/", "/part"):
+        status, text, _ = site.get(path)
+        assert status == 200 and "http://192.0.2.9:8080" in text
+        assert (state.value if state else "unreachable") in text.partition('id="router"')[2]
 
 
 def test_a_death_is_in_the_next_part_and_nothing_of_it_is_markup(site: Site) -> None:
