@@ -31,7 +31,6 @@ NOT_YET: dict[str, dict[str, int]] = {
         "gang/overview.py": 2,
         "gang/steps/maintenance.py": 1,
         "gang/steps/restart_sequence.py": 1,
-        "gang/steps/status/live.py": 1,
         "gang/steps/status/logs_read.py": 1,
         "gang/steps/status/reports.py": 1,
         "monitoring/commands/notify.py": 1,

@@ -35,7 +35,7 @@ UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
 def test_plan(case: Path) -> None:
     wanted = yaml.safe_load((case / "case.yml").read_text("utf-8"))
     try:
-        plan = _plan(wanted)
+        plan = plan_of_case(wanted)
     except DeployError as refusal:
         told = {"exit_code": refusal.exit_code, "what": refusal.what, "where": refusal.where, "fix": refusal.fix}
         _compare(case / "refusal.json", json.dumps(told, indent=2, ensure_ascii=False) + "\n")
@@ -49,7 +49,7 @@ def test_there_are_cases() -> None:
     assert len(CASES) >= 10
 
 
-def _plan(case: dict[str, Any]) -> Plan:
+def plan_of_case(case: dict[str, Any]) -> Plan:
     """gangs: list of {nodes, ...NodeSpec}; machines: right or wrong, files of whole machines; else facts: changes of
     `topology` for all nodes; nodes: of single ones."""
     gangs, facts, hosts, first = [], {}, {}, 0

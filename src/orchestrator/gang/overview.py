@@ -93,9 +93,13 @@ class RouterGlance:
         worker = self.worker(url)
         return "out" if worker is None else "in" if worker.healthy else "unhealthy"
 
+    def gangs_by_url(self, views: Sequence[GangView]) -> dict[str, str]:
+        """The names of the gangs that serve, by the URL that the router would have."""
+        return {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
+
     def as_json(self, views: Sequence[GangView]) -> dict[str, Any]:
         """The router of `status --json`, with the gangs' names."""
-        names = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
+        names = self.gangs_by_url(views)
         workers = [{"url": one.url, "gang": names.get(one.url), "healthy": one.healthy, "load": one.load}
                    for one in self.workers or ()]  # fmt: skip
         return {

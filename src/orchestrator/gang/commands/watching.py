@@ -18,7 +18,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.tables import cell, plain_table
 from orchestrator.gang.commands.gangs import LOAD_TITLES, LoadCells, around_block, gang_block, lines, node_words
 from orchestrator.gang.overview import Overview
-from orchestrator.gang.steps.status.live import HOT_C, GangLoad, Moment, NodeLoad, Watching, live_json
+from orchestrator.gang.steps.status.live import HOT_C, GangLoad, Moment, NodeLoad, Watching, clock_time, live_json
 from orchestrator.gang.timeline import PortRate
 from orchestrator.gang.view import GangView
 from orchestrator.protocol.gauges import GpuGauges, slowed_by
@@ -134,11 +134,11 @@ def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:
     """All gangs, the router, and what happened last, as `status` has them and with what moves."""
     busy = {name: serving_words(load) for name, load in moment.gangs.items()}
     happened = {
-        name: [f"{_clock(one.at)} {one.node}: {one.words}" for one in events[-EVENTS:]]
+        name: [f"{clock_time(one.at)} {one.node}: {one.words}" for one in events[-EVENTS:]]
         for name, events in moment.events.items()
     }
     blocks = status_blocks(moment.seen, moment.nodes, busy, happened, wide=wide)
-    return [Text(f"{_clock(moment.taken_at)}  Ctrl-C ends", "dim"), *blocks]
+    return [Text(f"{clock_time(moment.taken_at)}  Ctrl-C ends", "dim"), *blocks]
 
 
 def status_blocks(
@@ -159,10 +159,6 @@ def status_blocks(
         blocks += [gpus_table(view, loads)] if wide and loads is not None else []
         blocks += lines(happened.get(view.name, ()), "dim")
     return [*blocks, *around_block(seen)]
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 class ChangeLines:
@@ -193,7 +189,7 @@ class ChangeLines:
             self._line(words, moment)
 
     def _line(self, words: str, moment: Moment) -> None:
-        self._screen.verbatim(f"{_clock(moment.taken_at)} {words}")
+        self._screen.verbatim(f"{clock_time(moment.taken_at)} {words}")
         sys.stdout.flush()
 
 

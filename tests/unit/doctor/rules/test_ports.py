@@ -25,7 +25,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RdmaPort
-from orchestrator.monitoring.steps.pages import lights
+from orchestrator.monitoring.steps.live_page import lights
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
 from orchestrator.protocol.planned import Layout

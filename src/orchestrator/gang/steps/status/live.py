@@ -213,6 +213,11 @@ def overdue(asked: Mapping[str, float], answered: Collection[str], now: float) -
     }
 
 
+def clock_time(at: float) -> str:
+    """HH:MM:SS of epoch seconds, by the time zone of this machine."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
 def live_json(moment: Moment) -> dict[str, Any]:
     """The document of `status --json`, and what moves beside it."""
     document = loaded_json(moment.seen, moment.nodes)
@@ -244,13 +249,19 @@ class NodeLoad:
     ports: tuple[PortRate, ...] = ()
     failure: DeployError | None = None
 
+    @property
+    def error(self) -> str:
+        """Why nothing was read of it; '' where something was."""
+        if self.failure:
+            return str(self.failure.what)
+        return self.gauges.error if self.gauges else ""
+
     def as_json(self) -> dict[str, Any]:
         """gpus[], ports[] and gauges_error of `status --wide --json`."""
-        told = self.gauges
         return {
-            "gpus": [gpu.as_json() for gpu in told.gpus] if told else [],
+            "gpus": [gpu.as_json() for gpu in self.gauges.gpus] if self.gauges else [],
             "ports": [port.as_json() for port in self.ports],
-            "gauges_error": (self.failure.what if self.failure else told.error if told else "") or None,
+            "gauges_error": self.error or None,
         }
 
 
