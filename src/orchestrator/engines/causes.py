@@ -21,6 +21,12 @@ _LOCAL_ONLY = r"\[?(?:fe80:|169\.254\.|127\.0\.1\.1\b)"
 """Addresses that lead to no other node; the last is what Debian calls the machine's own name in /etc/hosts."""
 _BRIDGE = r"172\.(?:17\.0\.\d|(?:1[89]|2\d|3[01])\.0\.1<)"
 """Addresses that Docker gives to its bridges and, by default, to what is behind docker0: of one machine alone."""
+_TAKES_MEMORY = (
+    r"\b(?:v?fork|_fork_exec|fork_exec|clone|mmap|mremap|malloc|calloc|posix_memalign|pin_memory|cudaHostAlloc"
+    r"|shmat|ftruncate|io_setup|thread stack)\b"
+)
+"""Calls that ask the kernel for main memory."""
+_THREAD_REFUSED = r"\bpthread_create\b.{0,64}Operation not permitted"
 _TOOL = r"(?:ninja|nvcc|cicc|ptxas|gcc|g\+\+|cc|c\+\+|clang|clang\+\+)"
 _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
@@ -103,7 +109,8 @@ COMMON = (
     CausePattern(
         id="WEIGHTS-DIFFER",
         pattern=r"size mismatch for \S{1,256}: copying a param|There is no module or parameter named '"
-        r"|KeyError: 'model\.[\w.]{1,128}\.(?:weight\w{0,32}|bias|q(?:weight|zeros)|scales|g_idx)'"
+        r"|KeyError: '(?:[\w-]{1,64}\.){2,16}(?:w(?:1|2|3|13)_)?"
+        r"(?:weight\w{0,32}|bias|(?:input|k|v)_scale|q(?:weight|zeros)|scales|g_idx)'"
         r"|Attempted to load weight|weights were not initialized from|assert \w{1,32}\.[\w()]{4,8} == loaded_weight\.",
         text="a weight of the checkpoint has another name or shape than the engine expects: another quantisation or"
         " config.json, an engine that does not know it, or a parallel degree that does not divide it",
@@ -221,6 +228,13 @@ COMMON = (
         " --disable-custom-all-reduce",
     ),
     CausePattern(
+        id="CUSTOM-ALL-REDUCE",
+        pattern=r"Cuda error \S{0,256}custom_all_reduce\w{0,32}\.cuh:\d{1,6} '(?:invalid (?:argument|resource handle)"
+        r"|mapping of buffer object failed|resource already mapped|unknown error)'",
+        text="the engine's custom all-reduce can't map the memory of another GPU (CUDA IPC, P2P)",
+        fix="add --disable-custom-all-reduce to l40s_args",
+    ),
+    CausePattern(
         id="GPU-ARCH",
         pattern=r"no kernel image is available for execution|Cuda failure (?:\d{1,4} )?'invalid device function'"
         r"|CUDA error: invalid device function|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)",
@@ -229,9 +243,25 @@ COMMON = (
         " --query-gpu=compute_cap --format=csv`), or choose another stack",
     ),
     CausePattern(
+        id="GPU-DRIVER",
+        pattern=r"[Dd]river/library version mismatch|NVRM: API mismatch",
+        text="the NVIDIA driver's kernel module and its libraries have different versions: the libraries were upgraded,"
+        " and the older module is still loaded",
+        fix="reboot the node, or reload the module that belongs to the installed driver",
+    ),
+    CausePattern(
+        id="GPU-CONTAINER-DENIED",
+        pattern=r"nvidia-container-cli: (?:initialization|mount|detection|container) error: .{0,256}"
+        r"(?:insufficient permissions|[Oo]peration not permitted|[Pp]ermission denied|bpf_prog_query)",
+        text="the container runtime may not give the GPUs to the container: it lacks the rights, as without root",
+        fix="set `no-cgroups = true` in /etc/nvidia-container-runtime/config.toml for containers without root, or start"
+        " the container as root",
+    ),
+    CausePattern(
         id="GPU-DRIVER-MISSING",
         pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
-        r"|could not select device driver .{0,32}\[\[gpu\]\]|nvidia-container-cli: initialization error"
+        r"|could not select device driver .{0,32}\[\[gpu\]\]|nvidia-container-cli: initialization error: "
+        r"(?:load library failed|driver not loaded|nvml error: driver not loaded|cuda error: no CUDA-capable|WSL env)"
         r"|NVML Shared Library Not Found|Error_DriverNotLoaded|initialize NVML: Unknown Error|Error: CUDA unknown",
         text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
         fix="check `nvidia-smi` on the node; in a container --gpus all, the NVIDIA container toolkit, or a new start",
@@ -239,17 +269,32 @@ COMMON = (
     CausePattern(
         id="GPU-DRIVER",
         pattern=r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
-        r"|forward compatibility was attempted on non supported HW|[Dd]river/library version mismatch"
+        r"|forward compatibility was attempted on non supported HW"
         r"|unsupported display driver / cuda driver combination|cudaErrorInsufficientDriver"
         r"|provided PTX was compiled with an unsupported toolchain|not supported in the installed CUDA driver",
-        text="the node's NVIDIA driver is too old for the stack's CUDA libraries, or its versions do not match",
+        text="the node's NVIDIA driver is too old for the stack's CUDA libraries",
         fix="update the driver and reboot, or choose a stack that supports the installed driver",
+    ),
+    CausePattern(
+        id="FABRIC-MANAGER",
+        pattern=r"Error 802: system not yet initialized|CUDA error: system not yet initialized|cudaErrorSystemNotReady"
+        r"|CUDA_ERROR_SYSTEM_NOT_READY|Cuda failure (?:802 )?'system not yet initialized'",
+        text="the NVSwitch fabric of this machine is not set up (CUDA error 802): nvidia-fabricmanager is not running,"
+        " or has another version than the driver",
+        fix="run `systemctl status nvidia-fabricmanager`, and install the version of it that the driver has"
+        " (`nvidia-smi --query-gpu=driver_version --format=csv`)",
     ),
     CausePattern(
         id="GPU-ECC",
         pattern=r"uncorrectable ECC error",
         text="a GPU's memory has an uncorrectable ECC error",
         fix=XIDS[48].fix,
+    ),
+    CausePattern(
+        id="GPU-LOST",
+        pattern=r"^\|\s{1,6}(?P<gpu>\d{1,3})  .{0,120}\bERR!",
+        text="a GPU does not answer: `nvidia-smi` shows ERR! in its row",
+        fix=XIDS[79].fix,
     ),
     CausePattern(
         id="GPU-LOST",
@@ -404,6 +449,12 @@ COMMON = (
         fix="name ports of one link type in NCCL_IB_HCA, the same on all nodes (`l40s-deploy plan --show env`)",
     ),
     CausePattern(
+        id="NCCL-GRAPH-FILE",
+        pattern=r"NCCL WARN XML Import Channel : dev \S{1,32} not found",
+        text="NCCL_GRAPH_FILE names a graph of another machine: its GPUs or cards are not those of this one",
+        fix="unset NCCL_GRAPH_FILE: in the environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf (nccl issue 1240)",
+    ),
+    CausePattern(
         id="NCCL-DIFFERS",
         pattern=r"Mismatched NCCL (?:git )?versions? detected|NCCL version mismatch with remote peer",
         text="the nodes of the gang have different versions of NCCL",
@@ -463,21 +514,46 @@ COMMON = (
         " and `quota -s` the quota",
     ),
     CausePattern(
+        id="SIGNAL-STACK",
+        pattern=r"\[Errno 12\] Cannot allocate memory|sigaltstack.{0,64}Cannot allocate memory",
+        after=r"\bfaulthandler\.(?:enable|register)\(|sigaltstack",
+        text="Python's faulthandler could not set its signal stack: it is smaller than this processor (AMX) asks for."
+        " It is not a lack of memory",
+        fix="use an image or a stack with a newer patch release of Python (sglang issues 5762, 6418)",
+    ),
+    CausePattern(
         id="HOST-OUT-OF-MEMORY",
-        pattern=r"DefaultCPUAllocator: can't allocate memory|\bMemoryError\b|Cannot allocate memory"
-        r"|Failed to malloc \d",
+        pattern=r"DefaultCPUAllocator: can't allocate memory|\bMemoryError\b|Failed to malloc \d"
+        rf"|{_TAKES_MEMORY}.{{0,128}}Cannot allocate memory",
         text="the node ran out of main memory",
         fix="find what else uses memory on the node (`ps aux --sort -rss`) and stop it",
     ),
     CausePattern(
+        id="HOST-OUT-OF-MEMORY",
+        pattern=r"OSError: \[Errno 12\] Cannot allocate memory|RuntimeError: .{0,64}Cannot allocate memory",
+        after=_TAKES_MEMORY,
+        text="the node ran out of main memory: a call above it asked for some",
+        fix="find what else uses memory on the node (`ps aux --sort -rss`) and stop it",
+    ),
+    CausePattern(
         id="OPEN-FILES-LIMIT",
-        pattern=r"Too many open files",
+        pattern=r"Too many open files(?! in system)",
         text="the engine's limit of open files (ulimit -n) is too low",
         fix="raise nofile for the engine's service or user: run `l40s-deploy prepare --tags limits`",
     ),
     CausePattern(
+        id="THREADS-DENIED",
+        pattern=rf"{_THREAD_REFUSED}|can't start new thread|what\(\): {{1,2}}Operation not permitted",
+        after=_THREAD_REFUSED,
+        text="the container may not start threads: an old Docker's seccomp profile refuses clone3, which the image's"
+        " glibc calls",
+        fix="upgrade Docker to 20.10.10 or newer with its libseccomp and runc; as a proof,"
+        " `--security-opt seccomp=unconfined`",
+    ),
+    CausePattern(
         id="PROCESS-LIMIT",
-        pattern=r"can't start new thread|(?:pthread_create failed.{0,64}|thread: )Resource temporarily unavailable",
+        pattern=r"can't start new thread"
+        r"|\b(?:pthread_create|std::thread|fork: retry|thread\b).{0,64}: Resource temporarily unavailable",
         text="the engine may not start more threads: its limit of processes (ulimit -u, pids.max of its cgroup) is"
         " reached",
         fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
@@ -516,13 +592,36 @@ COMMON = (
         secondary=True,
     ),
     CausePattern(
+        id="LEADER-UNREACHABLE",
+        pattern=r"The client socket has timed out (?:after \d{1,9}ms )?while trying to connect to"
+        r" \((?P<peer>[^)]{1,128})\)"
+        r"|TCP client failed to connect/validate to host (?P<peer_store>\S{1,128})"
+        r"|DistNetworkError: The client socket has failed to connect to (?P<peer_at_end>\S{1,128}) \(errno: 111",
+        text="the leader's port can't be reached: nothing listens there, since the leader has not started or has ended,"
+        " or a firewall closes it",
+        fix="look first whether the leader runs (its log, `ss -ltn` there), then for a firewall between the nodes:"
+        " `l40s-deploy doctor` tries their ports",
+        weak=True,
+    ),
+    CausePattern(
         id="PEER-MISSING",
-        pattern=r"waiting for clients\. \d+/\d+ clients joined|The client socket has (timed out|failed to connect)"
+        pattern=r"waiting for clients\. \d+/\d+ clients joined|The client socket has failed to connect"
         r"|wait timeout after \d{1,9}ms, keys: ",
         text="not all nodes joined the rendezvous in time",
         fix="check the node that failed first, and that every node can reach the rendezvous port"
         " (`l40s-deploy doctor`)",
         secondary=True,
+    ),
+    CausePattern(
+        id="LOADING-LATE",
+        pattern=r"Watchdog caught collective operation timeout|due to ProcessGroupNCCL watchdog hang",
+        text="these ranks had loaded their weights and waited for others that had not: slow storage on another node,"
+        " or a rank that died there while it loaded",
+        fix="compare how far the other nodes' logs came; read the weights from a faster disk or the page cache, or give"
+        " them longer: --dist-timeout (sglang issues 3360, 3784)",
+        weak=True,
+        after=r"Load weight end\b|Loading weights took ",
+        unless=r"KV Cache is allocated|Memory pool end|max_total_num_tokens|KV cache (?:memory|size)|Captur(?:e|ing) ",
     ),
     CausePattern(
         id="COLLECTIVE-TIMEOUT",
@@ -563,20 +662,34 @@ COMMON = (
 
 KERNEL = (
     CausePattern(
+        id="CGROUP-OUT-OF-MEMORY",
+        pattern=r"oom-kill:constraint=CONSTRAINT_MEMCG|[Mm]emory cgroup out of memory: Kill",
+        text="the kernel ended a process: the memory limit of its cgroup (container, systemd unit, Slurm job) was"
+        " reached, not the node's",
+        fix="raise that limit: `--memory` of the container, MemoryMax of the unit, `--mem` of the job",
+    ),
+    CausePattern(
         id="HOST-OUT-OF-MEMORY",
-        pattern=r"[Oo]ut of memory: Kill(?:ed)? process|oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
+        pattern=r"oom-kill:constraint=CONSTRAINT_(?:CPUSET|MEMORY_POLICY)",
+        text="the kernel ended a process: the NUMA nodes that it is bound to were out of main memory",
+        fix="bind it to more NUMA nodes, or find what else uses their memory: `numastat -m`",
+    ),
+    CausePattern(
+        id="HOST-OUT-OF-MEMORY",
+        pattern=r"oom-kill:constraint=CONSTRAINT_NONE|(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process",
+        text="the kernel ended a process: the node was out of main memory",
+        fix="find what else uses memory on the node: `ps aux --sort -rss`",
+    ),
+    CausePattern(
+        id="HOST-OUT-OF-MEMORY",
+        weak=True,
+        pattern=r"oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
         r"|unit has been killed by the OOM killer|invoked oom-killer:|Failed with result 'oom-kill'"
         r"|Killed \S{1,256} due to memory (?:pressure|used)|The node was low on resource: memory"
         r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
         text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
         " memory",
         fix="find what else uses memory on the node (`ps aux --sort -rss`), or raise the limit of the container or job",
-    ),
-    CausePattern(
-        id="GPU-DRIVER",
-        pattern=r"NVRM: API mismatch",
-        text="the NVIDIA driver's kernel module and its libraries have different versions",
-        fix="reboot, or reload the module that belongs to the installed driver",
     ),
     CausePattern(
         id="GPU-BAR1-SMALL",

@@ -31,6 +31,9 @@ class CausePattern(Message):
     text, fix: plain words for the operator
     secondary: the line shows only that another rank or node had failed
     weak:      another primary cause goes before it, since the other end, or what was said before, may be the reason
+    after:     a pattern that one of the last lines before it must have, by the same rank where lines name ranks: a
+               bare errno names a cause only with the call that failed. '' asks for none
+    unless:    a pattern that none of those lines may have: it shows that the engine was past it. '' asks for nothing
     """
 
     id: str = ""
@@ -39,6 +42,8 @@ class CausePattern(Message):
     fix: str = ""
     secondary: bool = False
     weak: bool = False
+    after: str = ""
+    unless: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

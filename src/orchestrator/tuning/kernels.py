@@ -184,7 +184,7 @@ def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[Caus
     if shared and verdict is not KernelVerdict.FAILS:
         texts.append(f"compiled for the plan's GPU: {shared} of {limit} bytes of shared memory")
     text = "; ".join(filter(None, texts)) if lines else "the node said nothing of it"
-    explain = (one for one in causes if not one.secondary and re.search(one.pattern, text))
+    explain = (one for one in causes if not one.secondary and _explains(one, text))
     return KernelResult(
         case=case,
         verdict=verdict,
@@ -194,6 +194,13 @@ def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[Caus
         cause=next(explain, None) if verdict is KernelVerdict.FAILS else None,
         shared=shared,
     )
+
+
+def _explains(cause: CausePattern, text: str) -> bool:
+    """Of a cause that asks for a line before it, that line counts too."""
+    if cause.after and not re.search(cause.after, text):
+        return False
+    return re.search(cause.pattern, text) is not None
 
 
 def gravest(results: Iterable[KernelResult]) -> KernelVerdict:

@@ -85,7 +85,8 @@ def test_watch_data_survives_json_and_has_the_agents_keys(engine: Engine) -> Non
     assert watch["stop"]["worker_signal"] is None
     for entry in (*watch["phases"], *watch["causes"], *watch["remarks"]):
         re.compile(entry["pattern"])
-    assert all({"id", "pattern", "text", "fix", "secondary", "weak"} == set(cause) for cause in watch["causes"])
+    keys = {"id", "pattern", "text", "fix", "secondary", "weak", "after", "unless"}
+    assert all(keys == set(cause) for cause in watch["causes"])
     said = [(cause["id"], cause["text"]) for cause in watch["causes"]]
     assert len(set(said)) == len(said)
 

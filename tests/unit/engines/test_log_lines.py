@@ -1,11 +1,14 @@
 """Phases and causes on lines as the engines write them: from the articles, the wheels' sources, runs on CPU.
 
-The lines are in lines/: the line's meaning, a tab, the line; nccl.txt is the reviewed table of NCCL's own warnings,
+The lines are in lines/: the line's meaning, a tab, the line, in causes.txt a tab and what stands above it where that
+counts; nccl.txt is the reviewed table of NCCL's own warnings,
 which scripts/nccl_lines.py gathers: cause, versions, file, format.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -14,7 +17,8 @@ import pytest
 from orchestrator.engines.causes import COMMON, PCIE_IPC, REMARKS
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialect
-from orchestrator.node.engine.watch import LogWatch
+from orchestrator.node.engine.watch import EXCEPTION, LogWatch
+from orchestrator.protocol.staging import Watch
 
 
 def lines(name: str) -> list[tuple[str, str]]:
@@ -25,7 +29,10 @@ def lines(name: str) -> list[tuple[str, str]]:
 WRITTEN = {"sglang-0.4.4": "0.4.4.post1", "sglang-0.5": "0.5.23"}
 """Dialects with the version that wrote the lines."""
 LIVES = [(name, phase, line) for name in WRITTEN for phase, line in lines(name)]
-CAUSES, REMARKABLE = lines("causes"), lines("remarks")
+REMARKABLE = lines("remarks")
+CAUSES = [(label, *line.partition("\t")[::2]) for label, line in lines("causes")]
+"""Its cause, the line, the line above it or ''."""
+ABOVE_ALL = Watch(causes=COMMON)
 ORDINARY = [line for _, line in lines("ordinary")]
 
 
@@ -54,18 +61,59 @@ def test_other_lines_mark_none(name: str, line: str) -> None:
     assert not [phase for phase, pattern in phases(name).items() if re.search(pattern, line)]
 
 
-@pytest.mark.parametrize(("wanted", "line"), CAUSES)
-def test_a_line_is_taken_for_its_cause(wanted: str, line: str) -> None:
-    assert next((cause.id for cause in COMMON if re.search(cause.pattern, line)), None) == wanted
+def taken_for(*told: str) -> str | None:
+    """The cause that the last of these lines is taken for."""
+    watch = LogWatch.of(ABOVE_ALL)
+    for line in told[:-1]:
+        watch.feed(line, 0.0)
+    before = len(watch.suspicions(0.0))
+    watch.feed(told[-1], 0.0)
+    new = [one.id for one in watch.suspicions(0.0)[before:] if one.id != EXCEPTION]
+    return new[0] if new else None
 
 
-@pytest.mark.parametrize("line", [line for wanted, line in CAUSES if wanted == "GPU-OUT-OF-MEMORY"])
+@pytest.mark.parametrize(("wanted", "line", "above"), CAUSES)
+def test_a_line_is_taken_for_its_cause(wanted: str, line: str, above: str) -> None:
+    assert taken_for(above, line) == wanted
+
+
+@pytest.mark.parametrize(("wanted", "line", "above"), [row for row in CAUSES if row[2]])
+def test_a_bare_line_is_not_taken_for_what_another_tells(wanted: str, line: str, above: str) -> None:
+    assert above and taken_for(line) != wanted
+
+
+ERRNOS = [
+    os.strerror(number)
+    for number in (
+        errno.EPERM, errno.ENOENT, errno.EIO, errno.EBADF, errno.EAGAIN, errno.ENOMEM, errno.EACCES, errno.EBUSY,
+        errno.ENODEV, errno.EINVAL, errno.EPIPE, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH,
+        errno.ENETUNREACH, errno.ESTALE,
+    )
+]  # fmt: skip
+"""Words that every call shares. Of these alone nobody can tell what failed."""
+
+
+@pytest.mark.parametrize("form", ["{}", "OSError: [Errno 5] {}", "RuntimeError: {}", "error: {}", "x: {} (5)"])
+@pytest.mark.parametrize("words", ERRNOS)
+def test_a_bare_errno_names_no_cause(form: str, words: str) -> None:
+    assert taken_for(form.format(words)) is None
+
+
+@pytest.mark.parametrize(("wanted", "line", "above"), CAUSES)
+def test_the_call_or_object_that_failed_decides(wanted: str, line: str, above: str) -> None:
+    """Of a line that ends in an errno's words, those words alone are another cause, or none."""
+    words = next((words for words in ERRNOS if words.lower() in line.lower()), "")
+    if words and not above:
+        assert taken_for(f"RuntimeError: {words}") != wanted
+
+
+@pytest.mark.parametrize("line", [line for wanted, line, _ in CAUSES if wanted == "GPU-OUT-OF-MEMORY"])
 def test_a_gpu_without_memory_is_no_node_without_memory(line: str) -> None:
     assert [cause.id for cause in COMMON if re.search(cause.pattern, line)] == ["GPU-OUT-OF-MEMORY"]
 
 
 def test_every_cause_has_an_example() -> None:
-    assert {cause.id for cause in COMMON} == {wanted for wanted, _ in CAUSES}
+    assert {cause.id for cause in COMMON} == {wanted for wanted, _, _ in CAUSES}
 
 
 @pytest.mark.parametrize("line", [*ORDINARY, *(line for _, _, line in LIVES)])
@@ -99,7 +147,7 @@ def test_a_clients_words_in_the_access_log_are_no_cause(name: str, line: str) ->
     assert watch.suspect(0.0) is None and watch.last_lines() == ()
 
 
-@pytest.mark.parametrize("line", [line for _, line in CAUSES])
+@pytest.mark.parametrize("line", [line for _, line, _ in CAUSES])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_no_causes_line_looks_like_a_request(name: str, line: str) -> None:
     assert not re.search(engine(name).watched.requests, line)

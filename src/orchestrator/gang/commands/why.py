@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy why --all gang0",
         "l40s-deploy why --run 20261122-150405-3f2a    # of `l40s-deploy history`",
         "l40s-deploy why --log node0.log node1.log.gz",
+        "l40s-deploy why --log logs/    # a folder of one log a node",
         "kubectl logs --prefix -l app=engine | l40s-deploy why --log -",
         "l40s-deploy logs --around-failure",
     )
@@ -46,8 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="read these logs of SGLang, vLLM or NCCL instead, of one node each, and ask no node: text or gzip, with"
-        " the prefixes of journald, docker, kubectl or mpirun, NODE=FILE to name the node, - for standard input",
+        help="read these logs of SGLang, vLLM or NCCL instead, of one node each (or a folder of them), and ask no node:"
+        " text or gzip, with the prefixes of journald, docker, kubectl or mpirun, NODE=FILE to name the node, - for"
+        " standard input",
     )
 
 
@@ -70,24 +72,47 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _of_logs(told: LogsSummary) -> Iterator[RenderableType]:
-    nccl = f"NCCL {told.nccl}" if told.nccl else ""
-    written = ", ".join(filter(None, (f"{told.engine} {told.version}".strip(), nccl, told.transport)))
-    yield f"read: {written or 'no line of an engine or of NCCL was recognised'}"
+    yield f"read: {_written_by(told)}"
     yield from (f"{finding.id} {finding.node}: {finding.title}" for finding in told.findings)
     if told.cause:
         yield from cause_lines(told.cause)
     else:
-        yield "no cause is known" + (f"; the engine's own last exception: {told.exception}" if told.exception else "")
-        yield from _elsewhere(told.exception, [line for one in told.secondary for line in one.lines if line])
+        yield "no cause is known"
+        if told.nccl_warning:
+            yield f"  NCCL's first warning: {told.nccl_warning}"
+        if told.exception:
+            yield f"  the engine's own last exception: {told.exception}"
+        yield from _look_next(told)
     yield from (f"  also {cause.node}: {cause.text}" for cause in told.secondary)
 
 
-def _elsewhere(raised: str, said: list[str]) -> Iterator[str]:
-    """Whose logs to read, where these show echoes alone. raised: the last exception; said: the echoes' lines."""
-    if said and (not raised or any(raised.startswith(line) for line in said)):
-        peers = {match["peer"]: None for match in map(_PEER.search, said) if match}
+def _written_by(told: LogsSummary) -> str:
+    """Whose lines were read, as far as they say it."""
+    nccl = f"NCCL {told.nccl}" if told.nccl else ""
+    written = ", ".join(filter(None, (f"{told.engine} {told.version}".strip(), nccl, told.transport)))
+    if written:
+        return written
+    if told.nccl_warning:
+        return "lines of NCCL; none tells its version"
+    if told.exception or told.cause or told.secondary:
+        return "lines that do not tell which engine wrote them"
+    return "no line of an engine or of NCCL was recognised"
+
+
+def _look_next(told: LogsSummary) -> Iterator[str]:
+    """Whose logs to ask for, where these show echoes alone, and what has NCCL tell more."""
+    echoes = [line for cause in told.secondary for line in cause.lines if line]
+    own = [words for words in (told.exception, told.nccl_warning) if words]
+    if echoes and all(any(_says(line, words) for line in echoes) for words in own):
+        peers = {match["peer"]: None for match in map(_PEER.search, echoes) if match}
         others = ", ".join(peers) or "every other node and rank, and of the kernel"
-        yield f"  what follows came of something that these logs do not show: look before it in those of {others}"
+        yield f"  these are echoes of a failure elsewhere: look before it in the logs of {others}"
+    if told.next_log:
+        yield f"  next: {told.next_log}"
+
+
+def _says(line: str, words: str) -> bool:
+    return words in line or words.startswith(line)
 
 
 def show(account: Explanation, screen: Screen, *, everything: bool) -> None:

@@ -118,12 +118,22 @@ NEVER = re.compile(r"(?!)")
 """What no line matches: an engine says nothing of the kind."""
 
 
+@dataclass(frozen=True)
+class KnownCause:
+    """A cause's pattern, ready to search. after: what one of the last lines must have, and unless: none of them."""
+
+    entry: CausePattern
+    pattern: re.Pattern[str]
+    after: re.Pattern[str]
+    unless: re.Pattern[str]
+
+
 @dataclass
 class LogWatch:
     """Follows one engine's log. Feed it lines in order; read `phase` and call `suspect`."""
 
     phases: Sequence[tuple[str, re.Pattern[str]]] = ()
-    causes: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
+    causes: Sequence[KnownCause] = ()
     remarks: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     proofs: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     """Features that the plan asks for and that the log has neither confirmed nor denied yet."""
@@ -154,7 +164,10 @@ class LogWatch:
         works = "|".join(f"(?:{one})" for one in (watch.probe.log, watch.probe.resumed) if one)
         return cls(
             phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
-            causes=[(_compiled(entry.pattern), entry) for entry in watch.causes],
+            causes=[
+                KnownCause(entry, _compiled(entry.pattern), _compiled(entry.after), _compiled(entry.unless))
+                for entry in watch.causes
+            ],
             remarks=[(_compiled(entry.pattern), entry) for entry in watch.remarks],
             proofs=[(_compiled(entry.pattern), entry) for entry in watch.proofs],
             rank_prefix=_compiled(watch.rank_prefix),
@@ -292,8 +305,9 @@ class LogWatch:
             self._own = f"{own['interface']} {own['address']}"
         if len(self._suspicions) >= LINES_KEPT:
             self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
-        for pattern, cause in self.causes:
-            if match := pattern.search(line):
+        for known in self.causes:
+            if (match := known.pattern.search(line)) and self._fits(known, owner):
+                cause = known.entry
                 if not self._has_room(cause):
                     return True
                 self._suspicions.append(
@@ -311,9 +325,18 @@ class LogWatch:
                 return True
         return False
 
+    def _fits(self, known: KnownCause, owner: int | None) -> bool:
+        """Whether the line comes after what the cause asks for. Lines of this rank count, and those of nobody."""
+        if known.after is NEVER:
+            return True
+        lines = [line for whose, line in self._recent if owner is None or whose in (None, owner)]
+        return any(map(known.after.search, lines)) and not any(map(known.unless.search, lines))
+
     def _between(self, match: re.Match[str]) -> str:
-        """Both ends, where the line names the other one, else the port that it names."""
+        """Both ends, where the line names the other one, else the port or GPU that it names."""
         ends = match.groupdict()
+        if gpu := ends.get("gpu"):
+            return f" (GPU {gpu})"
         peer = next((end for name, end in ends.items() if end and name.startswith("peer")), "")
         own = ends.get("own") or (self._own or "this node" if peer else "")
         return f" ({own}{f' to {peer}' if peer else ''})" if own else ""

@@ -33,7 +33,7 @@ def test_one_cause_its_lines_and_the_fix(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_no_known_cause_is_said_with_the_engines_own_exception(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "--log", str(LOGS / "vllm-unknown.log")]) == 0
-    assert "no cause is known; the engine's own last exception: KeyError" in capsys.readouterr().out
+    assert "no cause is known\n  the engine's own last exception: KeyError" in capsys.readouterr().out
     assert main(["why", "--log", str(LOGS / "vllm-unknown.log"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["cause"] is None and told["exception"].startswith("KeyError") and told["version"] == "0.11.1"
@@ -42,11 +42,11 @@ def test_no_known_cause_is_said_with_the_engines_own_exception(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("line", "where"),
     [
-        ("h1:1:1 [0] NCCL WARN socketProgress: Connection closed by remote peer h2<33456>", "those of h2"),
-        ("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.4]:1", "those of 10.0.0.4"),
-        ("DistNetworkError: The client socket has timed out while trying to connect to (10.0.0.3, 1).", "of 10.0.0.3"),
-        ("[2026-11-25 10:00:05] Received sigquit from a child process.", "those of every other node and rank"),
-        ("RuntimeError: Connection reset by peer (104)", "those of every other node and rank"),
+        ("h1:1:1 [0] NCCL WARN socketProgress: Connection closed by remote peer h2<33456>", "in the logs of h2"),
+        ("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.4]:1", "logs of 10.0.0.4"),
+        ("[c10d] The client socket has failed to connect to [10.0.0.3]:1 (errno: 111 - refused).", "of 10.0.0.3"),
+        ("[2026-11-25 10:00:05] Received sigquit from a child process.", "logs of every other node and rank"),
+        ("RuntimeError: Connection reset by peer (104)", "logs of every other node and rank"),
         ("failed (exitcode: -9) local_rank: 3 (pid: 123)", "and of the kernel"),
     ],
 )
@@ -57,6 +57,47 @@ def test_echoes_alone_say_whose_log_to_read(
     assert main(["why", "--log", str(tmp_path / "x.log")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "no cause is known" in said and where in said
+
+
+def test_nccls_first_warning_and_what_to_ask_for_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(
+        "node-a:275204:275658 [4] misc/socket.cc:415 NCCL WARN socketTryAccept: Accept failed: Bad file descriptor\n"
+        "node-a:275204:275658 [4] NCCL INFO misc/socket.cc:559 -> 2\n"
+    )
+    assert main(["why", "--log", str(log)]) == 0
+    said = capsys.readouterr().out
+    assert "NCCL's first warning: socketTryAccept: Accept failed: Bad file descriptor" in said
+    assert "next: NCCL says more with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET" in said
+    assert "recognised" not in said and "echoes" not in said
+
+
+def test_an_exception_without_its_traceback_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.log").write_text("(W pid=1) w.py:572] FooError: bar [repeated 3x]\nUserWarning: WeightError: no\n")
+    assert main(["why", "--log", str(tmp_path / "x.log")]) == 0
+    said = capsys.readouterr().out
+    assert "last exception: FooError: bar" in said and "was recognised" not in said
+
+
+def test_a_failure_of_nccl_alone_asks_for_its_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.log").write_text("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO)\n")
+    assert main(["why", "--log", str(tmp_path / "x.log")]) == 0
+    assert "NCCL_DEBUG=WARN in l40s_env" in capsys.readouterr().out
+
+
+def test_a_folder_has_one_log_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "node0.log").write_text("RuntimeError: Connection reset by peer\n")
+    (tmp_path / "node1.log.gz").write_bytes(gzip.compress(b"zmq.error.ZMQError: Address already in use"))
+    (tmp_path / ".hidden").write_text("OSError: [Errno 24] Too many open files\n")
+    assert main(["why", "--log", str(tmp_path), "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["cause"]["id"], told["cause"]["node"]) == ("PORT-IN-USE", "node1")
+    assert [one["node"] for one in told["secondary"]] == ["node0"]
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "--log", str(tmp_path)]) == 2
+    assert "a folder of 0 files" in capsys.readouterr().err
 
 
 def test_a_packed_log_and_a_named_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

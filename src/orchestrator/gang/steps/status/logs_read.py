@@ -39,6 +39,29 @@ _VLLM = re.compile(
 )
 _SGLANG = re.compile(r"\bsglang[=\s-]{1,3}v?(\d[\w.+]{1,32})|\bsglang\b|ServerArgs\(|Scheduler hit an exception")
 _NCCL = re.compile(r"\bNCCL version (\d[\d.]{2,12})|\bnccl==(\d[\d.]{2,12})")
+_NCCL_WARNING = re.compile(r"\bNCCL WARN (?P<words>\S.{0,400})")
+_NCCL_FAILED = re.compile(
+    r"\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|NCCL error|unhandled (?:system|cuda) error"
+    r"|run with NCCL_DEBUG="
+)
+_SUBSYSTEMS = (
+    ("bootstrap", "INIT,BOOTSTRAP,NET"),
+    ("socket", "INIT,BOOTSTRAP,NET"),
+    ("net_ib", "INIT,NET"),
+    ("ibv", "INIT,NET"),
+    ("graph/", "INIT,GRAPH,ENV"),
+    ("p2p", "INIT,P2P,ENV"),
+    ("shm", "INIT,SHM,ENV"),
+)
+"""Of NCCL_DEBUG_SUBSYS, by a part of the file that warned (NCCL's debug.h)."""
+_BARE_EXCEPTION = re.compile(
+    r"(?:^|[\s\])|])(?P<words>(?:[A-Za-z_]\w{0,63}\.){0,8}[A-Z]\w{0,63}(?:Error|Exception)(?:: \S.{0,400}|$)"
+    r"|(?:INTERNAL|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|UNAVAILABLE|DEADLINE_EXCEEDED): \S.{0,400}"
+    r"|Failed: Cuda error .{0,400})"
+)
+"""An exception's own line, where its traceback was left out; XLA's; a CUDA check's that ends its process."""
+_NO_EXCEPTION = re.compile(r"\bWARN|Warning\b|\bignored\b|\bINFO\b|\bDEBUG\b")
+"""Before an exception's words: the line only tells of one."""
 _BEGIN = "Traceback (most recent call last)"
 _HOST = re.compile(
     r"\W{0,8}(?P<host>(?!(?:rank|default|worker|local)\W?\d|[EIWF]\d{4}\b)[A-Za-z](?=[\w.-]{0,63}\d)[\w.-]{1,63}"
@@ -54,7 +77,9 @@ class LogsSummary:
 
     cause:     None where no known cause is primary
     secondary: what else was recognised, in the order of the files
-    exception: the engine's own last one, '' where it logged none
+    exception: the engine's own last one, with or without its traceback, '' where it logged none
+    nccl_warning: NCCL's first, '' where it gave none
+    next_log:  what to ask for next where no cause is known, '' where nothing would tell more
     engine, version: sglang or vllm, and its version; nccl: NCCL's. '' where no line says it
     transport: in words, '' where no line says it; findings: what is wrong with it in any case
     """
@@ -62,6 +87,8 @@ class LogsSummary:
     cause: Cause | None = None
     secondary: tuple[Cause, ...] = ()
     exception: str = ""
+    nccl_warning: str = ""
+    next_log: str = ""
     engine: str = ""
     version: str = ""
     nccl: str = ""
@@ -73,9 +100,12 @@ class LogsSummary:
         return {
             "cause": _cause_json(self.cause) if self.cause else None,
             "secondary": [_cause_json(one) for one in self.secondary],
-            **{name: getattr(self, name) or None for name in ("exception", "engine", "version", "nccl", "transport")},
+            **{name: getattr(self, name) or None for name in _TEXTS},
             "findings": [{"id": one.id, "node": one.node, "title": one.title} for one in self.findings],
         }
+
+
+_TEXTS = ("exception", "nccl_warning", "next_log", "engine", "version", "nccl", "transport")
 
 
 @dataclass
@@ -87,6 +117,10 @@ class _Stream:
     nccl: list[str] = field(default_factory=list)
     addresses: set[str] = field(default_factory=set)
     hosts: dict[str, None] = field(default_factory=dict)
+    warning: str = ""
+    """NCCL's first."""
+    bare: str = ""
+    """The last exception's line, whether or not a traceback led to it."""
 
     @property
     def node(self) -> str:
@@ -100,6 +134,10 @@ class _Stream:
     def feed(self, line: str) -> None:
         if match := _NCCL_HOST.search(line):
             self.hosts.setdefault(match["host"])
+        if not self.warning and (match := _NCCL_WARNING.search(line)):
+            self.warning = match["words"].strip()
+        if (match := _BARE_EXCEPTION.search(line)) and not _NO_EXCEPTION.search(line[: match.start()]):
+            self.bare = match["words"].strip()
         if "NCCL INFO " in line:
             self.nccl.append(line.partition("NCCL INFO ")[2])
         if self.watch.own is not None and (match := self.watch.own.search(line)):
@@ -111,28 +149,47 @@ class _Stream:
 def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     """Lines by the file's name, which is the node's where the lines don't tell it. Any text is read; never raises."""
     texts = {
-        name: textwrap.dedent("\n".join(one[:_LONGEST] for one in lines)).split("\n") for name, lines in files.items()
+        name: textwrap.dedent("\n".join(line[:_LONGEST] for line in lines)).split("\n") for name, lines in files.items()
     }
     engine, version, nccl = _written_by(texts)
     streams = list(_streams(texts, _dialects_engine(engine, version)))
-    nodes = {address: stream.node for stream in streams for address in stream.addresses}
-    told = [_statement(stream, seen, nodes) for stream in streams if (seen := stream.watch.suspect(0.0))]
-    cause, exception = _first(told, streams)
+    cause, exception = _first(_statements(streams), streams)
+    warning = next((stream.warning for stream in streams if stream.warning), "")
     return LogsSummary(
         cause=cause,
         secondary=_others(streams, cause),
         exception=exception,
+        nccl_warning=warning,
+        next_log="" if cause else _next_log(warning, exception, texts),
         engine=engine,
         version=version,
         nccl=nccl,
         transport="; ".join(filter(None, dict.fromkeys(stream.transport for stream in streams))),
-        findings=tuple(
-            one
-            for stream in streams
-            for one in nccl_log.findings(stream.node, NodeNetwork(transport=Transport.RDMA), stream.nccl)
-            if one.id == "TRANSPORT-NO-GDR"  # what else would be wrong depends on the plan
-        ),
+        findings=tuple(finding for stream in streams for finding in _sure_findings(stream)),
     )
+
+
+def _statements(streams: Sequence[_Stream]) -> list[Statement]:
+    nodes = {address: stream.node for stream in streams for address in stream.addresses}
+    return [_statement(stream, seen, nodes) for stream in streams if (seen := stream.watch.suspect(0.0))]
+
+
+def _sure_findings(stream: _Stream) -> Iterator[Finding]:
+    """What is wrong in any case; what else would be wrong depends on the plan."""
+    findings = nccl_log.findings(stream.node, NodeNetwork(transport=Transport.RDMA), stream.nccl)
+    return (finding for finding in findings if finding.id == "TRANSPORT-NO-GDR")
+
+
+def _next_log(warning: str, exception: str, texts: Mapping[str, Sequence[str]]) -> str:
+    """Where no cause is known: which variable has NCCL tell more, '' where NCCL has no part in it."""
+    if not warning:
+        if not _NCCL_FAILED.search(exception):
+            return ""
+        return "NCCL says why with NCCL_DEBUG=WARN in l40s_env: start it again so, and read the logs of all nodes"
+    place = next((line for lines in texts.values() for line in lines if warning[:80] in line), "")
+    before = place.partition("NCCL WARN")[0]
+    subsystems = next((names for part, names in _SUBSYSTEMS if part in before or part in warning.lower()), "INIT,NET")
+    return f"NCCL says more with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS={subsystems} in l40s_env, on all nodes"
 
 
 def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
@@ -203,6 +260,7 @@ def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None,
     """The one cause, and the engine's last exception where that is all there is."""
     raised = [stream.watch.tracebacks.raised for stream in streams]
     last = next((one.words for one in reversed(raised) if one is not None), "")
+    last = last or next((stream.bare for stream in reversed(streams) if stream.bare), "")
     if not told:
         return None, last
     chosen = causes.choose({f"{place}": one for place, one in enumerate(told)})
@@ -231,18 +289,31 @@ HEAD, TAIL = 1 << 20, 15 << 20
 MOST = 4 << 30
 """Of a log, unpacked."""
 _CHUNK = 1 << 20
-FORMS = "a log as text or gzip, - for standard input, NODE=FILE to name its node"
+FORMS = "a log as text or gzip, a folder of one log a node, - for standard input, NODE=FILE to name its node"
+MOST_FILES = 256
+"""Of a folder."""
 
 
 def log_files(names: Sequence[str]) -> dict[str, list[str]]:
     """Lines by node: NODE of NODE=FILE, else the file's name. Raises InputError for what is no log."""
     found: dict[str, list[str]] = {}
-    for name in names:
-        node, file = named_file(name)
+    for own, file in (each for name in names for each in _files_of(name)):
+        node = own
         while node in found:
             node += "'"
         found[node] = lines_of_file(file, f"name {FORMS}")
     return found
+
+
+def _files_of(name: str) -> list[tuple[str, str]]:
+    """(node, file) of what a user names; of a folder its files, as kubectl and pdsh leave them."""
+    if not os.path.isdir(name):  # noqa: PTH112 - False for a pasted line, which is too long for a name
+        return [named_file(name)]
+    files = sorted(path for path in Path(name).iterdir() if path.is_file() and not path.name.startswith("."))
+    if not files or len(files) > MOST_FILES:
+        what = f"is a folder of {len(files)} files, wanted 1 to {MOST_FILES}: one log a node"
+        raise InputError(what, where=name, fix=f"name {FORMS}")
+    return [named_file(str(path)) for path in files]
 
 
 def named_file(name: str) -> tuple[str, str]:
