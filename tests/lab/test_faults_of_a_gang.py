@@ -105,9 +105,20 @@ def test_a_link_that_went_down_explains_the_rank_that_crashed_after_it(lab: Smal
     lab.run("heal", "node1")
 
 
+@pytest.fixture
+def failing_over(lab: SmallLab) -> Iterator[None]:
+    """The inventory asks for port failover, which is off by default."""
+    lab.write_inventory(vars={"l40s_port_failover": True})
+    yield
+    lab.write_inventory()
+    lab.serve("--replace")
+
+
+@pytest.mark.usefixtures("failing_over")
 def test_a_rail_that_is_cut_under_a_serving_gang_fails_no_request_and_restarts_nothing(lab: SmallLab) -> None:
-    lab.serve()
+    lab.serve("--replace")
     before = lab.gang()
+    until(lambda: "NVIDIA/nccl#2334" in str(lab.gang()["remarks"]), 60, "status says what is known of it")
     with Load(before["service"]["url"], before["model"], clients=2, pause_s=0.05) as load:
         until(lambda: load.good, 30, "requests are answered")
         lab.run("break", "node1", "port-down")

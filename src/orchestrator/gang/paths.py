@@ -6,12 +6,13 @@ whether the machine, the link between the nodes, the agent or only SSH has faile
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from orchestrator.engines.nccl_log import findings
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
+from orchestrator.planning.environment import FAILOVER_HANGS
 from orchestrator.protocol.planned import Layout, Transport
 from orchestrator.protocol.report import RailChange, RankReport, Report
 from orchestrator.topology.speed import Traffic, price
@@ -82,6 +83,16 @@ def rail_remarks(node: str, report: Report) -> Iterator[str]:
         yield (
             f"{node}: NCCL moved connections to the other port of a card, and this node's own ports are up:"
             " another node's port may have failed"
+        )
+
+
+def failover_remark(gang: str, reports: Iterable[Report]) -> Iterator[str]:
+    """That NCCL fails over between ports in this run, and what is known of that."""
+    told = [report.transport.network for report in reports if report.transport is not None]
+    if any(network.notice_s for network in told):
+        yield (
+            f"NCCL's port failover is on: {FAILOVER_HANGS}; it is off after `{restart_of(gang)}` where neither"
+            " l40s_port_failover nor l40s_env asks for it"
         )
 
 

@@ -11,6 +11,7 @@ from orchestrator.gang.paths import (
     Contact,
     contact,
     contact_sentence,
+    failover_remark,
     planned_tcp,
     rail_remarks,
     rail_sentence,
@@ -434,6 +435,7 @@ def _of_nodes(nodes: Sequence[NodeView], current: Mapping[str, Report], living: 
     left = ((node.name, ", ".join(map(str, node.left_behind))) for node in nodes if node.left_behind)
     yield from (f"{name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal" for name, rank in ranks)
     yield from (words for name, report in living.items() for words in rail_remarks(name, report))
+    yield from failover_remark(next((report.gang for report in living.values()), ""), living.values())
     yield from (f"the service is slow: {one.service_detail}" for one in living.values() if one.service_state == "slow")
     yield from (f"{name}: process {pids} did not end" for name, pids in left)
     yield from (f"{name}: {words}" for name, report in current.items() for words in report.held)

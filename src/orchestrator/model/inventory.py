@@ -100,6 +100,8 @@ class Overrides:
     gid_index: int | None = None
     ib_tc: int | None = None
     ib_sl: int | None = None
+    port_failover: bool = False
+    """`l40s_port_failover`: NCCL is to move a connection to the other port of its card when a port fails."""
     env: tuple[tuple[str, str], ...] = ()
     env_public: tuple[str, ...] = ()
     """`l40s_env_public`: names whose values anybody may see."""

@@ -21,7 +21,14 @@ from orchestrator.planning import choices, layout, memory, page_cache
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning.choices import rdma_choice, tcp_choices
 from orchestrator.planning.dimensions import context_length
-from orchestrator.planning.environment import GangChoices, environment, network
+from orchestrator.planning.environment import (
+    FAILOVER_HANGS,
+    FAILS_OVER,
+    GangChoices,
+    environment,
+    failover_asked,
+    network,
+)
 from orchestrator.planning.host import HostFacts, contradictions, gang_dir, model_path
 from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest
 from orchestrator.protocol.planned import Layout, Transport
@@ -164,6 +171,7 @@ def _plan_gang(
         *page_cache.findings(caches),
         *(finding for node in gang.nodes for finding in _node_findings(about, node)),
         *choices.by_hand(about.decision, plan),
+        *_port_failover(about, nodes),
         *choices.pcie_ipc(plan, profile),
     )
     return plan, [(node.name, *fact) for node in gang.nodes for fact in _facts(about, node)], findings
@@ -326,6 +334,31 @@ def _node_findings(about: GangChoices, node: NodeSpec) -> Iterator[Finding]:
                 effect="NCCL 2.21 and newer choose an index for each port",
                 fix="to choose one yourself, set l40s_gid_index",
             )
+
+
+def _port_failover(about: GangChoices, nodes: Sequence[NodePlan]) -> Iterator[Finding]:
+    """What is known of it where it is on, whoever asked for it; and that it is off where it was asked for in vain."""
+    on = [node.name for node in nodes if node.network.notice_s]
+    if on:
+        yield Finding(
+            id="PORT-FAILOVER",
+            severity=Severity.NOTE,
+            node="",
+            title=f"gang {about.gang.name}: NCCL's port failover is on",
+            evidence=(f"NCCL_IB_RESILIENCY_PORT_FAILOVER=1 on {', '.join(on)}",),
+            effect=f"if a port fails, NCCL continues over the other one of its card; {FAILOVER_HANGS}",
+            fix="to turn it off, remove l40s_port_failover (or that variable of l40s_env) from the inventory",
+        )
+    elif failover_asked(about):
+        yield Finding(
+            id="PORT-FAILOVER",
+            severity=Severity.NOTE,
+            node="",
+            title=f"gang {about.gang.name}: l40s_port_failover is set, and NCCL can't fail over here",
+            evidence=(f"NCCL {about.stack.nccl_version}", f"the transport is {about.decision.transport.value}"),
+            effect="if a port fails, the gang fails",
+            fix=f"it takes RDMA, NCCL {FAILS_OVER} or newer, and two ports of one card on every node",
+        )
 
 
 def _check_gpu_counts(gang: GangSpec) -> None:

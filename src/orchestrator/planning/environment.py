@@ -2,6 +2,9 @@
 
 What is rendered and why follows NCCL's documentation and sources; forms that differ between NCCL and Gloo
 (`=name` is NCCL's exact match, Gloo knows only a plain name) are minded here and nowhere else.
+
+Nothing is switched on beyond what NCCL and the engines do by themselves without a proof, which stands where it is
+decided and in docs/plan.md: a manual that advises it for this very case, the articles' measurement, or our own.
 """
 
 from __future__ import annotations
@@ -25,12 +28,17 @@ from orchestrator.topology.network import TcpChoice
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CUDA_HOME = "/usr/local/cuda"
-_FAILS_OVER = "2.29.7"
+FAILS_OVER = "2.29.7"
 """The NCCL that began to move a connection to the other port of its card (p2p_resiliency.cc; NVIDIA/nccl#2044)."""
 _CHOOSES_GIDS = "2.21"
 """The NCCL that began to choose a GID index for each port (src/transport/net_ib, ncclIbGetGidIndex)."""
 
 _FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
+FAILOVER_HANGS = (
+    "NCCL's code for it may stop inference for ever after hours of load (NVIDIA/nccl#2334, open; seen with 2.28.9,"
+    " 2.30.4 and 2.30.7)"
+)
+_FAST_MBPS = 100_000
 _HAS_RAS = "2.28.7"
 _RAS_PORT, _RAS_PORTS = 28028, 4000
 """NCCL's own port (src/ras/ras_internal.h), and how many from there on stay below the ephemeral ones."""
@@ -255,34 +263,62 @@ def _network(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
     elif transport is Transport.TCP:
         yield Setting("NCCL_NET", "Socket", why)
         yield Setting("NCCL_IB_DISABLE", "1", why)
-        reason = "16 connections to each peer in place of one: NCCL's manual advises 4 x 4 on networks of 100 Gb/s"
-        yield Setting("NCCL_SOCKET_NTHREADS", "4", reason)
-        yield Setting("NCCL_NSOCKS_PERTHREAD", "4", reason)
+        if _fast(about):
+            reason = "16 connections to each peer in place of one: NCCL's manual advises 4 x 4 on networks of 100 Gb/s"
+            yield Setting("NCCL_SOCKET_NTHREADS", "4", reason)
+            yield Setting("NCCL_NSOCKS_PERTHREAD", "4", reason)
+
+
+def _fast(about: GangChoices) -> bool:
+    """Whether the TCP side of every node is a network of 100 Gb/s or more: NCCL's manual (env.rst,
+    NCCL_NSOCKS_PERTHREAD) advises more connections for these; on others NCCL's own number stays."""
+    return all(_tcp_mbps(about, node.name) >= _FAST_MBPS for node in about.gang.nodes)
+
+
+def _tcp_mbps(about: GangChoices, name: str) -> int:
+    """0 where it was not read."""
+    interfaces = about.topologies[name].interfaces if name in about.topologies else ()
+    return next((one.speed_mbps for one in interfaces if one.name == about.tcp[name].interface), 0)
 
 
 def _rdma(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
     choice = about.rdma.get(node.name, RdmaChoice((), "no facts were read"))
-    nccl, cards = about.stack.nccl_version, about.rdma.values()
     if node.overrides.ib_hca:
         yield Setting("NCCL_IB_HCA", node.overrides.ib_hca, choice.reason)
     else:
         ports = exactly(port.name for port in choice.ports)
         yield Setting("NCCL_IB_HCA", ports, f"{choice.reason}; without `=`, mlx5_1 would also match mlx5_10")
-    if nccl and not older(nccl, _FAILS_OVER) and cards and all(map(two_ports_of_a_card, cards)):
+    if fails_over(about):
         yield from _failover()
     yield from _traffic_class(node.overrides)
     if choice.gid.index is not None:
         yield Setting("NCCL_IB_GID_INDEX", str(choice.gid.index), choice.gid.reason)
-    elif choice.range and not older(nccl, _CHOOSES_GIDS):
+    elif choice.range and not older(about.stack.nccl_version, _CHOOSES_GIDS):
         reason = "this network contains one address of each chosen port; NCCL finds each port's GID by it"
         yield Setting("NCCL_IB_ADDR_RANGE", choice.range, f"{reason}, since {choice.gid.reason}")
 
 
+def failover_asked(about: GangChoices) -> bool:
+    """Whether the inventory asks for port failover, for every node of the gang: both ends of a connection need it."""
+    return all(node.overrides.port_failover for node in about.gang.nodes)
+
+
+def fails_over(about: GangChoices) -> bool:
+    """Whether port failover is asked for and possible: NCCL has it, and every node uses two ports of one card."""
+    nccl, cards = about.stack.nccl_version, about.rdma.values()
+    able = bool(nccl) and not older(nccl, FAILS_OVER) and bool(cards) and all(map(two_ports_of_a_card, cards))
+    return able and failover_asked(about) and about.decision.transport is Transport.RDMA
+
+
 def _failover() -> Iterator[Setting]:
-    """NCCL_IB_RESILIENCY_PORT_RECOVERY stays off: on RoCE it fails once the GID index has moved (NVIDIA/nccl#2157).
-    The other two are what NVIDIA's own failover tests set (NCCL test/ci, resiliency utilities)."""
-    reason = "every node uses two ports of one card: if one fails, NCCL continues over the other; not measured on this"
-    yield Setting(_FAILOVER, "1", f"{reason} hardware")
+    """Off unless it is asked for, as NCCL has it (p2p_resiliency.cc: default 0). NVIDIA/nccl#2334 is open: with two
+    ports a card, tensor parallel inference over RoCE stops for ever after hours of load in that code (net_ib/p2p.cc),
+    seen with 2.28.9, 2.30.4 and 2.30.7.
+
+    NCCL_IB_RESILIENCY_PORT_RECOVERY stays off: on RoCE it fails once the GID index has moved (NVIDIA/nccl#2157, fix
+    open in #2183). The other two are what NVIDIA's own failover tests set (NCCL test/ci, resiliency utilities)."""
+    reason = "l40s_port_failover: if a port fails, NCCL continues over the other one of its card; not measured on this"
+    yield Setting(_FAILOVER, "1", f"{reason} hardware, and {FAILOVER_HANGS}")
     yield Setting("NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS", "1", "port failover needs it")
     yield Setting("NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME", "1", "port failover: messages are matched by number")
 

@@ -3,6 +3,7 @@ from the code is complete."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from collections.abc import Callable, Iterable
@@ -130,3 +131,29 @@ def test_a_link_between_files_is_one_between_pages(place: str, written: str, sho
 
     link: Callable[..., str] = MADE["on_page_markdown"]
     assert link(written, page=Page) == shown
+
+
+_NEEDED = {
+    "--attn-dp-size", "--dist-init-addr", "--ep-size", "--headless", "--host", "--master-addr", "--master-port",
+    "--model", "--model-path", "--nnodes", "--node-rank", "--pipeline-parallel-size", "--port", "--pp-size",
+    "--served-model-name", "--tensor-parallel-size", "--tp-size",
+}  # fmt: skip
+"""Without these flags nothing would start: where the ranks, the model and the service are."""
+_IN_FILES = ("profile ", "stack ", "override: ")
+"""Sources with reasons of their own, in their files."""
+
+
+def test_whatever_a_plan_sets_beyond_the_defaults_has_its_proof_on_the_page() -> None:
+    table = (ROOT / "docs" / "plan.md").read_text("utf-8").partition("## What is set beyond the defaults")[2]
+    proved = {
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
+    }
+    planned = [json.loads(path.read_text("utf-8")) for path in (ROOT / "tests/golden/plan").glob("*/plan.json")]
+    ours = {
+        name
+        for plan in planned
+        for node in plan["nodes"]
+        for name, source in node["sources"].items()
+        if not source.startswith(_IN_FILES)
+    }
+    assert len(ours) > 40 and ours - _NEEDED - proved == set()

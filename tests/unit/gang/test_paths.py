@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -94,6 +95,14 @@ def test_a_guard_proposes_a_restart_once_the_port_is_back() -> None:
     decision, _ = decide(view("g", {"node0": report(0), "node1": report(1, back)}), GuardMemory(), 0.0, Policy())
     assert decision.do is GuardAction.NOTHING
     assert "run `l40s-deploy restart g` when it suits you" in decision.why
+
+
+@pytest.mark.parametrize("notice_s", [30.0, 0.0])
+def test_what_is_known_of_port_failover_is_said_once_while_it_is_on(notice_s: float) -> None:
+    lines = TransportLines(network=NodeNetwork(transport=Transport.RDMA, notice_s=notice_s))
+    seen = view("gang0", {f"node{rank}": replace(report(rank), transport=lines) for rank in range(2)})
+    told = [remark for remark in seen.remarks if "NVIDIA/nccl#2334" in remark]
+    assert len(told) == (1 if notice_s else 0)
 
 
 def test_nothing_is_said_of_a_gang_whose_rails_are_well() -> None:

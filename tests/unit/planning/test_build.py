@@ -335,8 +335,42 @@ def _seconds_to_plan(nodes: int) -> float:
     return time.process_time() - begun
 
 
-def test_ports_of_one_card_stand_in_for_each_other_where_nccl_can() -> None:
-    """With four ports of two cards: tests/golden/plan/articles-fp8-0.5.23, and not by NCCL 2.21: articles-fp8-0.4.4."""
-    spec = gang(overrides=Overrides(ib_hca="=mlx5_0:1,mlx5_2:1"))
-    for node in nodes(plan_of(spec, stack="sglang-0.5.23")):
-        assert "NCCL_IB_RESILIENCY_PORT_FAILOVER" not in dict(node.env)
+FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
+
+
+@pytest.mark.parametrize(
+    ("asked", "stack", "on", "title"),
+    [
+        ({}, "sglang-0.5.23", False, ""),
+        ({"port_failover": True}, "sglang-0.5.23", True, "NCCL's port failover is on"),
+        ({"env": ((FAILOVER, "1"),)}, "sglang-0.5.23", True, "NCCL's port failover is on"),
+        ({"port_failover": True}, "sglang-0.4.4-l40s", False, "NCCL can't fail over here"),
+        ({"port_failover": True, "ib_hca": "=mlx5_0:1,mlx5_2:1"}, "sglang-0.5.23", False, "NCCL can't fail over here"),
+        ({"port_failover": True, "env": ((FAILOVER, "0"),)}, "sglang-0.5.23", False, "NCCL can't fail over here"),
+    ],
+)
+def test_port_failover_is_off_unless_it_is_asked_for_and_what_is_known_is_said(
+    asked: dict[str, Any], stack: str, title: str, *, on: bool
+) -> None:
+    plan = plan_of(gang(overrides=Overrides(**asked)), stack=stack)
+    assert {dict(node.env).get(FAILOVER) == "1" for node in nodes(plan)} == {on}
+    told = [one for one in plan.findings if one.id == "PORT-FAILOVER"]
+    assert [one.title.partition(": ")[2].endswith(title) for one in told] == [True] * bool(title)
+    assert not on or "NVIDIA/nccl#2334" in told[0].effect
+
+
+def test_port_failover_wants_every_node_to_ask_for_it() -> None:
+    spec = gang(overrides=Overrides(port_failover=True))
+    spec = replace(spec, nodes=(*spec.nodes[:3], replace(spec.nodes[3], overrides=Overrides())))
+    assert not any(FAILOVER in dict(node.env) for node in nodes(plan_of(spec)))
+
+
+@pytest.mark.parametrize(("mbps", "sockets"), [(200_000, True), (100_000, True), (25_000, False), (0, False)])
+def test_more_sockets_only_where_nccls_manual_advises_them(mbps: int, *, sockets: bool) -> None:
+    spec = gang(transport="tcp")
+    facts = {
+        name: replace(topology, interfaces=tuple(replace(one, speed_mbps=mbps) for one in topology.interfaces))
+        for name, topology in topologies(spec).items()
+    }
+    for node in nodes(plan_of(spec, facts=facts)):
+        assert ("NCCL_NSOCKS_PERTHREAD" in dict(node.env)) == sockets

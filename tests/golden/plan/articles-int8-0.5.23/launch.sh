@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-R1-Channel-INT8 by sglang-0.5.23 on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan 4bc81b7078c1. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 83713f67ffb6. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -27,12 +27,6 @@ export NCCL_RAS_ADDR=127.0.0.1:28028
 export NCCL_NET=IB
 # the ACTIVE RDMA ports under the GPUs' switches, 4 of 6; without `=`, mlx5_1 would also match mlx5_10
 export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1'
-# every node uses two ports of one card: if one fails, NCCL continues over the other; not measured on this hardware
-export NCCL_IB_RESILIENCY_PORT_FAILOVER=1
-# port failover needs it
-export NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS=1
-# port failover: messages are matched by number
-export NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME=1
 # GID 3 is RoCE v2 over IPv4 on all 4 chosen ports of this node
 export NCCL_IB_GID_INDEX=3
 # GPU numbers mean the same to CUDA, NVML and the plan

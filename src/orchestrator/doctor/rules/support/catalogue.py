@@ -77,6 +77,11 @@ _OTHERS = (
     _plan("GID-INDEX-MIXED", "NCCL_IB_GID_INDEX stays unset",
           "No single GID index is RoCE v2 over IPv4 on all chosen ports. NCCL 2.21 and newer finds each port's own.",
           "NCCL src/transport/net_ib, ncclIbGetGidIndex"),
+    _plan("PORT-FAILOVER", "NCCL's port failover is on, or asked for in vain",
+          "If a port fails, NCCL continues over the other one of its card. It is off unless `l40s_port_failover: true` "
+          "asks for it: NCCL's code for it may stop inference over RoCE for ever after hours of load (NVIDIA/nccl#2334,"
+          " open; seen with 2.28.9, 2.30.4 and 2.30.7). A port that is back is used after the next restart.",
+          "NCCL src/transport/net_ib/p2p_resiliency.cc; NVIDIA/nccl#2334, #2157, #2183"),
     _plan("PCIE-IPC-UNTUNED", "FlashInfer's all-reduce over PCIe is not tuned for this model and layout",
           "Its table of schedules covers 8 ranks from hidden size 6144 on, and 4 ranks at 4096 alone.",
           "flashinfer comm/pcie_ipc_policy.py; flashinfer issue 4463"),
