@@ -133,7 +133,8 @@ def _answered(words: list[str], screen: Screen) -> int:
 def equip() -> None:
     """Give who asks nodes what opens connections and packs the node application, and who plans what reads YAML."""
     Fleet.opener, App.made = connect, application
-    Library.profile, Library.models, Library.stack = _load_profile, _profile_names, _load_stack
+    Library.profile, Library.models = _load_profile, _profile_names
+    Library.stack, Library.stacks = _load_stack, _stack_names
 
 
 def _read_inventory(option: str | None, say: Callable[[str], None]) -> Inventory:
@@ -161,6 +162,12 @@ def _load_stack(name: str) -> Stack:
     from orchestrator.loading.profiles import load_stack
 
     return load_stack(name)
+
+
+def _stack_names() -> tuple[str, ...]:
+    from orchestrator.loading.profiles import stack_names
+
+    return stack_names()
 
 
 def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

@@ -8,6 +8,7 @@ only that much is tolerated later.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -59,6 +60,10 @@ class PromptBaseline(Answer):
     noise: float
 
 
+_LONGEST_NAME = 200
+"""A file's name has 255 bytes; a node may report any name of a model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(Message):
     """What a baseline is for: the same checkpoint by another stack or layout may rightly answer otherwise."""
@@ -71,7 +76,7 @@ class Subject(Message):
     def name(self) -> str:
         """As a file is named."""
         plain = "_".join((self.model, self.stack, self.layout))
-        return "".join(char if char.isalnum() or char in "._-" else "-" for char in plain)
+        return re.sub(r"[^A-Za-z0-9._-]", "-", plain)[:_LONGEST_NAME]
 
     def __str__(self) -> str:
         return f"{self.model} by {self.stack} at {self.layout}"

@@ -303,11 +303,20 @@ def read(path: Path) -> Section:
     return Section(parse_yaml(read_text(path, str(path)), str(path), ""), str(path))
 
 
+_LONGEST_NAME = 128
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be the name of a file NAME.yml, and is no path."""
+    plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", text) is not None
+    return plain and len(text) <= _LONGEST_NAME and not text.endswith((".yml", ".yaml"))
+
+
 def choose(kind: str, name: str, folders: tuple[Path, ...]) -> Path:
     """The file that a name means: a path to a .yml, or NAME.yml in the first folder that has it."""
     if name.endswith((".yml", ".yaml")):
         return Path(name)
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
+    if is_name(name):
         for folder in folders:
             if (file := folder / f"{name}.yml").is_file():
                 return file

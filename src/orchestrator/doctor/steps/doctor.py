@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, gangs_of
 from orchestrator.doctor.rules.support.registry import COSTLY, LISTED_BY, all_rules, run_rules
-from orchestrator.doctor.steps.look import look, named_stack, try_ways
+from orchestrator.doctor.steps.look import look, named_stack, reported_stack, try_ways
 from orchestrator.gang.paths import layout_of
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
@@ -94,7 +94,7 @@ def caches_of(cluster: Cluster, views: Iterable[GangView]) -> dict[str, page_cac
             continue
         names = [node.name for node in gang.nodes if not view.members or node.name in view.members]
         with suppress(InputError):  # a profile that is gone since
-            model_bytes = checkpoint_bytes(Library.profile(view.model))
+            model_bytes = checkpoint_bytes(Library.reported_profile(view.model))
             found[view.name] = page_cache.fits(model_bytes, layout, names, cluster.topologies)
     return {name: fits for name, fits in found.items() if fits}
 
@@ -120,7 +120,7 @@ def cluster_of(
     has no file any more can't be compared with."""
     asked = {name: snapshot.host.get("stack") for name, snapshot in snapshots.items()}
     named = {name: str(said.get("name") or "") for name, said in asked.items() if isinstance(said, Mapping)}
-    known = {stack: named_stack(stack) for stack in set(named.values())}
+    known = {stack: reported_stack(stack) for stack in set(named.values())}
     stacks = {name: stack for name, value in named.items() if (stack := known[value]) is not None}
     return Cluster(topologies, snapshots, {node.name: node for node in nodes}, stacks=stacks, saved=saved)
 

@@ -87,6 +87,14 @@ def named_stack(name: object) -> Stack | None:
         return None
 
 
+def reported_stack(name: str) -> Stack | None:
+    """The stack of a name that a node reports; None if it is not known here."""
+    try:
+        return Library.reported_stack(name)
+    except InputError:
+        return None
+
+
 def _about_the_stack(spec: NodeSpec, stack: Stack | None) -> StackQuestion | None:
     if stack is None:
         return StackQuestion(venv=spec.venv, packages=packages.ALL) if spec.venv else None

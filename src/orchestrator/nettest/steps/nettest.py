@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any
 
 from orchestrator.doctor.rules.support.cluster import nccl_of
-from orchestrator.doctor.steps.look import look, named_stack
+from orchestrator.doctor.steps.look import look, reported_stack
 from orchestrator.engines import nccl_log
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.resources import Library
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
@@ -148,7 +149,9 @@ class NettestSetup:
     def shape(self) -> ModelShape:
         """The model's, by its profile; that of DeepSeek-V3 where there is none at hand."""
         try:
-            dimensions = load_profile(self.options.model or self.first.model).dimensions
+            typed = self.options.model
+            profile = load_profile(typed) if typed else Library.reported_profile(self.first.model)
+            dimensions = profile.dimensions
         except DeployError:
             return UNKNOWN_SHAPE
         return ModelShape(dimensions.hidden_size, dimensions.num_hidden_layers)
@@ -244,7 +247,7 @@ def _places(setup: NettestSetup) -> tuple[Place, ...]:
 
 
 def _machines(setup: NettestSetup) -> dict[str, NodeHardware]:
-    nccl = nccl_of(named_stack(setup.first.stack))
+    nccl = nccl_of(reported_stack(setup.first.stack))
     return {
         name: NodeHardware(setup.topologies[name], nccl, request.network.rdma, _rate(setup.topologies[name], request))
         for name, request in setup.requests.items()
@@ -446,7 +449,7 @@ def _moved(setup: NettestSetup, heard: _NettestAnswers) -> tuple[Finding, ...]:
     requests, topologies = setup.requests, setup.topologies
     if setup.first.device != "cuda" or not topologies.keys() >= requests.keys():
         return ()
-    nccl = nccl_of(named_stack(setup.first.stack))
+    nccl = nccl_of(reported_stack(setup.first.stack))
     used = {
         name: tuple(gpu for gpu in topologies[name].gpus if gpu.index in one.gpus) for name, one in requests.items()
     }

@@ -14,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from orchestrator.doctor.rules.support.cluster import Cluster
@@ -131,7 +133,7 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) ->
     `once`.
 
     A gang that is given up is still checked with the others: it is guarded again once it has been fixed.
-    Raises LockHeld where another guard watches one of them already, and at once whatever a loop breaks by.
+    Raises LockHeld where another guard watches one of them already; with `once`, whatever a loop breaks by.
     """
     inventory = replace(inventory, gangs=tuple(map(as_written, inventory.gangs)))
     gangs = chosen_gangs(inventory, request.gangs)
@@ -201,7 +203,7 @@ class _Post:
         """Look, decide, act, again and again until `ended`."""
         try:
             while not self.ended.is_set():
-                self._look()
+                self._look_again()
                 if not self.memory.given_up:
                     self.surrender = None
                 elif self.surrender is None:
@@ -212,6 +214,21 @@ class _Post:
                 self.ended.wait(LOOK_EVERY_S)
         except BaseException as defect:
             self.defect = defect
+
+    def _look_again(self) -> None:
+        """A defect of ours at one look is said, and ends neither this loop nor the others: somebody relies on them."""
+        try:
+            self._look()
+        except DeployError as failure:
+            if self.request.once:
+                raise
+            self._warn(f"this look failed: {failure.where}: {failure.what}")
+        except Exception as defect:
+            if self.request.once:
+                raise
+            frame = traceback.extract_tb(defect.__traceback__)[-1]
+            place = f"{Path(frame.filename).name}:{frame.lineno}"
+            self._warn(f"this look failed by a defect of l40s-deploy ({place}: {defect!r:.200}); report it")
 
     def _look(self) -> None:
         (self.view,) = see(self.fleet, [self.gang], patience=StragglerWait())

@@ -387,10 +387,12 @@ def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]
 def _engines(inventory: Inventory, gangs: Iterable[GangView]) -> Iterator[Engine]:
     """Of the stacks that the gangs run, and that the inventory names for gangs that run none now. A stack whose file is
     gone has none: what runs by it is asked."""
-    for name in {*(node.stack for node in inventory.nodes), *(view.stack for view in gangs)}:
+    for name in {node.stack for node in inventory.nodes if node.stack}:
         with suppress(InputError):
-            if name:
-                yield engine_of(Library.stack(name))
+            yield engine_of(Library.stack(name))
+    for name in {view.stack for view in gangs}:
+        with suppress(InputError):
+            yield engine_of(Library.reported_stack(name))
 
 
 def _start(router: Router, inventory: Inventory, gangs: Sequence[GangView], *, plan_id: str = "") -> Staged:

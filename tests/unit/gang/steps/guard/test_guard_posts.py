@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -79,20 +78,18 @@ def test_a_gang_that_is_given_up_is_guarded_again_beside_the_others(monkeypatch:
     assert all("TP0 died" in one.decision.why for one in left)
 
 
-def test_a_defect_in_one_loop_ends_all_of_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    Script(monkeypatch, a=[READY], b=[READY, ZeroDivisionError("our own")])
-    ended: list[BaseException] = []
+def test_a_defect_at_one_look_ends_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, last="b", a=[ZeroDivisionError("our own"), FAILED], b=[OSError(36, "long"), FAILED])
+    notes = Notes()
+    left = guard(inventory("a", "b"), GuardRequest(policy=BUSY), notes)
+    assert [one.decision.do for one in left] == [GuardAction.GIVE_UP, GuardAction.GIVE_UP]
+    assert sorted(script.told) == ["failed a", "failed b"]
 
-    def run() -> None:
-        try:
-            guard(inventory("a", "b"), GuardRequest(), Notes())
-        except BaseException as defect:
-            ended.append(defect)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(20.0)
-    assert [type(defect) for defect in ended] == [ZeroDivisionError]
+def test_a_defect_at_the_only_look_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    Script(monkeypatch, a=[ZeroDivisionError("our own")])
+    with pytest.raises(ZeroDivisionError):
+        guard(inventory("a"), GuardRequest(once=True), Notes())
 
 
 ROUTER = RouterSpec(node=NodeSpec(name="front", gang="router", node_rank=0, reach=Reach(host="none")))

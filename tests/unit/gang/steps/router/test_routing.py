@@ -191,12 +191,23 @@ def test_the_router_asks_for_the_flag_that_draining_lowers(world: World) -> None
     assert _asked(world) == "/ready"
 
 
-def test_it_asks_otherwise_where_a_gangs_version_has_no_such_flag(world: World, tmp_path: Path) -> None:
+def test_it_asks_otherwise_where_a_gangs_version_has_no_such_flag(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the version, whatever the stack's name."""
-    mine = tmp_path / "mine.yml"
+    mine = tmp_path / "inventory" / "stacks" / "mine.yml"
+    mine.parent.mkdir(parents=True)
     mine.write_text("name: mine\nsource: x\ndialect: sglang-0.4.4\nengine_version: 0.4.4.post3\n")
-    world.gangs = (gang("a"), gang("b", stack=str(mine)))
+    monkeypatch.chdir(tmp_path)
+    world.gangs = (gang("a"), gang("b", stack="mine"))
     assert _asked(world) == "/health"
+
+
+def test_a_path_that_a_node_reports_is_no_stack(world: World, tmp_path: Path) -> None:
+    evil = tmp_path / "evil.yml"
+    evil.write_text("name: evil\nsource: x\ndialect: sglang-0.4.4\nengine_version: 0.4.4.post3\n")
+    world.gangs = (gang("a"), gang("b", stack=str(evil)), gang("c", stack="x" * 300))
+    assert _asked(world) == "/ready"
 
 
 def test_it_asks_otherwise_where_an_engine_lacks_what_its_version_has(world: World) -> None:
