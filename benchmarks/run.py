@@ -6,6 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-for script in ("status.py", "up.py", "death.py", "doctor.py", "checkpoint.py", "push.py", "prepare.py", "latency.py"):
+for script in (
+    "status.py",
+    "up.py",
+    "death.py",
+    "doctor.py",
+    "checkpoint.py",
+    "push.py",
+    "prepare.py",
+    "latency.py",
+    "why.py",
+):
     print(f"== {script}", flush=True)
     subprocess.run([sys.executable, str(Path(__file__).with_name(script))], check=True)

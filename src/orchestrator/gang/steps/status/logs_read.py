@@ -22,6 +22,7 @@ from typing import Any
 from orchestrator.engines import nccl_log
 from orchestrator.engines.causes import KERNEL
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.literals import required
 from orchestrator.engines.registry import dialects, newest
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
@@ -30,6 +31,7 @@ from orchestrator.node.agent.causes import Statement, Weight
 from orchestrator.node.engine.watch import EXCEPTION, LogWatch, Suspicion
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
+from orchestrator.protocol.staging import CausePattern
 from orchestrator.topology.pasted.facts import without_prefixes
 
 _NCCL_HOST = re.compile(r"(?:^|[\s\"]|\[0?m)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
@@ -60,8 +62,22 @@ _BARE_EXCEPTION = re.compile(
     r"|Failed: Cuda error .{0,400})"
 )
 """An exception's own line, where its traceback was left out; XLA's; a CUDA check's that ends its process."""
+_OF_EXCEPTIONS = ("Error", "Exception", "INTERNAL", "EXHAUSTED", "FAILED_", "UNAVAILABLE", "DEADLINE_", "Failed: ")
+"""One of them stands in each line that _BARE_EXCEPTION finds."""
 _NO_EXCEPTION = re.compile(r"\bWARN|Warning\b|\bignored\b|\bINFO\b|\bDEBUG\b")
 """Before an exception's words: the line only tells of one."""
+_OF_VERSIONS = (
+    "vLLM",
+    "vllm",
+    "LLM engine",
+    "EngineCore",
+    "multiproc_",
+    "sglang",
+    "ServerArgs",
+    "Scheduler hit",
+    "nccl",
+)
+"""One of them, or NCCL's version, stands in each line that tells an engine or a version."""
 _BEGIN = "Traceback (most recent call last)"
 _HOST = re.compile(
     r"\W{0,8}(?P<host>(?!(?:rank|default|worker|local)\W?\d|[EIWF]\d{4}\b)[A-Za-z](?=[\w.-]{0,63}\d)[\w.-]{1,63}"
@@ -132,18 +148,24 @@ class _Stream:
         return seen.words if seen.networks or seen.devices else ""
 
     def feed(self, line: str) -> None:
-        if match := _NCCL_HOST.search(line):
-            self.hosts.setdefault(match["host"])
-        if not self.warning and (match := _NCCL_WARNING.search(line)):
-            self.warning = match["words"].strip()
-        if (match := _BARE_EXCEPTION.search(line)) and not _NO_EXCEPTION.search(line[: match.start()]):
-            self.bare = match["words"].strip()
-        if "NCCL INFO " in line:
-            self.nccl.append(line.partition("NCCL INFO ")[2])
+        if "NCCL " in line:
+            self._feed_of_nccl(line)
+        if any(word in line for word in _OF_EXCEPTIONS):
+            match = _BARE_EXCEPTION.search(line)
+            if match and not _NO_EXCEPTION.search(line[: match.start()]):
+                self.bare = match["words"].strip()
         if self.watch.own is not None and (match := self.watch.own.search(line)):
             self.addresses.add(match["address"])
         if self.watch.feed(line, 0.0) and self.watch.phase.name == "ready":
             self.watch.finish(float("inf"))
+
+    def _feed_of_nccl(self, line: str) -> None:
+        if match := _NCCL_HOST.search(line):
+            self.hosts.setdefault(match["host"])
+        if not self.warning and (match := _NCCL_WARNING.search(line)):
+            self.warning = match["words"].strip()
+        if "NCCL INFO " in line:
+            self.nccl.append(line.partition("NCCL INFO ")[2])
 
 
 def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
@@ -195,7 +217,7 @@ def _next_log(warning: str, exception: str, texts: Mapping[str, Sequence[str]]) 
 def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
     """(engine, its version, NCCL's). SGLang has parts of vLLM in its tracebacks: who tells its version is believed."""
     nccl, versions = "", dict[str, str]()
-    for line in (line for lines in texts.values() for line in lines):
+    for line in (line for lines in texts.values() for line in lines if _may_tell_versions(line)):
         for name, pattern in (("vllm", _VLLM), ("sglang", _SGLANG)):
             if not versions.get(name) and (match := pattern.search(line)):
                 versions[name] = next(filter(None, match.groups()), "")
@@ -203,6 +225,10 @@ def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
             nccl = (match[1] or match[2]).rstrip(".")
     engine = max(versions, key=lambda name: (versions[name] != "", name == "sglang"), default="")
     return engine, versions.get(engine, ""), nccl
+
+
+def _may_tell_versions(line: str) -> bool:
+    return "NCCL version" in line or any(word in line for word in _OF_VERSIONS)
 
 
 def _dialects_engine(product: str, version: str) -> Engine:
@@ -215,7 +241,7 @@ def _dialects_engine(product: str, version: str) -> Engine:
 def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream]:
     """A file's lines by whoever a prefix names."""
     known = engine.watch()
-    watch = replace(known, causes=KERNEL + known.causes)
+    watch = replace(known, causes=_possible(KERNEL + known.causes, texts))
     for name, lines in texts.items():
         found: dict[str, _Stream] = {}
         around = _around(lines)
@@ -228,6 +254,14 @@ def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream
                 found[who] = _Stream(who or name, LogWatch.of(watch))
             found[who].feed(words)
         yield from found.values()
+
+
+def _possible(causes: Iterable[CausePattern], texts: Mapping[str, Sequence[str]]) -> tuple[CausePattern, ...]:
+    """Those that some line may show: one look through all of it for a cause's words saves a search in each line."""
+    whole = ["\n".join(lines) for lines in texts.values()]
+    needed = [(cause, required(cause.pattern)) for cause in causes]
+    there = {word for word in {word for _, words in needed for word in words} if any(word in text for text in whole)}
+    return tuple(cause for cause, words in needed if not words or not there.isdisjoint(words))
 
 
 def _around(lines: Sequence[str]) -> re.Pattern[str]:
