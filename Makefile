@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: mutants tp32 rxe docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: slice mutants tp32 rxe docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -49,6 +49,9 @@ long: setup ## what make test plays a part of, complete: interrupted restarts, d
 
 gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes tests/gpu/measured.md
 	$(BIN)/python -m tests.gpu
+
+slice: setup ## a DeepSeek-V3 of full depth on 4 GPUs, each rank as one of 32; NODES=4 GPUS=1; writes tests/slice/measured.md
+	$(BIN)/python -m tests.slice --nodes $(or $(NODES),4) --gpus $(or $(GPUS),1) --parts "$(PARTS)"
 
 tp32: setup ## 32 ranks of the real SGLang on CPU: kills, a hang, power, restarts; writes tests/tp32/tp32.md
 	$(BIN)/python -m tests.tp32 --ranks $(or $(RANKS),8) --nodes $(or $(NODES),4) --steps "$(STEPS)"

@@ -58,12 +58,12 @@ stand-in that made 29 s from the loss to *degraded* of 60 s.
 }
 
 
-def page(figures: Figures, head: str = _HEAD) -> str:
-    """The complete page below such a head."""
-    return "\n".join(_lines(figures, head)).rstrip() + "\n"
+def page(figures: Figures, head: str = _HEAD, *, details: bool = True) -> str:
+    """The complete page below such a head. details: with all figures of every step, as they are"""
+    return "\n".join(_lines(figures, head, details=details)).rstrip() + "\n"
 
 
-def _lines(figures: Figures, head: str) -> Iterator[str]:
+def _lines(figures: Figures, head: str, *, details: bool) -> Iterator[str]:
     yield f"{head}\n| | |\n|---|---|"
     yield from (f"| {name} | {value} |" for name, value in figures.machine.items())
     yield ""
@@ -75,7 +75,8 @@ def _lines(figures: Figures, head: str) -> Iterator[str]:
         yield f"| {result.step} | {outcome} | {seen} |"
     yield ""
     yield from _failures(figures)
-    yield from _details(figures)
+    if details:
+        yield from _details(figures)
 
 
 def kills_in_short(figures: Figures) -> str:

@@ -111,6 +111,7 @@ class GpuLab(SmallLab):
 
     real: bool = False
     name_of_model: str = REBLOCKED
+    stack: Path = STACK
 
     @property
     def model(self) -> str:
@@ -136,7 +137,7 @@ class GpuLab(SmallLab):
             return
         (self.folder / "labs").mkdir(exist_ok=True)
         words = ("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes))
-        self.run("up", "--gpus", "host", "--stack", str(STACK), *words)
+        self.run("up", "--gpus", "host", "--stack", str(self.stack), *words)
         self.write_inventory()
 
     def place_model(self, node: str) -> None:

@@ -176,18 +176,18 @@ def stack_check(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     with with_what_was_seen(figures):
         fp8, int8 = _share(stage), _share(stage, "int8-channel")
         for name, profile in (("fp8 64x64", fp8), ("int8", int8)):
-            figures[name] = found = _checked(stage, profile)
+            figures[name] = found = checked(stage, profile)
             if wrong := {one: said for one, said in found["kernels"].items() if said[0] != "right"} or found["exit"]:
                 raise Otherwise(f"{name}: not all kernels are right: {wrong}")
         tiled = next(name for name in figures["fp8 64x64"]["kernels"] if name.startswith("FP8 block GEMM"))
         with _wrong_tile(stage, tiled):
-            figures["wrong tile"] = found = _checked(stage, fp8)
+            figures["wrong tile"] = found = checked(stage, fp8)
         shape = tiled.partition(" N=")[2]
         caught = [name for name, said in found["kernels"].items() if said[0] == "wrong"]
         if found["exit"] != SLOW or not caught or any(not name.endswith(f" N={shape}") for name in caught):
             raise Otherwise(f"a wrong tile of N={shape}: {caught} are wrong, exit code {found['exit']}")
         with in_env(stage, {"L40S_CHECK_PLANT": "wrong"}):
-            figures["all spoiled"] = found = _checked(stage, int8)
+            figures["all spoiled"] = found = checked(stage, int8)
         if right := [name for name, said in found["kernels"].items() if said[0] != "wrong"]:
             raise Otherwise(f"every product was spoiled, and {right} are not wrong")
     sizes = {name: len(figures[name]["kernels"]) for name in ("fp8 64x64", "int8")}
@@ -198,7 +198,7 @@ def stack_check(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     return f"{said}; a tile across the scales' blocks, in a file of the engine, is caught: {', '.join(caught)}", figures
 
 
-def _checked(stage: Stage, profile: str) -> dict[str, Any]:
+def checked(stage: Stage, profile: str) -> dict[str, Any]:
     """Exit code, and by kernel the gravest node's verdict, error and microseconds."""
     began = time.monotonic()
     done = stage.run("stack", "check", "--model", profile, "--json", timeout=min(240.0, stage.left_s - 5))

@@ -18,7 +18,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.support.steps.certify import digest
 
 FILE = Path(__file__).parents[2] / "docs" / "proven.yml"
-CLASSES = ("recorded machines", "emulated", "CPU engine", "GPUs over TCP", "soft-RoCE", "L40S")
+CLASSES = ("recorded machines", "emulated", "CPU engine", "GPUs over TCP", "slice on GPUs", "soft-RoCE", "L40S")
 """From the weakest to the strongest."""
 
 

@@ -35,6 +35,7 @@ WITH_PROCESSES = (
     "unit/remote",
     "unit/gang/steps",
     "packaging",
+    "slice",
 )
 """Folders whose tests start processes of their own (sshds, agents, engines, ansible)."""
 WAITING = (*WITH_PROCESSES, "chaos", "engine", "lab/test_")

@@ -1,0 +1,279 @@
+"""The slice in a lab: its profiles, a start that is watched, loads and profiles of what serves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.gpu.stage import MODELS, STACK, GpuLab, Otherwise, Stage, find_node_in, start
+from tests.slice import engine_log, judging, kernels, model
+from tests.slice.watching import Ballast, affinity
+
+from l40s_lab.processes import wait_until
+from orchestrator.model.errors import DeployError
+
+ORIGINAL, REBLOCKED, ALONE, ALONE_INT8 = "slice-128", "slice-64", "slice-64-of-1", "slice-int8-of-1"
+BLOCKS = {ORIGINAL: 128, REBLOCKED: 64, ALONE: 64, ALONE_INT8: model.INT8}
+GRAPHS = (32, 128)
+LIMITS = ("--mem-fraction-static", "--max-total-tokens", "--context-length")
+"""Of the stack, which are for a tiny model: without them the engine takes what it finds."""
+COUNTS = (1, 4, 32, 128)
+INPUT, OUTPUT = 200, 200
+WARM = 12
+"""Tokens of the requests before those that count: they compile what a batch of this size needs."""
+STEPS_PROFILED = 6
+_LONG_ANSWER = 2000
+_LOOK_EACH_S = 5.0
+_KEPT = 150_000
+"""Characters of a log's begin and of its end."""
+
+
+@dataclass
+class SliceLab(GpuLab):
+    """A lab whose nodes serve the slice. cut: the number of ranks that share it"""
+
+    cut: int = 4
+    layers: int = model.LAYERS
+    name_of_model: str = f"{REBLOCKED}-graphs-{GRAPHS[0]}"
+
+    def up(self) -> None:
+        for directory, block in BLOCKS.items():
+            for graphs in GRAPHS:
+                self._write_profile(directory, block, graphs)
+        document = yaml.safe_load(STACK.read_text())
+        document["flags"] = {name: value for name, value in document["flags"].items() if name not in LIMITS}
+        self.stack = self.folder / "stack" / STACK.name
+        self.stack.parent.mkdir(exist_ok=True)
+        self.stack.write_text(yaml.safe_dump(document, sort_keys=False))
+        super().up()
+
+    def router_venv(self) -> Path | None:
+        """None: gangs that are compared start side by side, each by a command of its own."""
+        return None
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """Dimensions of a model."""
+        return model.dimensions(self.cut_for(directory), self.layers)
+
+    def cut_for(self, directory: str) -> int:
+        """Ranks that share a model."""
+        return 1 if directory in (ALONE, ALONE_INT8) else self.cut
+
+    def _write_profile(self, directory: str, block: int, graphs: int) -> None:
+        name = profile_of(directory, graphs)
+        described = model.profile(name, directory, self.sizes(directory), block, graphs)
+        if not self.real:
+            described["canary"]["expect_any"] = ["stand-in"]
+        (self.folder / f"{name}.yml").write_text(yaml.safe_dump(described))
+
+    def place_model(self, node: str) -> None:
+        for directory, block in BLOCKS.items():
+            document = json.dumps(model.config(self.sizes(directory), block))
+            place = MODELS / directory
+            self.on(node, f"mkdir -p {place} && cd {place} && touch .standin && cat >config.json", document.encode())
+
+
+def profile_of(directory: str, graphs: int) -> str:
+    """Name of a model's profile whose graphs go so far."""
+    return f"{directory}-graphs-{graphs}"
+
+
+def vocabulary(stage: Stage, directory: str = REBLOCKED) -> int:
+    """Tokens of a model."""
+    assert isinstance(stage.lab, SliceLab)
+    return stage.lab.sizes(directory)["vocab_size"]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A start. flags: of the engine, after those of stack and profile"""
+
+    directory: str
+    graphs: int
+    words: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    gang: str = "gang0"
+
+    @property
+    def model(self) -> str:
+        return profile_of(self.directory, self.graphs)
+
+    def command(self, stage: Stage, *options: str) -> list[str]:
+        """Of `plan` and of `up`, after the verb, with these options."""
+        words = ["--model", stage.lab.profile_of(self.model), "--gang", self.gang, *self.words, *options]
+        return [*words, "--", *self.flags] if self.flags else words
+
+
+def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | None = None) -> None:
+    """`plan`, then `up`, which has to end well; figures get what both said, and what `status` said meanwhile."""
+    stage.lab.name_of_model = wish.model
+    planned = _planned(stage, wish)
+    figures |= {"command": " ".join([wish.model, *wish.words, *wish.flags]), "plan": planned and planned.figures()}
+    looks: list[dict[str, Any]] = []
+    began = time.monotonic()
+    try:
+        code = _up(stage, wish, looks, ballast)
+    finally:
+        figures["up_s"] = round(time.monotonic() - began, 1)
+        keep_logs(stage, wish.gang, f"{wish.model}-{stage.lab.nodes}x{stage.lab.gpus}")
+    gang = stage.gang(wish.gang)
+    memory = engine_log.memory(logs(stage, wish.gang).values())
+    figures |= {"start": gang["start"], "engine": memory, "called_behind": judging.called_behind(looks)}
+    if code:
+        why = stage.run("why").stdout[-600:]
+        raise Otherwise(f"up ended with {code}: {why}", **figures)
+    if planned is not None:
+        cut = planned.with_less(ballast.bytes) if ballast is not None else planned
+        figures |= {"plan_for_this_card": cut.figures(), "plan_above_engine": judging.compared(cut, memory)}
+    figures["affinity"] = affinity(stage, wish.gang)
+    stage.continues(stage.service(wish.gang), **figures)
+
+
+def _planned(stage: Stage, wish: Wish) -> judging.Planned | None:
+    """None where the plan does not calculate a memory, as for a stand-in."""
+    done = stage.run("plan", *wish.command(stage, "--json"))
+    if done.returncode:
+        raise Otherwise(f"plan ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    memory = json.loads(done.stdout).get("memory") or {}
+    return judging.Planned.of(memory) if memory.get("kv_tokens") else None
+
+
+def _up(stage: Stage, wish: Wish, looks: list[dict[str, Any]], ballast: Ballast | None) -> int:
+    """Its exit code. The ballast is taken once the engine's processes are there: `up` refuses a GPU in use."""
+    process = start(stage.lab, "up", *wish.command(stage, "--replace"))
+    next_look = time.monotonic() + _LOOK_EACH_S
+    try:
+        while process.poll() is None:
+            if stage.left_s < 5:
+                raise Otherwise("up did not end in time")
+            if ballast is not None and not ballast.taken and stage.engine(wish.gang):
+                ballast.take()
+            if time.monotonic() > next_look:
+                looks.append(stage.gang(wish.gang))
+                next_look = time.monotonic() + _LOOK_EACH_S
+            time.sleep(0.1)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+    return process.wait(20)
+
+
+def logs(stage: Stage, gang: str = "gang0") -> dict[str, str]:
+    """The newest run's log of each node."""
+    found = {}
+    for node in stage.nodes_of(gang):
+        with contextlib.suppress(DeployError, OSError):
+            runs = find_node_in(stage.lab, node).file(f"/var/lib/l40s-deploy/gangs/{gang}/runs")
+            files = sorted(runs.glob("*/engine.log"), key=lambda file: file.stat().st_mtime)
+            if files:
+                found[node] = files[-1].read_text("utf-8", "replace")
+    return found
+
+
+def keep_logs(stage: Stage, gang: str, name: str) -> None:
+    """Begin and end of each node's log, and what `up` printed."""
+    stage.kept.mkdir(parents=True, exist_ok=True)
+    for node, text in logs(stage, gang).items():
+        part = text if len(text) < 2 * _KEPT else f"{text[:_KEPT]}\n[...]\n{text[-_KEPT:]}"
+        (stage.kept / f"{name}-{node}.log").write_text(part)
+    with contextlib.suppress(OSError):
+        (stage.kept / f"{name}-up.txt").write_text((stage.lab.folder / "up.log").read_text())
+
+
+def leader_log(stage: Stage, gang: str = "gang0") -> str:
+    """Of the first node, where the engine writes its steps."""
+    return logs(stage, gang).get(stage.nodes_of(gang)[0], "")
+
+
+def asked(
+    stage: Stage, requests: int, size: int, output: int, gang: str = "gang0", directory: str = REBLOCKED
+) -> dict[str, Any]:
+    """What a client saw of so many requests at once. Raises Otherwise where one of them failed."""
+    words = [stage.service(gang), *map(str, (requests, size, output, vocabulary(stage, directory)))]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.slice.asking", *words],
+            capture_output=True,
+            text=True,
+            timeout=max(10.0, stage.left_s - 5),
+            check=False,
+        )
+        seen: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise Otherwise(f"{requests} requests of {size} tokens did not end in time") from None
+    except ValueError:
+        raise Otherwise(f"the client ended with {done.returncode}: {done.stderr.strip()[-300:]}") from None
+    if seen["failed"]:
+        raise Otherwise(f"{seen['failed']} of {requests} requests failed: {seen.get('why')}", load=seen)
+    return seen
+
+
+def loads(
+    stage: Stage,
+    mark: Callable[[str], None],
+    counts: Sequence[int] = COUNTS,
+    gang: str = "gang0",
+    directory: str = REBLOCKED,
+) -> dict[str, Any]:
+    """By number of requests: what a client saw, and the engine's own steps meanwhile. mark: hears what comes now"""
+    found = {}
+    for requests in counts:
+        mark(f"{requests} requests")
+        asked(stage, requests, INPUT, WARM, gang, directory)
+        before = len(leader_log(stage, gang))
+        seen = asked(stage, requests, INPUT, OUTPUT, gang, directory)
+        steps = [
+            one.figures() for one in engine_log.steps(leader_log(stage, gang)[before:]) if one.requests == requests
+        ]
+        found[str(requests)] = {**seen, "steps": steps}
+        stage.say(f"  {requests} requests: {seen.get('decode_tok_s')} tok/s, {steps}")
+    return found
+
+
+def profiled(stage: Stage, requests: int, gang: str = "gang0", directory: str = REBLOCKED) -> dict[str, Any]:
+    """Kernels of some decode steps with so many requests, of every rank, by the engine's own profiler."""
+    before, url = len(leader_log(stage, gang)), stage.service(gang)
+    place = f"/tmp/profile-{requests}-{int(time.time())}"
+    words = [url, *map(str, (requests, INPUT, _LONG_ANSWER, vocabulary(stage, directory)))]
+    client = subprocess.Popen([sys.executable, "-m", "tests.slice.asking", *words], stdout=subprocess.DEVNULL)
+    decoding = re.compile(rf"Decode batch.*#running-req: {requests},")
+    try:
+        if not wait_until(lambda: bool(decoding.search(leader_log(stage, gang)[before:])), deadline_s=60, step_s=0.3):
+            raise Otherwise(f"{requests} requests were not decoded together")
+        body = {"output_dir": place, "num_steps": STEPS_PROFILED, "activities": ["GPU"]}
+        head = {"Content-Type": "application/json"}
+        asking = urllib.request.Request(f"{url}/start_profile", json.dumps(body).encode(), head)
+        with urllib.request.urlopen(asking, timeout=60) as answer:
+            answer.read()
+        files = _traces(stage, gang, place)
+    finally:
+        client.kill()
+        client.wait()
+    ranks = kernels.read(files)
+    return {"requests": requests, "steps": STEPS_PROFILED, "ranks": ranks, "waiting_ms": kernels.waiting_ms(ranks)}
+
+
+def _traces(stage: Stage, gang: str, place: str) -> list[Path]:
+    """One for each rank; the engine writes them one after the other, and a while."""
+    wanted = len(stage.gpus_of(gang))
+    folders = [find_node_in(stage.lab, node).file(place) for node in stage.nodes_of(gang)]
+
+    def written() -> list[Path]:
+        return [file for folder in folders if folder.exists() for file in folder.glob("*TP-*.trace.json.gz")]
+
+    def still() -> bool:
+        return all(time.time() - file.stat().st_mtime > 1.5 for file in written())
+
+    if not wait_until(lambda: len(written()) >= wanted and still(), deadline_s=90, step_s=0.5):
+        raise Otherwise(f"{len(written())} of {wanted} ranks wrote a profile")
+    return written()

@@ -1,0 +1,239 @@
+"""tests/slice/measured.md and its rows of docs/proven.yml: what the figures hold, failures too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.gpu import page
+from tests.gpu.figures import Figures, Result
+
+PAGE = Path(__file__).with_name("measured.md")
+_HEAD = """\
+# The slice on GPUs
+
+Written by `make slice` (tests/slice) from `tests/slice/figures.json`. The model is a DeepSeek-V3 of 61 layers and 256
+experts with random weights, cut so that each of the few ranks here has the shapes and the weights of one of 32; it is
+made of 128x128 blocks and re-blocked to 64x64 by `checkpoint reblock`. Nodes are namespaces of one machine with their
+own GPUs, network and real SSH. *With an L40S's memory* means that another process holds so much of each card that 44.5
+GiB are left.
+
+So weights, KV cache, graphs and free memory of a rank are those of a rank of the real model at TP32. Speeds are not:
+the GPUs are others, the all-reduces have fewer members and no RDMA, and the weights are random. The machine of the
+newest results:
+"""
+_PHASES = ("rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up")
+_KINDS = ("all-reduce", "experts", "quantised products", "attention", "quantisation", "norms", "other")
+
+
+def written(figures: Figures) -> str:
+    """The complete page."""
+    head = page.page(figures, _HEAD, details=False).rstrip()
+    return "\n".join([head, "", *_tables(figures)]).rstrip() + "\n"
+
+
+def served(figures: Figures) -> list[Result]:
+    """The last result of each part that served the slice."""
+    last = {result.step: result for result in figures.results if result.figures.get("loads")}
+    return list(last.values())
+
+
+def _tables(figures: Figures) -> Iterator[str]:
+    parts = served(figures)
+    if not parts:
+        return
+    yield from _memory(parts)
+    yield from _speeds(parts)
+    yield from _profiles(parts)
+    yield from _starts(parts)
+    yield from _apart(figures)
+    yield from _where(parts)
+
+
+def _table(title: str, words: str, columns: Sequence[str], rows: Iterator[Sequence[Any]]) -> Iterator[str]:
+    yield f"## {title}\n"
+    if words:
+        yield f"{words}\n"
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    yield from (f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |" for row in rows)
+    yield ""
+
+
+def _memory(parts: Sequence[Result]) -> Iterator[str]:
+    columns = ("part", "machine", "GPU", "fraction", "before weights", "weights", "KV tokens", "graphs", "least free")
+    words = (
+        "GiB a rank, plan / engine (the rank that has least). Least free: of the fullest card, by NVML, at any time."
+    )
+    yield from _table("Memory", words, columns, map(_memory_row, parts))
+
+
+def _memory_row(result: Result) -> Sequence[Any]:
+    have = result.figures
+    plan, engine = have.get("plan_for_this_card") or {}, have.get("engine", {})
+    before = plan and round(plan["gpu_total_gib"] - plan["overhead_gib"], 2)
+    return (
+        result.step,
+        result.gpus.partition(",")[0],
+        plan.get("gpu_total_gib"),
+        engine.get("fraction"),
+        f"{before} / {_least(engine.get('before_weights_gib'))}",
+        f"{plan.get('weights_gib')} / {_most(engine.get('weights_gib'))}",
+        f"{plan.get('kv_tokens', 0):,} / {_least(engine.get('kv_tokens')) or 0:,}",
+        _most(engine.get("graphs_gib")),
+        have.get("memory", {}).get("least_free_gib"),
+    )
+
+
+def _least(numbers: Sequence[float] | None) -> float | None:
+    return min(numbers) if numbers else None
+
+
+def _most(numbers: Sequence[float] | None) -> float | None:
+    return max(numbers) if numbers else None
+
+
+def _speeds(parts: Sequence[Result]) -> Iterator[str]:
+    columns = (
+        "part",
+        "requests",
+        "tok/s",
+        "step ms",
+        "in a graph",
+        "first token ms",
+        "next token ms",
+        "p99 ms",
+        "all s",
+    )
+    words = "Requests of 200 tokens with answers of 200, sent at once. tok/s: while all of them were answered."
+
+    def rows() -> Iterator[Sequence[Any]]:
+        for result in parts:
+            asked = {**result.figures["loads"], **_long(result.figures)}
+            for requests, seen in asked.items():
+                step = (seen.get("steps") or [{}])[-1]
+                yield (
+                    *(result.step, requests, seen.get("decode_tok_s"), step.get("step_ms"), step.get("graph")),
+                    *(seen.get("ttft_mean_ms"), seen.get("itl_median_ms"), seen.get("itl_p99_ms"), seen.get("wall_s")),
+                )
+
+    yield from _table("Speed", words, columns, rows())
+
+
+def _long(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {"1 of 100,000 tokens": figures["long"]} if figures.get("long") else {}
+
+
+def _profiles(parts: Sequence[Result]) -> Iterator[str]:
+    columns = (
+        "part",
+        "requests",
+        "rank",
+        "kernels",
+        "ms a step",
+        "busy",
+        *_KINDS,
+        "waits",
+        "us a launch",
+        "us between",
+    )
+    words = (
+        "Kernels of each rank by the engine's profiler, milliseconds of one decode step. Waits: how much longer a"
+        " rank's all-reduces last than those of the rank that others wait for. A launch: median of the host's time in"
+        " it, and from one to the next; a whole graph is one launch."
+    )
+
+    def rows() -> Iterator[Sequence[Any]]:
+        for result in parts:
+            for profile in result.figures.get("profiles", ()):
+                for rank, seen in profile["ranks"].items():
+                    yield (result.step, profile["requests"], f"TP{rank}", *_kernels(profile, rank, seen))
+
+    yield from _table("Where a step's time goes", words, columns, rows())
+
+
+def _kernels(profile: Mapping[str, Any], rank: str, seen: Mapping[str, Any]) -> Iterator[Any]:
+    steps, kinds = profile["steps"], seen.get("by_kind_ms", {})
+    named = {kind: kinds.get(kind, 0.0) for kind in _KINDS[:-1]}
+    rest = sum(kinds.values()) - sum(named.values())
+    yield round(seen["kernels"] / steps)
+    for total in (seen.get("span_ms", 0.0), seen.get("busy_ms", 0.0), *named.values(), rest):
+        yield round(total / steps, 2)
+    yield round(profile["waiting_ms"][rank] / steps, 2)
+    yield seen.get("launch_us")
+    yield seen.get("between_us")
+
+
+def _starts(parts: Sequence[Result]) -> Iterator[str]:
+    columns = ("part", "ready after s", *_PHASES)
+
+    def rows() -> Iterator[Sequence[Any]]:
+        for result in parts:
+            phases = (result.figures.get("start") or {}).get("phases", {})
+            yield (result.step, result.figures["up_s"], *(phases.get(phase) for phase in _PHASES))
+
+    yield from _table("Starts", "Seconds, by phase, of the slowest node.", columns, rows())
+
+
+def _apart(figures: Figures) -> Iterator[str]:
+    results = [result for result in figures.of_step("ranks apart") if result.figures]
+    if not results:
+        return
+    columns = (
+        "rank",
+        "ready after s",
+        "tok/s 1",
+        "32",
+        "128",
+        "2,000: first ms",
+        "next",
+        "100,000: first ms",
+        "next",
+        "",
+    )
+    words = "One rank of 32 alone on a GPU, without all-reduces; four side by side. Prompts of 2,000 tokens: 4 at once."
+
+    def rows() -> Iterator[Sequence[Any]]:
+        for name, seen in results[-1].figures.items():
+            speeds = (seen.get("loads", {}).get(count, {}).get("decode_tok_s") for count in ("1", "32", "128"))
+            middle, long = seen.get("2000 tokens", {}), seen.get("100000 tokens", {})
+            times = (one.get(key) for one in (middle, long) for key in ("ttft_mean_ms", "itl_median_ms"))
+            failed = " ".join(str(seen.get("failed", "")).split()).replace("|", "\\|")[:160]
+            yield (name, seen.get("up_s"), *speeds, *times, failed)
+
+    yield from _table("A rank alone", words, columns, rows())
+
+
+def _where(parts: Sequence[Result]) -> Iterator[str]:
+    columns = ("part", "rank", "may use", "beside its GPU", "lowest MHz", "slowed by")
+
+    def rows() -> Iterator[Sequence[Any]]:
+        for result in parts:
+            memory = result.figures.get("memory", {})
+            while_asked = memory.get("lowest_sm_mhz_while", {}).items()
+            lowest = min((mhz for what, mhz in while_asked if what.endswith("requests")), default=None)
+            slowed = sorted({why for reasons in memory.get("slowed_by", {}).values() for why in reasons})
+            for rank, seen in result.figures.get("affinity", {}).items():
+                yield (result.step, rank, seen["may_use"], seen["beside_its_gpu"], lowest, ", ".join(slowed))
+
+    yield from _table("Processors and clocks", "", columns, rows())
+
+
+def rows(figures: Figures) -> dict[str, str]:
+    """Figures of the claims in docs/proven.yml that these results prove, by id; none that failed, or was not run."""
+    found: dict[str, str] = {}
+    parts = [result for result in served(figures) if result.figures.get("plan_above_engine")]
+    if parts:
+        off = [result.figures["plan_above_engine"] for result in parts]
+        worst = {name: max(abs(one.get(name, 0.0)) for one in off) for name in ("weights", "kv_tokens")}
+        where = parts[-1].gpus.partition(",")[0]
+        found["slice-memory"] = (
+            f"weights within {worst['weights']:.1%} and KV tokens within {worst['kv_tokens']:.1%}"
+            f" in {len(parts)} starts on {where}"
+        )
+    kills = figures.of_step("kill")
+    if kills:
+        right = sum(result.outcome == "as it should" for result in kills)
+        found["slice-kill"] = f"{right} of {len(kills)} on {kills[-1].gpus.partition(',')[0]}"
+    return found

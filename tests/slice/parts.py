@@ -1,0 +1,352 @@
+"""The parts of `make slice`: what is started and measured, and what makes each of them fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.gpu import tuned
+from tests.gpu.stage import MODELS, Otherwise, Shape, Stage, engine_python, with_what_was_seen
+from tests.gpu.steps import Record, Step, kill
+from tests.slice import engine_log, judging
+from tests.slice.lab import (
+    ALONE,
+    ALONE_INT8,
+    BLOCKS,
+    GRAPHS,
+    ORIGINAL,
+    REBLOCKED,
+    SliceLab,
+    Wish,
+    asked,
+    begin,
+    keep_logs,
+    loads,
+    logs,
+    profile_of,
+    profiled,
+)
+from tests.slice.watching import Ballast, Cards, Watch
+from tests.support.preloaded import L40S_DEPLOY
+
+Told = tuple[str, dict[str, Any]]
+L40S_FREE_GIB = 44.5
+"""What CUDA may have of an L40S before an engine starts: with what the driver keeps, NVML's 46,068 MiB."""
+L40S_FRACTION = "0.765"
+"""What SGLang takes for itself on a card of that size with this chunk."""
+L40S_CHUNK = "4096"
+LONG = 100_000
+MIDDLE = 2_000
+ALL_FILES = 230 << 30
+"""Bytes of the models while the original is there beside the re-blocked one, for four ranks."""
+MAKERS = 40
+"""Processes that write the files; RAM takes what they make."""
+FIRST_BATCHES = "1,32,128"
+CANDIDATES = 10
+PREFILL_GRAPHS = ("--cuda-graph-backend-prefill", "tc_piecewise", "--cuda-graph-bs-prefill", "512", "2048", "4096")
+APART = {
+    "FP8, Triton attention": Wish(ALONE, 128),
+    "FP8, FlashInfer attention": Wish(ALONE, 128, flags=("--attention-backend", "flashinfer")),
+    "INT8": Wish(ALONE_INT8, 128),
+    "FP8, prefill graphs": Wish(ALONE, 128, flags=PREFILL_GRAPHS),
+}
+"""What one rank alone is started with, one beside the other: no all-reduce hides what differs."""
+
+
+def made(stage: Stage, _: Record) -> Told:
+    """The files of 128x128, re-blocked by the product, and those of a rank alone."""
+    assert isinstance(stage.lab, SliceLab)
+    figures: dict[str, Any] = {"in RAM": in_ram(MODELS)}
+    reblocked = _there(REBLOCKED)
+    for directory in (ALONE, ALONE_INT8) if reblocked else (ORIGINAL, ALONE, ALONE_INT8):
+        if not _there(directory):
+            cut = (stage.lab.cut_for(directory), stage.lab.layers, BLOCKS[directory], MAKERS)
+            words = [str(MODELS / directory), *map(str, cut)]
+            done = subprocess.run(
+                [engine_python(real=True), "-m", "tests.slice.model", *words],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode:
+                raise Otherwise(f"{directory} was not made: {done.stderr[-400:]}", **figures)
+            figures[directory] = json.loads(done.stdout)
+    if not reblocked:
+        began = time.monotonic()
+        words = ["checkpoint", "reblock", str(MODELS / ORIGINAL), str(MODELS / REBLOCKED), "--block", "64"]
+        done = subprocess.run([*L40S_DEPLOY, *words, "--jobs", "32"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Otherwise(f"checkpoint reblock ended with {done.returncode}: {done.stderr[-400:]}", **figures)
+        figures["reblock_s"] = round(time.monotonic() - began, 1)
+        shutil.rmtree(MODELS / ORIGINAL)
+    where = "RAM" if figures["in RAM"] else "disk"
+    return f"on {where}: {', '.join(name for name in figures if name in BLOCKS) or 'nothing new'}; re-blocked", figures
+
+
+def _there(directory: str) -> bool:
+    """config.json is written last."""
+    return (MODELS / directory / "config.json").exists()
+
+
+def in_ram(folder: Path) -> bool:
+    """Whether the model's files lie in RAM. An empty folder is put there where all of them fit into a half of it."""
+    found = subprocess.run(["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=False)
+    if found.stdout.strip() == "tmpfs":
+        return True
+    if any(folder.iterdir()) or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 2 * ALL_FILES:
+        return False
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={ALL_FILES}", "tmpfs", str(folder)]
+    return subprocess.run(mount, check=False).returncode == 0
+
+
+@contextmanager
+def watched(stage: Stage, figures: dict[str, Any]) -> Iterator[Watch]:
+    """Memory and clocks meanwhile, in the figures; what goes otherwise has them all."""
+    assert isinstance(stage.gpus, Cards)
+    watch = Watch(stage.gpus)
+    with with_what_was_seen(figures):
+        try:
+            yield watch
+        finally:
+            figures["memory"] = watch.ended()
+
+
+def judged(stage: Stage, figures: dict[str, Any], gang: str = "gang0") -> None:
+    """Raises Otherwise where memory is not as planned or ran out, or a healthy node was called behind."""
+    texts = list(logs(stage, gang).values())
+    wrong = judging.off(figures.get("plan_above_engine", {})) if stage.lab.real else []
+    wrong += [f"out of memory: {line}" for line in engine_log.out_of_memory(texts)]
+    wrong += [f"a healthy node is called behind: {words}" for words in figures.get("called_behind", ())]
+    if stage.gang(gang)["state"] != "ready":
+        wrong.append(f"status says {stage.gang(gang)['state']} at the end")
+    stage.continues(stage.service(gang), **figures)
+    if wrong:
+        raise Otherwise("; ".join(wrong), **figures)
+
+
+def on_one_node(graphs: int) -> Callable[[Stage, Record], Told]:
+    """All GPUs in one node, each with an L40S's memory: the same but for graphs."""
+
+    def play(stage: Stage, record: Record) -> Told:
+        flags = ("--mem-fraction-static", L40S_FRACTION, "--chunked-prefill-size", L40S_CHUNK)
+        figures: dict[str, Any] = {"graphs": graphs}
+        ballast = Ballast(engine_python(real=True), L40S_FREE_GIB) if stage.lab.real else None
+        try:
+            with watched(stage, figures) as watch:
+                begin(stage, Wish(REBLOCKED, graphs, flags=flags), figures, ballast)
+                figures["loads"] = loads(stage, watch.mark)
+                watch.mark("profiles")
+                figures["profiles"] = profiles(stage, (4, 128))
+                watch.mark(f"{LONG} tokens")
+                figures["long"] = asked(stage, 1, LONG, 32)
+                figures["layout"] = f"TP{len(stage.gpus_of('gang0'))} on one node"
+                judged(stage, figures)
+                if graphs == GRAPHS[-1]:
+                    record(kill(stage, "gang0", stage.lab.gpus - 1, load=True))
+        finally:
+            keep_logs(stage, "gang0", f"one-node-{graphs}-end")
+            stage.run("down", "--now")
+            if ballast is not None:
+                ballast.end()
+        return _sentence(figures), figures
+
+    return play
+
+
+def on_several_nodes(graphs: int) -> Callable[[Stage, Record], Told]:
+    """TCP between the nodes; the engine's own fraction and chunk."""
+
+    def play(stage: Stage, _: Record) -> Told:
+        figures: dict[str, Any] = {"graphs": graphs}
+        try:
+            with watched(stage, figures) as watch:
+                begin(stage, Wish(REBLOCKED, graphs), figures)
+                figures["loads"] = loads(stage, watch.mark)
+                watch.mark("profiles")
+                figures["profiles"] = profiles(stage, (4, 128))
+                figures["layout"] = f"TP{len(stage.gpus_of('gang0'))} on {stage.lab.nodes} nodes"
+                judged(stage, figures)
+        finally:
+            keep_logs(stage, "gang0", f"several-nodes-{graphs}-end")
+        return _sentence(figures), figures
+
+    return play
+
+
+def profiles(stage: Stage, counts: tuple[int, ...]) -> list[dict[str, Any]]:
+    """None of a stand-in."""
+    return [profiled(stage, requests) for requests in counts] if stage.lab.real else []
+
+
+def _sentence(figures: dict[str, Any]) -> str:
+    speeds = ", ".join(f"{seen.get('decode_tok_s', 0):.0f} at {count}" for count, seen in figures["loads"].items())
+    least = figures["memory"].get("least_free_gib")
+    free = "" if least is None else f"; at least {least:.2f} GiB of a card stayed free"
+    said = f"ready after {figures['up_s']:.0f} s; tok/s {speeds}{free}"
+    off = figures.get("plan_above_engine", {})
+    words = ", ".join(f"{name.replace('_', ' ')} {off[name]:+.1%}" for name in ("weights", "kv_tokens") if name in off)
+    return f"{said}; plan against engine: {words}" if words else said
+
+
+def killed_and_restarted(stage: Stage, record: Record) -> Told:
+    """A rank killed under load, named; then the gang started again as a whole."""
+    stage.lab.name_of_model = profile_of(REBLOCKED, 128)
+    result = kill(stage, "gang0", len(stage.gpus_of("gang0")) - 2, load=True)
+    record(result)
+    began = time.monotonic()
+    done = stage.run("restart", timeout=stage.left_s - 10)
+    figures = {"restart_s": round(time.monotonic() - began, 1), "start": stage.gang()["start"]}
+    if done.returncode or stage.gang()["state"] != "ready":
+        raise Otherwise(f"restart ended with {done.returncode}: {done.stderr.strip()[-300:]}", **figures)
+    stage.continues(stage.service(), **figures)
+    if result.outcome != "as it should":
+        raise Otherwise(f"the kill was not named: {result.said}", **figures)
+    return f"{result.said}; ready again {figures['restart_s']:.0f} s after `restart`", figures
+
+
+def stack_checked(stage: Stage, _: Record) -> Told:
+    """The engine's kernels at the slice's shapes."""
+    stage.run("down", "--now")
+    found = tuned.checked(stage, stage.lab.profile_of(profile_of(REBLOCKED, 128)))
+    wrong = {name: said for name, said in found["kernels"].items() if said[0] != "right"}
+    if wrong or found["exit"]:
+        raise Otherwise(f"not all kernels are right: {wrong}", **found)
+    return f"{len(found['kernels'])} kernels right, {found['took_s']:.0f} s", found
+
+
+def ranks_apart(stage: Stage, _: Record) -> Told:
+    """One rank's shapes on each GPU, four starts side by side: what differs is the kernels alone."""
+    stage.run("down", "--all", "--now")
+    variants = dict(list(APART.items())[: stage.lab.gangs])
+    with ThreadPoolExecutor(len(variants)) as pool:
+        running = {
+            name: pool.submit(_alone, stage, Wish(wish.directory, wish.graphs, flags=wish.flags, gang=f"gang{place}"))
+            for place, (name, wish) in enumerate(variants.items())
+        }
+    figures = {name: done.result() for name, done in running.items()}
+    failed = {name: seen["failed"] for name, seen in figures.items() if "failed" in seen}
+    stage.run("down", "--all", "--now")
+    speeds = ", ".join(
+        f"{name} {seen['loads']['128'].get('decode_tok_s', 0):.0f}" for name, seen in figures.items() if "loads" in seen
+    )
+    if failed:
+        raise Otherwise(f"tok/s of 128 requests: {speeds}; failed: {failed}", **figures)
+    return f"tok/s of 128 requests: {speeds}", figures
+
+
+def _alone(stage: Stage, wish: Wish) -> dict[str, Any]:
+    """What was seen until its end; `failed` where it went otherwise."""
+    figures: dict[str, Any] = {"command": " ".join([wish.model, *wish.flags])}
+    try:
+        _started_alone(stage, wish, figures)
+        figures["start"] = stage.gang(wish.gang)["start"]
+        stage.continues(stage.service(wish.gang))
+        figures["loads"] = loads(stage, _unseen, (1, 32, 128), wish.gang, wish.directory)
+        asked(stage, 4, MIDDLE, 2, wish.gang, wish.directory)
+        figures[f"{MIDDLE} tokens"] = asked(stage, 4, MIDDLE, 64, wish.gang, wish.directory)
+        figures[f"{LONG} tokens"] = asked(stage, 1, LONG, 64, wish.gang, wish.directory)
+    except (Otherwise, OSError) as error:
+        figures["failed"] = str(error)
+    finally:
+        keep_logs(stage, wish.gang, f"apart-{wish.gang}")
+    return figures
+
+
+def _started_alone(stage: Stage, wish: Wish, figures: dict[str, Any]) -> None:
+    began = time.monotonic()
+    done = stage.run("up", *wish.command(stage, "--replace"), timeout=min(400.0, stage.left_s - 15))
+    figures["up_s"] = round(time.monotonic() - began, 1)
+    figures["engine"] = engine_log.memory(logs(stage, wish.gang).values())
+    if done.returncode:
+        raise Otherwise(f"up ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
+
+
+def _unseen(_: str) -> None:
+    """Four ranks side by side have no memory of their own to watch."""
+
+
+def tuned_slice(stage: Stage, _: Record) -> Told:
+    """The slice's shapes tuned, and served with what came out."""
+    stage.run("down", "--now")
+    pack, figures = stage.lab.folder / "slice.tuned.tar.gz", dict[str, Any]()
+    words = tuned.run(pack, stage.lab.profile_of(profile_of(REBLOCKED, 128)), batches=FIRST_BATCHES,
+                      candidates=CANDIDATES)  # fmt: skip
+    done = stage.run(*words, "--json", timeout=min(260.0, stage.left_s - 10))
+    if done.returncode:
+        raise Otherwise(f"tuning run ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
+    document = json.loads(done.stdout)
+    figures["seconds"] = document["seconds"]
+    figures["before_and_after_us"] = {
+        f"{job['file'].partition(',device_name')[0]} at {job['batch']}": [job["before_us"], job["us"]]
+        for job in document["jobs"]
+    }
+    pushed = stage.run("tuning", "push", str(pack))
+    if pushed.returncode:
+        raise Otherwise(f"tuning push ended with {pushed.returncode}: {pushed.stderr.strip()[-300:]}", **figures)
+    try:
+        with watched(stage, figures) as watch:
+            begin(stage, Wish(REBLOCKED, 128), figures)
+            figures["read"] = engine_log.tuned_files(logs(stage).values())
+            figures["loads"] = loads(stage, watch.mark)
+            judged(stage, figures)
+    finally:
+        stage.run("down", "--now")
+        stage.run("tuning", "push", "--remove")
+    return f"tuned in {figures['seconds']:.0f} s, {figures['read']} files read; {_sentence(figures)}", figures
+
+
+def layouts(stage: Stage, _: Record) -> Told:
+    """Pipeline parallel over two halves of a node, and attention data parallel, beside tensor parallel."""
+    ranks = len(stage.gpus_of("gang0"))
+    ways = {
+        f"PP2 x TP{ranks // 2}": ("--tp", str(ranks // 2), "--pp", "2"),
+        f"attention DP {ranks}": ("--attn-dp", str(ranks)),
+    }
+    figures: dict[str, Any] = {}
+    for name, words in ways.items():
+        seen = figures[name] = dict[str, Any]()
+        with watched(stage, seen) as watch:
+            begin(stage, Wish(REBLOCKED, 128, words=words), seen)
+            seen["loads"] = loads(stage, watch.mark)
+            judged(stage, seen)
+    said = "; ".join(f"{name}: {_sentence(seen)}" for name, seen in figures.items())
+    return said, figures
+
+
+def one_node(gpus: int) -> Shape:
+    """Every GPU in one node."""
+    return Shape(1, 1, gpus)
+
+
+def apart(gpus: int) -> Shape:
+    """Every GPU a gang."""
+    return Shape(min(gpus, len(APART)), min(gpus, len(APART)), 1)
+
+
+def parts(nodes: int, gpus: int) -> tuple[Step, ...]:
+    """Of so many nodes with so many GPUs each; all of them in one node first, for one node's speed and memory."""
+
+    def several(_: int) -> Shape:
+        return Shape(1, nodes, gpus)
+
+    on_nodes = (
+        Step("several nodes, graphs to 32", "over TCP", on_several_nodes(32), several, 240, gpus=2),
+        Step("several nodes, graphs to 128", "over TCP", on_several_nodes(128), several, 200, gpus=2),
+        Step("kill and restart", "a rank under load", killed_and_restarted, several, 150, gpus=2),
+    )
+    return (
+        Step("model", "made and re-blocked", made, None, 60, alone=True),
+        Step("one node, graphs to 32", "with an L40S's memory", on_one_node(32), one_node, 300, gpus=2),
+        Step("one node, graphs to 128", "the same, larger graphs", on_one_node(128), one_node, 250, gpus=2),
+        *(on_nodes if nodes > 1 else ()),
+        Step("stack check", "kernels at these shapes", stack_checked, one_node, 60, alone=True),
+        Step("ranks apart", "formats and attention, a rank each", ranks_apart, apart, 220, gpus=2),
+        Step("tuning", "before and after", tuned_slice, one_node, 260, alone=True),
+        Step("layouts", "pipeline and attention data parallel", layouts, one_node, 400, gpus=8),
+    )
