@@ -4,11 +4,11 @@ shape of a node in a short text: its switches, what is behind each, and the path
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.per_node import collected
-from orchestrator.model.topology import PathType, Topology
+from orchestrator.model.topology import Area, PathType, Topology
 from orchestrator.model.words import counted
 from orchestrator.topology.build import cpulist, cpumap
 from orchestrator.topology.distance import Distances, end_key
@@ -86,14 +86,25 @@ def stated_groups(topology: Topology) -> tuple[Sharing, ...]:
     near = [pair for pair in paths(topology) if pair.type in (PathType.PIX, PathType.PXB)]
     gpus = [gpu.name for gpu in gpu_ends(topology)]
     home = dict(zip(gpus, gpus, strict=True))
-    for pair in near:
-        if pair.other in home:
-            old, new = home[pair.other], home[pair.one]
-            home = {gpu: new if place == old else place for gpu, place in home.items()}
+    for one, other in (*_side_by_side(near, home), *_by_their_cards(topology, near)):
+        old, new = home[other], home[one]
+        home = {gpu: new if place == old else place for gpu, place in home.items()}
     members = collected((place, gpu) for gpu, place in home.items())
     nics = collected((home[pair.one], pair.other) for pair in near if pair.other not in home)
     found = (Sharing(tuple(group), tuple(dict.fromkeys(nics.get(place, ())))) for place, group in members.items())
     return tuple(one for one in found if one.nics or len(one.gpus) > 1)
+
+
+def _side_by_side(near: Sequence[Pair], gpus: Collection[str]) -> list[tuple[str, str]]:
+    return [(pair.one, pair.other) for pair in near if pair.other in gpus]
+
+
+def _by_their_cards(topology: Topology, near: Sequence[Pair]) -> list[tuple[str, str]]:
+    """GPUs that are near the same NIC, where NVLink hides the PCIe path between them."""
+    linked = {(pair.one, pair.other) for pair in paths(topology) if pair.type is PathType.NVL}
+    gpus_of = collected((pair.other, pair.one) for pair in near)
+    pairs = (pair for gpus in gpus_of.values() for pair in itertools.combinations(gpus, 2))
+    return [pair for pair in pairs if pair in linked]
 
 
 def matrix(topology: Topology) -> str:
@@ -172,6 +183,10 @@ class SwitchGroup:
         return f"{counted(self.gpus, 'GPU')} + {counted(self.nics, 'NIC')}{nested}"
 
 
+NO_TREE = "whose places in the PCIe tree are not in the text"
+"""Of GPUs in a list without one: nothing is behind a switch, or not, as far as anybody can tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The top switches with GPUs behind them, the rest, and the path types between GPUs by NCCL's rules.
@@ -186,29 +201,42 @@ class Shape:
     across: tuple[PathType, ...]
     stated: tuple[int, ...] | None = None
     """GPUs of each group that a text states to share a switch; None where the machine's own tree is known."""
+    tree_known: bool = True
+    bus_known: bool = True
+    """Whether it was read which functions there are."""
+    cut_off: int = 0
+    """GPUs whose row a text does not have whole."""
 
     @property
     def words(self) -> str:
         """'2 switches with 4 GPUs + 1 NIC each, 1 NIC elsewhere; GPUs PIX inside, SYS across'."""
         if not self.groups and not self.gpus_elsewhere:
-            return "no GPU"
+            return "no GPU" if self.bus_known else "no GPU in what was read"
         if self.stated is not None:
-            behind = f", {' + '.join(map(str, self.stated))} behind a switch each" if self.stated else ""
-            return f"{counted(self.gpus_elsewhere, 'GPU')}{behind}; between GPUs {_names(self.across) or 'not known'}"
-        if self.groups:
-            groups = [group.words for group in self.groups]
-            alike = len(set(groups)) == 1 and len(groups) > 1
-            words = f"{counted(len(groups), 'switch', 'es')} with "
-            words += f"{groups[0]} each" if alike else " and ".join(groups)
-            words += f", {self.gpus_elsewhere} GPUs elsewhere" if self.gpus_elsewhere else ""
-            words += f", {counted(self.nics_elsewhere, 'NIC')} elsewhere"
-        else:
-            words = f"{counted(self.gpus_elsewhere, 'GPU')}, none behind a switch"
+            return self._stated_words(self.stated)
+        words = self._places()
         paths = [f"{_names(self.inside)} inside"] if self.inside else []
         if self.across:
             across = _names(self.across)
             paths.append(f"{across} across" if self.groups else across)
         return words + (f"; between GPUs {', '.join(paths)}" if paths else "")
+
+    def _stated_words(self, groups: Sequence[int]) -> str:
+        behind = f", {' + '.join(map(str, groups))} behind a switch each" if groups else ""
+        if self.cut_off:
+            behind = f", rows of {self.cut_off} of them are cut off"
+        return f"{counted(self.gpus_elsewhere, 'GPU')}{behind}; between GPUs {_names(self.across) or 'not known'}"
+
+    def _places(self) -> str:
+        if not self.groups:
+            place = "none behind a switch" if self.tree_known else NO_TREE
+            return f"{counted(self.gpus_elsewhere, 'GPU')}, {place}"
+        groups = [group.words for group in self.groups]
+        alike = len(set(groups)) == 1 and len(groups) > 1
+        words = f"{counted(len(groups), 'switch', 'es')} with "
+        words += f"{groups[0]} each" if alike else " and ".join(groups)
+        words += f", {self.gpus_elsewhere} GPUs elsewhere" if self.gpus_elsewhere else ""
+        return f"{words}, {counted(self.nics_elsewhere, 'NIC')} elsewhere"
 
 
 def _names(paths: tuple[PathType, ...]) -> str:
@@ -235,6 +263,9 @@ def shape(topology: Topology) -> Shape:
         inside=inside,
         across=across,
         stated=_stated(topology),
+        tree_known=any(gpu.key in topology.devices for gpu in topology.gpus),
+        bus_known=not topology.lacks(Area.PCI),
+        cut_off=_cut_off(topology),
     )
 
 
@@ -251,3 +282,12 @@ def _stated(topology: Topology) -> tuple[int, ...] | None:
     if topology.stated is None or any(gpu.key in topology.devices for gpu in topology.gpus):
         return None
     return tuple(len(group.gpus) for group in stated_groups(topology))
+
+
+def _cut_off(topology: Topology) -> int:
+    """GPUs without a whole row, where the others have one."""
+    stated = topology.stated
+    if stated is None:
+        return 0
+    whole = {row for row, words, _ in stated.rows if len(words) == len(stated.heads)}
+    return sum(head.startswith("GPU") and head not in whole for head in stated.heads)

@@ -16,6 +16,8 @@ from orchestrator.model.topology import PciDevice, PcieLink, Topology
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
 _WIDEST = 32
+GUEST_VENDORS = frozenset({0x1AF4, 0x1B36, 0x15AD, 0x1414, 0x5853})
+"""Of functions that a hypervisor makes up: virtio and QEMU (Red Hat), VMware, Hyper-V, Xen (pci.ids)."""
 TWICE = "~"
 """In a key around a number before the address: it is there another time in the same place."""
 

@@ -66,6 +66,16 @@ def sockets_of(snapshot: Snapshot) -> tuple[str, ...]:
     return _texts(pasted(snapshot).get("sockets"))
 
 
+def lacking_of(snapshot: Snapshot) -> tuple[str, ...]:
+    """What a pasted matrix has no rows or columns of, in words."""
+    return _texts(pasted(snapshot).get("lacking"))
+
+
+def cards_of(snapshot: Snapshot) -> tuple[str, ...]:
+    """Network cards of a list without a tree, as it calls them."""
+    return _texts(pasted(snapshot).get("cards"))
+
+
 def path_of(word: str) -> PathType | None:
     """NCCL's name for a word of nvidia-smi; None for what says nothing."""
     return PathType.NVL if word.startswith("NV") else _TYPES.get(word)
@@ -89,7 +99,7 @@ _PLACES = (
     (Area.PCI, "PCI", rf"/sys/.*/{_FUNCTION}/(class|vendor|device|subsystem_vendor|subsystem_device|physfn)"),
     (Area.LINKS, "PCI", rf"/sys/.*/{_FUNCTION}/(current|max)_link_(speed|width)"),
     (Area.NUMA, "processors", rf"/sys/.*/{_FUNCTION}/numa_node|/sys/devices/system/node(/node[0-9]+)?|/proc/cpuinfo"),
-    (Area.INTERFACES, "network interfaces", r"/sys/class/net(/.*)?|/sys/devices/.*/net(/.*)?"),
+    (Area.INTERFACES, "network interfaces", r"/sys/class/net(/.*)?|/sys/devices/.*/net(/.*)?|/sys/devices/virtual"),
     (Area.RDMA, "RDMA devices", r"/sys/class/infiniband|/sys/.*/infiniband(/[^/]+(/device|/ports)?)?"),
     (Area.PORTS, "RDMA devices", r"/sys/.*/infiniband/[^/]+/ports/[0-9]+(/(state|phys_state|rate|link_layer))?"),
     (Area.PORTS, "RDMA devices", r"/sys/.*/infiniband/[^/]+/ports/[0-9]+/(gids|gid_attrs)(/.*)?"),

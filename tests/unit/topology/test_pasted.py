@@ -19,9 +19,9 @@ from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.build import build
 from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.topology.pasted.read import read_pasted
-from orchestrator.topology.paths import matrix, paths
+from orchestrator.topology.paths import NO_TREE, matrix, paths, shape, stated_groups
 from orchestrator.topology.redaction import redact
-from orchestrator.topology.stated import recognised
+from orchestrator.topology.stated import cards_of, lacking_of, recognised
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 PASTED = RECORDED / "pasted"
@@ -192,6 +192,72 @@ GPU1\tNV18\t X \tSYS\tPXB\t16-31,48-63
 mlx5_0\tPIX\tSYS\t X \tNODE\t
 mlx5_1\tSOC\tPXB\tNODE\t X \t
 """
+
+
+def costly(*snapshots: Snapshot) -> list[str]:
+    """Ids of what is found to stop or to slow."""
+    return [name for name, severity in found(*snapshots).items() if severity in ("stop", "slow")]
+
+
+def test_gpus_share_a_switch_by_their_cards_where_nvlink_hides_the_way_between_them() -> None:
+    topology = build(only(post("openpi-a800-8bond-pix-pairs.txt")))
+    groups = [(group.gpus, len(group.nics)) for group in stated_groups(topology)]
+    assert groups == [((f"GPU{2 * pair}", f"GPU{2 * pair + 1}"), 2) for pair in range(4)]
+
+
+def test_names_without_a_blank_between_them_are_two() -> None:
+    snapshot = only(post("vllm18335-38nics-glued.txt"))
+    topology = build(snapshot)
+    assert topology.stated is not None and len(topology.stated.heads) == 40
+    words = {(pair.one, pair.other): pair.type for pair in paths(topology)}
+    assert words["GPU0", "GPU1"] is PathType.PIX and words["GPU0", "NIC37"] is PathType.SYS
+    assert costly(snapshot) == []
+
+
+def test_a_matrix_that_says_it_is_cut_is_said_to_be() -> None:
+    snapshot = only(post("vllm14537-76nics-cut.txt"))
+    assert lacking_of(snapshot) == (
+        "20 of 76 NICs, which nvidia-smi did not display",
+        "the whole rows of GPU2, GPU3, GPU4, GPU5, GPU6, GPU7",
+    )
+    assert "rows of 6 of them are cut off" in shape(build(snapshot)).words
+    assert costly(snapshot) == []
+
+
+def test_a_flat_list_says_nothing_of_a_tree_and_names_its_cards() -> None:
+    snapshot = only(post("g6e-l40s-efa.lspci"))
+    topology = build(snapshot)
+    assert len(topology.gpus) == 8 and shape(topology).words == f"8 GPUs, {NO_TREE}"
+    assert cards_of(snapshot) == ("Amazon.com, Inc. Elastic Fabric Adapter (EFA)",) * 4
+    assert costly(snapshot) == []
+
+
+def test_nobody_moves_cards_in_a_virtual_machine() -> None:
+    snapshot = only(post("l20-vm-qemu.lspci"))
+    assert len(build(snapshot).gpus) == 8
+    assert costly(snapshot) == []
+
+
+def test_a_single_rank_s_card_is_near_its_gpu_without_a_line_of_the_network() -> None:
+    snapshots = read_pasted({"x": post("ibext-nic-without-net-graph.txt")}, "node0")
+    topology = build(snapshots["6a9ab017bb44"])
+    assert [(pair.one, pair.other, pair.type) for pair in paths(topology)] == [("GPU0", "roce0", PathType.PHB)]
+    assert shape(build(snapshots["a4df80236412"])).words == "no GPU in what was read"
+
+
+HEALTHY = ["openpi-a800-8bond-pix-pairs.txt", "4xl40s.topo", "l20-vm8.topo", "2x5090-3975wx.topo", "h200-vm-flat.topo",
+           "g6e-l40s-efa.lspci", "l20-vm-qemu.lspci", "ibext-nic-without-net-graph.txt"]  # fmt: skip
+"""Of which the whole has nothing that stops or slows."""
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_of_a_sound_machine_no_part_of_a_text_looks_broken(data: st.DataObject) -> None:
+    lines = post(data.draw(st.sampled_from(HEALTHY))).splitlines()
+    kept = data.draw(st.sets(st.integers(0, len(lines) - 1), min_size=1))
+    snapshots = read_pasted({"x": "\n".join(lines[place] for place in sorted(kept))}, "node0")
+    if snapshots:
+        assert costly(*snapshots.values()) == []
 
 
 def test_older_drivers_and_other_words() -> None:

@@ -32,7 +32,7 @@ from orchestrator.rooms import answers
 from orchestrator.topology.draw import paths_json
 from orchestrator.topology.paths import shape
 from orchestrator.topology.speed import PRICED_ON
-from orchestrator.topology.stated import recognised
+from orchestrator.topology.stated import cards_of, recognised
 
 EXAMPLE = """examples:
   l40s-deploy doctor --example articles         the articles' cluster as it was: without an inventory or a network
@@ -245,6 +245,7 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
     spares = [node for node in cluster.nodes if node.spec.spare]
     for line in (
         *(f"{who(names, count)}: {words}" for words, names in shapes.items()),
+        *(f"{node.name}: {words}" for node in cluster.nodes if (words := _listed_cards(node))),
         *(f"{node.name}: a spare of gang {node.spec.gang}" for node in spares),
         *(f"{gang}: {page_cache.words(fits)}" for gang, fits in examination.caches.items()),
         *dict.fromkeys(_expectation(one, expectations) for one in expectations),
@@ -256,6 +257,13 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
         return
     gpus = sum(len(node.gpus) for node in cluster.nodes)
     screen.out.print(f"{counted(count, 'node')}, {gpus} GPUs examined: {summary(examination.findings)}")
+
+
+def _listed_cards(node: Node) -> str:
+    """'4 network cards: 4 x Amazon.com, Inc. Elastic Fabric Adapter (EFA)', of a list without a tree; '' for none."""
+    cards = Counter(cards_of(node.snapshot))
+    kinds = ", ".join(f"{number} x {name}" for name, number in cards.items())
+    return f"{counted(cards.total(), 'network card')}: {kinds}" if cards else ""
 
 
 def _expectation(one: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -> str:

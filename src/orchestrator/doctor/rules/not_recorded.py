@@ -9,6 +9,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, Input, Node
 from orchestrator.doctor.rules.support.registry import INCOMPLETE, MOST_PATHS, Rule, all_rules, unknown
 from orchestrator.model.finding import Finding
 from orchestrator.model.topology import PcieLink
+from orchestrator.topology.stated import lacking_of
 
 
 @Rule(
@@ -40,11 +41,11 @@ def not_recorded(cluster: Cluster) -> Iterator[Finding]:
             yield _blind(node, ids, title, *(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing))
 
 
-def _blind(node: Node, ids: Sequence[str], title: str, *evidence: str, named: bool = False) -> Finding:
+def _blind(node: Node, ids: Sequence[str], title: str, *evidence: str) -> Finding:
     return unknown(
         f"{len(ids)} {title}",
         *evidence,
-        effect="the faults that these rules find may exist" + (f": {', '.join(ids)}" if named else ""),
+        effect="the faults that these rules find may exist",
         fix=node.input.again,
         devices=tuple(ids),
         node=node.name,
@@ -108,10 +109,15 @@ def _untold(node: Node, missing: Sequence[_RecordKind]) -> Iterator[Finding]:
     judged = {one.id for one in all_rules() if one.of_text(node) is not None}
     blind = {one.id for one in all_rules() if areas.keys() & {*one.needs}}
     ids = sorted(blind.union(*(kind.rules for kind in missing)) - judged)
-    words = dict.fromkeys([*(area.value for area in areas), *(kind.words for kind in missing)])
     if ids:
-        title = f"of {len(all_rules())} rules could not run on what was pasted"
-        yield _blind(node, ids, title, f"not in it: {', '.join(words)}", named=True)
+        yield unknown(
+            f"{len(ids)} of {len(all_rules())} rules could not run on what was pasted",
+            *(f"cut off: {words}" for words in lacking_of(node.snapshot)),
+            effect="",
+            fix=node.input.again,
+            devices=tuple(ids),
+            node=node.name,
+        )
 
 
 def _unread(node: Node) -> Finding:

@@ -150,7 +150,9 @@ def _is_accelerator(device: PciDevice) -> bool:
 ).of_node
 def gpu_groups_uneven(node: Node) -> Iterator[Finding]:
     """GPUs on root ports, or switches with different numbers of them; lost GPUs are another rule's, and nobody moves a
-    card in an emulated tree."""
+    card in a virtual machine."""
+    if node.is_guest:
+        return
     home = homes(node.topology, node.places)
     groups = [(one, sum(home[gpu.key] == one.key for gpu in node.placed)) for one in node.gpu_switches]
     emulated = emulated_switches(node.topology) & {switch.key for switch, _ in groups}
@@ -178,6 +180,8 @@ def _uneven(node: Node, groups: Sequence[tuple[str, int]], away: Sequence[str]) 
 
 
 _MELLANOX = 0x15B3
+_FEW_CARDS = 4
+"""Named one by one; of more, their number and the first."""
 _BOND = "bond"
 _Cards = tuple[tuple[str, ...], ...]
 """Each by the names of its ports."""
@@ -223,7 +227,9 @@ def card_away(node: Node) -> list[Finding] | None:
     seen = wiring_of(node)
     if seen is None or not seen.moved:
         return None if seen is None else []
-    names = (" and " if seen.sure else " or ").join(", ".join(ports) for ports in seen.moved)
+    names = (" and " if seen.sure else " or ").join(", ".join(ports) for ports in seen.moved[:_FEW_CARDS])
+    if len(seen.moved) > _FEW_CARDS:
+        names = f"one of {len(seen.moved)} cards ({names}, ...)"
     cost, ports = price(Traffic.CARD_ON_ROOT_PORT), tuple(port for ports in seen.moved for port in ports)
     if seen.sure:
         fix = "power off, and move the card to a slot behind that switch"
@@ -305,7 +311,9 @@ def _cards(node: Node, nics: list[str]) -> _Cards:
 ).of_node
 def nic_not_under_switch(node: Node) -> Iterator[Finding]:
     """One finding a card, naming the slot it is in and the switch that has none; unknown where a card may be either
-    misplaced or the main card."""
+    misplaced or the main card. A virtual machine's tree is not the board's: PCIE-TREE-HIDDEN says so."""
+    if node.is_guest:
+        return
     lonely = [f"switch {one.address} (NUMA {one.numa_node}) has GPUs and no RDMA card" for one in node.roles.lonely]
     for ports in ports_by_card(node.roles.away).values():
         place, devices, slot = card(ports[0].address), _devices(ports), node.devices[ports[0].key].slot

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts
-from orchestrator.topology.pci import device_called, sort_key
+from orchestrator.topology.pci import GUEST_VENDORS, device_called, sort_key
 
 TREE, FULL, LIST = "lspci -tv", "lspci -vvv", "lspci"
 _BRIDGE = "0x060400"
@@ -25,7 +25,8 @@ _CODES = {
 }  # fmt: skip
 _VENDORS = {
     "NVIDIA": 0x10DE, "Mellanox": 0x15B3, "Intel": 0x8086, "Broadcom / LSI": 0x1000, "PLX": 0x10B5, "LSI": 0x1000,
-    "Broadcom": 0x14E4, "Advanced Micro Devices": 0x1022,
+    "Broadcom": 0x14E4, "Advanced Micro Devices": 0x1022, "Red Hat, Inc. QEMU": 0x1B36, "Red Hat, Inc. Virtio": 0x1AF4,
+    "VMware": 0x15AD, "Microsoft Corporation Hyper-V": 0x1414, "XenSource": 0x5853, "Amazon.com": 0x1D0F,
 }  # fmt: skip
 _NVIDIA = _VENDORS["NVIDIA"]
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
@@ -176,6 +177,7 @@ def _facts(form: str, found: _Functions, roots: set[str]) -> Iterator[PastedFact
     keys = _keys(found, roots) if form != LIST else {}
     for address, key in keys.items():
         _tell(facts, key, found[address])
+    facts.also = _beside_the_tree(form, found.values())
     gpus = [one for one in found.values() if one.kind[:6] in ("0x0302", "0x0300") and one.ids[0] == _NVIDIA]
     facts.gpus = [_gpu(index, one) for index, one in enumerate(sorted(gpus, key=lambda one: sort_key(one.address)))]
     told = {path.rpartition("/")[2] for path in facts.files}
@@ -184,6 +186,14 @@ def _facts(form: str, found: _Functions, roots: set[str]) -> Iterator[PastedFact
         facts.areas.add(Area.PCI)
     if keys or facts.gpus:
         yield facts
+
+
+def _beside_the_tree(form: str, functions: Collection[_Function]) -> dict[str, Any]:
+    """What a list tells without places: its network cards, and whether a hypervisor made some of its functions."""
+    told: dict[str, Any] = {"guest": any(one.ids[0] in GUEST_VENDORS for one in functions)}
+    if form == LIST:
+        told["cards"] = [one.words for one in functions if one.kind[:6] in ("0x0200", "0x0207")]
+    return told
 
 
 def _keys(found: _Functions, roots: set[str]) -> dict[str, str]:

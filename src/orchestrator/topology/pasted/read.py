@@ -91,7 +91,7 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
             whole.driver = whole.driver or part.driver
             for gpu in part.gpus:
                 gpus.setdefault(gpu["index"], {}).update(gpu)
-    forms = [f"{part.form}{_LEFT_OUT * (part in others)}" for part in parts]
+    forms = [f"{part.form}{_LEFT_OUT}" if part in others else part.form for part in parts]
     told = {"forms": forms, "areas": sorted(area.name for area in whole.areas), **whole.also}
     nvml = {"error": NOT_RECORDED, "devices": [gpus[index] for index in sorted(gpus)], "driver": whole.driver}
     host = {"hostname": name, **whole.host, PASTED: told}
@@ -216,5 +216,16 @@ def _ports(host: _LoggedHost) -> dict[str, tuple[str, float]]:
     devices = opened(host.opened)
     drawn = [(devices.get(number, ()), path, gbs) for number, (path, gbs) in host.net.items()]
     known = {port: (path, gbs / len(entry)) for entry, path, gbs in drawn for port in entry}
+    known |= _only_one_left(host, devices, known)
     ports = (port for entry in devices.values() for port in entry)
     return {port: known.get(port, ("", 0.0)) for port in ports if port in host.layers}
+
+
+def _only_one_left(
+    host: _LoggedHost, devices: Mapping[int, Sequence[str]], known: Mapping[str, tuple[str, float]]
+) -> dict[str, tuple[str, float]]:
+    """A single rank's graph has its card without a line of the network: one card and one port are each other's."""
+    taken = {path for path, _ in known.values()}
+    cards = [path for path in host.paths("NIC") if path not in taken]
+    ports = [port for entry in devices.values() for port in entry if port not in known]
+    return {ports[0]: (cards[0], 0.0)} if len(cards) == len(ports) == 1 else {}

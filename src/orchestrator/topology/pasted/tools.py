@@ -202,6 +202,9 @@ _TOPO = "nvidia-smi topo -m"
 _COLUMNS = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _HEAD = re.compile(r"[A-Za-z][\w.@-]{0,31}")
 _GPU = re.compile(r"GPU[0-9]{1,3}")
+_GLUED = re.compile(r"(?<=\d)(?=(?:GPU|NIC|mlx\d_|bnxt_|roce)\d)|(?<=\d)(?=GPU|NIC|mlx\d_)")
+"""Between two names: a terminal whose tabs were taken for less than a column leaves no blank."""
+_DISPLAYED = re.compile(r"\s*(\d{1,4}) NICs found in the topology, only displaying (\d{1,4})\b.*")
 _CELL = re.compile(r"[0-9][0-9,-]{0,255}|N/A|-")
 _LEGEND = re.compile(r"[\s|*-]{0,16}(NIC[0-9]{1,3})\s{0,8}[:\uff1a]\s{0,8}([A-Za-z][\w.@-]{0,63})[\s|]{0,16}")
 _WORDS = ("CPU", "NUMA", "Affinity", "GPU", "ID")
@@ -216,13 +219,29 @@ def _matrices(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     while place < len(lines):
         header = _header(tokens, place)
         text = " ".join(itertools.chain(*header))
-        columns, names = _COLUMNS.findall(text), dict.fromkeys(_COLUMNS.sub(" ", text).split())
+        columns, names = _COLUMNS.findall(text), dict.fromkeys(_GLUED.sub(" ", _COLUMNS.sub(" ", text)).split())
         heads = [one for one in names if _HEAD.fullmatch(one) and one not in _WORDS][:_MOST_ROWS]
         rows, end = _rows(tokens, place + len(header), heads)
         wrapped = sum(map(bool, header)) > 1
         if _are_path_types(rows, len(heads)) and not (wrapped and heads != list(rows)):
-            yield _facts(lines[place], heads, columns, rows, _legend(lines[end : end + _MOST_ROWS], heads))
+            facts = _facts(lines[place], heads, columns, rows, _legend(lines[end : end + _MOST_ROWS], heads))
+            facts.also["lacking"] = _lacking(lines[max(0, place - _ABOVE) : place], heads, rows)
+            yield facts
         place = max(end, place + 1)
+
+
+_ABOVE = 3
+"""Lines above a matrix in which nvidia-smi says that it is cut."""
+
+
+def _lacking(above: Sequence[Line], heads: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """What of the matrix is not in the text, in words."""
+    cut = filter(None, (_DISPLAYED.fullmatch(line.text) for line in above))
+    words = [f"{int(match[1]) - int(match[2])} of {match[1]} NICs, which nvidia-smi did not display" for match in cut]
+    short = [head for head in heads if head.startswith("GPU") and len(rows.get(head, ())) < len(heads)]
+    if short:
+        words.append(f"the whole rows of {', '.join(short)}")
+    return words
 
 
 def _header(tokens: Sequence[list[str]], start: int) -> list[list[str]]:

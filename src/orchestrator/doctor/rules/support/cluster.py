@@ -22,7 +22,7 @@ from orchestrator.protocol.looks import Trial
 from orchestrator.protocol.planned import Layout
 from orchestrator.topology.gpus import Machine, nvml_devices
 from orchestrator.topology.network import TcpChoice, usable_rails
-from orchestrator.topology.pci import normal_address, number, sort_key
+from orchestrator.topology.pci import GUEST_VENDORS, normal_address, number, sort_key
 from orchestrator.topology.rdma import card_of
 from orchestrator.topology.stated import pasted
 from orchestrator.topology.switches import SwitchPlaces, slotted_switches
@@ -116,8 +116,10 @@ class Node(Machine):
 
     @cached_property
     def is_guest(self) -> bool:
-        """Whether it is a virtual machine, as its processor says (x86 only)."""
-        return bool(_HYPERVISOR.search(self.snapshot.text("/proc/cpuinfo")))
+        """Whether it is a virtual machine: its processor says so (x86 only), or a function that no board has."""
+        if _HYPERVISOR.search(self.snapshot.text("/proc/cpuinfo")) or pasted(self.snapshot).get("guest") is True:
+            return True
+        return any(device.vendor in GUEST_VENDORS for device in self.topology.pci)
 
     @property
     def nccl(self) -> tuple[int, ...]:

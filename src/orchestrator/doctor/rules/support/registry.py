@@ -169,15 +169,23 @@ def with_limits(finding: Finding, cluster: Cluster) -> Finding:
     if PRICED_ON not in finding.effect:
         return finding
     nodes = [node for node in cluster.nodes if finding.node in ("", node.name)]
+    words = _unmeasured(nodes, cluster)
+    effect = f"{finding.effect}; {words}" if words else finding.effect
+    alone = len(cluster.nodes) == 1 and cluster.nodes[0].input is not Input.LIVE
+    if alone and not effect.startswith("if "):
+        effect = f"if four such nodes serve one model: {effect}"
+    return replace(finding, effect=effect)
+
+
+def _unmeasured(nodes: Sequence[Node], cluster: Cluster) -> str:
+    """Where these nodes differ from those on which costs were measured, '' where they do not."""
     gpus = [gpu for node in nodes for gpu in node.gpus]
-    others = sorted({short_name(gpu.name) for gpu in gpus if gpu.name} - {L40S.name})
     if any(gpu.nvlinks for gpu in gpus):
-        words = "these GPUs have NVLink, for which the cost does not apply"
-    else:
-        gangs = {node.spec.gang for node in nodes}
-        layout = _only({cluster.layouts.get(gang) for gang in gangs})
-        words = limits(layout, _only({cluster.models.get(gang) for gang in gangs}) or "", others)
-    return replace(finding, effect=f"{finding.effect}; {words}") if words else finding
+        return "these GPUs have NVLink, for which the cost does not apply"
+    others = sorted({short_name(gpu.name) for gpu in gpus if gpu.name} - {L40S.name})
+    gangs = {node.spec.gang for node in nodes}
+    layout = _only({cluster.layouts.get(gang) for gang in gangs})
+    return limits(layout, _only({cluster.models.get(gang) for gang in gangs}) or "", others)
 
 
 def _only(values: Collection[V | None]) -> V | None:
