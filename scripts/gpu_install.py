@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 HOME = Path("/opt/l40s-gpu")
 VENVS = Path("/opt/l40s/venvs")
 STACK = "sglang-0.5.17-triton"
-ROUTER = "sglang-router-0.3.2"
+ROUTER = "smg-1.13.0"
 AS_INSTALLED = ("torch", "triton", "nvidia_nccl_cu13")
 """Packages of the machine whose version the product looks up in the engine's environment."""
 TOOLS = {"sshd": "/usr/sbin/sshd", "ssh": "/usr/bin/ssh", "ssh-keygen": "/usr/bin/ssh-keygen", "ip": "/usr/sbin/ip"}

@@ -4,7 +4,7 @@ WORK keeps what was downloaded and unpacked; OUT gets one archive a part, for sc
 
 engine   SGLang of tests/gpu/kit/sglang-0.5.17.lock, less what the machine has itself (there.txt beside it) and less
          what a DeepSeek-V3 with Triton kernels never loads (never-loaded.txt)
-router   sglang-router
+router   smg
 control  the Python packages that this checkout depends on; sshd, ssh, ssh-keygen and ip with their libraries
 
 Run it by the Python that the machine has (3.12), on a glibc no newer than the machine's, as Debian 12 has. No GPU is
@@ -24,7 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
 KIT = HERE / "tests/gpu/kit"
-ROUTER = "sglang-router==0.3.2"
+ROUTER = "smg==1.13.0"
 TOOLS = ("/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen", "/usr/bin/ip")
 OF_THE_SYSTEM = ("ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "libresolv.so", "libz.so")
 """Libraries that every machine has, and that have to be its own."""

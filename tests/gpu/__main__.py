@@ -133,7 +133,7 @@ def machine(gpus: Gpus) -> dict[str, Any]:
         "kernel": said.split("-")[0],
         "processors": os.cpu_count(),
         "engine": "SGLang 0.5.17 on torch 2.11.0 with CUDA 13.0",
-        "router": "sglang-router 0.3.2",
+        "router": "smg 1.13.0",
         "date": time.strftime("%Y-%m-%d"),
     }
 

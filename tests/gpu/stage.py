@@ -27,7 +27,7 @@ from orchestrator.model.errors import DeployError
 KIT = Path(__file__).parent / "kit"
 STACK = KIT / "sglang-0.5.17-triton.yml"
 HOME = Path("/opt/l40s-gpu")
-ROUTER_VENV = Path("/opt/l40s/venvs/sglang-router-0.3.2")
+ROUTER_VENV = Path("/opt/l40s/venvs/smg-1.13.0")
 ROUTER_PORT = 30280
 MODELS = Path("/workspace")
 ORIGINAL, REBLOCKED = "gpu-proof-128", "gpu-proof-64"

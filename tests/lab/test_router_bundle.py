@@ -24,16 +24,14 @@ def test_the_router_s_host_is_prepared_from_its_bundle(tmp_path: Path) -> None:
     python = subprocess.run(["/usr/bin/python3", "-c", show], capture_output=True, text=True, check=True).stdout.strip()
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    wheel(wheels, "sglang-router", VERSION)
-    lock = f"sglang-router=={VERSION}\n"
+    wheel(wheels, "smg", VERSION)
+    lock = f"smg=={VERSION}\n"
     folders = {"wheels": wheels}
     bundle = write_bundle(tmp_path / "router.bundle", ROUTER_STACK, python=python, lock=lock, folders=folders).path
     with small_lab("routerbundle", nodes=1) as lab:
         lab.write_inventory(router={"hosts": {"node0": None}, "vars": {"l40s_router_venv": "/opt/l40s/venvs/r"}})
         words = ("prepare", "--bundle", str(bundle), "--tags", "router_env", "--node", "node0")
         lab.deploy(*words, timeout=400)
-        printed = lab.on(
-            "node0", "/opt/l40s/venvs/r/bin/python -c 'import sglang_router; print(sglang_router.VERSION)'"
-        )
+        printed = lab.on("node0", "/opt/l40s/venvs/r/bin/python -c 'import smg; print(smg.VERSION)'")
         assert printed.strip() == VERSION
         assert "node0: changed=0 " in lab.deploy(*words, timeout=400).stdout

@@ -1,52 +1,27 @@
-"""sglang-router 0.3.2 as data: its command line, and what an agent must know to run it; `serving` has its answers.
+"""The router's releases as data: command lines, and what an agent must know to run one; `serving` has its answers.
 
-Sources: sglang_router/router_args.py of the wheel 0.3.2 for the flags; its REST interface as it answers.
+smg 1.13.0 is the one that is installed. It sends a request to the gangs whose model it names, and answers 404 where no
+gang has that model. sglang-router 0.3.2, its predecessor, does not look at the name: it goes on where it is all that a
+host has, before gangs of one model.
+
+Sources: smg/router_args.py and sglang_router/router_args.py of the wheels; their REST interfaces as they answer.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.engines.engine import ARGUMENTS_FILE, STUB_FILE, Engine
 from orchestrator.engines.serving import CERTIFICATE_FILE
 from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
 
-VERSION = "0.3.2"
+VERSION = "1.13.0"
+"""Of the release that `prepare` installs."""
 _HEALTH_FLAG = "--health-check-endpoint"
 
 PYTHON_FIX = "run `l40s-deploy prepare --tags router_env`, or set l40s_router_venv to the router's virtual environment"
-
-WATCH = Watch(
-    dialect="sglang-router-0.3",
-    causes=(
-        CausePattern(
-            id="ROUTER-MISSING",
-            pattern=r"No module named '?sglang_router",
-            text="sglang-router is not installed in the router's virtual environment",
-            fix=f"run `l40s-deploy prepare --tags router_env`, or `pip install sglang-router=={VERSION}` in that"
-            " environment",
-        ),
-        CausePattern(
-            id="PORT-IN-USE",
-            pattern=r"[Aa]ddress already in use|Failed to bind",
-            text="a port that the router needs is in use",
-            fix="find the listener with `ss -ltnp`, or change l40s_router_port or l40s_router_metrics_port",
-        ),
-    ),
-    http={"alive": "/liveness"},
-    stop=StopOrder(leader_signal="TERM", drain_s=60.0, shutdown_s=5.0),
-)
-
-WORKERS_HEALTH = "workers"
-"""Among the paths that a router's agent is given: where the router asks its workers for their health."""
-
-
-def watch(health_path: str) -> Watch:
-    """What the router's agent is given, with the path at which its workers' health is asked."""
-    return replace(WATCH, http={**WATCH.http, WORKERS_HEALTH: health_path})
-
 
 _FLAGS: tuple[tuple[str, str], ...] = (
     ("--policy", "cache_aware"),
@@ -69,6 +44,109 @@ _FLAGS: tuple[tuple[str, str], ...] = (
     ("--shutdown-grace-period-secs", "60"),
     ("--log-level", "warn"),
 )
+_BY_MODEL: tuple[str, ...] = (
+    "--enable-igw",
+    # It would look for each model's tokenizer on a hub, and gangs have their own.
+    "--disable-tokenizer-autoload",
+    # By default a gang that makes no token for 3 s while requests queue gets no more of them: on these machines a long
+    # prompt alone takes longer, and the gang may be the only one.
+    *("--worker-wedge-secs", "120"),
+    # Without colours, which it prints into files as well.
+    "--log-json",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterRelease:
+    """One release of the router.
+
+    package, version: as a package index has it; module: what its Python starts
+    by_model: a request goes only to gangs whose model it names
+    options:  beside those that both releases take
+    """
+
+    package: str
+    version: str
+    module: str
+    by_model: bool
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As its lock, its bundle and its environment are called, and what its agent reports as its stack."""
+        return f"{self.package}-{self.version}"
+
+    @property
+    def venv(self) -> str:
+        """Its environment where the inventory names none."""
+        return f"/opt/l40s/venvs/{self.name}"
+
+
+SMG = RouterRelease(package="smg", version=VERSION, module="smg.launch_router", by_model=True, options=_BY_MODEL)
+SGLANG_ROUTER = RouterRelease(
+    package="sglang-router", version="0.3.2", module="sglang_router.launch_router", by_model=False
+)
+RELEASES = (SMG, SGLANG_ROUTER)
+"""The preferred one first."""
+
+
+def looks_at_models(stack: str) -> bool:
+    """Whether a router that was started as this stack sends a request only to gangs whose model it names."""
+    return stack.startswith(f"{SMG.package}-")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The router's release that a host has, and where."""
+
+    release: RouterRelease
+    venv: str
+
+
+def places(venv: str) -> tuple[str, ...]:
+    """Environments that may hold a router: the inventory's; where that is the usual one, its predecessor's as well."""
+    return (venv, SGLANG_ROUTER.venv) if venv == SMG.venv else (venv,)
+
+
+def installed(packages: Mapping[str, Mapping[str, str]], venv: str) -> Installed:
+    """The best of what was found; where nothing was, what `prepare` would put into `venv`.
+
+    packages: {environment: {package: version}}
+    """
+    for release in RELEASES:
+        for place in places(venv):
+            if release.package in packages.get(place, {}):
+                return Installed(release, place)
+    return Installed(SMG, venv)
+
+
+WATCH = Watch(
+    dialect="smg-1",
+    causes=(
+        CausePattern(
+            id="ROUTER-MISSING",
+            pattern=r"No module named '?(?:smg|sglang_router)",
+            text="the router is not installed in its virtual environment",
+            fix=f"run `l40s-deploy prepare --tags router_env`, or `pip install smg=={VERSION}` in that environment",
+        ),
+        CausePattern(
+            id="PORT-IN-USE",
+            pattern=r"[Aa]ddress already in use|Failed to bind",
+            text="a port that the router needs is in use",
+            fix="find the listener with `ss -ltnp`, or change l40s_router_port or l40s_router_metrics_port",
+        ),
+    ),
+    http={"alive": "/liveness"},
+    stop=StopOrder(leader_signal="TERM", drain_s=60.0, shutdown_s=5.0),
+)
+
+WORKERS_HEALTH = "workers"
+"""Among the paths that a router's agent is given: where the router asks its workers for their health."""
+
+
+def watch(health_path: str) -> Watch:
+    """What the router's agent is given, with the path at which its workers' health is asked."""
+    return replace(WATCH, http={**WATCH.http, WORKERS_HEALTH: health_path})
 
 
 _KEY_FILE = "router-key.pem"
@@ -98,23 +176,27 @@ class Front:
         return ((STUB_FILE, stub), (ARGUMENTS_FILE, arguments), *tls)
 
 
-def command(python: str, host: str, port: int, metrics_port: int, health_path: str, *, tls: bool = False) -> list[str]:
+def command(
+    at: Installed, host: str, port: int, metrics_port: int, health_path: str, *, tls: bool = False
+) -> list[str]:
     """The router's command line. Gangs are added once it runs; its keys are in files that only it can read."""
-    words = [python, f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", "sglang_router.launch_router"]
+    words = [f"{at.venv}/bin/python3", f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", at.release.module]
     words += ["--host", host, "--port", str(port)]
     words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
     words += [_HEALTH_FLAG, health_path]
     for flag, value in _FLAGS:
         words += [flag, value]
+    words += at.release.options
     if tls:
         words += ["--tls-cert-path", f"{_SECRETS}{CERTIFICATE_FILE}", "--tls-key-path", f"{_SECRETS}{_KEY_FILE}"]
     return words
 
 
-def launch_script(words: list[str]) -> str:
+def launch_script(release: RouterRelease, words: list[str]) -> str:
     """What the agent starts, and what a human can run with L40S_GANG_DIR set."""
     lines = " \\\n    ".join(_quoted(word) for word in words)
-    return f"#!/bin/sh\n# sglang-router {VERSION} before the gangs. Written by l40s-deploy.\nset -eu\nexec {lines}\n"
+    head = f"#!/bin/sh\n# {release.package} {release.version} before the gangs. Written by l40s-deploy.\n"
+    return f"{head}set -eu\nexec {lines}\n"
 
 
 def _quoted(word: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 CERTIFICATE_FILE = "router-cert.pem"
 """The secret file of the router's gang with the certificate that it shows."""
@@ -64,25 +65,56 @@ def _figures(metrics: str) -> dict[str, Collection[float]]:
     return {name: of_groups.values() for name, of_groups in found.items()}
 
 
+RUN_LABEL = "l40s_run"
+"""What the router is told with a gang, beside its address: which run of it serves there."""
+UNKNOWN_MODEL = "unknown"
+"""The model of a gang that would not tell the router."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as the router has it, with the other names that it goes by."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A gang as the router has it. id: the router's own; load: requests that it runs there now."""
+    """A gang as the router has it. id: the router's own; load: requests that it runs there now.
+
+    models: whose requests it sends there, () where it does not tell
+    run:    of the gang that it was added for; '' for not known
+    """
 
     id: str
     url: str
     healthy: bool
     load: int
+    models: tuple[ServedModel, ...] = ()
+    run: str = ""
 
 
 def workers(body: str) -> tuple[Worker, ...]:
-    """Out of the answer to GET /workers; raises ValueError where it is none."""
+    """Out of the answer to GET /workers, without those that it was told to remove: smg lists them for another 5 s.
+    Raises ValueError where it is none."""
     try:
-        return tuple(
-            Worker(str(one["id"]), str(one["url"]).rstrip("/"), bool(one["is_healthy"]), int(one.get("load") or 0))
-            for one in json.loads(body)["workers"]
-        )
-    except (KeyError, TypeError, OverflowError, RecursionError) as wrong:
+        return tuple(_worker(one) for one in json.loads(body)["workers"] if one.get("status") != "draining")
+    except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as wrong:
         raise ValueError(f"the router's list of workers can't be read: {wrong!r}") from None
+
+
+def _worker(listed: dict[str, Any]) -> Worker:
+    """smg lists `models`, `status` and `labels`; sglang-router's `model_id` is the engine's path or 'unknown'."""
+    models = listed.get("models") or ()
+    return Worker(
+        id=str(listed["id"]),
+        url=str(listed["url"]).rstrip("/"),
+        healthy=bool(listed["is_healthy"]),
+        load=int(listed.get("load") or 0),
+        models=tuple(ServedModel(str(one["id"]), tuple(map(str, one.get("aliases") or ()))) for one in models),
+        run=str((listed.get("labels") or {}).get(RUN_LABEL, "")),
+    )
 
 
 def running_requests(body: str) -> int | None:

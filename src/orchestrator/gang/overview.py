@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.engines.serving import Worker
+from orchestrator.engines.serving import ServedModel, Worker
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.pace import took
 from orchestrator.gang.paths import rail_sentence
@@ -108,8 +108,22 @@ class RouterGlance:
             "state": self.condition and self.condition.value,
             "healthy": self.healthy,
             "workers": None if self.workers is None else workers,
+            "models": None if self.workers is None else self._models(views),
             "error": self.error and self.error.as_json(),
         }
+
+    def _models(self, views: Sequence[GangView]) -> list[dict[str, Any]]:
+        """What it sends requests for, by the name that they give: the router's own word, else that of the gang."""
+        found: dict[ServedModel, list[str]] = {}
+        for view in views:
+            worker = self.worker(view.service_url)
+            if worker is not None:
+                for model in worker.models or (ServedModel(view.model),):
+                    found.setdefault(model, []).append(view.name)
+        return [
+            {"name": model.name, "aliases": list(model.aliases), "gangs": gangs}
+            for model, gangs in sorted(found.items(), key=lambda one: one[0].name)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

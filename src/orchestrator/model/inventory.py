@@ -179,7 +179,7 @@ class GangSpec:
 class RouterSpec:
     """Where the one router before all gangs runs (the inventory's group `router`).
 
-    venv: virtual environment that holds sglang-router
+    venv: virtual environment that holds the router, smg
     metrics_port: its figures, on that machine's loopback address only
     tls_cert, tls_key: PEM files on the controller; with them clients come by https, and only so
     gang_key_file: `l40s_api_key_file` of the gangs, where the router asks its clients for a key of its own
@@ -188,7 +188,7 @@ class RouterSpec:
     node: NodeSpec
     port: int = 30000
     metrics_port: int = 29000
-    venv: str = "/opt/l40s/venvs/sglang-router-0.3.2"
+    venv: str = "/opt/l40s/venvs/smg-1.13.0"
     tls_cert: str | None = None
     tls_key: str | None = None
     gang_key_file: str | None = None

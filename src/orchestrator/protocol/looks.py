@@ -51,10 +51,13 @@ class ProbeRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrerequisitesRequest(Message):
-    """What an engine will find beside the hardware."""
+    """What an engine will find beside the hardware. packages: whose versions are asked, by their normalised names, in
+    these environments."""
 
     model_path: str = "/"
     venv: str = "/"
+    environments: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class PrerequisitesAnswer(Message):
     """config: the checkpoint's config.json, with why it could not be read (an errno's name) in config_error.
 
     engine: the environment's python3 is there; engine_python, glibc: versions, '' for not known; vocabularies:
-    tokenizers' are beside the environment.
+    tokenizers' are beside the environment; packages: {environment: {package: version}} of those that were asked.
     """
 
     config: str | None = None
@@ -71,6 +74,7 @@ class PrerequisitesAnswer(Message):
     engine_python: str = ""
     vocabularies: bool | None = None
     glibc: str = ""
+    packages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

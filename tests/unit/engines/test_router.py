@@ -1,4 +1,4 @@
-"""sglang-router's interface: its answers (as recorded from 0.3.2), and what an engine reports of its load."""
+"""The router's interface: its answers (recorded from sglang-router 0.3.2 and smg 1.13.0), and an engine's load."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def test_finished_requests(body: str, finished: int | None) -> None:
 
 
 def test_the_launch_script_is_what_is_run() -> None:
-    words = router.command("/opt/it's/python3", "0.0.0.0", 30000, 29000, "/ready", tls=True)
-    script = router.launch_script(["printf", "%s\n", *words])
+    at = router.Installed(router.SMG, "/opt/it's")
+    words = router.command(at, "0.0.0.0", 30000, 29000, "/ready", tls=True)
+    script = router.launch_script(router.SMG, ["printf", "%s\n", *words])
     asked: dict[str, Any] = {"input": script, "env": {"L40S_GANG_DIR": "/g $1"}, "timeout": 10}
     said = subprocess.run(["/bin/sh"], capture_output=True, text=True, check=True, **asked).stdout
     assert said.splitlines() == [word.replace("$L40S_GANG_DIR", "/g $1") for word in words]
@@ -81,3 +82,36 @@ def stack(version: str) -> Stack:
     return Stack(
         name="mine", source="", dialect="sglang-" + version[:3].replace("0.4", "0.4.4"), engine_version=version
     )
+
+
+SMG_LISTED = (
+    '{"workers":[{"id":"01a2207d-39e5","model_id":"glm","url":"http://127.0.0.1:41001","models":[{"id":"glm","aliases":'
+    '["default"],"model_type":["chat"],"context_length":4096}],"worker_type":"regular","connection_mode":"http",'
+    '"runtime_type":"sglang","labels":{"l40s_run":"r1","served_model_name":"glm"},"priority":50,"cost":1.0,'
+    '"is_healthy":true,"status":"ready","load":2,"http2":false},{"id":"01a2207d-39e6","model_id":"big","url":'
+    '"http://127.0.0.1:41002","models":[{"id":"big"}],"labels":{},"is_healthy":false,"status":"draining","load":1}],'
+    '"total":2,"stats":{"prefill_count":0,"decode_count":0,"regular_count":2}}'
+)
+
+
+def test_workers_by_model_without_those_that_were_removed() -> None:
+    (worker,) = serving.workers(SMG_LISTED)
+    assert (worker.url, worker.healthy, worker.load, worker.run) == ("http://127.0.0.1:41001", True, 2, "r1")
+    assert worker.models == (serving.ServedModel("glm", ("default",)),)
+    (old,) = serving.workers(LISTED)
+    assert (old.models, old.run) == ((), "")
+    for wrong in ('{"workers":[1]}', '{"workers":[{"id":1,"url":"u","is_healthy":true,"labels":[1]}]}'):
+        with pytest.raises(ValueError):
+            serving.workers(wrong)
+
+
+def test_the_release_that_looks_at_models_is_preferred_wherever_it_is() -> None:
+    usual, old = router.SMG.venv, router.SGLANG_ROUTER.venv
+    has_old, has_smg = {"sglang-router": "0.3.2"}, {"smg": "1.13.0"}
+    assert router.places(usual) == (usual, old) and router.places("/mine") == ("/mine",)
+    assert router.installed({}, usual) == router.Installed(router.SMG, usual)
+    assert router.installed({old: has_old}, usual) == router.Installed(router.SGLANG_ROUTER, old)
+    assert router.installed({usual: has_smg, old: has_old}, usual) == router.Installed(router.SMG, usual)
+    assert router.installed({"/mine": has_old}, "/mine") == router.Installed(router.SGLANG_ROUTER, "/mine")
+    assert router.installed({"/mine": {**has_old, **has_smg}}, "/mine").release is router.SMG
+    assert router.looks_at_models(router.SMG.name) and not router.looks_at_models(router.SGLANG_ROUTER.name)

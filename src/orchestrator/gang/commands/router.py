@@ -75,12 +75,21 @@ def _show(state: RouterState, screen: Screen) -> None:
     screen.show(*(f"  {node.name}: {node.error}" for node in state.view.unreachable))
     for worker in state.workers:
         health = "healthy" if worker.healthy else "not healthy"
-        screen.show(f"  {worker.url}  {health}, {worker.load} requests")
+        models = "".join(f", {model.name}" for model in worker.models)
+        screen.show(f"  {worker.url}  {health}, {worker.load} requests{models}")
 
 
 def _json(state: RouterState) -> dict[str, Any]:
     return {
         "state": state.view.state.value,
         "url": state.url,
-        "workers": [{"url": one.url, "healthy": one.healthy, "load": one.load} for one in state.workers],
+        "workers": [
+            {
+                "url": one.url,
+                "healthy": one.healthy,
+                "load": one.load,
+                "models": [model.name for model in one.models],
+            }
+            for one in state.workers
+        ],
     }

@@ -21,6 +21,7 @@ from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart_sequence import ROLLING, GangRestart, RestartRequest, RestartSequence
+from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import Router, rejoin, serving_router, take_in_serving, wanted_router
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, interrupted, see
@@ -158,6 +159,7 @@ class _Restart:
         """Raise what forbids the start that follows, unless that is accepted."""
         try:
             refuse_starts(self.fleet, [one.plan for one in gangs], self.watcher, accept=self.request.accept)
+            refuse_mixed_models(self.inventory, {one.name: one.plan.model for one in gangs})
         except (FindingsError, NodeError) as refused:
             if self.request.verb.work:
                 names = " ".join(one.name for one in gangs)

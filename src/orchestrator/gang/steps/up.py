@@ -31,6 +31,7 @@ from orchestrator.gang.steps.raising import (
 )
 from orchestrator.gang.steps.restart import go_on, settle
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
+from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
 from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_router
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, begun_on, see
@@ -73,6 +74,8 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
         begun = begun_on(here.fleet, here.gangs)
         rise, turns = _change(inventory, here, request, watcher)
         refuse_on_nodes(here.fleet, [one.plan for one in turns])
+        refuse_mixed_models(inventory, _models(rise, turns))
+        forget_other_models(inventory, here.views, {start.gang.name: start for start in rise})
         _leave_old_addresses(inventory, here, request, watcher, rise)
         before_go = partial(_one_by_one, here, request, watcher) if request.before_go else None
         views = raise_all(
@@ -149,7 +152,13 @@ def rehearse(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Plan
         absent = {view.name for view in here.views if not view.running}
         plans = [start for start in rise if start.gang.name in absent]
         refuse_on_nodes(here.fleet, [*plans, *(one.plan for one in turns)])
+        refuse_mixed_models(inventory, _models(rise, turns))
         return here.plan
+
+
+def _models(rise: Sequence[Staged], turns: Sequence[GangRestart]) -> dict[str, str]:
+    """What these gangs are about to serve."""
+    return {start.gang.name: start.model for start in (*rise, *(one.plan for one in turns))}
 
 
 def refuse_transport(inventory: Inventory, views: Sequence[GangView], *, command: str) -> None:

@@ -7,7 +7,8 @@ archive out of this machine's Docker or podman.
 Vocabularies that tokenizers download at run time are held to the digests that the tokenizers expect. SGLang 0.5.23
 needs one for gpt-oss alone (srt/entrypoints/openai/serving_responses.py, `use_harmony`), by openai_harmony 0.0.4, which
 looks into $TIKTOKEN_ENCODINGS_BASE before it asks the network and refuses another digest
-(src/tiktoken_ext/public_encodings.rs). sglang-router 0.3.2 has the same crate. Other models bring theirs.
+(src/tiktoken_ext/public_encodings.rs). Other models bring theirs. The router (smg 1.13.0) has the same crate and does
+without vocabularies: it passes requests on as text.
 """
 
 from __future__ import annotations

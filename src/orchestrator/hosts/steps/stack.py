@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from orchestrator.engines.router import VERSION
+from orchestrator.engines.router import SMG
 from orchestrator.hosts.steps import bundle, parts
 from orchestrator.hosts.steps.bundle import StackBundle, pins, write_bundle
 from orchestrator.loading.profiles import load_stack, stack_lock, stack_recipe
@@ -23,10 +23,10 @@ ROUTER = "router"
 """What `stack build` is given for the router's packages."""
 
 ROUTER_STACK = Stack(
-    name=f"sglang-router-{VERSION}",
+    name=SMG.name,
     source="playbooks/roles/router_env",
     dialect="",
-    engine_version=VERSION,
+    engine_version=SMG.version,
     python="3.11",
 )
 """As a bundle names them; Debian 12's Python is the oldest that they support."""

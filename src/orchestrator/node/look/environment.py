@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         engine_python=_python(venv),
         vocabularies=(venv / "vocabularies").is_dir(),
         glibc=_glibc(),
+        packages={place: _asked(Path(place), asked.packages) for place in asked.environments},
     ).as_json()
+
+
+def _asked(venv: Path, packages: Collection[str]) -> dict[str, str]:
+    return {name: version for name, version in versions(venv).items() if name in packages}
 
 
 def _text(path: Path) -> tuple[str | None, str]:

@@ -91,12 +91,12 @@ def test_the_routers_host_gets_the_routers_packages_and_no_stack(tmp_path: Path)
 def router_bundle(folder: Path) -> Path:
     wheels = folder / "router-wheels"
     wheels.mkdir()
-    wheel(wheels, "sglang-router", VERSION)
+    wheel(wheels, "smg", VERSION)
     return write_bundle(
         folder / "router.bundle",
         ROUTER_STACK,
         python="3.12",
-        lock=f"sglang-router=={VERSION}\n",
+        lock=f"smg=={VERSION}\n",
         folders={"wheels": wheels},
     ).path
 
@@ -114,8 +114,8 @@ def test_bundles_are_told_apart_by_what_they_name(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_of_the_release_that_we_speak_to() -> None:
-    assert f"sglang-router=={VERSION}" in bare(router_lock().read_text()).splitlines()
-    assert RouterSpec.__dataclass_fields__["venv"].default == f"/opt/l40s/venvs/sglang-router-{VERSION}"
+    assert f"smg=={VERSION}" in bare(router_lock().read_text()).splitlines()
+    assert RouterSpec.__dataclass_fields__["venv"].default == f"/opt/l40s/venvs/smg-{VERSION}"
 
 
 def test_a_bundle_of_another_stack_or_kind_is_refused(tmp_path: Path) -> None:

@@ -143,8 +143,8 @@ def test_a_part_that_finds_no_room_is_the_inputs_fault(docker: Path, tmp_path: P
 def test_the_router_s_packages_are_a_bundle_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    wheel(wheels, "sglang-router", VERSION)
-    (tmp_path / "router.lock").write_text(f"sglang-router=={VERSION}\n")
+    wheel(wheels, "smg", VERSION)
+    (tmp_path / "router.lock").write_text(f"smg=={VERSION}\n")
     monkeypatch.setattr("orchestrator.hosts.steps.stack.router_lock", lambda: tmp_path / "router.lock")
     built = build("router", tmp_path / "router.bundle", find_links=str(wheels), python="3.12")
-    assert (built.stack, read_bundle(built.path).python) == (f"sglang-router-{VERSION}", "3.12")
+    assert (built.stack, read_bundle(built.path).python) == (f"smg-{VERSION}", "3.12")

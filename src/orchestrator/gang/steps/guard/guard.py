@@ -47,13 +47,14 @@ from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.restart import finish
+from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, interrupted, see
 from orchestrator.gang.steps.up import asked_of, planned_again, up, words_to_return
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import as_written, chosen_gangs, staffed
-from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
+from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import Event, GangSpec, Inventory
 from orchestrator.model.notice import Notice
@@ -469,6 +470,8 @@ class _Post:
         try:
             plan = staged_plan(self.fleet, self._as_it_runs)
             self.watcher.step(self.gang.name, "running doctor")
+            with contextlib.suppress(Unreachable):  # a router that nobody reaches is no reason against a recovery
+                refuse_mixed_models(self.inventory, {self.gang.name: now.model})
             return against_starts(self.fleet, [plan], self.watcher)
         except DeployError as failure:
             if isinstance(failure, InputError) and left is not None:

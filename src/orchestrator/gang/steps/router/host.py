@@ -9,13 +9,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.engines import router as words
 from orchestrator.engines.serving import CERTIFICATE_FILE
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.deadlines import PREREQUISITES_S
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
+from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import AskRequest, GangRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import ask_http
+from orchestrator.remote.node_app import ask, ask_http, ask_staged
 
 GANG = "router"
 """Its name among the gangs on its host."""
@@ -34,6 +38,26 @@ def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[
     chosen = chosen_gangs(inventory, gangs) if gangs or not names else ()
     routers = () if inventory.router is None or (names and GANG not in names) else (router_gang(inventory.router),)
     return tuple(filter(None, (chosen, routers)))
+
+
+def installed_router(fleet: Fleet, spec: RouterSpec) -> words.Installed:
+    """The router's release on its host. fleet: of the router's gang. Raises what the host's answer raises."""
+    packages = tuple(release.package for release in words.RELEASES)
+    request = PrerequisitesRequest(environments=words.places(spec.venv), packages=packages)
+    told = fleet.on_every(
+        lambda session: ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S),
+        only=[spec.node.name],
+    ).all()
+    return words.installed(told[spec.node.name].packages, spec.venv)
+
+
+def staged_router(fleet: Fleet, spec: RouterSpec) -> StagingRequest | None:
+    """What its newest run was started with; None where its node can't tell."""
+    request = GangRequest(**where(spec.node, GANG))
+    answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
+    answer = answers.values.get(spec.node.name)
+    staged = None if answer is None else StagingRequest.read(answer.request)
+    return staged if isinstance(staged, StagingRequest) else None
 
 
 def local_url(spec: RouterSpec) -> str:

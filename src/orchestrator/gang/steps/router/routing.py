@@ -18,7 +18,7 @@ from urllib.parse import quote
 from orchestrator.engines import router as words
 from orchestrator.engines.engine import STUB_FILE, Engine
 from orchestrator.engines.registry import engine_of, load_paths, newest
-from orchestrator.engines.serving import Worker, running_requests, workers
+from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, Worker, running_requests, workers
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
@@ -27,11 +27,13 @@ from orchestrator.gang.steps.router.host import (
     ask_from,
     ask_router,
     certificate_file,
+    installed_router,
     local_url,
     router_gang,
+    staged_router,
 )
 from orchestrator.gang.steps.staging import Staged
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
 from orchestrator.gang.view import GangView
 from orchestrator.loading.resources import Library, template
 from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key
@@ -45,18 +47,18 @@ from orchestrator.model.deadlines import (
     TAKE_IN_S,
     TAKE_OUT_S,
 )
-from orchestrator.model.errors import DeployError, Exit, GangFailed, InputError, NodeError
+from orchestrator.model.errors import DeployError, Exit, FindingsError, GangFailed, InputError, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.changes import GangRehearsal, would, would_stop_of
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
-from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest
+from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
-from orchestrator.remote.node_app import ask_staged
 
 POLL_S = 0.25
+_ACCEPTED = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED)
 _ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
 
 
@@ -113,17 +115,51 @@ class Router:
         except ValueError as wrong:
             raise self._trouble(str(wrong), answer) from None
 
-    def take_in(self, url: str) -> None:
+    def looks_at_models(self) -> bool:
+        """Whether it sends a request only to gangs whose model it names; not, where its host can't tell."""
+        staged = staged_router(self.fleet, self.spec)
+        return staged is not None and words.looks_at_models(staged.stack)
+
+    def take_in(self, url: str, run_id: str = "") -> None:
         """Have requests go there; returns once the engine answers what the router asks for its health, and the
-        router counts it as healthy: a new worker counts as healthy until the router's checks of it have failed."""
-        if path := health_path(self.fleet, self.spec):
+        router counts it as healthy: a new worker counts as healthy until the router's checks of it have failed.
+
+        run_id: of the gang. The router asks an engine for its model when it is added, and not again: one that was added
+        for another run is added anew.
+        """
+        staged = staged_router(self.fleet, self.spec)
+        if path := _health_path_of(staged):
             self._wait_for_health(f"{url}{path}")
-        if not any(worker.url == url for worker in self.workers()):
-            answer = self.ask("POST", "/workers", {"url": url, **self._key_of_gangs()})
-            if answer.status not in (200, 201, 202):
-                raise self._trouble(f"does not accept {url}", answer)
-        if not self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S):
-            raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", HttpAnswer())
+        run = run_id if staged is not None and words.looks_at_models(staged.stack) else ""
+        end, done = time.monotonic() + TAKE_IN_S, False
+        while not self._has(url, run):
+            done = done or self._add(url, run)
+            if time.monotonic() > end:
+                raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", HttpAnswer())
+            time.sleep(POLL_S)
+
+    def _has(self, url: str, run: str) -> bool:
+        """Whether it counts this run's gang as healthy. run: '' where it does not look at models."""
+        fits = (one for one in self.workers() if one.url == url and one.healthy)
+        if not run:
+            return any(fits)
+        return any(one.run == run and UNKNOWN_MODEL not in (model.name for model in one.models) for one in fits)
+
+    def _add(self, url: str, run: str) -> bool:
+        """Whether it need not be asked again: it answers 409 while it still removes or adds what is there."""
+        known = next((one for one in self.workers() if one.url == url), None)
+        if known is not None and known.run == run:
+            return True
+        body = {"url": url, **self._key_of_gangs(), **({"labels": {RUN_LABEL: run}} if run else {})}
+        if known is None:
+            answer = self.ask("POST", "/workers", body)
+        elif run:
+            answer = self.ask("PUT", f"/workers/{quote(known.id, safe='')}", body)
+        else:
+            return True
+        if answer.status not in (*_ACCEPTED, HTTPStatus.CONFLICT):
+            raise self._trouble(f"does not accept {url}", answer)
+        return answer.status in _ACCEPTED
 
     def _key_of_gangs(self) -> dict[str, str]:
         """What the router sends to a gang in place of its clients' key, where it asks them for one."""
@@ -216,12 +252,14 @@ def start_router(
         wanted = _start(router, inventory, gangs)
         if not now.serves:
             _refuse_expired(router.spec)
+            _refuse_two_keys(router.spec, wanted)
             with GangLock(router.fleet, router.gang, command):
                 now = router.view()  # one that is starting is waited for, whatever its settings
                 start = _start(router, inventory, gangs, plan_id=now.plan_id) if now.running else wanted
                 raise_all(router.fleet, [start], watcher, timeout_s=timeout_s)
             gangs = see(fleet, inventory.gangs)  # one that became ready meanwhile found no router
-        suits = router.view().plan_id in (wanted.plan_id, _start_of(router, words.ANY_HEALTH).plan_id)
+        at = installed_router(router.fleet, router.spec)
+        suits = router.view().plan_id in (wanted.plan_id, _start_of(router, words.ANY_HEALTH, at).plan_id)
         if not suits:
             watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
         failure = next(iter(take_in_all(router, gangs).values()), None)
@@ -238,20 +276,50 @@ def raise_router(router: Router, inventory: Inventory, watcher: Watcher) -> Gang
     with Fleet(inventory.nodes) as fleet:
         _refuse_expired(router.spec)
         gangs = see(fleet, inventory.gangs, patience=StragglerWait())
-        raise_all(router.fleet, [_start(router, inventory, gangs)], watcher, timeout_s=ROUTER_START_S)
+        start = _start(router, inventory, gangs)
+        _refuse_two_keys(router.spec, start)
+        raise_all(router.fleet, [start], watcher, timeout_s=ROUTER_START_S)
         take_in_serving(router, fleet, inventory, watcher)
     return router.view()
 
 
 def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, DeployError]:
     """Have requests go to every gang that serves; by its name, why one could not be taken in."""
-    tried = {view.name: _why_not_in(router, view.service_url) for view in gangs if view.serves}
+    serving = [view for view in gangs if view.serves]
+    mixed = _would_mix(router, serving)
+    tried = {view.name: mixed.get(view.name) or _why_not_in(router, view) for view in serving}
     return {name: failure for name, failure in tried.items() if failure is not None}
 
 
-def _why_not_in(router: Router, url: str) -> DeployError | None:
+def _would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployError]:
+    """By its name, why a gang can't join others behind a router that does not look at models."""
+    models = {view.name: view.model for view in serving}
+    if len(set(models.values())) < 2 or router.looks_at_models():
+        return {}
+    behind = {worker.url for worker in router.workers()}
+    first = next((view for view in serving if view.service_url in behind), serving[0])
+    return {
+        view.name: mixed_models(router.spec, view.name, {first.name: first.model, view.name: view.model})
+        for view in serving
+        if view.model != first.model and view.service_url not in behind
+    }
+
+
+def mixed_models(spec: RouterSpec, gang: str, models: Mapping[str, str]) -> FindingsError:
+    """Why a gang can't serve its model behind this router. models: by gang"""
+    told = ", ".join(f"{name}: {model}" for name, model in models.items())
+    return FindingsError(
+        f"ROUTER-MODEL-MIXED: the router on {spec.node.name} is {words.SGLANG_ROUTER.name}, which does not look at the"
+        f" model that a request names: gangs with different models ({told}) would answer for each other",
+        where=f"gang {gang}",
+        fix=f"install {words.SMG.name} with `l40s-deploy prepare --tags router_env`, then run {_ANEW} which takes its"
+        " clients some seconds",
+    )
+
+
+def _why_not_in(router: Router, view: GangView) -> DeployError | None:
     try:
-        router.take_in(url)
+        router.take_in(view.service_url, view.run_id or "")
     except DeployError as failure:
         return failure
     return None
@@ -363,13 +431,8 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str) -> None:
         time.sleep(POLL_S)
 
 
-def health_path(fleet: Fleet, spec: RouterSpec) -> str:
-    """Where the running router was started to ask its workers for their health; '' where its node can't tell."""
-    request = GangRequest(**where(spec.node, GANG))
-    answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
-    answer = answers.values.get(spec.node.name)
-    staged = None if answer is None else StagingRequest.read(answer.request)
-    return staged.watch.http.get(words.WORKERS_HEALTH, "") if isinstance(staged, StagingRequest) else ""
+def _health_path_of(staged: StagingRequest | None) -> str:
+    return "" if staged is None else staged.watch.http.get(words.WORKERS_HEALTH, "")
 
 
 def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
@@ -397,15 +460,16 @@ def _engines(inventory: Inventory, gangs: Iterable[GangView]) -> Iterator[Engine
 
 def _start(router: Router, inventory: Inventory, gangs: Sequence[GangView], *, plan_id: str = "") -> Staged:
     """What a start would carry out now."""
-    return _start_of(router, _health_path(router, inventory, gangs), plan_id=plan_id)
+    at = installed_router(router.fleet, router.spec)
+    return _start_of(router, _health_path(router, inventory, gangs), at, plan_id=plan_id)
 
 
-def _start_of(router: Router, health_path: str, *, plan_id: str = "") -> Staged:
+def _start_of(router: Router, health_path: str, at: words.Installed, *, plan_id: str = "") -> Staged:
     """plan_id: '' for its own, which is the same for every start with the same settings: the admin key, generated for
     each, is no part of it."""
     spec, front = router.spec, _front(router.spec)
-    python, tls = f"{spec.venv}/bin/python3", spec.tls_cert is not None
-    argv = words.command(python, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
+    tls = spec.tls_cert is not None
+    argv = words.command(at, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
     plan_id = plan_id or short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
     request = StagingRequest(
@@ -418,7 +482,7 @@ def _start_of(router: Router, health_path: str, *, plan_id: str = "") -> Staged:
         members=(spec.node.name,),
         plan_id=plan_id,
         model="all gangs",
-        stack=f"sglang-router-{words.VERSION}",
+        stack=at.release.name,
         device="cpu",
         engine_user=spec.node.engine_user,
         argv=tuple(argv),
@@ -430,7 +494,7 @@ def _start_of(router: Router, health_path: str, *, plan_id: str = "") -> Staged:
         service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
         watch=words.watch(health_path),
         secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
-        launch_script=words.launch_script(argv),
+        launch_script=words.launch_script(at.release, argv),
     )
     return Staged(gang=router.gang, requests={spec.node.name: request}, document={"plan_id": plan_id, "argv": argv})
 
@@ -459,6 +523,18 @@ def _refuse_expired(spec: RouterSpec) -> None:
             f"{spec.tls_cert} expired on {tls.until:%Y-%m-%d}, so clients would refuse the router",
             where=f"inventory: {spec.node.name}: l40s_router_tls_cert",
             fix="put a new certificate and its key there, then run the command again",
+        )
+
+
+def _refuse_two_keys(spec: RouterSpec, start: Staged) -> None:
+    """smg passes the key that a client sends on to the gang, whatever key it was given for the gang itself."""
+    asked, gangs = _key(spec.node.api_key_file, GANG), _key(spec.gang_key_file, "gangs")
+    if asked and gangs and asked != gangs and words.looks_at_models(start.requests[spec.node.name].stack):
+        raise InputError(
+            "the router's key differs from the gangs', and it passes its clients' key on to them: every request would"
+            " be refused with HTTP 401",
+            where=f"inventory: {spec.node.name}: l40s_api_key_file",
+            fix="name one file for the group `router` and for the gangs",
         )
 
 

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.engines import router as words
 from orchestrator.gang.steps.router import routing
-from orchestrator.gang.steps.router.host import GANG, gangs_and_router, router_gang
-from orchestrator.gang.steps.router.routing import Router, health_path
+from orchestrator.gang.steps.router.host import (
+    GANG,
+    gangs_and_router,
+    installed_router,
+    router_gang,
+    staged_router,
+)
+from orchestrator.gang.steps.router.routing import Router
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.node.files import RUN_FILE
@@ -38,17 +45,33 @@ def test_the_router_is_found_by_its_name_and_beside_all_gangs() -> None:
         found(alone, GANG)
 
 
-def test_a_router_tells_where_it_asks_for_its_workers_health(tmp_path: Path) -> None:
+def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:
     reach = Reach(connection="local", host="localhost")
     node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path))
     spec = RouterSpec(node=node)
     gang = tmp_path / "gangs" / GANG
     with Fleet(router_gang(spec).nodes) as fleet:
-        assert health_path(fleet, spec) == ""
+        assert staged_router(fleet, spec) is None
         (gang / "runs" / "r1").mkdir(parents=True)
         (gang / "current").write_text("r1")
-        (staged,) = routing._start_of(Router(spec), "/ready").of_run("r1", "00").values()
+        start = routing._start_of(Router(spec), "/ready", words.Installed(words.SMG, "/r"))
+        (staged,) = start.of_run("r1", "00").values()
         (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps(staged.kept()))
-        assert health_path(fleet, spec) == "/ready"
+        told = staged_router(fleet, spec)
+        assert told is not None and told.stack == "smg-1.13.0"
+        assert told.watch.http[words.WORKERS_HEALTH] == "/ready"
         (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps({"argv": "not a list"}))
-        assert health_path(fleet, spec) == ""
+        assert staged_router(fleet, spec) is None
+
+
+def test_what_the_routers_host_has_is_read_there(tmp_path: Path) -> None:
+    reach = Reach(connection="local", host="localhost")
+    node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path / "s"))
+    spec = RouterSpec(node=node, venv=str(tmp_path / "venv"))
+    packages = tmp_path / "venv/lib/python3.12/site-packages"
+    with Fleet(router_gang(spec).nodes) as fleet:
+        assert installed_router(fleet, spec).release is words.SMG
+        (packages / "sglang_router-0.3.2.dist-info").mkdir(parents=True)
+        assert installed_router(fleet, spec) == words.Installed(words.SGLANG_ROUTER, spec.venv)
+        (packages / "smg-1.13.0.dist-info").mkdir()
+        assert installed_router(fleet, spec) == words.Installed(words.SMG, spec.venv)

@@ -7,17 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from tests.support.certificates import certified_key
 
+from orchestrator.engines import router as words
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
-from orchestrator.gang.steps.router import routing
+from orchestrator.gang.steps.router import mixing, routing
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import (
@@ -41,12 +43,21 @@ def node(name: str, gang: str, stack: str | None = None) -> NodeSpec:
 
 GANGS = tuple(GangSpec(name=name, nodes=(node(f"on-{name}", name),)) for name in ("a", "b", "c"))
 INVENTORY = Inventory(path=Path("hosts.yml"), gangs=GANGS, router=RouterSpec(node=node("front", "router")))  # type: ignore[arg-type]
+SMG = words.Installed(words.SMG, words.SMG.venv)
+OLD = words.Installed(words.SGLANG_ROUTER, words.SGLANG_ROUTER.venv)
 NO_ANSWER = Unreachable("no route", where="front", fix="look")
 
 
-def gang(name: str, state: GangState = GangState.READY, *, healthy: bool = True, stack: str = "") -> GangView:
+def gang(
+    name: str, state: GangState = GangState.READY, *, healthy: bool = True, stack: str = "", model: str = "m"
+) -> GangView:
     return GangView(
-        name=name, state=state, service_healthy=healthy, service_url=f"http://{name}", stack=stack or "sglang-0.5.23"
+        name=name,
+        state=state,
+        service_healthy=healthy,
+        service_url=f"http://{name}",
+        stack=stack or "sglang-0.5.23",
+        model=model,
     )
 
 
@@ -73,6 +84,8 @@ class World:
     argv: list[Sequence[str]] = field(default_factory=list)
     missing: tuple[str, ...] = ()
     """Urls that answer 404."""
+    installed: words.Installed = SMG
+    """The router on its host."""
 
     def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
         names = [spec.name for spec in gangs]
@@ -82,7 +95,7 @@ class World:
         assert node == "front"
         return [HttpAnswer(status=404 if ask.url in self.missing else 200) for ask in asks]
 
-    def take_in(self, url: str) -> None:
+    def take_in(self, url: str, _: str = "") -> None:
         if url in self.unhealthy:
             raise NodeError(f"the router does not find {url} healthy", where="front", fix="look")
         self.behind.append(url)
@@ -127,11 +140,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(gangs=(gang("a"), gang("b"), gang("c")), router=router(GangState.ABSENT))
     monkeypatch.setattr(routing, "see", made.see)
     monkeypatch.setattr(restart, "see", made.see)
+    monkeypatch.setattr(mixing, "see", made.see)
     monkeypatch.setattr(restart, "as_they_run", lambda _, gangs: gangs)
     monkeypatch.setattr(routing, "raise_all", made.raise_all)
     monkeypatch.setattr(routing, "GangLock", lock)
     monkeypatch.setattr(routing, "ask_from", made.ask_from)
-    monkeypatch.setattr(routing.Router, "take_in", lambda _, url: made.take_in(url))
+    monkeypatch.setattr(routing.Router, "take_in", lambda _, url, run="": made.take_in(url, run))
+    monkeypatch.setattr(routing, "installed_router", lambda *_: made.installed)
     monkeypatch.setattr(routing.Router, "take_out", lambda _, url: made.take_out(url))
     monkeypatch.setattr(routing.Router, "workers", lambda _: ())
     return made
@@ -235,6 +250,7 @@ class Staged:
     gang: GangSpec
     drain_s: float = 0.0
     plan_id: str = "p"
+    model: str = "m"
 
     def hung_after(self, _: float | None) -> Staged:
         return self
@@ -340,6 +356,11 @@ def test_a_failed_router_comes_back_with_every_gang_that_serves(world: World) ->
     assert world.behind == ["http://a", "http://c"] and len(world.started) == 1
 
 
+def staged(path: str, stack: str) -> Any:
+    """What a router was started with, as far as it is asked."""
+    return SimpleNamespace(stack=stack, watch=SimpleNamespace(http={words.WORKERS_HEALTH: path} if path else {}))
+
+
 class Front:
     """A router whose worker answers its health path with these statuses, one after the other.
 
@@ -347,13 +368,20 @@ class Front:
     """
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, path: str, *statuses: int, spec: RouterSpec | None = None
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        path: str,
+        *statuses: int,
+        spec: RouterSpec | None = None,
+        stack: str = words.SMG.name,
     ) -> None:
         self.statuses, self.asked, self.posted = list(statuses), list[str](), list[str]()
         self.believes = [True]
+        self.replaced, self.busy, self.model = list[str](), 0, "m"
+        self.listed: dict[str, dict[str, Any]] = {}
         self.keys = list[str | None]()
         self.router = routing.Router(spec or INVENTORY.router)  # type: ignore[arg-type]
-        monkeypatch.setattr(routing, "health_path", lambda *_: path)
+        monkeypatch.setattr(routing, "staged_router", lambda *_: staged(path, stack))
         monkeypatch.setattr(routing, "ask_from", self.ask_from)
         monkeypatch.setattr("orchestrator.gang.steps.router.host.ask_from", lambda *given, **_: self.ask_from(*given))
         monkeypatch.setattr(routing, "POLL_S", 0.0)
@@ -361,16 +389,22 @@ class Front:
     def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
         (ask,) = asks
         if ask.url.startswith(("http://127.0.0.1", "https://127.0.0.1")):
-            if ask.method == "POST":
-                told = json.loads(ask.body or "")
-                self.posted.append(told["url"])
-                self.keys.append(told.get("api_key"))
-                return [HttpAnswer(status=202)]
-            believes = self.believes.pop(0) if self.posted and len(self.believes) > 1 else self.believes[0]
-            listed = [{"id": url, "url": url, "is_healthy": believes} for url in self.posted]
+            if ask.method in ("POST", "PUT"):
+                return [self._told(ask.method, json.loads(ask.body or ""))]
+            believes = self.believes.pop(0) if self.listed and len(self.believes) > 1 else self.believes[0]
+            listed = [{**one, "is_healthy": believes} for one in self.listed.values()]
             return [HttpAnswer(status=200, body=json.dumps({"workers": listed}))]
         self.asked.append(ask.url)
         return [HttpAnswer(status=self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])]
+
+    def _told(self, method: str, worker: dict[str, Any]) -> HttpAnswer:
+        if self.busy:
+            self.busy -= 1
+            return HttpAnswer(status=409, body='{"code":"WORKER_ALREADY_EXISTS"}')
+        (self.posted if method == "POST" else self.replaced).append(worker["url"])
+        self.keys.append(worker.get("api_key"))
+        self.listed[worker["url"]] = {"id": worker["url"], **worker, "models": [{"id": self.model}]}
+        return HttpAnswer(status=202)
 
 
 def test_a_gang_is_added_once_it_answers_what_the_router_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,6 +443,41 @@ def test_a_router_that_does_not_tell_what_it_asks_is_taken_at_its_word(monkeypat
     assert front.asked == [] and front.posted == ["http://a"]
 
 
+def test_a_gang_comes_in_again_once_the_router_has_forgotten_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """smg lists a gang for 5 s after it was removed, and takes no other one at its address meanwhile."""
+    front = Front(monkeypatch, "", 200)
+    front.busy = 3
+    front.router.take_in("http://a", "r1")
+    assert front.posted == ["http://a"] and front.busy == 0
+
+
+def test_another_run_at_the_same_address_is_asked_for_its_model_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would answer for the model that the address served before."""
+    front = Front(monkeypatch, "", 200)
+    front.router.take_in("http://a", "r1")
+    front.router.take_in("http://a", "r1")
+    assert (front.posted, front.replaced) == (["http://a"], [])
+    front.router.take_in("http://a", "r2")
+    assert (front.posted, front.replaced) == (["http://a"], ["http://a"])
+    assert front.listed["http://a"]["labels"] == {"l40s_run": "r2"}
+
+
+def test_a_gang_that_would_not_tell_the_router_its_model_is_not_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a wrong key: smg takes it for a gang of the model 'unknown' in the end."""
+    front = Front(monkeypatch, "", 200)
+    front.model = "unknown"
+    monkeypatch.setattr(routing, "TAKE_IN_S", 0.05)
+    with pytest.raises(NodeError, match="did not report http://a as healthy"):
+        front.router.take_in("http://a", "r1")
+
+
+def test_a_router_that_does_not_look_at_models_is_told_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "", 200, stack=words.SGLANG_ROUTER.name)
+    front.router.take_in("http://a", "r1")
+    front.router.take_in("http://a", "r2")
+    assert front.posted == ["http://a"] and "labels" not in front.listed["http://a"] and not front.replaced
+
+
 def private(path: Path, text: str) -> str:
     path.write_text(text)
     path.chmod(0o600)
@@ -441,7 +510,7 @@ def test_a_gang_gets_its_own_key_from_a_router_that_asks_clients_for_another(
 
 def test_keys_and_certificate_are_files_of_the_routers_node_and_in_no_argument(tmp_path: Path) -> None:
     spec = guarded(tmp_path)
-    rising = routing._start_of(routing.Router(spec), "/ready")
+    rising = routing._start_of(routing.Router(spec), "/ready", SMG)
     (staged,) = rising.of_run("run-1", "00").values()
     assert staged.secrets is not None and staged.service is not None
     files = {file.name: file.text for file in staged.secrets.files}
@@ -459,7 +528,7 @@ def test_another_key_or_certificate_are_other_settings_and_another_start_is_not(
     spec = guarded(tmp_path)
 
     def plan_id() -> str:
-        return routing._start_of(routing.Router(spec), "/ready").plan_id
+        return routing._start_of(routing.Router(spec), "/ready", SMG).plan_id
 
     at_first = plan_id()
     assert plan_id() == at_first
@@ -483,6 +552,50 @@ def test_what_a_running_router_asks_is_known_without_its_secrets(
         Path(file or "").unlink()
     front.router.take_in("http://a")
     assert front.asked == ["http://a/ready"] * 2 and front.posted == ["http://a"]
+
+
+def test_a_router_that_passes_its_clients_key_on_is_not_started_before_gangs_with_another(
+    world: World, tmp_path: Path
+) -> None:
+    routed = replace(INVENTORY, router=guarded(tmp_path))
+    with pytest.raises(InputError, match="the router's key differs from the gangs'"):
+        routing.start_router(routed, world, command="router up")  # type: ignore[arg-type]
+    assert not world.started
+    world.installed = OLD
+    routing.start_router(routed, world, command="router up")  # type: ignore[arg-type]
+    assert len(world.started) == 1
+    world.installed, world.router, world.started = SMG, router(GangState.ABSENT), []
+    private(tmp_path / "client", "engine-key-1")
+    routing.start_router(routed, world, command="router up")  # type: ignore[arg-type]
+    assert len(world.started) == 1
+
+
+def test_a_host_with_the_old_router_alone_starts_that_one(world: World) -> None:
+    world.installed = OLD
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    (argv,) = world.argv
+    assert argv[0] == "/opt/l40s/venvs/sglang-router-0.3.2/bin/python3" and "--enable-igw" not in argv
+    world.installed, world.router, world.argv = SMG, router(GangState.ABSENT), []
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    (argv,) = world.argv
+    assert argv[0] == "/opt/l40s/venvs/smg-1.13.0/bin/python3" and "--enable-igw" in argv
+
+
+@pytest.mark.parametrize("by_model", [False, True])
+def test_gangs_of_two_models_stand_behind_a_router_that_tells_them_apart_only(
+    world: World, monkeypatch: pytest.MonkeyPatch, by_model: bool
+) -> None:
+    monkeypatch.setattr(routing.Router, "looks_at_models", lambda _: by_model)
+    behind = (Worker(id="1", url="http://b", healthy=True, load=0),)
+    monkeypatch.setattr(routing.Router, "workers", lambda _: behind)
+    world.router, world.gangs = router(GangState.READY), (gang("a", model="other"), gang("b"), gang("c"))
+    with routing.Router(INVENTORY.router) as front:  # type: ignore[arg-type]
+        failures = routing.take_in_all(front, world.gangs)
+    if by_model:
+        assert not failures and len(world.behind) == 3
+        return
+    assert world.behind == ["http://b", "http://c"] and list(failures) == ["a"]
+    assert failures["a"].what.startswith("ROUTER-MODEL-MIXED: ") and failures["a"].exit_code == 3
 
 
 def test_no_router_is_started_with_a_certificate_that_has_expired(world: World, tmp_path: Path) -> None:

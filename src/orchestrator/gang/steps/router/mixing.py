@@ -1,0 +1,74 @@
+"""Before a gang is started or stopped: whether the router can keep its model apart from those of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from orchestrator.gang.steps.router.host import installed_router
+from orchestrator.gang.steps.router.routing import Router, mixed_models
+from orchestrator.gang.steps.staging import Staged
+from orchestrator.gang.steps.status.reports import see
+from orchestrator.gang.view import GangView
+from orchestrator.model.inventory import Inventory
+from orchestrator.remote.fleet import Fleet, StragglerWait
+
+
+def refuse_mixed_models(inventory: Inventory, models: Mapping[str, str]) -> None:
+    """Raise FindingsError where requests would be answered by another model than they name, at any time while these
+    gangs are started one after the other: a router that does not look at models stands before two of them.
+
+    models: by gang, what it is about to serve. Raises Unreachable where two models would stand behind a router whose
+    host does not answer.
+    """
+    if inventory.router is None or not models:
+        return
+    with Fleet(inventory.nodes) as fleet:
+        views = see(fleet, inventory.gangs, patience=StragglerWait())
+    now = {view.name: view.model for view in views if view.running and view.model}
+    mixed = next((pair for name in models if (pair := _beside(name, models, now))), None)
+    if mixed is None:
+        return
+    with Router(inventory.router) as router:
+        if not _looks_at_models(router):
+            raise mixed_models(inventory.router, next(iter(mixed)), mixed)
+
+
+def forget_other_models(inventory: Inventory, views: Iterable[GangView], rise: Mapping[str, Staged]) -> None:
+    """Take the addresses of gangs that ended without leaving the router, and that are about to serve another model, out
+    of it: it would send the old model's requests there as soon as the address answers.
+
+    rise: by gang, what is about to be started. Raises Unreachable where the router's host does not answer.
+    """
+    ended = [view for view in views if view.name in rise and view.model and not view.running]
+    urls = [rise[view.name].service_url for view in ended if view.model != rise[view.name].model]
+    if inventory.router is None or not urls:
+        return
+    with Router(inventory.router) as router:
+        if _view(router).serves:
+            for url in urls:
+                router.take_out(url)
+
+
+def _beside(name: str, models: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str] | None:
+    """This gang with its model, and another one that serves or will serve another model; None where there is none."""
+    for others in (now, models):
+        for other, model in others.items():
+            if other != name and model != models[name]:
+                return {name: models[name], other: model}
+    return None
+
+
+def _looks_at_models(router: Router) -> bool:
+    """The one that runs; where none does, the one that would be started."""
+    if _view(router).running:
+        return router.looks_at_models()
+    return installed_router(router.fleet, router.spec).release.by_model
+
+
+def _view(router: Router) -> GangView:
+    """Raises why its host can't be asked."""
+    view = router.view()
+    for node in view.unreachable:
+        if node.error is not None:
+            raise node.error
+    return view

@@ -1,0 +1,104 @@
+"""A second model behind a router that does not look at models: refused before anything starts or stops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator.engines import router as words
+from orchestrator.gang.steps.router import mixing, routing
+from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import FindingsError, Unreachable
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+
+
+def node(name: str, gang: str) -> NodeSpec:
+    reach = Reach(connection="local", host="localhost")
+    return NodeSpec(name=name, gang=gang, node_rank=0, reach=reach, ports=GangPorts())
+
+
+GANGS = tuple(GangSpec(name=name, nodes=(node(f"on-{name}", name),)) for name in ("a", "b"))
+ALONE = Inventory(path=str(Path("hosts.yml")), gangs=GANGS)
+INVENTORY = Inventory(path=ALONE.path, gangs=GANGS, router=RouterSpec(node=node("front", "router")))
+OLD, SMG = (words.Installed(release, release.venv) for release in (words.SGLANG_ROUTER, words.SMG))
+LOST = Unreachable("no route", where="front", fix="look")
+
+
+def front(state: GangState = GangState.READY, error: Unreachable | None = None) -> GangView:
+    alive = state is GangState.READY
+    seen = (NodeView(name="front", node_rank=0, state=NodeState(state.value), alive=alive, error=error),)
+    return GangView(name="router", state=state, service_healthy=alive, nodes=seen)
+
+
+def gang(name: str, model: str, state: GangState = GangState.READY) -> GangView:
+    alive = state is GangState.READY
+    seen = (NodeView(name=f"on-{name}", node_rank=0, state=NodeState(state.value), alive=alive),)
+    return GangView(name=name, state=state, model=model, service_healthy=alive, service_url="http://a", nodes=seen)
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The router as it is, and what its host has."""
+    made = SimpleNamespace(view=front(), runs=words.SGLANG_ROUTER.name, has=OLD, gangs=(gang("a", "m"), gang("b", "m")))
+    monkeypatch.setattr(mixing, "see", lambda *_, **__: made.gangs)
+    monkeypatch.setattr(routing.Router, "view", lambda _: made.view)
+    monkeypatch.setattr(routing, "staged_router", lambda *_: SimpleNamespace(stack=made.runs))
+    monkeypatch.setattr(mixing, "installed_router", lambda *_: made.has)
+    return made
+
+
+@pytest.mark.parametrize(
+    "models", [{"a": "m"}, {"a": "m", "b": "m"}, {}], ids=["one that serves again", "all", "nothing"]
+)
+def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
+    refuse_mixed_models(INVENTORY, models)
+
+
+@pytest.mark.parametrize(
+    "models", [{"a": "other"}, {"a": "other", "b": "other"}], ids=["beside m", "one after the other"]
+)
+def test_another_model_behind_the_old_router_is_refused(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
+    """Two gangs that change one after the other serve two models in between."""
+    with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*a: other, b: m") as refused:
+        refuse_mixed_models(INVENTORY, models)
+    assert refused.value.exit_code == 3 and "`l40s-deploy prepare --tags router_env`" in refused.value.fix
+    behind.runs = words.SMG.name
+    refuse_mixed_models(INVENTORY, models)
+
+
+def test_a_router_that_is_not_running_counts_as_what_would_be_started(behind: SimpleNamespace) -> None:
+    behind.view = front(GangState.ABSENT)
+    with pytest.raises(FindingsError, match="ROUTER-MODEL-MIXED"):
+        refuse_mixed_models(INVENTORY, {"a": "other"})
+    behind.has = SMG
+    refuse_mixed_models(INVENTORY, {"a": "other"})
+    behind.has, behind.gangs = OLD, (gang("a", "m"), gang("b", "m", GangState.ABSENT))
+    refuse_mixed_models(INVENTORY, {"a": "other"})
+
+
+def test_a_router_that_can_not_be_asked_is_no_yes(behind: SimpleNamespace) -> None:
+    behind.view = front(GangState.UNKNOWN, LOST)
+    with pytest.raises(Unreachable):
+        refuse_mixed_models(INVENTORY, {"a": "other"})
+    refuse_mixed_models(INVENTORY, {"a": "m"})
+    refuse_mixed_models(ALONE, {"a": "other"})
+
+
+@pytest.mark.parametrize(
+    ("was", "state", "out"),
+    [("m", GangState.ABSENT, ["http://a"]), ("other", GangState.ABSENT, []), ("m", GangState.READY, [])],
+)
+def test_the_address_of_a_gang_that_ended_is_forgotten_before_another_model_answers_there(
+    behind: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, was: str, state: GangState, out: list[str]
+) -> None:
+    """Seen with smg: it sends the old model's requests there as soon as the address answers again."""
+    gone: list[str] = []
+    monkeypatch.setattr(routing.Router, "take_out", lambda _, url: gone.append(url))
+    rise = {"a": SimpleNamespace(model="other", service_url="http://a")}
+    forget_other_models(INVENTORY, (gang("a", was, state),), rise)  # type: ignore[arg-type]
+    assert gone == out
