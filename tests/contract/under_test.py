@@ -194,6 +194,12 @@ class Node:
             yield watch
 
 
+def named(status: str, body: bytes) -> str:
+    """What an answer shows of the model that it was asked for: its status, and the model that it says has answered."""
+    model = json.loads(body).get("model") if status == "200" else None
+    return f"{status}, {model or 'none'}"
+
+
 class Request(Stream):
     """A generation in the background, by SGLang's own endpoint: its result, as `Node.ask` gives it."""
 

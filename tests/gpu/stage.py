@@ -330,14 +330,14 @@ class Stage:
     def load(self, url: str, clients: int = 4) -> Iterator[Load]:
         """Clients without a retry, whose answers have to go on with the alphabet; from the first answer on."""
         kind = AlphabetLoad if self.lab.real else Load
-        with kind(url, "default", clients=clients, tokens=self.tokens, pause_s=self.pause_s) as load:
+        with kind(url, self.lab.name_of_model, clients=clients, tokens=self.tokens, pause_s=self.pause_s) as load:
             if not wait_until(lambda: load.good >= clients, deadline_s=30.0 * self.patience):
                 raise Otherwise(f"no load at {url}: {load.bad[:1]}")
             yield load
 
     def continues(self, url: str, **figures: Any) -> None:
         """Raises Otherwise, with these figures, where a generation does not go on with the alphabet."""
-        text = complete(url, "default", "abcdef", self.tokens)
+        text = complete(url, self.lab.name_of_model, "abcdef", self.tokens)
         wanted = "ghijklmnopqrstuv"[: self.tokens] if self.lab.real else "stand-in"
         if wanted not in text:
             raise Otherwise(f"{url} goes on with {text!r}, not with {wanted!r}", **figures)

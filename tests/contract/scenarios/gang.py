@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.contract.contract import REAL, STAND_IN, VLLM, Scenario, See
-from tests.contract.under_test import EngineUnderTest
-from tests.support.load import Stream, complete
+from tests.contract.under_test import EngineUnderTest, named
+from tests.support.load import Stream, answered, complete
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
@@ -97,6 +97,9 @@ def _served(lab: SmallLab, see: See) -> None:
     see("ranks", _ranks(gang))
     see("phases", " > ".join(gang["start"]["phases"]))
     see("text", complete(gang["service"]["url"], lab.model, CANARY_PROMPT, len(CANARY_TEXT)))
+    body = {"model": "nobody", "prompt": "a", "max_tokens": 2}
+    with answered(f"{gang['service']['url']}/v1/completions", body) as answer:
+        see("other-name", named(str(answer.status), answer.read()))
 
 
 def _ranks(gang: dict[str, Any]) -> str:

@@ -25,8 +25,8 @@ def _play(engine: EngineUnderTest, see: See) -> None:
         before = _gangs(lab)
         see("up", ", ".join(gang["state"] for gang in before))
         see("in-router", _in_router(lab))
-        see("text", complete(f"http://127.0.0.1:{port}", "any", CANARY_PROMPT, len(CANARY_TEXT)))
-        with Load(f"http://127.0.0.1:{port}", lab.model, clients=2) as load:
+        see("text", complete(f"http://127.0.0.1:{port}", before[0]["model"], CANARY_PROMPT, len(CANARY_TEXT)))
+        with Load(f"http://127.0.0.1:{port}", before[0]["model"], clients=2) as load:
             done = lab.deploy("restart", "--rolling", code=None, timeout=_MOST_S)
         print(f"    {load.good} requests answered, {len(load.bad)} failed, the slowest after {load.slowest_s:.1f} s")
         see("restart", f"exit code {done.returncode}" + (f": {done.stderr[-400:]}" if done.returncode else ""))

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.contract.contract import Scenario, See
-from tests.contract.under_test import READY, EngineUnderTest, Node, title
+from tests.contract.under_test import READY, EngineUnderTest, Node, named, title
 
 _SOON = ("--dist-timeout", "1")
 
@@ -205,6 +205,7 @@ def _alone(engine: EngineUnderTest, see: See) -> None:
     see("key-in-title", "sesame" in title(node.pid))
     see("wrong-key", node.status("/v1/models", key="guess"))
     see("served-name", json.loads(node.ask("/v1/models", key="sesame")[1])["data"][0]["id"])
+    see("other-name", named(*node.ask("/v1/completions", {"model": "nobody", "prompt": "a"}, key="sesame")))
     see("tokens", json.loads(node.ask("/server_info", key="sesame")[1])["max_total_num_tokens"])
     metrics = node.ask("/metrics")[1].decode()
     see("metrics", all(f"sglang:{name}{{" in metrics for name in ("num_running_reqs", "gen_throughput")))

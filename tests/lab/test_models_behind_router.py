@@ -1,0 +1,127 @@
+"""Two gangs of two models behind the real router: a request is only ever answered by the model that it names."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.load import Load
+from tests.support.router import OLD_ROUTER, NotInstalled, router_environment, router_group
+from tests.support.small_lab import MODEL, SmallLab
+from tests.support.waiting import until
+
+from .conftest import needs_root, routed_lab
+
+pytestmark = [pytest.mark.lab, needs_root]
+PORT = 30380
+ROUTER = f"http://127.0.0.1:{PORT}"
+OTHER = "other-v3"
+ENOUGH = 50
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    with routed_lab("models", PORT, gangs=2, nodes=1) as made:
+        other = yaml.safe_load(made.profile.read_text()) | {"name": OTHER}
+        (made.folder / f"{OTHER}.yml").write_text(yaml.safe_dump(other))
+        made.serve("--gang", "gang0")
+        made.deploy("up", "--model", str(made.folder / f"{OTHER}.yml"), "--gang", "gang1")
+        yield made
+
+
+def ask(model: str) -> int:
+    """The status of one request for this model."""
+    body = json.dumps({"model": model, "prompt": "x", "max_tokens": 2}).encode()
+    asked = urllib.request.Request(f"{ROUTER}/v1/completions", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def listed() -> list[str]:
+    with urllib.request.urlopen(f"{ROUTER}/v1/models", timeout=20) as answer:
+        return sorted(model["id"] for model in json.load(answer)["data"])
+
+
+def answered(lab: SmallLab) -> dict[str, int]:
+    """Requests that each gang's engine has answered, by its own count."""
+    counts = {}
+    for gang in lab.json("status")["gangs"]:
+        with urllib.request.urlopen(f"{gang['service']['url']}/metrics", timeout=20) as answer:
+            text = answer.read().decode()
+        (counts[gang["name"]],) = map(int, re.findall(r"^sglang:num_requests_total\S* (\d+)$", text, re.MULTILINE))
+    return counts
+
+
+def router(lab: SmallLab) -> Any:
+    """The router of a `status` in whose few seconds it answered."""
+    return until(lambda: (told := lab.json("status")["router"])["workers"] is not None and told, 60.0)
+
+
+def models(lab: SmallLab) -> dict[str, list[str]]:
+    return {model["name"]: model["gangs"] for model in router(lab)["models"]}
+
+
+def test_a_request_is_answered_by_its_own_model_alone(lab: SmallLab) -> None:
+    assert listed() == sorted((MODEL, OTHER))
+    assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
+    for model, own, foreign in ((MODEL, "gang0", "gang1"), (OTHER, "gang1", "gang0")):
+        before = answered(lab)
+        with Load(ROUTER, model, clients=4) as load:
+            until(lambda load=load: load.good >= ENOUGH or load.bad, 60.0)
+        after = answered(lab)
+        assert load.bad == [] and after[own] - before[own] >= ENOUGH
+        assert after[foreign] == before[foreign]
+    assert ask("nobody-serves-this") == 404
+
+
+def test_a_gang_that_changes_its_model_answers_for_no_other_at_any_moment(lab: SmallLab) -> None:
+    with Load(ROUTER, MODEL, clients=2, pause_s=0.02) as load:
+        lab.serve("--gang", "gang1", "--replace")
+        until(lambda: load.good >= ENOUGH or load.bad, 60.0)
+    assert load.bad == []
+    assert listed() == [MODEL] and models(lab) == {MODEL: ["gang0", "gang1"]}
+    assert ask(OTHER) == 404
+
+
+def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: SmallLab) -> None:
+    """Its entry stays in the router, which would send the old model's requests there as soon as somebody answers."""
+    node, pid = lab.rank(0, gang=1)
+    lab.on(node, f"kill -9 {pid}")
+    until(lambda: lab.gang(1)["state"] == "failed", 60.0)
+    lab.deploy("up", "--model", str(lab.folder / f"{OTHER}.yml"), "--gang", "gang1")
+    before = answered(lab)
+    with Load(ROUTER, MODEL, clients=2) as load:
+        until(lambda: load.good >= ENOUGH or load.bad, 60.0)
+    assert load.bad == [] and answered(lab)["gang1"] == before["gang1"]
+    assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
+
+
+def test_behind_the_old_router_a_second_model_is_refused_and_nothing_stops(lab: SmallLab) -> None:
+    try:
+        old = router_environment(OLD_ROUTER)
+    except NotInstalled as why:
+        pytest.skip(str(why))
+    lab.deploy("router", "down")
+    lab.serve("--gang", "gang1", "--replace")
+    lab.deploy("router", "down")
+    lab.write_inventory(router=router_group(old, lab.folder / "router", PORT))
+    lab.deploy("router", "up")
+    assert models(lab) == {MODEL: ["gang0", "gang1"]}
+    runs = [gang["run_id"] for gang in lab.json("status")["gangs"]]
+    words = ("up", "--model", str(lab.folder / f"{OTHER}.yml"), "--gang", "gang1", "--replace")
+    for more in ((), ("--dry-run",)):
+        refused = lab.deploy(*words, *more, code=3)
+        assert "ROUTER-MODEL-MIXED" in refused.stderr and "prepare --tags router_env" in refused.stderr
+    assert [gang["run_id"] for gang in lab.json("status")["gangs"]] == runs
+    with Load(ROUTER, MODEL, clients=2) as load:
+        lab.deploy("restart", "--rolling")
+    assert load.bad == [] and load.good > 0
