@@ -51,6 +51,13 @@ def listed() -> list[str]:
         return sorted(model["id"] for model in json.load(answer)["data"])
 
 
+def loaded(model: str) -> Load:
+    """What became of a load of requests for this model: enough of them, or the first that failed."""
+    with Load(ROUTER, model, clients=4) as load:
+        until(lambda: load.good >= ENOUGH or load.bad, 60.0)
+    return load
+
+
 def answered(lab: SmallLab) -> dict[str, int]:
     """Requests that each gang's engine has answered, by its own count."""
     counts = {}
@@ -75,8 +82,7 @@ def test_a_request_is_answered_by_its_own_model_alone(lab: SmallLab) -> None:
     assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
     for model, own, foreign in ((MODEL, "gang0", "gang1"), (OTHER, "gang1", "gang0")):
         before = answered(lab)
-        with Load(ROUTER, model, clients=4) as load:
-            until(lambda load=load: load.good >= ENOUGH or load.bad, 60.0)
+        load = loaded(model)
         after = answered(lab)
         assert load.bad == [] and after[own] - before[own] >= ENOUGH
         assert after[foreign] == before[foreign]
@@ -99,8 +105,7 @@ def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: Sma
     until(lambda: lab.gang(1)["state"] == "failed", 60.0)
     lab.deploy("up", "--model", str(lab.folder / f"{OTHER}.yml"), "--gang", "gang1")
     before = answered(lab)
-    with Load(ROUTER, MODEL, clients=2) as load:
-        until(lambda: load.good >= ENOUGH or load.bad, 60.0)
+    load = loaded(MODEL)
     assert load.bad == [] and answered(lab)["gang1"] == before["gang1"]
     assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
 
