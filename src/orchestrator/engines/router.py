@@ -96,7 +96,7 @@ def looks_at_models(stack: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledRouter:
     """The router's release that a host has, and where."""
 
     release: RouterRelease
@@ -108,7 +108,7 @@ def places(venv: str) -> tuple[str, ...]:
     return (venv, SGLANG_ROUTER.venv) if venv == SMG.venv else (venv,)
 
 
-def installed(packages: Mapping[str, Mapping[str, str]], venv: str) -> Installed:
+def installed(packages: Mapping[str, Mapping[str, str]], venv: str) -> InstalledRouter:
     """The best of what was found; where nothing was, what `prepare` would put into `venv`.
 
     packages: {environment: {package: version}}
@@ -116,8 +116,8 @@ def installed(packages: Mapping[str, Mapping[str, str]], venv: str) -> Installed
     for release in RELEASES:
         for place in places(venv):
             if release.package in packages.get(place, {}):
-                return Installed(release, place)
-    return Installed(SMG, venv)
+                return InstalledRouter(release, place)
+    return InstalledRouter(SMG, venv)
 
 
 WATCH = Watch(
@@ -177,7 +177,7 @@ class Front:
 
 
 def command(
-    at: Installed, host: str, port: int, metrics_port: int, health_path: str, *, tls: bool = False
+    at: InstalledRouter, host: str, port: int, metrics_port: int, health_path: str, *, tls: bool = False
 ) -> list[str]:
     """The router's command line. Gangs are added once it runs; its keys are in files that only it can read."""
     words = [f"{at.venv}/bin/python3", f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", at.release.module]

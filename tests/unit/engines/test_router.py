@@ -55,7 +55,7 @@ def test_finished_requests(body: str, finished: int | None) -> None:
 
 
 def test_the_launch_script_is_what_is_run() -> None:
-    at = router.Installed(router.SMG, "/opt/it's")
+    at = router.InstalledRouter(router.SMG, "/opt/it's")
     words = router.command(at, "0.0.0.0", 30000, 29000, "/ready", tls=True)
     script = router.launch_script(router.SMG, ["printf", "%s\n", *words])
     asked: dict[str, Any] = {"input": script, "env": {"L40S_GANG_DIR": "/g $1"}, "timeout": 10}
@@ -109,9 +109,9 @@ def test_the_release_that_looks_at_models_is_preferred_wherever_it_is() -> None:
     usual, old = router.SMG.venv, router.SGLANG_ROUTER.venv
     has_old, has_smg = {"sglang-router": "0.3.2"}, {"smg": "1.13.0"}
     assert router.places(usual) == (usual, old) and router.places("/mine") == ("/mine",)
-    assert router.installed({}, usual) == router.Installed(router.SMG, usual)
-    assert router.installed({old: has_old}, usual) == router.Installed(router.SGLANG_ROUTER, old)
-    assert router.installed({usual: has_smg, old: has_old}, usual) == router.Installed(router.SMG, usual)
-    assert router.installed({"/mine": has_old}, "/mine") == router.Installed(router.SGLANG_ROUTER, "/mine")
+    assert router.installed({}, usual) == router.InstalledRouter(router.SMG, usual)
+    assert router.installed({old: has_old}, usual) == router.InstalledRouter(router.SGLANG_ROUTER, old)
+    assert router.installed({usual: has_smg, old: has_old}, usual) == router.InstalledRouter(router.SMG, usual)
+    assert router.installed({"/mine": has_old}, "/mine") == router.InstalledRouter(router.SGLANG_ROUTER, "/mine")
     assert router.installed({"/mine": {**has_old, **has_smg}}, "/mine").release is router.SMG
     assert router.looks_at_models(router.SMG.name) and not router.looks_at_models(router.SGLANG_ROUTER.name)

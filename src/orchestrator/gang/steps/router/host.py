@@ -40,7 +40,7 @@ def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[
     return tuple(filter(None, (chosen, routers)))
 
 
-def installed_router(fleet: Fleet, spec: RouterSpec) -> words.Installed:
+def installed_router(fleet: Fleet, spec: RouterSpec) -> words.InstalledRouter:
     """The router's release on its host. fleet: of the router's gang. Raises what the host's answer raises."""
     packages = tuple(release.package for release in words.RELEASES)
     request = PrerequisitesRequest(environments=words.places(spec.venv), packages=packages)

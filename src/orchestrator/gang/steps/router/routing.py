@@ -464,7 +464,7 @@ def _start(router: Router, inventory: Inventory, gangs: Sequence[GangView], *, p
     return _start_of(router, _health_path(router, inventory, gangs), at, plan_id=plan_id)
 
 
-def _start_of(router: Router, health_path: str, at: words.Installed, *, plan_id: str = "") -> Staged:
+def _start_of(router: Router, health_path: str, at: words.InstalledRouter, *, plan_id: str = "") -> Staged:
     """plan_id: '' for its own, which is the same for every start with the same settings: the admin key, generated for
     each, is no part of it."""
     spec, front = router.spec, _front(router.spec)

@@ -54,7 +54,7 @@ def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:
         assert staged_router(fleet, spec) is None
         (gang / "runs" / "r1").mkdir(parents=True)
         (gang / "current").write_text("r1")
-        start = routing._start_of(Router(spec), "/ready", words.Installed(words.SMG, "/r"))
+        start = routing._start_of(Router(spec), "/ready", words.InstalledRouter(words.SMG, "/r"))
         (staged,) = start.of_run("r1", "00").values()
         (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps(staged.kept()))
         told = staged_router(fleet, spec)
@@ -72,6 +72,6 @@ def test_what_the_routers_host_has_is_read_there(tmp_path: Path) -> None:
     with Fleet(router_gang(spec).nodes) as fleet:
         assert installed_router(fleet, spec).release is words.SMG
         (packages / "sglang_router-0.3.2.dist-info").mkdir(parents=True)
-        assert installed_router(fleet, spec) == words.Installed(words.SGLANG_ROUTER, spec.venv)
+        assert installed_router(fleet, spec) == words.InstalledRouter(words.SGLANG_ROUTER, spec.venv)
         (packages / "smg-1.13.0.dist-info").mkdir()
-        assert installed_router(fleet, spec) == words.Installed(words.SMG, spec.venv)
+        assert installed_router(fleet, spec) == words.InstalledRouter(words.SMG, spec.venv)

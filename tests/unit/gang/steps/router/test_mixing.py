@@ -25,7 +25,7 @@ def node(name: str, gang: str) -> NodeSpec:
 GANGS = tuple(GangSpec(name=name, nodes=(node(f"on-{name}", name),)) for name in ("a", "b"))
 ALONE = Inventory(path=str(Path("hosts.yml")), gangs=GANGS)
 INVENTORY = Inventory(path=ALONE.path, gangs=GANGS, router=RouterSpec(node=node("front", "router")))
-OLD, SMG = (words.Installed(release, release.venv) for release in (words.SGLANG_ROUTER, words.SMG))
+OLD, SMG = (words.InstalledRouter(release, release.venv) for release in (words.SGLANG_ROUTER, words.SMG))
 LOST = Unreachable("no route", where="front", fix="look")
 
 

@@ -43,8 +43,8 @@ def node(name: str, gang: str, stack: str | None = None) -> NodeSpec:
 
 GANGS = tuple(GangSpec(name=name, nodes=(node(f"on-{name}", name),)) for name in ("a", "b", "c"))
 INVENTORY = Inventory(path=Path("hosts.yml"), gangs=GANGS, router=RouterSpec(node=node("front", "router")))  # type: ignore[arg-type]
-SMG = words.Installed(words.SMG, words.SMG.venv)
-OLD = words.Installed(words.SGLANG_ROUTER, words.SGLANG_ROUTER.venv)
+SMG = words.InstalledRouter(words.SMG, words.SMG.venv)
+OLD = words.InstalledRouter(words.SGLANG_ROUTER, words.SGLANG_ROUTER.venv)
 NO_ANSWER = Unreachable("no route", where="front", fix="look")
 
 
@@ -84,7 +84,7 @@ class World:
     argv: list[Sequence[str]] = field(default_factory=list)
     missing: tuple[str, ...] = ()
     """Urls that answer 404."""
-    installed: words.Installed = SMG
+    installed: words.InstalledRouter = SMG
     """The router on its host."""
 
     def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
