@@ -290,11 +290,12 @@ class Stage:
         """(node, process) of a rank, by the process id that `status` shows, which is the node's own."""
         for node in self.gang(gang)["nodes"]:
             for rank in node["ranks"]:
-                if rank["tp_rank"] == tp_rank and (found := self._process(node["name"], rank["pid"])) is not None:
+                if rank["tp_rank"] == tp_rank and (found := self.process_of(node["name"], rank["pid"])) is not None:
                     return str(node["name"]), found
         raise Otherwise(f"no process of TP{tp_rank} runs in {gang}")
 
-    def _process(self, node: str, pid: int) -> Identity | None:
+    def process_of(self, node: str, pid: int) -> Identity | None:
+        """By the id that the node itself has for it."""
         processes: list[Identity] = find_node_in(self.lab, node).processes()
         return next((one for one in processes if _pid_inside(one.pid) == pid), None)
 

@@ -88,12 +88,6 @@ def profile_of(directory: str, graphs: int) -> str:
     return f"{directory}-graphs-{graphs}"
 
 
-def vocabulary(stage: Stage, directory: str = REBLOCKED) -> int:
-    """Tokens of a model."""
-    assert isinstance(stage.lab, SliceLab)
-    return stage.lab.sizes(directory)["vocab_size"]
-
-
 @dataclass(frozen=True)
 class Wish:
     """A start. flags: of the engine, after those of stack and profile"""
@@ -114,7 +108,7 @@ class Wish:
         return [*words, "--", *self.flags] if self.flags else words
 
 
-def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | None = None) -> None:
+def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | None = None) -> Served:
     """`plan`, then `up`, which has to end well; figures get what both said, and what `status` said meanwhile."""
     stage.lab.name_of_model = wish.model
     planned = _planned(stage, wish)
@@ -135,8 +129,10 @@ def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | 
     if planned is not None:
         cut = planned.with_less(ballast.bytes) if ballast is not None else planned
         figures |= {"plan_for_this_card": cut.figures(), "plan_above_engine": judging.compared(cut, memory)}
-    figures["affinity"] = affinity(stage, wish.gang)
-    stage.continues(stage.service(wish.gang), **figures)
+    figures["affinity"] = affinity(stage, gang)
+    served = Served.of(stage, wish)
+    stage.continues(served.url, **figures)
+    return served
 
 
 def _planned(stage: Stage, wish: Wish) -> judging.Planned | None:
@@ -158,6 +154,7 @@ def _up(stage: Stage, wish: Wish, looks: list[dict[str, Any]], ballast: Ballast 
                 raise Otherwise("up did not end in time")
             if ballast is not None and not ballast.taken and stage.engine(wish.gang):
                 ballast.take()
+                stage.gpus.idle = stage.gpus.used()
             if time.monotonic() > next_look:
                 looks.append(stage.gang(wish.gang))
                 next_look = time.monotonic() + _LOOK_EACH_S
@@ -190,90 +187,101 @@ def keep_logs(stage: Stage, gang: str, name: str) -> None:
         (stage.kept / f"{name}-up.txt").write_text((stage.lab.folder / "up.log").read_text())
 
 
-def leader_log(stage: Stage, gang: str = "gang0") -> str:
-    """Of the first node, where the engine writes its steps."""
-    return logs(stage, gang).get(stage.nodes_of(gang)[0], "")
+@dataclass(frozen=True)
+class Served:
+    """What a gang serves. url: where, asked once"""
 
+    stage: Stage
+    gang: str
+    directory: str
+    url: str
 
-def asked(
-    stage: Stage, requests: int, size: int, output: int, gang: str = "gang0", directory: str = REBLOCKED
-) -> dict[str, Any]:
-    """What a client saw of so many requests at once. Raises Otherwise where one of them failed."""
-    words = [stage.service(gang), *map(str, (requests, size, output, vocabulary(stage, directory)))]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.slice.asking", *words],
-            capture_output=True,
-            text=True,
-            timeout=max(10.0, stage.left_s - 5),
-            check=False,
-        )
-        seen: dict[str, Any] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        raise Otherwise(f"{requests} requests of {size} tokens did not end in time") from None
-    except ValueError:
-        raise Otherwise(f"the client ended with {done.returncode}: {done.stderr.strip()[-300:]}") from None
-    if seen["failed"]:
-        raise Otherwise(f"{seen['failed']} of {requests} requests failed: {seen.get('why')}", load=seen)
-    return seen
+    @classmethod
+    def of(cls, stage: Stage, wish: Wish) -> Served:
+        """Once it is ready."""
+        return cls(stage, wish.gang, wish.directory, stage.service(wish.gang))
 
+    def log(self) -> str:
+        """Of the first node, where the engine writes its steps."""
+        return logs(self.stage, self.gang).get(self.stage.nodes_of(self.gang)[0], "")
 
-def loads(
-    stage: Stage,
-    mark: Callable[[str], None],
-    counts: Sequence[int] = COUNTS,
-    gang: str = "gang0",
-    directory: str = REBLOCKED,
-) -> dict[str, Any]:
-    """By number of requests: what a client saw, and the engine's own steps meanwhile. mark: hears what comes now"""
-    found = {}
-    for requests in counts:
-        mark(f"{requests} requests")
-        asked(stage, requests, INPUT, WARM, gang, directory)
-        before = len(leader_log(stage, gang))
-        seen = asked(stage, requests, INPUT, OUTPUT, gang, directory)
-        steps = [
-            one.figures() for one in engine_log.steps(leader_log(stage, gang)[before:]) if one.requests == requests
-        ]
-        found[str(requests)] = {**seen, "steps": steps}
-        stage.say(f"  {requests} requests: {seen.get('decode_tok_s')} tok/s, {steps}")
-    return found
+    def client(self, requests: int, size: int, output: int) -> list[str]:
+        """So many requests of this size at once, as a command."""
+        assert isinstance(self.stage.lab, SliceLab)
+        vocabulary = self.stage.lab.sizes(self.directory)["vocab_size"]
+        numbers = (requests, size, output, vocabulary)
+        return [sys.executable, "-m", "tests.slice.asking", self.url, *map(str, numbers)]
 
+    def asked(self, requests: int, size: int, output: int) -> dict[str, Any]:
+        """What a client saw. Raises Otherwise where a request failed."""
+        words, left_s = self.client(requests, size, output), max(10.0, self.stage.left_s - 5)
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=left_s, check=False)
+            seen: dict[str, Any] = json.loads(done.stdout)
+        except subprocess.TimeoutExpired:
+            raise Otherwise(f"{requests} requests of {size} tokens did not end in time") from None
+        except ValueError:
+            raise Otherwise(f"the client ended with {done.returncode}: {done.stderr.strip()[-300:]}") from None
+        if seen["failed"]:
+            raise Otherwise(f"{seen['failed']} of {requests} requests failed: {seen.get('why')}", load=seen)
+        return seen
 
-def profiled(stage: Stage, requests: int, gang: str = "gang0", directory: str = REBLOCKED) -> dict[str, Any]:
-    """Kernels of some decode steps with so many requests, of every rank, by the engine's own profiler."""
-    before, url = len(leader_log(stage, gang)), stage.service(gang)
-    place = f"/tmp/profile-{requests}-{int(time.time())}"
-    words = [url, *map(str, (requests, INPUT, _LONG_ANSWER, vocabulary(stage, directory)))]
-    client = subprocess.Popen([sys.executable, "-m", "tests.slice.asking", *words], stdout=subprocess.DEVNULL)
-    decoding = re.compile(rf"Decode batch.*#running-req: {requests},")
-    try:
-        if not wait_until(lambda: bool(decoding.search(leader_log(stage, gang)[before:])), deadline_s=60, step_s=0.3):
-            raise Otherwise(f"{requests} requests were not decoded together")
-        body = {"output_dir": place, "num_steps": STEPS_PROFILED, "activities": ["GPU"]}
+    def loads(self, mark: Callable[[str], None], counts: Sequence[int] = COUNTS) -> dict[str, Any]:
+        """By number of requests: what a client saw, and the engine's own steps meanwhile. mark: hears what comes now"""
+        found = {}
+        for requests in counts:
+            mark(f"{requests} requests")
+            self.asked(requests, INPUT, WARM)
+            before = len(self.log())
+            seen = self.asked(requests, INPUT, OUTPUT)
+            steps = engine_log.steps(self.log()[before:])
+            found[str(requests)] = {**seen, "steps": [run.figures() for run in steps if run.requests == requests]}
+            self.stage.say(f"  {requests} requests: {json.dumps(found[str(requests)])}")
+        return found
+
+    def profiled(self, requests: int) -> dict[str, Any]:
+        """Kernels of some decode steps with so many requests, of every rank, by the engine's own profiler."""
+        before, place = len(self.log()), f"/tmp/profile-{requests}-{int(time.time())}"
+        client = subprocess.Popen(self.client(requests, INPUT, _LONG_ANSWER), stdout=subprocess.DEVNULL)
+        decoding = re.compile(rf"Decode batch.*#running-req: {requests},")
+        try:
+            if not wait_until(lambda: bool(decoding.search(self.log()[before:])), deadline_s=60, step_s=0.3):
+                raise Otherwise(f"{requests} requests were not decoded together")
+            self.post("start_profile", {"output_dir": place, "num_steps": STEPS_PROFILED, "activities": ["GPU"]})
+            files = self._traces(place)
+        finally:
+            client.kill()
+            client.wait()
+            wait_until(self._idle, deadline_s=20, step_s=0.5)
+        ranks = kernels.read(files)
+        return {"requests": requests, "steps": STEPS_PROFILED, "ranks": ranks, "waiting_ms": kernels.waiting_ms(ranks)}
+
+    def post(self, verb: str, body: dict[str, Any]) -> None:
+        """To the engine itself. Raises OSError."""
         head = {"Content-Type": "application/json"}
-        asking = urllib.request.Request(f"{url}/start_profile", json.dumps(body).encode(), head)
-        with urllib.request.urlopen(asking, timeout=60) as answer:
+        request = urllib.request.Request(f"{self.url}/{verb}", json.dumps(body).encode(), head)
+        with urllib.request.urlopen(request, timeout=60) as answer:
             answer.read()
-        files = _traces(stage, gang, place)
-    finally:
-        client.kill()
-        client.wait()
-    ranks = kernels.read(files)
-    return {"requests": requests, "steps": STEPS_PROFILED, "ranks": ranks, "waiting_ms": kernels.waiting_ms(ranks)}
 
+    def _idle(self) -> bool:
+        """It refuses to flush its cache while requests run."""
+        try:
+            self.post("flush_cache", {})
+        except OSError:
+            return False
+        return True
 
-def _traces(stage: Stage, gang: str, place: str) -> list[Path]:
-    """One for each rank; the engine writes them one after the other, and a while."""
-    wanted = len(stage.gpus_of(gang))
-    folders = [find_node_in(stage.lab, node).file(place) for node in stage.nodes_of(gang)]
+    def _traces(self, place: str) -> list[Path]:
+        """One for each rank; the engine writes them one after the other, and a while."""
+        wanted = len(self.stage.gpus_of(self.gang))
+        folders = [find_node_in(self.stage.lab, node).file(place) for node in self.stage.nodes_of(self.gang)]
 
-    def written() -> list[Path]:
-        return [file for folder in folders if folder.exists() for file in folder.glob("*TP-*.trace.json.gz")]
+        def written() -> list[Path]:
+            return [file for folder in folders if folder.exists() for file in folder.glob("*TP-*.trace.json.gz")]
 
-    def still() -> bool:
-        return all(time.time() - file.stat().st_mtime > 1.5 for file in written())
+        def still() -> bool:
+            return all(time.time() - file.stat().st_mtime > 1.5 for file in written())
 
-    if not wait_until(lambda: len(written()) >= wanted and still(), deadline_s=90, step_s=0.5):
-        raise Otherwise(f"{len(written())} of {wanted} ranks wrote a profile")
-    return written()
+        if not wait_until(lambda: len(written()) >= wanted and still(), deadline_s=90, step_s=0.5):
+            raise Otherwise(f"{len(written())} of {wanted} ranks wrote a profile")
+        return written()

@@ -147,7 +147,7 @@ def _profiles(parts: Sequence[Result]) -> Iterator[str]:
     def rows() -> Iterator[Sequence[Any]]:
         for result in parts:
             for profile in result.figures.get("profiles", ()):
-                for rank, seen in profile["ranks"].items():
+                for rank, seen in profile.get("ranks", {}).items():
                     yield (result.step, profile["requests"], f"TP{rank}", *_kernels(profile, rank, seen))
 
     yield from _table("Where a step's time goes", words, columns, rows())

@@ -24,15 +24,13 @@ from tests.slice.lab import (
     GRAPHS,
     ORIGINAL,
     REBLOCKED,
+    Served,
     SliceLab,
     Wish,
-    asked,
     begin,
     keep_logs,
-    loads,
     logs,
     profile_of,
-    profiled,
 )
 from tests.slice.watching import Ballast, Cards, Watch
 from tests.support.preloaded import L40S_DEPLOY
@@ -62,31 +60,36 @@ APART = {
 
 
 def made(stage: Stage, _: Record) -> Told:
-    """The files of 128x128, re-blocked by the product, and those of a rank alone."""
-    assert isinstance(stage.lab, SliceLab)
+    """The files of 128x128, and re-blocked by the product."""
     figures: dict[str, Any] = {"in RAM": in_ram(MODELS)}
-    reblocked = _there(REBLOCKED)
-    for directory in (ALONE, ALONE_INT8) if reblocked else (ORIGINAL, ALONE, ALONE_INT8):
-        if not _there(directory):
-            cut = (stage.lab.cut_for(directory), stage.lab.layers, BLOCKS[directory], MAKERS)
-            words = [str(MODELS / directory), *map(str, cut)]
-            done = subprocess.run(
-                [engine_python(real=True), "-m", "tests.slice.model", *words],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                raise Otherwise(f"{directory} was not made: {done.stderr[-400:]}", **figures)
-            figures[directory] = json.loads(done.stdout)
-    if not reblocked:
-        began = time.monotonic()
-        words = ["checkpoint", "reblock", str(MODELS / ORIGINAL), str(MODELS / REBLOCKED), "--block", "64"]
-        done = subprocess.run([*L40S_DEPLOY, *words, "--jobs", "32"], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Otherwise(f"checkpoint reblock ended with {done.returncode}: {done.stderr[-400:]}", **figures)
-        figures["reblock_s"] = round(time.monotonic() - began, 1)
-        shutil.rmtree(MODELS / ORIGINAL)
     where = "RAM" if figures["in RAM"] else "disk"
-    return f"on {where}: {', '.join(name for name in figures if name in BLOCKS) or 'nothing new'}; re-blocked", figures
+    if _there(REBLOCKED):
+        return f"on {where}, from before", figures
+    figures[ORIGINAL] = _make(stage, ORIGINAL)
+    began = time.monotonic()
+    words = ["checkpoint", "reblock", str(MODELS / ORIGINAL), str(MODELS / REBLOCKED), "--block", "64"]
+    done = subprocess.run([*L40S_DEPLOY, *words, "--jobs", "32"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Otherwise(f"checkpoint reblock ended with {done.returncode}: {done.stderr[-400:]}", **figures)
+    figures["reblock_s"] = round(time.monotonic() - began, 1)
+    shutil.rmtree(MODELS / ORIGINAL)
+    seen = figures[ORIGINAL]
+    said = f"{seen['tensors']:,} tensors, {seen['bytes'] / 1e9:.1f} GB on {where} in {seen['seconds']:.0f} s"
+    return f"{said}; re-blocked in {figures['reblock_s']:.0f} s", figures
+
+
+def _make(stage: Stage, directory: str) -> dict[str, float]:
+    """What the maker says; {} where it is there already."""
+    assert isinstance(stage.lab, SliceLab)
+    if _there(directory):
+        return {}
+    cut = (stage.lab.cut_for(directory), stage.lab.layers, BLOCKS[directory], MAKERS)
+    words = [engine_python(real=True), "-m", "tests.slice.model", str(MODELS / directory), *map(str, cut)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Otherwise(f"{directory} was not made: {done.stderr[-400:]}")
+    seen: dict[str, float] = json.loads(done.stdout)
+    return seen
 
 
 def _there(directory: str) -> bool:
@@ -117,44 +120,53 @@ def watched(stage: Stage, figures: dict[str, Any]) -> Iterator[Watch]:
             figures["memory"] = watch.ended()
 
 
-def judged(stage: Stage, figures: dict[str, Any], gang: str = "gang0") -> None:
-    """Raises Otherwise where memory is not as planned or ran out, or a healthy node was called behind."""
-    texts = list(logs(stage, gang).values())
+def wrong_with(stage: Stage, served: Served, figures: dict[str, Any]) -> list[str]:
+    """Where memory is not as planned or ran out, or a healthy node was called behind. Raises Otherwise where the gang
+    no longer serves, or goes on with another text."""
+    texts = list(logs(stage, served.gang).values())
     wrong = judging.off(figures.get("plan_above_engine", {})) if stage.lab.real else []
     wrong += [f"out of memory: {line}" for line in engine_log.out_of_memory(texts)]
     wrong += [f"a healthy node is called behind: {words}" for words in figures.get("called_behind", ())]
-    if stage.gang(gang)["state"] != "ready":
-        wrong.append(f"status says {stage.gang(gang)['state']} at the end")
-    stage.continues(stage.service(gang), **figures)
+    if (state := stage.gang(served.gang)["state"]) != "ready":
+        raise Otherwise("; ".join([*wrong, f"status says {state} at the end"]), **figures)
+    stage.continues(served.url, **figures)
+    return wrong
+
+
+def _right(wrong: list[str], figures: dict[str, Any]) -> Told:
+    """What a part says at its end. Raises Otherwise where something is wrong."""
     if wrong:
-        raise Otherwise("; ".join(wrong), **figures)
+        raise Otherwise(f"{'; '.join(wrong)}; {_sentence(figures)}", **figures)
+    return _sentence(figures), figures
 
 
 def on_one_node(graphs: int) -> Callable[[Stage, Record], Told]:
-    """All GPUs in one node, each with an L40S's memory: the same but for graphs."""
+    """All GPUs in one node, each with an L40S's memory: the same but for graphs; with the largest, a rank is killed."""
 
     def play(stage: Stage, record: Record) -> Told:
         flags = ("--mem-fraction-static", L40S_FRACTION, "--chunked-prefill-size", L40S_CHUNK)
-        figures: dict[str, Any] = {"graphs": graphs}
+        figures: dict[str, Any] = {"graphs": graphs, "layout": f"TP{stage.lab.gpus} on one node"}
         ballast = Ballast(engine_python(real=True), L40S_FREE_GIB) if stage.lab.real else None
+        idle = stage.gpus.idle
         try:
             with watched(stage, figures) as watch:
-                begin(stage, Wish(REBLOCKED, graphs, flags=flags), figures, ballast)
-                figures["loads"] = loads(stage, watch.mark)
+                served = begin(stage, Wish(REBLOCKED, graphs, flags=flags), figures, ballast)
+                figures["loads"] = served.loads(watch.mark)
+                if graphs == GRAPHS[0]:
+                    watch.mark(f"{LONG} tokens")
+                    figures["long"] = served.asked(1, LONG, 32)
                 watch.mark("profiles")
-                figures["profiles"] = profiles(stage, (4, 128))
-                watch.mark(f"{LONG} tokens")
-                figures["long"] = asked(stage, 1, LONG, 32)
-                figures["layout"] = f"TP{len(stage.gpus_of('gang0'))} on one node"
-                judged(stage, figures)
-                if graphs == GRAPHS[-1]:
-                    record(kill(stage, "gang0", stage.lab.gpus - 1, load=True))
+                figures["profiles"] = profiles(served, (4, 128))
+                wrong = wrong_with(stage, served, figures)
+            if graphs == GRAPHS[-1]:
+                record(kill(stage, "gang0", stage.lab.gpus - 1, load=True))
         finally:
             keep_logs(stage, "gang0", f"one-node-{graphs}-end")
             stage.run("down", "--now")
+            stage.gpus.idle = idle
             if ballast is not None:
                 ballast.end()
-        return _sentence(figures), figures
+        return _right(wrong, figures)
 
     return play
 
@@ -163,25 +175,32 @@ def on_several_nodes(graphs: int) -> Callable[[Stage, Record], Told]:
     """TCP between the nodes; the engine's own fraction and chunk."""
 
     def play(stage: Stage, _: Record) -> Told:
-        figures: dict[str, Any] = {"graphs": graphs}
+        figures: dict[str, Any] = {"graphs": graphs, "layout": f"TP{stage.count} on {stage.lab.nodes} nodes"}
         try:
             with watched(stage, figures) as watch:
-                begin(stage, Wish(REBLOCKED, graphs), figures)
-                figures["loads"] = loads(stage, watch.mark)
+                served = begin(stage, Wish(REBLOCKED, graphs), figures)
+                figures["loads"] = served.loads(watch.mark)
                 watch.mark("profiles")
-                figures["profiles"] = profiles(stage, (4, 128))
-                figures["layout"] = f"TP{len(stage.gpus_of('gang0'))} on {stage.lab.nodes} nodes"
-                judged(stage, figures)
+                figures["profiles"] = profiles(served, (4, 128))
+                wrong = wrong_with(stage, served, figures)
         finally:
             keep_logs(stage, "gang0", f"several-nodes-{graphs}-end")
-        return _sentence(figures), figures
+        return _right(wrong, figures)
 
     return play
 
 
-def profiles(stage: Stage, counts: tuple[int, ...]) -> list[dict[str, Any]]:
+def profiles(served: Served, counts: tuple[int, ...]) -> list[dict[str, Any]]:
     """None of a stand-in."""
-    return [profiled(stage, requests) for requests in counts] if stage.lab.real else []
+    return [_profile(served, requests) for requests in counts] if served.stage.lab.real else []
+
+
+def _profile(served: Served, requests: int) -> dict[str, Any]:
+    """What could not be profiled says why, and the part goes on."""
+    try:
+        return served.profiled(requests)
+    except (Otherwise, OSError, ValueError) as error:
+        return {"requests": requests, "failed": str(error)}
 
 
 def _sentence(figures: dict[str, Any]) -> str:
@@ -224,6 +243,8 @@ def ranks_apart(stage: Stage, _: Record) -> Told:
     """One rank's shapes on each GPU, four starts side by side: what differs is the kernels alone."""
     stage.run("down", "--all", "--now")
     variants = dict(list(APART.items())[: stage.lab.gangs])
+    for directory in dict.fromkeys(wish.directory for wish in variants.values() if stage.lab.real):
+        _make(stage, directory)
     with ThreadPoolExecutor(len(variants)) as pool:
         running = {
             name: pool.submit(_alone, stage, Wish(wish.directory, wish.graphs, flags=wish.flags, gang=f"gang{place}"))
@@ -245,12 +266,13 @@ def _alone(stage: Stage, wish: Wish) -> dict[str, Any]:
     figures: dict[str, Any] = {"command": " ".join([wish.model, *wish.flags])}
     try:
         _started_alone(stage, wish, figures)
+        served = Served.of(stage, wish)
         figures["start"] = stage.gang(wish.gang)["start"]
-        stage.continues(stage.service(wish.gang))
-        figures["loads"] = loads(stage, _unseen, (1, 32, 128), wish.gang, wish.directory)
-        asked(stage, 4, MIDDLE, 2, wish.gang, wish.directory)
-        figures[f"{MIDDLE} tokens"] = asked(stage, 4, MIDDLE, 64, wish.gang, wish.directory)
-        figures[f"{LONG} tokens"] = asked(stage, 1, LONG, 64, wish.gang, wish.directory)
+        stage.continues(served.url)
+        figures["loads"] = served.loads(_unseen, (1, 32, 128))
+        served.asked(4, MIDDLE, 2)
+        figures[f"{MIDDLE} tokens"] = served.asked(4, MIDDLE, 64)
+        figures[f"{LONG} tokens"] = served.asked(1, LONG, 64)
     except (Otherwise, OSError) as error:
         figures["failed"] = str(error)
     finally:
@@ -291,14 +313,16 @@ def tuned_slice(stage: Stage, _: Record) -> Told:
         raise Otherwise(f"tuning push ended with {pushed.returncode}: {pushed.stderr.strip()[-300:]}", **figures)
     try:
         with watched(stage, figures) as watch:
-            begin(stage, Wish(REBLOCKED, 128), figures)
+            served = begin(stage, Wish(REBLOCKED, 128), figures)
             figures["read"] = engine_log.tuned_files(logs(stage).values())
-            figures["loads"] = loads(stage, watch.mark)
-            judged(stage, figures)
+            figures["loads"] = served.loads(watch.mark)
+            wrong = wrong_with(stage, served, figures)
     finally:
         stage.run("down", "--now")
         stage.run("tuning", "push", "--remove")
-    return f"tuned in {figures['seconds']:.0f} s, {figures['read']} files read; {_sentence(figures)}", figures
+    if not figures["read"]:
+        wrong.append("the engine does not say that it reads a tuned file")
+    return _right(wrong, figures)
 
 
 def layouts(stage: Stage, _: Record) -> Told:
@@ -309,13 +333,16 @@ def layouts(stage: Stage, _: Record) -> Told:
         f"attention DP {ranks}": ("--attn-dp", str(ranks)),
     }
     figures: dict[str, Any] = {}
+    wrong: list[str] = []
     for name, words in ways.items():
         seen = figures[name] = dict[str, Any]()
         with watched(stage, seen) as watch:
-            begin(stage, Wish(REBLOCKED, 128, words=words), seen)
-            seen["loads"] = loads(stage, watch.mark)
-            judged(stage, seen)
+            served = begin(stage, Wish(REBLOCKED, 128, words=words), seen)
+            seen["loads"] = served.loads(watch.mark)
+            wrong += [f"{name}: {words}" for words in wrong_with(stage, served, seen)]
     said = "; ".join(f"{name}: {_sentence(seen)}" for name, seen in figures.items())
+    if wrong:
+        raise Otherwise(f"{'; '.join(wrong)}; {said}", **figures)
     return said, figures
 
 

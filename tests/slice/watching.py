@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,21 +108,31 @@ def reasons_in(bits: int) -> list[str]:
     return [words for bit, words in REASONS.items() if bits & bit]
 
 
-def affinity(stage: Stage, gang: str = "gang0") -> dict[str, Any]:
-    """By rank: the processors that it may use, and those beside its GPU; by /proc and /sys of this machine."""
+def affinity(stage: Stage, gang: Mapping[str, Any]) -> dict[str, Any]:
+    """By rank: the processors that it may use, and those beside its GPU; by /proc and /sys of this machine.
+
+    gang: of `status --json`
+    """
     buses = stage.gpus.buses() if isinstance(stage.gpus, Cards) and len(stage.gpus) else []
-    which, found = stage.gpus_of(gang), {}
-    for place in range(len(which)):
-        with contextlib.suppress(Exception):
-            _, process = stage.rank(gang, place)
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            allowed = re.search(r"Cpus_allowed_list:\s*(\S+)", status)
+    which, found = stage.gpus_of(gang["name"]), {}
+    for node in gang["nodes"]:
+        for rank in node["ranks"]:
+            process, place = stage.process_of(node["name"], rank["pid"]), rank["tp_rank"]
+            if process is None or place >= len(which):
+                continue
             found[f"TP{place}"] = {
-                "may_use": allowed[1] if allowed else "",
-                "threads": len(list(Path(f"/proc/{process.pid}/task").iterdir())),
+                **_of_process(process.pid),
                 "beside_its_gpu": _beside(buses[which[place]]) if buses else "",
             }
     return found
+
+
+def _of_process(pid: int) -> dict[str, Any]:
+    with contextlib.suppress(OSError):
+        allowed = re.search(r"Cpus_allowed_list:\s*(\S+)", Path(f"/proc/{pid}/status").read_text())
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+        return {"may_use": allowed[1] if allowed else "", "threads": threads}
+    return {"may_use": "", "threads": 0}
 
 
 def _beside(bus: str) -> str:
