@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.simulation import commanding
+from tests.simulation import commanding, living
 from tests.simulation.commanding import UNHEALED_S
 from tests.simulation.explore import Explored, pairs, sampled, single
 from tests.simulation.gang import EPSILON_S, FAULTS, LEASE_S
@@ -27,6 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3_000_000, help="of sampled scenarios")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
+    parser.add_argument("--lives", type=int, default=10_000, help="of a service with two gangs and a router")
     parser.add_argument("--share", type=int, default=1, help="play one in so many of the pairs")
     args = parser.parse_args()
     print(f"--seed {args.seed}", flush=True)
@@ -44,10 +45,14 @@ def main() -> int:
         title = "one command, two faults of which one is not healed, sampled"
         rows.append((title, together(pool.map(halves, seeds, fewer))))
         rows.append(("two controllers, sampled with faults", together(pool.map(commanding.sampled, seeds, fewer))))
+        some = [args.lives // SLICES + (number < args.lives % SLICES) for number in range(SLICES)]
+        rows.append(("two gangs, a router, two operators, sampled", together(pool.map(living.explore, seeds, some))))
     found = {bug: finds(bug) for bug in BUGS}
     violations = [words for _, explored in rows for words in explored.violations]
     print(*violations, sep="\n")
-    PAGE.write_text(page(rows, found, f"--seed {args.seed} --steps {args.steps} --share {args.share}"))
+    PAGE.write_text(
+        page(rows, found, f"--seed {args.seed} --steps {args.steps} --share {args.share} --lives {args.lives}")
+    )
     return 1 if violations or not all(found.values()) else 0
 
 
@@ -146,6 +151,15 @@ off at any step. Then also:
   that were never connected and disks that hang have a longer time of their own;
 - without a fault it succeeds or finds the lock held, and what it reports is true;
 - the gang runs on all of its nodes or on none.
+
+Two gangs serve behind a router, whose REST interface is simulated, and clients that never retry send requests. Two
+operators with inventories of their own type `up`, `restart` and `down`, and change what they have written: a gang's
+name, two names swapped, a gang less. The steps of these verbs are production's, with `can_roll`, `RestartSequence`,
+`routing.py` and the locks. Then also:
+
+- no verb ends or replaces a gang that it does not name;
+- no request is lost by a verb that had not announced it, where no fault struck;
+- whoever serves is in the router, and nobody else.
 
 Injected faults: {", ".join(f"`{kind}`" for kind in FAULTS)}.
 """

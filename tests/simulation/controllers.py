@@ -38,6 +38,7 @@ from orchestrator.node.verbs import lock
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.run_files import GoalOrder
+from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import StragglerWait
@@ -68,8 +69,12 @@ class Actor:
 
     def live(self) -> None:
         self.go.acquire()
-        with contextlib.suppress(Killed):
+        try:
             self.work()
+        except Killed:
+            pass
+        except BaseException as defect:
+            self.controller.stage.defects.append(defect)
         self.over = True
         self.controller.actors.remove(self)
         self.controller.stage.actors.pop(threading.get_ident(), None)
@@ -83,6 +88,12 @@ class Stage:
     world: World
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     actors: dict[int, Actor] = field(default_factory=dict)
+    machines: dict[str, Node] = field(default_factory=dict)
+    """Every machine that can be asked, by name."""
+    defects: list[BaseException] = field(default_factory=list)
+    """What ended an actor that should not have ended so; raised in the world's own thread."""
+    asked: Callable[[Controller, Node, str, dict[str, Any]], None] = lambda *_: None
+    """Called for each request that reaches a machine."""
 
     def spawn(self, controller: Controller, work: Callable[[], None]) -> Actor:
         actor = Actor(controller, work)
@@ -105,6 +116,8 @@ class Stage:
             return
         actor.go.release()
         self.baton.acquire()
+        if self.defects:
+            raise self.defects.pop()
 
     def wait(self, actor: Actor) -> None:
         """In the actor's thread, once another thread is sure to give it a turn."""
@@ -188,6 +201,8 @@ class SimulatedFleet:
 
     def __exit__(self, *_: object) -> None: ...
 
+    def close(self) -> None: ...
+
     def on_every(
         self, work: Callable[[Any], Any], *, only: Collection[str] | None = None, patience: object = None
     ) -> PerNode[Any]:
@@ -230,13 +245,15 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
     actor, gang = stage.me(), controller.gang
     if controller.killed:
         raise Killed
-    node = next(node for node in gang.nodes if node.name == session.spec.name)
+    node = stage.machines[session.spec.name]
     told: list[Any] = []
     wait = actor.waits
 
     def arrive() -> None:
         if gang.net.passes(controller.name, node.name):
-            VERBS[verb](node, {key: value for key, value in request.as_json().items() if value is not None}, reply)
+            asked = {key: value for key, value in request.as_json().items() if value is not None}
+            stage.asked(controller, node, verb, asked)
+            VERBS[verb](node, asked, reply)
 
     def reply(value: Any) -> None:
         if gang.net.passes(node.name, controller.name):
@@ -332,10 +349,11 @@ def _stage(node: Node, request: dict[str, Any], reply: Reply) -> None:
     rank = request["node_rank"]
     run = node.gang.run_of(rank, node.staged)
     node.report = Report(
-        run_id=node.staged, gang="g", node=node.name, node_rank=rank, nnodes=run.nnodes, state=AgentState.STAGED,
-        plan_id=request["plan_id"], started_at=node.world.now, updated_at=node.world.now,
+        run_id=node.staged, gang=node.gang.name, node=node.name, node_rank=rank, nnodes=run.nnodes,
+        state=AgentState.STAGED, plan_id=request["plan_id"], started_at=node.world.now, updated_at=node.world.now,
     )  # fmt: skip
     node.plan_id = request["plan_id"]
+    node.request = {key: value for key, value in request.items() if key in StagingRequest.__dataclass_fields__}
     reply({"folder": "/nowhere"})
 
 
@@ -375,7 +393,7 @@ def _go(node: Node, request: dict[str, Any], reply: Reply) -> None:
 
 def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
     fenced(node, request, to_end=True)
-    if node.report is None:
+    if node.report is None or node.report.gang != request["gang"]:
         reply({"state": "absent"})
         return
     agent = node.agent
@@ -400,6 +418,17 @@ def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
     once(node, lambda: agent.gone and not node.engine_lives, float(request.get("deadline_s") or 60.0), told)
 
 
+def _staged(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    if not node.request or request.get("gang") != node.request["gang"]:
+        raise Failure("no-run", "no run of this gang is kept here", node.name)
+    reply({"request": node.request, "launch_script": "true"})
+
+
+def _ask(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    """HTTP requests that a machine makes."""
+    reply({"answers": [node.answers(one) for one in request["asks"]]})
+
+
 def _report(node: Node, request: dict[str, Any], reply: Reply) -> None:
     def now() -> list[dict[str, Any]]:
         if node.report is None:
@@ -420,7 +449,8 @@ def _report(node: Node, request: dict[str, Any], reply: Reply) -> None:
 VERBS = {
     name: answers(verb)
     for name, verb in {
-        "lock": _lock, "stage": _stage, "arm": _arm, "go": _go, "stop": _stop, "report": _report
+        "lock": _lock, "stage": _stage, "staged": _staged, "arm": _arm, "go": _go, "stop": _stop, "report": _report,
+        "ask": _ask,
     }.items()
 }  # fmt: skip
 
@@ -521,6 +551,24 @@ def clock_of(node: Node) -> Iterator[None]:
         yield
 
 
+def patches(world: World, stage: Stage) -> list[tuple[Any, str, Any]]:
+    """What stands for the world in the steps."""
+
+    def wall() -> float:
+        return world.now + stage.me().controller.wall_s
+
+    moment = mock.Mock(
+        spec=time, monotonic=lambda: world.now, time=wall, sleep=stage.sleep, strftime=lambda _: f"{world.now:.3f}"
+    )
+    return [
+        (node_app, "call", call), (raising, "time", moment), (locks, "time", moment),
+        (reports, "time", moment), (locks, "Fleet", SimulatedFleet), (locks, "documents", mock.Mock()),
+        (locks, "has_ended", lambda _: False), (raising, "RunRecord", mock.Mock()),
+        (locks, "threading", mock.Mock(Thread=_thread)), (locks, "_held", []),
+        (lock, "_note", lambda *_: None),
+    ]  # fmt: skip
+
+
 @contextlib.contextmanager
 def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
     """Controllers of a gang whose nodes have state directories. Within `simulated`."""
@@ -529,6 +577,7 @@ def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
     folder = Path(tempfile.mkdtemp(prefix="l40s-simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     for rank, node in enumerate(gang.nodes):
         node.gang, node.rank, node.folder = gang, rank, folder / node.name
+        stage.machines[node.name] = node
     specs = tuple(
         NodeSpec(
             name=node.name, gang="g", node_rank=rank, reach=Reach(host=node.name), state_dir=str(node.folder),
@@ -538,23 +587,9 @@ def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
     )  # fmt: skip
     spec = GangSpec(name="g", nodes=specs)
     made = [Controller(f"c{number}", gang, stage, spec) for number in range(count)]
-
-    def wall() -> float:
-        return world.now + stage.me().controller.wall_s
-
-    moment = mock.Mock(
-        spec=time, monotonic=lambda: world.now, time=wall, sleep=stage.sleep, strftime=lambda _: f"{world.now:.3f}"
-    )
-    patches: list[tuple[Any, str, Any]] = [
-        (node_app, "call", call), (raising, "time", moment), (locks, "time", moment),
-        (reports, "time", moment), (locks, "Fleet", SimulatedFleet), (locks, "documents", mock.Mock()),
-        (locks, "has_ended", lambda _: False), (raising, "RunRecord", mock.Mock()),
-        (locks, "threading", mock.Mock(Thread=_thread)), (locks, "_held", []),
-        (lock, "_note", lambda *_: None),
-    ]  # fmt: skip
     try:
         with contextlib.ExitStack() as opened:
-            for target, name, value in patches:
+            for target, name, value in patches(world, stage):
                 opened.enter_context(mock.patch.object(target, name, value))
             yield made
             for controller in made:

@@ -7,13 +7,21 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from tests.simulation.gang import AT_ONCE, FAULTS, PAIRS, Fault, Gang, Violated, play
+from tests.simulation.gang import AT_ONCE, FAULTS, PAIRS, Fault, Violated, play
+from tests.simulation.world import World
 
 MOMENTS = (0.05, 0.11, 0.5, 1.5, 2.3, 3.5)
 """Seconds after the gang was armed: before and at *go*, while the engines load, as they become ready, and later."""
 LASTS = (0.5, 4.0, 9.0)
 """Shorter than any timeout; longer than those of a broken connection; longer than the lease."""
+
+
+class Played(Protocol):
+    """What was played, with its world."""
+
+    world: World
 
 
 @dataclass
@@ -29,7 +37,7 @@ class Explored:
         """One scenario of faults."""
         self.count(f"play({tuple(faults)!r}, size={size}, seed={seed!r})", lambda: play(faults, size=size, seed=seed))
 
-    def count(self, what: object, play_it: Callable[[], Gang]) -> None:
+    def count(self, what: object, play_it: Callable[[], Played]) -> None:
         """One scenario of any kind."""
         began = time.process_time()
         try:

@@ -48,6 +48,11 @@ class Gang:
     world: World
     size: int = 2
     nodes: list[Node] = field(default_factory=list)
+    name: str = "g"
+    first: int = 0
+    """The number of its first node."""
+    beside: Net | None = None
+    """The network that it shares with others; None for one of its own."""
     net: Net = field(init=False)
     origins: set[str] = field(default_factory=set)
     """Nodes with an injected fault."""
@@ -61,8 +66,8 @@ class Gang:
     faults: Sequence[Fault] = ()
 
     def __post_init__(self) -> None:
-        self.net = Net(self.world)
-        self.nodes = [Node(f"n{number}", self.world, self.net) for number in range(self.size)]
+        self.net = self.beside or Net(self.world)
+        self.nodes = [Node(f"n{self.first + number}", self.world, self.net) for number in range(self.size)]
         for node in self.nodes:
             node.fellows = [other for other in self.nodes if other is not node]
 
@@ -70,12 +75,17 @@ class Gang:
     def names(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes)
 
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return f"http://{self.names[0]}:8000"
+
     def run_of(self, rank: int, run_id: str = "r1") -> SimulatedRun:
         return SimulatedRun(
-            folder="/nowhere/gangs/g/runs/r", run_id=run_id, gang="g", node=self.names[rank], node_rank=rank,
-            nnodes=self.size, members=self.names, device="cpu", lease_s=LEASE_S, armed_for_s=30.0,
+            folder=f"/nowhere/gangs/{self.name}/runs/r", run_id=run_id, gang=self.name, node=self.names[rank],
+            node_rank=rank, nnodes=self.size, members=self.names, device="cpu", lease_s=LEASE_S, armed_for_s=30.0,
             tp_ranks=(2 * rank, 2 * rank + 1), leader=Endpoint(address=self.names[0], port=PORT),
-            service=ServiceOrder(url="http://simulated") if rank == 0 else None,
+            service=ServiceOrder(url=self.url) if rank == 0 else None,
             canary=CanaryOrder() if rank == 0 else None, watch=Watch(stop=STOP),
         )  # fmt: skip
 

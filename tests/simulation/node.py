@@ -367,7 +367,7 @@ class Node:
     world: World
     net: Net
     ranks: int = 2
-    run: SimulatedRun = field(init=False)
+    run: SimulatedRun = field(init=False, repr=False)
     fellows: list[Node] = field(default_factory=list)
     agent: SimulatedAgent | None = None
     guardian: SimulatedGuardian | None = None
@@ -393,6 +393,10 @@ class Node:
     """The state directory, for production's lock verb."""
     staged: str = ""
     plan_id: str = ""
+    request: dict[str, Any] = field(default_factory=dict)
+    """What was staged last."""
+    answers: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {"error": "connection refused"}
+    """What an HTTP request that it makes is answered."""
     started_at: float = 0.0
     holder: str = ""
     """Token of the last holder of the lock, as this node answered."""

@@ -1,0 +1,148 @@
+"""Random lives of a service: verbs of two operators, changes of what they have written, faults of nodes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulation.explore import Explored
+from tests.simulation.gang import Violated, simulated
+from tests.simulation.service import VERBS, Service, inventory_of, operated, serving
+from tests.simulation.world import World
+
+from orchestrator.model.inventory import Inventory
+
+LONGEST_S = 400.0
+"""The longest that verbs may take, with those that wait for each other and a lock that goes stale."""
+BEGINS_S = 30.0
+"""In which both gangs come up."""
+QUIET_S = 6.0
+"""After the last verb."""
+FAULTS = ("kill-rank", "kill-agent", "power-off", "freeze", "partition")
+CHANGES = ("rename", "swap", "forget", "as-it-was")
+"""What an operator writes into his inventory: another name for gang1, each gang's name for the other, one gang less."""
+
+
+@dataclass(frozen=True)
+class Happens:
+    """what: a verb, a change or a fault; by: an operator, or a node; gang: that he means, as it was started."""
+
+    what: str
+    by: int
+    at: float
+    gang: str = ""
+
+
+Life = tuple[Happens, ...]
+
+
+def sample(rng: random.Random) -> Life:
+    """Two to five things in 8 s; in one of three lives a fault among them."""
+    events = []
+    for _ in range(rng.randint(2, 4)):
+        at, by = round(8.0 * rng.random(), 3), rng.choice((0, 1))
+        if rng.random() < 0.2:
+            events.append(Happens(rng.choice(CHANGES), by, at))
+        else:
+            events.append(Happens(rng.choice(tuple(VERBS)), by, at, rng.choice(("gang0", "gang1"))))
+    if rng.random() < 1 / 3:
+        events.append(Happens(rng.choice(FAULTS), rng.randrange(4), round(8.0 * rng.random(), 3)))
+    return tuple(sorted(events, key=lambda one: one.at))
+
+
+def lives(seed: object) -> Iterator[Life]:
+    """Without an end."""
+    rng = random.Random(repr(seed))
+    return (sample(rng) for _ in itertools.count())
+
+
+def play_life(life: Life, seed: object = 0) -> Service:
+    """Play one to its end. Raises Violated."""
+    world = World(seed=(seed, life))
+    service = Service(world)
+    with simulated(world), operated(service) as folder:
+        whole = inventory_of(service, folder)
+        _begin(service)
+        began = world.now
+        for one in life:
+            world.after(one.at, lambda one=one: _happen(service, whole, one))  # type: ignore[misc]
+        last = began + max(one.at for one in life)
+
+        def idle() -> bool:
+            return world.now > last and not any(one.busy for one in service.controllers)
+
+        world.run(last + LONGEST_S, service.check, done=idle)
+        if not idle():
+            raise Violated(f"a verb does not end within {LONGEST_S:g} s: {service.told()}")
+        world.run(world.now + QUIET_S, service.check)
+        _judge(service)
+    return service
+
+
+def _begin(service: Service) -> None:
+    """Both gangs serve behind the router, and clients come."""
+    service.begin()
+    for controller, name in zip(service.controllers, service.names, strict=True):
+        service.type(controller, "up", name)
+    service.world.run(service.world.now + BEGINS_S, service.check, done=lambda: not any(
+        one.busy for one in service.controllers
+    ) and len(service.router.workers) == len(service.names))  # fmt: skip
+    service.verbs.clear()
+    service.open = True
+
+
+def _happen(service: Service, whole: Inventory, one: Happens) -> None:
+    nodes = [node for gang in service.gangs.values() for node in gang.nodes]
+    if one.what in FAULTS:
+        service.struck = True
+        gang = nodes[one.by].gang
+        service.strike(gang, one.what, nodes[one.by])
+        return
+    controller = service.controllers[one.by]
+    if one.what in CHANGES:
+        service.inventories[controller.name] = changed(whole, one.what)
+        return
+    meant = service.gangs[one.gang].names
+    inventory = service.inventories[controller.name]
+    spec = next((gang for gang in inventory.gangs if tuple(node.name for node in gang.nodes) == meant), None)
+    if spec is not None and not controller.busy:
+        service.type(controller, one.what, spec.name)
+
+
+def changed(whole: Inventory, change: str) -> Inventory:
+    """The inventory after a change of the first one."""
+    first, second = whole.gangs
+    names = {"rename": (first.name, "prod-b"), "swap": (second.name, first.name)}.get(change)
+    if change == "forget":
+        return replace(whole, gangs=(first,))
+    if names is None:
+        return whole
+    gangs = tuple(
+        replace(gang, name=name, nodes=tuple(replace(node, gang=name) for node in gang.nodes))
+        for gang, name in zip(whole.gangs, names, strict=True)
+    )
+    return replace(whole, gangs=gangs)
+
+
+def _judge(service: Service) -> None:
+    """At the end: no request was lost by a verb that had not announced it, and whoever serves is in the router."""
+    if service.lost:
+        raise Violated(f"requests were lost: {len(service.lost)}; {service.told()}")
+    behind = {url for url, _ in service.router.workers.values()}
+    if strangers := behind - {gang.url for gang in service.gangs.values()}:
+        raise Violated(f"the router sends requests to {sorted(strangers)}: {service.told()}")
+    done = all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes)
+    for name, gang in service.gangs.items():
+        downed = any(one.verb == "down" and one.gang == name for one in service.verbs)
+        if done and not service.struck and not downed and serving(gang) is not None and gang.url not in behind:
+            raise Violated(f"{name} serves, and gets no requests: {service.told()}")
+
+
+def explore(seed: object, count: int) -> Explored:
+    """So many random lives."""
+    explored = Explored()
+    for life in itertools.islice(lives(seed), count):
+        explored.count(f"play_life({life!r}, seed={seed!r})", lambda life=life: play_life(life, seed))  # type: ignore[misc]
+    return explored

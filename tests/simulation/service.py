@@ -1,0 +1,421 @@
+"""A service: two gangs behind a router, clients that never retry, and two operators with inventories of their own.
+
+The verbs are production's steps: `restart` (with what its command chooses, `can_roll`), `down` with what it does to the
+router, and `up` as far as it goes after a plan. The router is simulated by its REST interface, and asked on its host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from unittest import mock
+
+from tests.simulation.controllers import (
+    STAGE,
+    UP_S,
+    Controller,
+    Event,
+    SimulatedFleet,
+    Stage,
+    Watcher,
+    patches,
+)
+from tests.simulation.gang import AT_ONCE, LEASE_S, Fault, Gang, Violated
+from tests.simulation.network import Net
+from tests.simulation.node import ANSWERS_S, Engine, Node
+from tests.simulation.world import World
+
+from orchestrator.engines.router import WORKERS_HEALTH
+from orchestrator.gang.steps import down, raising, restart, restart_sequence
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
+from orchestrator.gang.steps.router import host, routing
+from orchestrator.gang.steps.staging import Staged
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.protocol.report import AgentState, Report
+
+SIZE = 2
+"""Nodes of each gang."""
+EVERY_S = 0.25
+"""Between two requests."""
+TAKES_S = 0.4
+"""From a request to its last token: shorter than an engine drains."""
+CHECKS_S = 2.0
+"""Between the router's checks of a worker's health."""
+HTTP_S = 0.003
+NOTICE = ("will not serve for about", "requests fail")
+"""How a restart announces that requests will fail."""
+LAST = "last"
+"""`down` says that a gang is the last one that serves."""
+AFTER_S = CHECKS_S + 0.5
+"""From the end of a verb until the router knows that its gang serves again."""
+
+
+def serving(gang: Gang) -> Engine | None:
+    """The leader's engine, where it answers."""
+    leader = gang.nodes[0]
+    engine = leader.engine
+    if engine is None or leader.off or leader.paused or not engine.parent or not leader.everybody_loaded():
+        return None
+    return engine if leader.world.now - engine.began >= ANSWERS_S else None
+
+
+@dataclass
+class RouterHost(Node):
+    """The machine of the router, whose agent and router live as long as it does."""
+
+    @property
+    def agent_lives(self) -> bool:
+        return not self.off
+
+    def beats(self) -> None:
+        """What its agent reports of the router, again and again."""
+        now = self.world.now
+        self.report = Report(
+            run_id="router", gang=host.GANG, node=self.name, node_rank=0, nnodes=1, members=(self.name,),
+            state=AgentState.READY, service_url="http://head:30000", service_healthy=True, service_checked_at=now,
+            started_at=1.0, updated_at=now,
+        )  # fmt: skip
+        self.world.after(CHECKS_S, self.beats)
+
+
+@dataclass
+class SimulatedRouter:
+    """What the router's host runs: workers by id, with their health as it was last checked."""
+
+    world: World
+    gangs: Mapping[str, Gang]
+    """By the URL where each serves."""
+    workers: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    running: dict[str, int] = field(default_factory=dict)
+    """Requests by URL."""
+    _made: int = 0
+
+    def check(self) -> None:
+        """Again and again, every worker's health."""
+        for number, (url, _) in self.workers.items():
+            self.workers[number] = (url, url in self.gangs and serving(self.gangs[url]) is not None)
+        self.world.after(CHECKS_S, self.check)
+
+    def answers(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """A request that is made on the router's host: to the router itself, or to a gang."""
+        url, method = str(asked["url"]), asked.get("method", "GET")
+        gang = next((gang for at, gang in self.gangs.items() if url.startswith(at)), None)
+        if gang is not None:
+            return self.of_gang(gang, url)
+        if method == "POST":
+            self._made += 1
+            self.workers[f"w{self._made}"] = (str(json.loads(asked["body"])["url"]), True)
+        elif method == "DELETE":
+            self.workers.pop(url.rpartition("/")[2], None)
+        told = [
+            {"id": number, "url": at, "is_healthy": healthy, "load": self.running.get(at, 0)}
+            for number, (at, healthy) in self.workers.items()
+        ]
+        return {"status": 200, "body": json.dumps({"workers": told})}
+
+    def of_gang(self, gang: Gang, url: str) -> dict[str, Any]:
+        """What a gang's leader answers on its health and load paths."""
+        if serving(gang) is None:
+            return {"error": "connection refused"}
+        running = self.running.get(gang.url, 0)
+        loads = {"loads": [{"num_running_reqs": running, "num_waiting_reqs": 0}]}
+        return {"status": 200, "body": json.dumps(loads) if "loads" in url else ""}
+
+    def choose(self) -> tuple[str, Engine] | None:
+        """Where a request goes: to the healthy worker with the least load that takes the connection; None: 503."""
+        healthy = sorted({url for url, well in self.workers.values() if well}, key=lambda url: self.running.get(url, 0))
+        for url in healthy:
+            engine = serving(self.gangs[url]) if url in self.gangs else None
+            if engine is not None:
+                return url, engine
+        return None
+
+
+@dataclass
+class Said(Watcher):
+    """One verb, and what it has told its operator.
+
+    gang:    that it names, as it was started
+    alone:   when it began, nothing else served that no other verb was changing
+    excused: it has announced that requests will fail
+    ended:   when; infinite while it runs
+    """
+
+    verb: str
+    gang: str
+    alone: Callable[[], bool]
+    excused: bool = False
+    ended: float = float("inf")
+    words: list[str] = field(default_factory=list)
+
+    def step(self, gang: str, words: str) -> None:
+        self.words.append(f"{gang}: {words}")
+        notice = (LAST,) if self.verb == "down" else NOTICE
+        self.excused = self.excused or (any(one in words for one in notice) and self.alone())
+
+
+@dataclass
+class Service:
+    """names: of the gangs as they were started."""
+
+    world: World
+    names: tuple[str, ...] = ("gang0", "gang1")
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    router: SimulatedRouter = field(init=False)
+    head: RouterHost = field(init=False)
+    """The router's host."""
+    controllers: list[Controller] = field(default_factory=list)
+    inventories: dict[str, Inventory] = field(default_factory=dict)
+    """By controller's name."""
+    asked_for: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By controller's name: the gangs that its verb now names, as its inventory has them."""
+    verbs: list[Said] = field(default_factory=list)
+    lost: list[tuple[float, str]] = field(default_factory=list)
+    """What nothing excuses: when, and how."""
+    excused: int = 0
+    """Requests that were lost to what was announced, or to a fault."""
+    struck: bool = False
+    """A fault has struck: from then on requests may be lost."""
+    served: int = 0
+    open: bool = False
+    """Clients send requests."""
+
+    def __post_init__(self) -> None:
+        net = Net(self.world)
+        self.gangs = {
+            name: Gang(self.world, SIZE, name=name, first=SIZE * number, beside=net)
+            for number, name in enumerate(self.names)
+        }
+        self.head = RouterHost("head", self.world, net)
+        self.router = SimulatedRouter(self.world, {gang.url: gang for gang in self.gangs.values()})
+        self.head.answers = self.router.answers
+        for gang in self.gangs.values():
+            for node in gang.nodes:
+                node.answers = lambda asked, gang=gang: self.router.of_gang(gang, str(asked["url"]))  # type: ignore[misc]
+
+    @property
+    def machines(self) -> dict[str, Node]:
+        return {node.name: node for node in (*(node for gang in self.gangs.values() for node in gang.nodes), self.head)}
+
+    def begin(self) -> None:
+        """The router, its host and the clients."""
+        self.head.beats()
+        self.router.check()
+        self.request()
+
+    def check(self) -> None:
+        """After every step."""
+        for gang in self.gangs.values():
+            gang.check()
+
+    # clients
+
+    def request(self) -> None:
+        """One request, and the next after a while."""
+        if self.open:
+            chosen = self.router.choose()
+            if chosen is None:
+                self._lose("the router has no healthy worker")
+            else:
+                self._begin(*chosen)
+        self.world.after(EVERY_S, self.request)
+
+    def _begin(self, url: str, engine: Engine) -> None:
+        self.router.running[url] = self.router.running.get(url, 0) + 1
+
+        def end() -> None:
+            self.router.running[url] -= 1
+            if engine.parent and not engine.dead:
+                self.served += 1
+            else:
+                self._lose(f"{url} ended with a request")
+
+        self.world.after(TAKES_S, end)
+
+    def _lose(self, how: str) -> None:
+        """Excused where every gang is out by what was announced."""
+        if self.struck or all(map(self._announced, self.gangs)):
+            self.excused += 1
+        else:
+            self.lost.append((self.world.now, how))
+
+    def _announced(self, gang: str) -> bool:
+        """Its last verb is a `down` that another gang stood in for, or any that has announced a downtime."""
+        newest = next((one for one in reversed(self.verbs) if one.gang == gang), None)
+        if newest is None:
+            return False
+        return newest.excused and (newest.verb == "down" or self.world.now < newest.ended + AFTER_S)
+
+    def stands_alone(self, gang: str) -> bool:
+        """Whether no other gang serves in the router, without a verb that changes it."""
+        busy = {one.gang for one in self.verbs if one.ended > self.world.now}
+        behind = {url for url, healthy in self.router.workers.values() if healthy}
+        return not any(
+            name not in (gang, *busy) and one.url in behind and serving(one) is not None
+            for name, one in self.gangs.items()
+        )
+
+    def changing(self, gang: str) -> bool:
+        """Whether a verb is at work on another gang."""
+        return any(one.ended > self.world.now and one.gang != gang and one.verb != "down" for one in self.verbs)
+
+    def strike(self, gang: Gang, kind: str, node: Node) -> None:
+        """A fault that nobody heals, but for those that come and go."""
+        gang.strike(Fault(kind, (gang.nodes.index(node),), self.world.now, 0.0 if kind in AT_ONCE else 4.0))
+
+    # operators
+
+    def reaches(self, controller: Controller, node: Node, verb: str, asked: dict[str, Any]) -> None:
+        """No verb ends, or replaces, a gang that it does not name."""
+        if verb not in ("stop", "stage") or node.report is None or not node.agent_lives:
+            return
+        named = self.asked_for.get(controller.name, ())
+        runs = node.report.gang
+        if asked.get("gang") == runs and runs not in named:
+            raise Violated(f"{controller.name}, whose verb names {named}, sends {verb} to {node.name} of {runs}")
+
+    def type(self, controller: Controller, verb: str, gang: str) -> None:
+        """An operator types a verb for a gang of his inventory."""
+        controller.busy += 1
+        STAGE[0].spawn(controller, lambda: self._run(controller, verb, gang))
+
+    def _run(self, controller: Controller, verb: str, gang: str) -> None:
+        inventory, was = self.inventories[controller.name], self.started_as(controller, gang)
+        said = Said(verb, was, lambda: not self.changing(was))
+        said.excused = verb == "down" and not self.stands_alone(was)
+        self.verbs.append(said)
+        self.asked_for[controller.name] = (gang, was)
+        try:
+            VERBS[verb](self, inventory, gang, said)
+            controller.outcomes.append(f"{verb} {gang}: done")
+        except DeployError as failure:
+            controller.outcomes.append(f"{verb} {gang}: {type(failure).__name__}: {failure.what}")
+        finally:
+            said.ended = self.world.now
+            controller.busy -= 1
+
+    def started_as(self, controller: Controller, gang: str) -> str:
+        """What a gang of his inventory was started as: by its nodes."""
+        spec = next((one for one in self.inventories[controller.name].gangs if one.name == gang), None)
+        return _on(self, spec).name if spec is not None else gang
+
+    def told(self) -> str:
+        """For the reader of a violation."""
+        outcomes = {one.name: one.outcomes for one in self.controllers}
+        states = {name: gang.states() for name, gang in self.gangs.items()}
+        said = [f"{one.verb} {words}" for one in self.verbs for words in one.words[-5:]]
+        return f"{outcomes}; {states}; workers {self.router.workers}; lost {self.lost[:3]}; said {said[-16:]}"
+
+
+def _lock(*given: Any, **named: Any) -> GangLock:
+    """A gang's lock whose heartbeat goes by the simulated clock."""
+    return GangLock(*given, **{**named, "_given_back": Event()})
+
+
+def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
+    """What `up` does once it has its plan."""
+    spec = next(gang for gang in inventory.gangs if gang.name == name)
+    gang = service.gangs[name] if name in service.gangs else _on(service, spec)
+    requests = {node.name: replace(gang.run_of(rank), plan_id="p", folder="", gang=name)
+                for rank, node in enumerate(spec.nodes)}  # fmt: skip
+    fleet: Any = SimulatedFleet(spec.nodes)
+    with _lock(fleet, spec, "up"):
+        start = Staged(gang=spec, requests=requests, document={"plan_id": "p"})
+        views = raising.raise_all(fleet, [start], said, timeout_s=UP_S)
+    routing.rejoin(inventory, views, said)
+
+
+def _on(service: Service, spec: GangSpec) -> Gang:
+    """The simulated gang on these nodes, however it is called."""
+    return next(gang for gang in service.gangs.values() if gang.names == tuple(node.name for node in spec.nodes))
+
+
+def _restart(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+    verb = ROLLING if restart.can_roll(inventory, (name,)) else RESTART
+    _restarted(inventory, name, said, verb)
+
+
+def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb) -> None:
+    request = RestartRequest(verb=verb, gangs=(name,), command=f"restart {name}", timeout_s=UP_S)
+    restart.restart(inventory, request, said)
+
+
+def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+    def before() -> None:
+        try:
+            routing.withdraw(inventory, (name,))
+        except DeployError as failure:
+            said.step(name, f"{failure.where}: {failure.what}")
+
+    down.down(inventory, down.DownRequest(gangs=(name,), command=f"down {name}"), before_stop=before)
+
+
+VERBS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
+    "up": _up,
+    "restart": _restart,
+    "rolling": lambda _, inventory, name, said: _restarted(inventory, name, said, ROLLING),
+    "down": _down,
+}
+
+
+def inventory_of(service: Service, folder: Path, names: Mapping[str, str] = MappingProxyType({})) -> Inventory:
+    """An inventory of these gangs. names: what it calls them, where it calls them otherwise."""
+    gangs = tuple(
+        GangSpec(
+            name=names.get(name, name),
+            nodes=tuple(
+                NodeSpec(
+                    name=node.name, gang=names.get(name, name), node_rank=rank, reach=Reach(host=node.name),
+                    state_dir=str(folder / node.name), ports=GangPorts(agent=7700), lease_s=LEASE_S,
+                )
+                for rank, node in enumerate(gang.nodes)
+            ),
+        )
+        for name, gang in service.gangs.items()
+    )  # fmt: skip
+    head = NodeSpec(name="head", gang="", node_rank=0, reach=Reach(host="head"), state_dir=str(folder / "head"))
+    return Inventory(path="hosts.yml", gangs=gangs, router=RouterSpec(node=head))
+
+
+@contextlib.contextmanager
+def operated(service: Service, count: int = 2) -> Iterator[Path]:
+    """Operators of a service, each with an inventory. Within `simulated`."""
+    world, stage = service.world, Stage(service.world)
+    stage.machines, stage.asked = service.machines, service.reaches
+    STAGE[:] = [stage]
+    folder = Path(tempfile.mkdtemp(prefix="l40s-simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    for gang in service.gangs.values():
+        for rank, node in enumerate(gang.nodes):
+            node.gang, node.rank, node.folder = gang, rank, folder / node.name
+    service.head.gang, service.head.folder = next(iter(service.gangs.values())), folder / "head"
+    service.head.request = {"gang": host.GANG, "watch": {"http": {WORKERS_HEALTH: "/health"}}}
+    first = next(iter(service.gangs.values()))
+    spec = inventory_of(service, folder).gangs[0]
+    service.controllers = [Controller(f"c{number}", first, stage, spec) for number in range(count)]
+    service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
+    moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
+    more: list[tuple[Any, str, Any]] = [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing)]
+    more += [(module, "time", moment) for module in (restart, restart_sequence, routing)]
+    more += [(restart, "refuse_starts", lambda *_, **__: None)]
+    more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
+    more += [(module, "GangLock", _lock) for module in (down, restart)]
+    more += [(routing, "health_path", lambda *_: "/health")]
+    try:
+        with contextlib.ExitStack() as opened:
+            for target, name, value in (*patches(world, stage), *more):
+                opened.enter_context(mock.patch.object(target, name, value))
+            yield folder
+            for controller in service.controllers:
+                controller.kill()
+            world.run(world.now + 0.001, lambda: None)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,89 @@
+"""Two gangs behind a router, two operators and clients: no verb loses a request without saying so, and none ends a gang
+that it does not name. `make simulate` plays more lives."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.simulation import living
+from tests.simulation.gang import Violated
+from tests.simulation.living import Happens, Life, play_life
+from tests.support.waiting import smaller
+
+from orchestrator.gang.steps import down, restart_sequence
+
+LIVES = 500
+"""Within a minute of processor time on the reference machine."""
+PARTS = 4
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_lives(part: int) -> None:
+    count = int(LIVES / PARTS / min(smaller(), 20.0))
+    explored = living.explore(f"{part}/{secrets.randbelow(1 << 32)}", count)
+    assert explored.scenarios == count and not explored.violations, "\n".join(explored.violations[:3])
+
+
+def happens(*what: tuple[str, int, float, str]) -> Life:
+    return tuple(Happens(verb, by, at, gang) for verb, by, at, gang in what)
+
+
+CALM = {
+    "one after the other": happens(("restart", 0, 0.5, "gang0"), ("restart", 0, 9.0, "gang1")),
+    "down of one": happens(("down", 0, 0.5, "gang0")),
+    "down and up": happens(("down", 0, 0.5, "gang0"), ("up", 1, 6.0, "gang0")),
+    "the last one down": happens(("down", 0, 0.5, "gang0"), ("restart", 0, 5.0, "gang1")),
+}
+TWO = {
+    f"{first} and {second} {apart} s later": happens((first, 0, 1.0, "gang0"), (second, 1, 1.0 + apart, "gang1"))
+    for first in ("restart", "rolling")
+    for second in ("restart", "rolling")
+    for apart in (0.05, 1.5, 3.0)
+}
+"""Two operators, each with one gang."""
+
+
+@pytest.mark.parametrize("name", CALM)
+def test_verbs_of_one_operator_lose_nothing(name: str) -> None:
+    service = play_life(CALM[name])
+    assert service.served > 20
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_operators_take_nothing_down_together(name: str) -> None:
+    service = play_life(TWO[name])
+    assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
+
+
+@pytest.mark.parametrize("change", living.CHANGES)
+@pytest.mark.parametrize("verb", ["up", "restart", "down"])
+@pytest.mark.parametrize("gang", ["gang0", "gang1"])
+def test_a_verb_after_a_change_of_the_inventory(change: str, verb: str, gang: str) -> None:
+    play_life((Happens(change, 0, 0.1), Happens(verb, 0, 0.5, gang)))
+
+
+def everything(inventory: Any, _: object) -> Any:
+    return inventory.gangs
+
+
+SEEDED: dict[str, tuple[Any, str, Callable[..., Any], Life, str]] = {
+    "down stops all gangs": (down, "chosen_gangs", everything, CALM["down of one"], "sends stop to"),
+    "a restart neither leaves the router nor drains": (
+        restart_sequence, "set_aside", lambda *_: None, CALM["one after the other"], "requests were lost",
+    ),
+    "a restart does not put it back": (
+        restart_sequence, "put_back", lambda *_: None, happens(("restart", 0, 0.5, "gang0")), "gets no requests",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_seeded_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, attribute, bug, life, violates = SEEDED[name]
+    play_life(life)
+    monkeypatch.setattr(module, attribute, bug)
+    with pytest.raises(Violated, match=violates):
+        play_life(life)
