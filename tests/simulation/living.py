@@ -130,7 +130,7 @@ def _judge(service: Service) -> None:
     """At the end: no request was lost by a verb that had not announced it, and whoever serves is in the router."""
     if service.lost:
         raise Violated(f"requests were lost: {len(service.lost)}; {service.told()}")
-    behind = {url for url, _ in service.router.workers.values()}
+    behind = {one.url for one in service.router.workers.values()}
     if strangers := behind - {gang.url for gang in service.gangs.values()}:
         raise Violated(f"the router sends requests to {sorted(strangers)}: {service.told()}")
     done = all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes)

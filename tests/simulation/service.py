@@ -32,15 +32,17 @@ from tests.simulation.network import Net
 from tests.simulation.node import ANSWERS_S, Engine, Node
 from tests.simulation.world import World
 
-from orchestrator.engines.router import WORKERS_HEALTH
+from orchestrator.engines import router as words
+from orchestrator.engines.router import SMG
 from orchestrator.gang.steps import down, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
-from orchestrator.gang.steps.router import host, routing
+from orchestrator.gang.steps.router import host, mixing, routing
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.report import AgentState, Report
+from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 SIZE = 2
 """Nodes of each gang."""
@@ -50,7 +52,10 @@ TAKES_S = 0.4
 """From a request to its last token: shorter than an engine drains."""
 CHECKS_S = 2.0
 """Between the router's checks of a worker's health."""
-HTTP_S = 0.003
+PORT = 30000
+"""Of the router."""
+MODEL = "m"
+"""What all gangs serve."""
 NOTICE = ("will not serve for about", "requests fail")
 """How a restart announces that requests will fail."""
 LAST = "last"
@@ -88,21 +93,30 @@ class RouterHost(Node):
 
 
 @dataclass
+class SimulatedWorker:
+    """healthy: as it was last checked; labels: what it was added with."""
+
+    url: str
+    labels: dict[str, str]
+    healthy: bool = True
+
+
+@dataclass
 class SimulatedRouter:
     """What the router's host runs: workers by id, with their health as it was last checked."""
 
     world: World
     gangs: Mapping[str, Gang]
     """By the URL where each serves."""
-    workers: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    workers: dict[str, SimulatedWorker] = field(default_factory=dict)
     running: dict[str, int] = field(default_factory=dict)
     """Requests by URL."""
     _made: int = 0
 
     def check(self) -> None:
         """Again and again, every worker's health."""
-        for number, (url, _) in self.workers.items():
-            self.workers[number] = (url, url in self.gangs and serving(self.gangs[url]) is not None)
+        for worker in self.workers.values():
+            worker.healthy = worker.url in self.gangs and serving(self.gangs[worker.url]) is not None
         self.world.after(CHECKS_S, self.check)
 
     def answers(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -111,15 +125,21 @@ class SimulatedRouter:
         gang = next((gang for at, gang in self.gangs.items() if url.startswith(at)), None)
         if gang is not None:
             return self.of_gang(gang, url)
+        if f":{PORT}/" not in url:
+            return {"error": "connection refused"}
         if method == "POST":
             self._made += 1
-            self.workers[f"w{self._made}"] = (str(json.loads(asked["body"])["url"]), True)
+        number = f"w{self._made}" if method == "POST" else url.rpartition("/")[2]
+        if method in ("POST", "PUT"):
+            body = json.loads(asked["body"])
+            self.workers[number] = SimulatedWorker(str(body["url"]), body.get("labels") or {})
         elif method == "DELETE":
-            self.workers.pop(url.rpartition("/")[2], None)
+            self.workers.pop(number, None)
         told = [
-            {"id": number, "url": at, "is_healthy": healthy, "load": self.running.get(at, 0)}
-            for number, (at, healthy) in self.workers.items()
-        ]
+            {"id": number, "url": one.url, "is_healthy": one.healthy, "load": self.running.get(one.url, 0),
+             "labels": one.labels, "models": [{"id": MODEL}]}
+            for number, one in self.workers.items()
+        ]  # fmt: skip
         return {"status": 200, "body": json.dumps({"workers": told})}
 
     def of_gang(self, gang: Gang, url: str) -> dict[str, Any]:
@@ -130,9 +150,13 @@ class SimulatedRouter:
         loads = {"loads": [{"num_running_reqs": running, "num_waiting_reqs": 0}]}
         return {"status": 200, "body": json.dumps(loads) if "loads" in url else ""}
 
+    def behind(self) -> set[str]:
+        """The URLs of the workers that count as healthy."""
+        return {one.url for one in self.workers.values() if one.healthy}
+
     def choose(self) -> tuple[str, Engine] | None:
         """Where a request goes: to the healthy worker with the least load that takes the connection; None: 503."""
-        healthy = sorted({url for url, well in self.workers.values() if well}, key=lambda url: self.running.get(url, 0))
+        healthy = sorted(self.behind(), key=lambda url: self.running.get(url, 0))
         for url in healthy:
             engine = serving(self.gangs[url]) if url in self.gangs else None
             if engine is not None:
@@ -258,7 +282,7 @@ class Service:
     def stands_alone(self, gang: str) -> bool:
         """Whether no other gang serves in the router, without a verb that changes it."""
         busy = {one.gang for one in self.verbs if one.ended > self.world.now}
-        behind = {url for url, healthy in self.router.workers.values() if healthy}
+        behind = self.router.behind()
         return not any(
             name not in (gang, *busy) and one.url in behind and serving(one) is not None
             for name, one in self.gangs.items()
@@ -386,6 +410,15 @@ def inventory_of(service: Service, folder: Path, names: Mapping[str, str] = Mapp
     return Inventory(path="hosts.yml", gangs=gangs, router=RouterSpec(node=head))
 
 
+def staged_router() -> Mapping[str, object]:
+    """What the router was started with."""
+    return StagingRequest(
+        gang=host.GANG, run_id="router", node="head", node_rank=0, nnodes=1, members=("head",), plan_id="p",
+        model="all gangs", stack=SMG.name, device="cpu", argv=("smg",), leader=Endpoint(address="head", port=7701),
+        watch=words.watch("/health"),
+    ).as_json()  # fmt: skip
+
+
 @contextlib.contextmanager
 def operated(service: Service, count: int = 2) -> Iterator[Path]:
     """Operators of a service, each with an inventory. Within `simulated`."""
@@ -397,18 +430,17 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
         for rank, node in enumerate(gang.nodes):
             node.gang, node.rank, node.folder = gang, rank, folder / node.name
     service.head.gang, service.head.folder = next(iter(service.gangs.values())), folder / "head"
-    service.head.request = {"gang": host.GANG, "watch": {"http": {WORKERS_HEALTH: "/health"}}}
+    service.head.request = dict(staged_router())
     first = next(iter(service.gangs.values()))
     spec = inventory_of(service, folder).gangs[0]
     service.controllers = [Controller(f"c{number}", first, stage, spec) for number in range(count)]
     service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
     moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
-    more: list[tuple[Any, str, Any]] = [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing)]
+    more: list[tuple[Any, str, Any]] = [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing, mixing)]
     more += [(module, "time", moment) for module in (restart, restart_sequence, routing)]
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
     more += [(module, "GangLock", _lock) for module in (down, restart)]
-    more += [(routing, "health_path", lambda *_: "/health")]
     try:
         with contextlib.ExitStack() as opened:
             for target, name, value in (*patches(world, stage), *more):
