@@ -436,7 +436,8 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     service.controllers = [Controller(f"c{number}", first, stage, spec) for number in range(count)]
     service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
     moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
-    more: list[tuple[Any, str, Any]] = [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing, mixing)]
+    more: list[tuple[Any, str, Any]] = []
+    more += [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing, mixing)]
     more += [(module, "time", moment) for module in (restart, restart_sequence, routing)]
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
