@@ -1,7 +1,8 @@
 """Agents on this machine: those of other users and state directories too.
 
 Each shows itself by names of abstract sockets (unix(7)), which go with its process and which /proc/net/unix lists for
-everybody, also where /proc is mounted with hidepid and shows a user's own processes alone.
+everybody, also where /proc is mounted with hidepid and shows a user's own processes alone. Anybody can make such names:
+the kernel says whose they are, and a name of somebody who is neither root nor us is only said.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import contextlib
 import os
 import pwd
 import socket
+import struct
 from collections.abc import Iterator
 from itertools import islice
 
 from orchestrator.node import processes
+from orchestrator.node.network import netlink
 from orchestrator.protocol.verbs import OtherAgent
 
 _MARK = b"l40s-agent"
 _PIECE = 75
 """Bytes of the text in one name, which has 107 in all (sun_path of unix(7) less its leading zero)."""
 _MOST = 64
-"""Agents that are told of: anybody may make such names."""
+"""Agents that are told of; those of root and ours come first."""
 
 
 def announce(state: str, gang: str, node: str, port: int) -> list[socket.socket]:
@@ -44,9 +47,19 @@ def other_agents(state: str) -> tuple[OtherAgent, ...]:
 
 
 def agent_above(pid: int) -> OtherAgent | None:
-    """The agent that a process belongs to, of whichever state directory; None where its ancestors show none."""
+    """The agent that a process belongs to, of whichever state directory; None where its ancestors show none. What a
+    stranger says of somebody else's process counts for nothing."""
     agents = _agents()
-    return next((agents[one] for one in _ancestors(pid) if one in agents), None)
+    above = ((one, agents[one]) for one in _ancestors(pid) if one in agents)
+    return next((agent for one, agent in above if not agent.stranger or _owner_name(one) == agent.stranger), None)
+
+
+def _owner_name(pid: int) -> str:
+    """Whose process it is; '' where that is not shown."""
+    try:
+        return user_name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""
 
 
 def hidden_above(pid: int) -> bool:
@@ -63,21 +76,48 @@ def user_name(number: int) -> str:
 
 
 def _agents() -> dict[int, OtherAgent]:
-    """By process id; that of another PID namespace means nothing here."""
-    with open("/proc/net/unix", "rb") as file:
-        names = [line.rstrip(b"\n").partition(b" @%s " % _MARK)[2].split(b" ", 2) for line in file]
-    texts: dict[int, dict[int, bytes]] = {}
-    for pid, place, piece in (name for name in names if len(name) == 3 and name[0].isdigit() and name[1].isdigit()):
-        texts.setdefault(int(pid), {})[int(place)] = piece
-    return dict(islice(_read(texts), _MOST))
+    """By process id; that of another PID namespace means nothing here. Of two names for one process, root's or ours
+    counts."""
+    pieces: dict[tuple[str, int], dict[int, bytes]] = {}
+    for name, owner in _names():
+        words = name.split(b" ", 2)
+        if len(words) == 3 and all(word.isdigit() and len(word) <= _DIGITS for word in words[:2]):
+            pieces.setdefault((_stranger(owner), int(words[0])), {})[int(words[1])] = words[2]
+    found: dict[int, OtherAgent] = {}
+    for (stranger, pid), texts in islice(sorted(pieces.items()), _MOST):
+        agent = _read(stranger, texts)
+        if agent is not None:
+            found.setdefault(pid, agent)
+    return found
 
 
-def _read(texts: dict[int, dict[int, bytes]]) -> Iterator[tuple[int, OtherAgent]]:
-    for pid, pieces in texts.items():
-        words = b"".join(pieces[place] for place in sorted(pieces)).decode("utf-8", "replace").split(" ", 4)
-        if len(words) == 5 and words[0].isdecimal():
-            port, node, user, gang, state = words
-            yield pid, OtherAgent(gang=gang, node=node, port=int(port), state_dir=state, user=user)
+_DIGITS = 9
+"""Of a process id, a place or a port."""
+
+
+def _names() -> list[tuple[bytes, int | None]]:
+    """What stands after our mark in the names of abstract sockets, and whose they are: None where the kernel does not
+    tell, and /proc alone does."""
+    try:
+        owners = netlink.unix_names()
+    except (OSError, struct.error):
+        with open("/proc/net/unix", "rb") as file:
+            return [(line.rstrip(b"\n").partition(b" @%s " % _MARK)[2], None) for line in file]
+    start = b"\0%s " % _MARK
+    return [(name.removeprefix(start), owner) for name, owner in owners.items() if name.startswith(start)]
+
+
+def _stranger(owner: int | None) -> str:
+    """The name of a user who is neither root nor us; '' for these, and where it is not known."""
+    return "" if owner in (None, 0, os.geteuid()) else user_name(int(owner or 0))
+
+
+def _read(stranger: str, pieces: dict[int, bytes]) -> OtherAgent | None:
+    words = b"".join(pieces[place] for place in sorted(pieces)).decode("utf-8", "replace").split(" ", 4)
+    if len(words) != 5 or not words[0].isdecimal() or len(words[0]) > _DIGITS:
+        return None
+    port, node, user, gang, state = words
+    return OtherAgent(gang=gang, node=node, port=int(port), state_dir=state, user=user, stranger=stranger)
 
 
 def _ancestors(pid: int) -> Iterator[int]:

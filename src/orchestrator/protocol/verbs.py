@@ -140,7 +140,9 @@ class OtherAgent(Message):
     """An agent on the node, with its state in another directory than the one that was asked about.
 
     node, port: its node's name and the port of its gang's leader; '' and 0 where an older release started it
-    user: whose process it is
+    user: whose process it is, as it says
+    stranger: the user who made it known, by the kernel, where that is neither root nor who was asked: then the rest is
+              that user's word, which keeps nobody from anything, and of which no path is advised
     """
 
     gang: str
@@ -148,14 +150,19 @@ class OtherAgent(Message):
     port: int = 0
     state_dir: str
     user: str
+    stranger: str = ""
 
     def what(self, state_dir: str, user: str) -> str:
         """For an operator whose inventory means this directory as this user."""
+        if self.stranger:
+            return f"a process of user {self.stranger} says that it is the agent of gang {self.gang}"
         ours = f"its state in {self.state_dir} as {self.user}"
         return f"gang {self.gang} runs there, {ours}; this inventory says {state_dir} as {user}"
 
     def fix(self, user: str) -> str:
         """How to work on it as its own inventory does."""
+        if self.stranger:
+            return f"ask {self.stranger} for the inventory that it was started with, or to stop it"
         as_user = "" if user == self.user else "`ansible_become: true`" if self.user == "root" else f"user {self.user}"
         how = " and ".join(filter(None, (as_user, f"`l40s_state_dir: {self.state_dir}`")))
         return f"work on it with the inventory that it was started with, or set {how} in this one"

@@ -18,6 +18,7 @@ from orchestrator.node import others, processes
 from orchestrator.node.agent import preflight
 from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
+from orchestrator.node.network import netlink
 from orchestrator.protocol.verbs import OtherAgent
 
 PORT = 7
@@ -141,3 +142,83 @@ def test_odd_names_are_nobodys(tmp_path: Path, name: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as odd:
         odd.bind(b"\0l40s-agent" + name)
         assert others.agent_above(1) is None and found(tmp_path, Path("/s")) == []
+
+
+STRANGER = 4242
+"""A user id without a name."""
+
+
+@pytest.fixture
+def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tests' processes show is a stranger's by the kernel."""
+    names = netlink.unix_names
+    monkeypatch.setattr(netlink, "unix_names", lambda: dict.fromkeys(names(), STRANGER))
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_strangers_socket_keeps_nobody_from_a_start_and_is_named(
+    tmp_path: Path, start: Callable[..., tuple[int, int]]
+) -> None:
+    one = Cluster(tmp_path / "gang", nodes=1)
+    start("/evil/path", "gang0", one.name(0), str(one.agent_port))
+    run = run_of(one.staging(0), run_folder(Path(one.state_dir(0))))
+    assert "runs-elsewhere" not in {failure.kind for failure in preflight.check(run, GpuMemory(()))}
+    (agent,) = found(Path(one.state_dir(0)), Path("/evil/path"))
+    assert agent.stranger == str(STRANGER)
+    assert "4242" in agent.what("/y", "ops") and "/evil" not in agent.what("/y", "ops") + agent.fix("ops")
+
+
+@pytest.mark.usefixtures("strangers")
+def test_what_a_stranger_says_of_somebody_elses_process_is_not_believed(
+    tmp_path: Path, start: Callable[..., tuple[int, int]]
+) -> None:
+    pid, port = start("/evil/path", "gang0", "node0", str(PORT))
+    assert others.agent_above(pid) is None  # it is the tests' user's
+    failure = preflight.port_failure("127.0.0.1", port, str(tmp_path))
+    assert failure is not None and failure.kind == "port-taken" and "/evil" not in failure.fix
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_strangers_own_process_that_is_in_the_way_is_named_without_his_path(
+    tmp_path: Path, start: Callable[..., tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, port = start("/evil/path", "gang0", "node0", str(PORT))
+    monkeypatch.setattr(others, "_owner_name", lambda _: str(STRANGER))
+    failure = preflight.port_failure("127.0.0.1", port, str(tmp_path))
+    assert failure is not None and failure.kind == "port-taken"
+    assert "4242" in failure.what and "/evil" not in failure.what + failure.fix
+
+
+def test_where_the_kernel_does_not_tell_whose_a_socket_is_all_are_believed(
+    tmp_path: Path, start: Callable[..., tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_such_thing() -> dict[bytes, int]:
+        raise OSError(2, "no unix_diag")
+
+    monkeypatch.setattr(netlink, "unix_names", no_such_thing)
+    pid, _ = start(str(tmp_path / "there"), "gang0", "node0", str(PORT))
+    agent = others.agent_above(pid)
+    assert agent is not None and agent.stranger == ""
+
+
+def test_a_strangers_sockets_do_not_crowd_out_those_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    word = b"\0l40s-agent %d 0 7 node0 u g /%d"
+    made = {word % (pid, pid): STRANGER for pid in range(1, 500)} | {word % (7, 0): 0, word % (1000, 1000): 0}
+    monkeypatch.setattr(netlink, "unix_names", lambda: made)
+    states = {agent.state_dir for agent in others.other_agents("/x")}
+    assert {"/0", "/1000"} <= states and "/7" not in states and len(states) <= 64
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_the_kernel_tells_whose_a_socket_is(tmp_path: Path) -> None:
+    code = (
+        "import os, socket, time; os.setuid(4242); s = socket.socket(socket.AF_UNIX);"
+        f"s.bind(b'\\0l40s-agent 1 0 7 node0 root gang0 {tmp_path}'); print(flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        try:
+            (agent,) = found(Path("/nowhere"), tmp_path)
+        finally:
+            process.kill()
+    assert agent.stranger == str(STRANGER) and agent.user == "root"

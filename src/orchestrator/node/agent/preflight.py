@@ -70,14 +70,14 @@ def check(run: Run, memory: gpus.GpuMemory, own: OwnRun = NOTHING, *, serves: bo
 def _elsewhere(run: Run) -> Iterator[Failure]:
     """Whoever has our node's name and our leader's port is this very part of the gang, started otherwise."""
     for other in others.other_agents(run.state):
-        if (other.node, other.port) == (run.node, run.leader.port):
+        if not other.stranger and (other.node, other.port) == (run.node, run.leader.port):
             yield _ours(other, "runs-elsewhere", run.folder, run.state)
 
 
 def _ours(other: OtherAgent, kind: str, where: str, state: str) -> Failure:
     """What belongs to a gang is never advised to be killed."""
     user = others.user_name(os.geteuid())
-    if os.path.realpath(other.state_dir) != os.path.realpath(state):
+    if other.stranger or os.path.realpath(other.state_dir) != os.path.realpath(state):
         return Failure(kind, other.what(state, user), where, other.fix(user))
     fix = f"give each its own GPUs and ports in the inventory, or stop it with `l40s-deploy down {other.gang}`"
     return Failure(kind, f"in use by gang {other.gang}, which runs on this node too", where, fix)

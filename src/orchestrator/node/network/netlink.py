@@ -1,10 +1,14 @@
-"""What the kernel tells of network interfaces over netlink: addresses, flow control. No tool, and no rights needed."""
+"""What the kernel tells over netlink of network interfaces (addresses, flow control) and of sockets: whose they are. No
+tool, and no rights needed."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +22,11 @@ _IEEE_GET = 21
 _IFNAME, _IEEE, _IEEE_PFC = 1, 13, 2
 _NESTED = 0x3FFF
 _TIMEOUT_S = 2.0
+_MOST_BYTES = 64 << 20
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
+_UDIAG_SHOW_NAME, _UDIAG_SHOW_UID = 0x1, 0x40
+_UNIX_DIAG_NAME, _UNIX_DIAG_UID = 0, 7
+_ALL_STATES = 0xFFFFFFFF
 MOST = 64
 """Interfaces that are asked for flow control: a host with thousands of containers has thousands."""
 
@@ -30,10 +39,9 @@ def addresses() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     names = dict(socket.if_nameindex())
     with _kernel() as kernel:
-        kernel.sendto(_message(_RTM_GETADDR, _NLM_F_DUMP, struct.pack("=BBBBI", socket.AF_UNSPEC, 0, 0, 0, 0)), (0, 0))
-        answer = b""
-        while not any(kind in (_NLMSG_DONE, _NLMSG_ERROR) for kind, _ in _messages(answer)):
-            answer += kernel.recv(1 << 17)
+        answer = _dumped(
+            kernel, _message(_RTM_GETADDR, _NLM_F_DUMP, struct.pack("=BBBBI", socket.AF_UNSPEC, 0, 0, 0, 0))
+        )
     for index, address in addresses_in(answer):
         found.setdefault(names.get(index, str(index)), []).append(address)
     return found
@@ -86,8 +94,51 @@ def flow_control_in(message: bytes) -> bytes:
     return _attributes(settings).get(_IEEE_PFC, b"")
 
 
-def _kernel() -> socket.socket:
-    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+def unix_names() -> dict[bytes, int]:
+    """{name of a Unix socket: the user id of who made it}, of this network namespace; an abstract name begins with a
+    zero (unix(7), sock_diag(7)).
+
+    Raises OSError where the kernel does not tell: before Linux 5.3 it knows no UDIAG_SHOW_UID.
+    """
+    asked = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _ALL_STATES, 0, _UDIAG_SHOW_NAME | _UDIAG_SHOW_UID, 0, 0)
+    with _kernel(_NETLINK_SOCK_DIAG) as kernel:
+        return dict(unix_names_in(_dumped(kernel, _message(_SOCK_DIAG_BY_FAMILY, _NLM_F_DUMP, asked))))
+
+
+def unix_names_in(messages: bytes) -> Iterator[tuple[bytes, int]]:
+    """(name, user id) of every `struct unix_diag_msg` (linux/unix_diag.h) that has both; raises OSError for an error,
+    and where a socket has a name and no user id."""
+    for kind, body in _messages(messages):
+        if kind == _NLMSG_ERROR:
+            code = -struct.unpack_from("=i", body)[0]
+            raise OSError(code, os.strerror(code))
+        if kind == _NLMSG_DONE:
+            return
+        values = _attributes(body[16:])
+        name, owner = values.get(_UNIX_DIAG_NAME), values.get(_UNIX_DIAG_UID, b"")
+        if name:
+            if len(owner) != 4:
+                raise OSError(errno.EOPNOTSUPP, "this kernel does not tell whose a socket is")
+            yield name, int.from_bytes(owner, sys.byteorder)
+
+
+def _dumped(kernel: socket.socket, question: bytes) -> bytes:
+    """All messages of an answer that has several."""
+    kernel.sendto(question, (0, 0))
+    answer = b""
+    until = time.monotonic() + _TIMEOUT_S
+    over = False
+    while not over:
+        part = kernel.recv(1 << 17)
+        answer += part
+        over = any(kind in (_NLMSG_DONE, _NLMSG_ERROR) for kind, _ in _messages(part))
+        if not over and (len(answer) > _MOST_BYTES or time.monotonic() > until):
+            raise OSError(errno.E2BIG, "the kernel's answer has no end")
+    return answer
+
+
+def _kernel(protocol: int = socket.NETLINK_ROUTE) -> socket.socket:
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     kernel.settimeout(_TIMEOUT_S)
     return kernel
 

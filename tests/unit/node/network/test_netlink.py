@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 
 import pytest
 
-from orchestrator.node.network.netlink import addresses_in, flow_control, flow_control_in, flow_control_request
+from orchestrator.node.network.netlink import (
+    addresses_in,
+    flow_control,
+    flow_control_in,
+    flow_control_request,
+    unix_names,
+    unix_names_in,
+)
 
 
 def message(kind: int, body: bytes) -> bytes:
@@ -94,3 +102,30 @@ def test_an_answer_without_it_is_none(state: bytes) -> None:
 def test_this_machine_is_asked_without_rights_and_without_failing() -> None:
     for state in flow_control().values():
         assert len(bytes.fromhex(state)) >= 4
+
+
+def socket_of(name: bytes, *attributes: bytes) -> bytes:
+    return message(20, b"\x01" * 16 + attribute(0, name) + b"".join(attributes))
+
+
+def test_names_of_unix_sockets_come_with_their_owner() -> None:
+    owner = attribute(7, struct.pack("=I", 1000))
+    messages = socket_of(b"\0a b\nc", owner) + message(20, b"\x01" * 16) + message(3, b"")
+    assert list(unix_names_in(messages)) == [(b"\0a b\nc", 1000)]
+
+
+def test_a_kernel_that_does_not_tell_owners_is_an_error() -> None:
+    with pytest.raises(OSError, match="does not tell"):
+        list(unix_names_in(socket_of(b"\0a")))
+    with pytest.raises(OSError, match="No such file"):
+        list(unix_names_in(message(2, struct.pack("=i", -2))))
+
+
+def test_this_machines_unix_sockets_are_named_or_refused() -> None:
+    with socket.socket(socket.AF_UNIX) as shown:
+        shown.bind(b"\0a test of netlink\n")
+        try:
+            names = unix_names()
+        except OSError:
+            return
+        assert names[b"\0a test of netlink\n"] == os.geteuid()

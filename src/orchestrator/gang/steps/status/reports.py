@@ -27,7 +27,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.node import processes
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
-from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest, ReportAnswer, ReportRequest
+from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest, OtherAgent, ReportAnswer, ReportRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask, ask_lock
 from orchestrator.remote.session import Session
@@ -156,13 +156,17 @@ def refuse_elsewhere(views: Iterable[GangView]) -> None:
 def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
     """Its report; an agent of the same node and port that has another state directory is said unless this one lives."""
     found = own_report(node, gang, answer)
-    mine = (node.name, node.ports.agent)
-    other = next((one for one in answer.others if (one.node, one.port) == mine), None)
+    other = next((one for one in _same_part(node, answer) if not one.stranger), None)
     if other is None or (isinstance(found, Report) and found.alive):
         return found
     return RunsElsewhere(
         other.what(answer.state_dir, answer.user), where=f"gang {gang}: {node.name}", fix=other.fix(answer.user)
     )
+
+
+def _same_part(node: NodeSpec, answer: ReportAnswer) -> list[OtherAgent]:
+    """Who shows himself to be the agent of this part of the gang, with another state directory."""
+    return [one for one in answer.others if (one.node, one.port) == (node.name, node.ports.agent)]
 
 
 def own_report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
