@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.gang import pace
+from orchestrator.gang.agreement import agreed_members, current_run, leader_report, most_say, others_remarks
 from orchestrator.gang.paths import (
     Contact,
     contact,
@@ -164,9 +165,10 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     Every report carries its node's own time (`now`), so that no clock is read here and clocks need not agree.
     """
     reports = {node: answer for node, answer in answers.items() if isinstance(answer, Report)}
-    run_id = _current_run(reports.values())
-    current = {node: report for node, report in reports.items() if report.run_id == run_id}
-    members = tuple(dict.fromkeys(node for report in current.values() for node in report.members))
+    current = current_run(reports)
+    run_id = next((report.run_id for report in current.values()), "")
+    members = agreed_members(current)
+    leader = leader_report(current, members)
     everybody, waiting = _roster(answers, spares, current, members)
     missing = tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
     nodes = [node for node in everybody if node.name not in missing]
@@ -175,14 +177,14 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         name=name,
         state=_state(nodes, current, cause),
         run_id=run_id,
-        plan_id=next((report.plan_id for report in current.values()), ""),
+        plan_id=most_say((report.plan_id for report in current.values()), ""),
         nodes=everybody,
         members=members,
         missing=missing,
         spares=waiting,
-        remarks=_remarks(current, nodes, run_id, reports),
+        remarks=(*others_remarks(current, members), *_remarks(current, nodes, run_id, reports)),
         proved=_proved(current),
-        **_service(_leader(current)),
+        **_service(leader),
     )
     if found.state is GangState.ABSENT:
         return replace(found, nodes=tuple(map(_emptied, everybody)))
@@ -210,8 +212,8 @@ def _roster(
 
 def _of_run(found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangView:
     """With what is known of a run that has not ended: what it runs, what it runs without, how far it is or how well."""
-    if (some := next(iter(current.values()), None)) is not None:
-        found = replace(found, model=some.model, stack=some.stack)
+    model, stack = most_say(((report.model, report.stack) for report in current.values()), ("", ""))
+    found = replace(found, model=model, stack=stack)
     if found.missing:  # the run was started without them
         shown = tuple(
             replace(node, state=NodeState.LEFT_OUT, contact=Contact.FINE, node_rank=OUTSIDE)
@@ -251,16 +253,6 @@ def _runs_without(found: GangView) -> str:
     words = [f"{', '.join(away)} can't be reached"] if away else []
     words += [f"{', '.join(back)} can be reached"] if back else []
     return f"it runs on {share}, without {', '.join(found.missing)} ({'; '.join(words)})"
-
-
-def _current_run(reports: Iterable[Report]) -> str:
-    """The live run, else the one staged last: a guess, since each node dates it by its own clock."""
-    newest = max(reports, key=lambda report: (report.alive, report.started_at), default=None)
-    return newest.run_id if newest is not None else ""
-
-
-def _leader(current: Mapping[str, Report]) -> Report | None:
-    return next((report for report in current.values() if report.service_url), None)
 
 
 def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -> NodeView:
@@ -317,7 +309,7 @@ def _fresh(current: Mapping[str, Report]) -> list[Report]:
 
 def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], *, short: bool) -> str:
     """The worst problem that keeps a gang from being ready, '' if none. short: its run has fewer nodes than the gang"""
-    leader = _leader(current)
+    leader = leader_report(current, agreed_members(current))
     ranks = [rank for node in nodes for rank in node.ranks]
     found = {
         "hung": leader is not None and leader.service_state == "hung",
@@ -341,7 +333,7 @@ def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
 def _waited_for(current: Mapping[str, Report]) -> Cause | None:
     """The rank that a gang waits for: one that a signal has stopped, else the process that NCCL's RAS names, whose TP
     rank its node's report knows."""
-    leader = _leader(current)
+    leader = leader_report(current, agreed_members(current))
     trouble = leader.trouble if leader is not None else None
     stopped = [
         (report.node, rank) for report in current.values() for rank in report.ranks if rank.state is RankState.STOPPED

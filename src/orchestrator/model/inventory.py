@@ -144,6 +144,22 @@ class NodeSpec:
     """Finding ids (`ID` or `ID@node`) that the operator has accepted."""
     overrides: Overrides = Overrides()
 
+    def http_url(self, address: str) -> str:
+        """Where it serves HTTP. address: by which the other nodes know it."""
+        host = address if self._serves_everywhere else self.http_host
+        return f"http://[{host}]:{self.ports.http}" if ":" in host else f"http://{host}:{self.ports.http}"
+
+    @property
+    def stated_url(self) -> str:
+        """The same as the inventory alone tells it; '' where a plan takes the address from the node's facts."""
+        if not self._serves_everywhere:
+            return self.http_url("")
+        return self.http_url(self.address) if self.address and not self.overrides.socket_ifname else ""
+
+    @property
+    def _serves_everywhere(self) -> bool:
+        return self.http_host in ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
+
     @property
     def gpus_asked(self) -> str:
         """`l40s_gpus` in words."""
@@ -162,6 +178,8 @@ class GangSpec:
     nodes: tuple[NodeSpec, ...]
     spares: tuple[NodeSpec, ...] = ()
     short: bool = False
+    url: str = ""
+    """Where it serves, if that is not an address of its leader's: the router's; '' for gangs."""
     replica_of: str = ""
     """The gang of the inventory of which this is one node on its own (`--replicas`); '' for the inventory's gangs."""
 

@@ -241,7 +241,7 @@ def _node_plan(about: GangChoices, node: NodeSpec, options: PlanOptions) -> Node
         tp_ranks=layout.tensor_ranks(about.layout, node.node_rank),
         working_dir=state,
         model_path=checkpoint,
-        http_url=_http_url(node, its_network.address),
+        http_url=node.http_url(its_network.address),
         network=its_network,
         graph_batch=commands.graph_batch(about.engine, chosen),
         container=commands.container(about.stack, node, gpus=gpus, rdma=its_network.rdma, shown=shown),
@@ -263,11 +263,6 @@ def _intent(about: GangChoices, node: NodeSpec, checkpoint: str) -> Intent:
         trust_remote_code=about.profile.trust_remote_code,
         graphs=about.engine.graphs(about.profile) if about.cuda else CudaGraphs(),
     )
-
-
-def _http_url(node: NodeSpec, address: str) -> str:
-    everywhere = node.http_host in ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
-    return f"http://{_bracketed(address if everywhere else node.http_host)}:{node.ports.http}"
 
 
 def _facts(about: GangChoices, node: NodeSpec) -> Iterator[tuple[str, str]]:

@@ -284,6 +284,13 @@ class StagingRequest(Message):
         """The node whose agent the others connect to."""
         return self.members[0] if self.members else "the leader"
 
+    @property
+    def serves_at(self) -> str:
+        """ADDRESS:PORT of the gang's service, as every member's part of the plan tells it; '' where nobody listens."""
+        port = next((endpoint.port for endpoint in self.ports.check_free), None)
+        host = f"[{self.leader.address}]" if ":" in self.leader.address else self.leader.address
+        return f"{host}:{port}" if port is not None and host else ""
+
     def tested_for(self, seconds: float) -> StagingRequest:
         """The same, where between *armed* and *go* something is measured for up to so many seconds; 0: nothing is."""
         return replace(self, armed_for_s=ARMED_FOR_S + seconds)

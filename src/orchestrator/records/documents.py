@@ -81,7 +81,7 @@ FORMAT = 1
 
 def looks_file(inventory: str) -> Path:
     """$XDG_STATE_HOME/l40s-deploy/doctor/ID.json, one for each inventory."""
-    return _named("doctor", str(Path(inventory).resolve()))
+    return named_file("doctor", str(Path(inventory).resolve()))
 
 
 def keep_look(file: Path, at: float, findings: Sequence[Mapping[str, Any]]) -> None:
@@ -103,12 +103,12 @@ def last_look(file: Path) -> tuple[float, list[dict[str, Any]]] | None:
 
 def told_file(inventory: str) -> Path:
     """$XDG_STATE_HOME/l40s-deploy/told/ID.json, one for each inventory: by gang, what its people were told last."""
-    return _named("told", str(Path(inventory).resolve()))
+    return named_file("told", str(Path(inventory).resolve()))
 
 
 def unheard_file(inventory: str) -> Path:
     """$XDG_STATE_HOME/l40s-deploy/unheard/ID.json: by receiver of notifications, why the last one did not arrive."""
-    return _named("unheard", str(Path(inventory).resolve()))
+    return named_file("unheard", str(Path(inventory).resolve()))
 
 
 def read_told(file: Path) -> dict[str, str]:
@@ -139,12 +139,12 @@ def keep_start(gang: str, model: str, stack: str, began: Mapping[str, float]) ->
 
 
 def _file(gang: str, model: str, stack: str) -> Path:
-    return _named("starts", "\0".join((gang, model, stack)))
+    return named_file("starts", "\0".join((gang, model, stack)))
 
 
-def _named(folder: str, of: str) -> Path:
-    """ID.json, a file for each inventory, or for each start."""
-    return state_folder(folder) / f"{hashlib.sha256(of.encode()).hexdigest()[:24]}.json"
+def named_file(folder: str, of: str) -> Path:
+    """ID.json, a file for each inventory, start or plan."""
+    return state_folder(folder) / f"{hashlib.sha256(of.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}.json"
 
 
 def audit_file() -> Path:

@@ -76,7 +76,8 @@ def _show(state: RouterState, screen: Screen) -> None:
     for worker in state.workers:
         health = "healthy" if worker.healthy else "not healthy"
         models = "".join(f", {model.name}" for model in worker.models)
-        screen.show(f"  {worker.url}  {health}, {worker.load} requests{models}")
+        whose = "; no gang of this inventory serves there" if worker.url in state.nobodys else ""
+        screen.show(f"  {worker.url}  {health}, {worker.load} requests{models}{whose}")
 
 
 def _json(state: RouterState) -> dict[str, Any]:
@@ -89,6 +90,7 @@ def _json(state: RouterState) -> dict[str, Any]:
                 "healthy": one.healthy,
                 "load": one.load,
                 "models": [model.name for model in one.models],
+                "known": one.url not in state.nobodys,
             }
             for one in state.workers
         ],

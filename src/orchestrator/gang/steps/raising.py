@@ -38,6 +38,7 @@ from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
 from orchestrator.records.documents import RunRecord
+from orchestrator.records.plans import RecordedPlan, keep_plan
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
@@ -393,6 +394,9 @@ class _Rise:
         still_ours(self.fleet, [self.gang])
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.start.recorded())
+        if self.start.document:  # else it was read from the nodes, whose word is no record of ours
+            kept = RecordedPlan(service_url=self.start.service_url, asked=self.start.asked)
+            keep_plan(self.gang.name, self.start.plan_id, kept)
         self.watcher.step(self.gang.name, "staging")
         requests = self.start.of_run(run_id, secrets.token_hex(32))
         self.goal, self.staged = replace(self.goal, run_id=run_id, stops=0), requests

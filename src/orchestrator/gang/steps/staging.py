@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.engine import STUB_FILE
 from orchestrator.engines.registry import dialect
+from orchestrator.gang.agreement import most_say, service_of
 from orchestrator.gang.pace import allowed_s
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.loading.resources import Library, template
@@ -41,6 +42,7 @@ from orchestrator.protocol.staging import (
     repair,
 )
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
+from orchestrator.records.plans import recorded_plan
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask_staged
 from orchestrator.remote.session import Session
@@ -75,6 +77,11 @@ class Staged:
     def model(self) -> str:
         """The model profile's name."""
         return self._leader.model
+
+    @property
+    def asked(self) -> Asked | None:
+        """What the plan was made for."""
+        return self._leader.asked
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -282,18 +289,28 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
     requests = {node.name: staged_request(node, gang.name, answers[node.name]) for node in gang.nodes}
     if whole:
         _refuse_disagreement(gang, requests)
+        _refuse_another_address(gang, requests)
     return Staged(gang=gang, requests=requests)
 
 
 def newest_run(fleet: Fleet, gang: GangSpec) -> StagingRequest | None:
-    """What these nodes know of the gang's newest run; None where they know of none. A node that was away for a while
-    knows an older one."""
+    """What these nodes know of the gang's newest run: its members as most of them have it, and of its addresses those
+    that all of them have. None where they know of none. A node that was away for a while knows an older one."""
     answers, known = _ask(fleet, gang).values, []
     for node in gang.nodes:
         if node.name in answers:
             with suppress(DeployError):
                 known.append(staged_request(node, gang.name, answers[node.name]))
-    return max(known, key=lambda request: request.run_id, default=None)
+    newest = max(known, key=lambda request: request.run_id, default=None)
+    if newest is None:
+        return None
+    same = [request for request in known if request.run_id == newest.run_id]
+    agreed = {
+        address: name
+        for address, name in newest.addresses.items()
+        if all(request.addresses.get(address) == name for request in same)
+    }
+    return replace(newest, members=most_say((request.members for request in same), ()), addresses=agreed)
 
 
 def _ask(fleet: Fleet, gang: GangSpec, run_id: str = "") -> PerNode[StagedAnswer]:
@@ -351,6 +368,26 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
                 where=f"gang {gang.name}",
                 fix=f"plan for the current gang: run `l40s-deploy up --model NAME --gang {gang.name}`",
             )
+
+
+def _refuse_another_address(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+    """A plan as the leader has it, whose service is where neither the inventory nor anybody else has it."""
+    leader = requests[gang.leader.name]
+    claim = leader.service.url if leader.service is not None else ""
+    kept = recorded_plan(gang.name, leader.plan_id)
+    found = service_of(
+        gang,
+        leader.node,
+        claim,
+        recorded=kept.service_url if kept is not None else "",
+        witnesses=[request.serves_at for request in requests.values() if request is not leader],
+    )
+    if found.remark:
+        raise InputError(
+            found.remark,
+            where=f"gang {gang.name}",
+            fix=f"plan it anew: `l40s-deploy up --model NAME --gang {gang.name} --replace`",
+        )
 
 
 def facts_of_now(fleet: Fleet, say: Callable[[str, str], None]) -> OfNow:

@@ -44,7 +44,7 @@ from orchestrator.planning.plan_file import GangDiff, summary
 from orchestrator.planning.steps.changes import compare
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import Asked, StagingRequest
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, StragglerWait
 
 CHANGE = RestartVerb(what=OperationKind.CHANGE, done="changed", rolls=True, returns="its previous plan")
 
@@ -304,6 +304,22 @@ def leave(
             )
 
 
+def _place(url: str) -> tuple[str | None, int | None]:
+    at = urlsplit(url)
+    return at.hostname, at.port
+
+
+def _urls_of_others(inventory: Inventory, gang: GangSpec) -> set[str]:
+    """Where the other gangs serve: these stay in the router, whatever this gang's nodes say of their addresses."""
+    others = [one for one in inventory.gangs if one.name != gang.name]
+    if not others:
+        return set()
+    with Fleet([node for one in others for node in one.nodes]) as fleet:
+        views = see(fleet, others, patience=StragglerWait())
+    stated = {node.stated_url for one in others for node in one.machines}
+    return stated | {view.service_url for view in views}
+
+
 def _take_out(
     inventory: Inventory, gang: GangSpec, was: StagingRequest, gone: Collection[str], watcher: Watcher
 ) -> None:
@@ -312,9 +328,10 @@ def _take_out(
         with serving_router(inventory.router) as router:
             if router is None:
                 return
-            for worker in router.workers():
-                at = urlsplit(worker.url)
-                if (at.hostname, at.port) in served:
+            workers = [worker for worker in router.workers() if _place(worker.url) in served]
+            theirs = _urls_of_others(inventory, gang) if workers else set()
+            for worker in workers:
+                if worker.url.rstrip("/") not in theirs:
                     watcher.step(gang.name, f"removing {worker.url} from the router")
                     router.take_out(worker.url)
     except DeployError as failure:

@@ -137,6 +137,7 @@ def staged(run: Run, now: float) -> Report:
             for place, rank in enumerate(run.tp_ranks)
         ),
         service_url=run.service.url if run.service else "",
+        serves_at=run.serves_at,
         service_healthy=False if run.service else None,
         boot_id=processes.boot_id(),
         clock=clock.ANCHOR,

@@ -28,7 +28,8 @@ GANG = "router"
 def router_gang(spec: RouterSpec) -> GangSpec:
     """The router as a gang of one node."""
     agent = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
-    return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG, ports=replace(spec.node.ports, agent=agent)),))
+    node = replace(spec.node, gang=GANG, ports=replace(spec.node.ports, agent=agent))
+    return GangSpec(name=GANG, nodes=(node,), url=local_url(spec))
 
 
 def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[GangSpec, ...], ...]:

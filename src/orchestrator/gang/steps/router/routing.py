@@ -69,6 +69,8 @@ class RouterState:
     view: GangView
     url: str
     workers: tuple[Worker, ...] = ()
+    nobodys: frozenset[str] = frozenset()
+    """Addresses of workers where no gang of the inventory serves."""
 
     @property
     def exit_code(self) -> Exit:
@@ -233,7 +235,19 @@ def serving_router(spec: RouterSpec | None) -> Iterator[Router | None]:
 def router_state(inventory: Inventory) -> RouterState:
     """Look at the router."""
     with Router(wanted_router(inventory)) as router:
-        return router.state()
+        state = router.state()
+    return replace(state, nobodys=_nobodys(inventory, state.workers))
+
+
+def _nobodys(inventory: Inventory, workers: Iterable[Worker]) -> frozenset[str]:
+    stated = {node.stated_url for node in inventory.nodes}
+    left = {worker.url for worker in workers if worker.url.rstrip("/") not in stated}
+    if not left:
+        return frozenset()
+    with Fleet(inventory.nodes) as fleet:
+        views = see(fleet, inventory.gangs, patience=StragglerWait())
+    known = {view.service_url.rstrip("/") for view in views}
+    return frozenset(url for url in left if url.rstrip("/") not in known)
 
 
 def start_router(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
+from orchestrator.gang.agreement import Service, current_run, leader_report, service_of
 from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.chosen import in_order
@@ -28,6 +29,7 @@ from orchestrator.node import processes
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest, OtherAgent, ReportAnswer, ReportRequest
+from orchestrator.records.plans import recorded_plan
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask, ask_lock
 from orchestrator.remote.session import Session
@@ -112,9 +114,33 @@ def views_of(
         asked = (node for node in gang.machines if not node.spare or node.name in values or node.name in failures)
         return {node.name: failures.get(node.name) or _report(node, gang.name, values[node.name]) for node in asked}
 
-    return tuple(
-        view(gang.name, answers(gang), tuple(node.name for node in gang.machines if node.spare)) for gang in gangs
-    )
+    return tuple(_seen(gang, answers(gang), values) for gang in gangs)
+
+
+def _seen(gang: GangSpec, answers: Mapping[str, Answer], values: Mapping[str, ReportAnswer]) -> GangView:
+    """Where it serves is what the inventory, this controller's record of the plan and the other members say too."""
+    seen = view(gang.name, answers, tuple(node.name for node in gang.machines if node.spare))
+    current = current_run({name: answer for name, answer in answers.items() if isinstance(answer, Report)})
+    leader = leader_report(current, seen.members)
+    service = Service(url="")
+    if leader is not None:
+        kept = recorded_plan(gang.name, seen.plan_id)
+        service = service_of(
+            gang,
+            leader.node,
+            leader.service_url,
+            recorded=kept.service_url if kept is not None else "",
+            witnesses=[report.serves_at for report in current.values() if report is not leader],
+        )
+    strangers = [
+        f"{node.name}: {other.what('', '')}; fix: {other.fix('')}"
+        for node in gang.machines
+        if node.name in values
+        for other in _same_part(node, values[node.name])
+        if other.stranger
+    ]
+    remarks = tuple(filter(None, (service.remark, *strangers, *seen.remarks)))
+    return replace(seen, service_url=service.url, remarks=remarks)
 
 
 def words_before(fleet: Fleet, gang_of: Mapping[str, str]) -> dict[str, str]:

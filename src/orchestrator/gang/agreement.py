@@ -1,0 +1,141 @@
+"""What nodes say of each other and of where a gang serves, held against the inventory, this controller's own record and
+what most of them say. One node's word moves no other machine: where it differs, that is a remark about the node. Pure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.protocol.report import Report
+
+DISAGREES = "NODE-DISAGREES"
+
+V = TypeVar("V")
+
+
+def most_say(values: Iterable[V], usual: V) -> V:
+    """What most say; `usual` where nobody says anything, and the first of several that as many say."""
+    said = Counter(values).most_common(1)
+    return said[0][0] if said else usual
+
+
+def current_run(reports: Mapping[str, Report]) -> dict[str, Report]:
+    """The reports of the run that most living agents are in, else of the one staged last: a guess, since each node
+    dates it by its own clock. By node, in the order of `reports`."""
+    living = Counter(report.run_id for report in reports.values() if report.alive)
+    newest = max(
+        reports.values(),
+        key=lambda report: (report.alive, report.alive and living[report.run_id], report.started_at),
+        default=None,
+    )
+    return {node: report for node, report in reports.items() if newest is not None and report.run_id == newest.run_id}
+
+
+def agreed_members(current: Mapping[str, Report]) -> tuple[str, ...]:
+    """The run's nodes in node-rank order, as most of its reports have them; () where an older release wrote them.
+
+    Where as many say one thing as another, those whose order is that of the inventory's nodes are believed.
+    """
+    counts = Counter(report.members for report in current.values() if report.members)
+    place = {node: number for number, node in enumerate(current)}
+
+    def rank(members: tuple[str, ...]) -> tuple[int, bool]:
+        order = [place[name] for name in members if name in place]
+        return counts[members], order == sorted(order)
+
+    return max(counts, key=rank, default=())
+
+
+def leader_report(current: Mapping[str, Report], members: Sequence[str]) -> Report | None:
+    """Of the node that serves the gang: whom most members name first, else who has the first node rank."""
+    if members:
+        report = current.get(members[0])
+        return report if report is not None and report.service_url else None
+    return next((report for report in current.values() if report.node_rank == 0 and report.service_url), None)
+
+
+def others_remarks(current: Mapping[str, Report], members: Sequence[str]) -> list[str]:
+    """A sentence for each node that names other members than most do, or serves while another one leads."""
+    remarks = []
+    for name, report in current.items():
+        if report.members and report.members != tuple(members):
+            remarks.append(
+                f"{DISAGREES}: {name} says that the run's nodes are {', '.join(report.members)}; most of them say"
+                f" {', '.join(members)}"
+            )
+        elif members and report.service_url and name != members[0]:
+            remarks.append(f"{DISAGREES}: {name} says that it serves the gang, which {members[0]} leads")
+    return remarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """Where a gang serves, '' where that is not known; remark: what a node says otherwise, '' for nothing."""
+
+    url: str
+    remark: str = ""
+
+
+def service_of(
+    gang: GangSpec, leader: str, claim: str, *, recorded: str = "", witnesses: Iterable[str] = ()
+) -> Service:
+    """leader, claim: the node's name, and where it says that it serves; recorded: where this controller's plan has it,
+    '' for none; witnesses: ADDRESS:PORT of the service as the other members' plans have it."""
+    node = next((one for one in gang.machines if one.name == leader), None)
+    if not claim or node is None:
+        return Service(url="")
+    own = gang.url or node.stated_url
+    if claim in filter(None, (recorded, own)) or _is_plausible(gang, node, claim, tuple(filter(None, witnesses))):
+        return Service(url=claim)
+    believed = recorded or own
+    instead = f"the inventory and the plan have {believed}" if believed else "nobody else knows that address"
+    return Service(
+        url=believed,
+        remark=f"{DISAGREES}: {leader} says that it serves at {claim}; {instead}, and no request is sent there",
+    )
+
+
+def _is_plausible(gang: GangSpec, node: NodeSpec, claim: str, witnesses: Sequence[str]) -> bool:
+    """Whether it is the leader's own address and port, by the inventory and by every other member."""
+    at = _split(claim)
+    if gang.url or at is None or at.hostname is None or at.geturl() != f"http://{at.netloc}" or "@" in at.netloc:
+        return False
+    theirs = [(one.hostname, one.port) for one in (_split(f"//{text}") for text in witnesses) if one is not None]
+    own = _split(node.stated_url)
+    if own is not None and own.hostname:
+        told_port = bool(theirs) and all(port == at.port for _, port in theirs)
+        return at.hostname == own.hostname and (at.port == node.ports.http or told_port)
+    elsewhere = {place for one in gang.machines if one is not node for place in (one.reach.host, one.address)}
+    agreed = all(host == at.hostname for host, _ in theirs)
+    told_port = bool(theirs) and all(port == at.port for _, port in theirs)
+    return (
+        agreed
+        and (at.port == node.ports.http or told_port)
+        and at.hostname not in elsewhere
+        and (at.hostname == node.reach.host or _is_between_hosts(at.hostname))
+    )
+
+
+def _split(url: str) -> SplitResult | None:
+    """None for what is no URL, or has no port."""
+    with contextlib.suppress(ValueError):
+        at = urlsplit(url)
+        if at.port is not None:
+            return at
+    return None
+
+
+def _is_between_hosts(host: str) -> bool:
+    """Whether other machines may reach this address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified or address.is_link_local or address.is_multicast)
