@@ -61,7 +61,7 @@ class LocalGang(Cluster):
             node_rank=rank,
             reach=Reach(connection="local", host="localhost", python=sys.executable),
             state_dir=self.state_dir(rank),
-            ports=GangPorts(agent=self.agent_port),
+            ports=GangPorts(agent=self.agent_port, http=int(self.http.rpartition(":")[2])),
             http_host="127.0.0.1",
         )
 

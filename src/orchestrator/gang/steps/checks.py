@@ -6,6 +6,7 @@ the stop. A guard asks them before it restarts a gang that failed.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -100,7 +101,7 @@ def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> StartRefusal | Non
                 "none of its RDMA ports can be used, and the gang's plan needs RDMA",
                 where=node.name,
                 fix="bring a port up (`l40s-deploy doctor` shows how), or have the gang planned anew, over TCP: run"
-                f" `l40s-deploy up --model {plan.model} --gang {plan.gang.name}`",
+                f" `l40s-deploy up --model {shlex.quote(plan.model)} --gang {plan.gang.name}`",
             )
             return StartRefusal(error=error, outdated=True)
     return None

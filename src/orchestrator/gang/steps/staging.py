@@ -85,8 +85,9 @@ class Staged:
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """Findings that were set aside when the plan was made, `ID` or `ID@node`."""
-        return self._leader.asked.accept if self._leader.asked else ()
+        """Findings that were set aside when the plan was made, `ID` or `ID@node`: what all nodes have alike."""
+        told = [request.asked.accept if request.asked else () for request in self.requests.values()]
+        return tuple(one for one in told[0] if all(one in other for other in told))
 
     @property
     def service_url(self) -> str:

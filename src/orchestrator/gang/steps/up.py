@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.doctor.steps.doctor import forbidding
 from orchestrator.gang import actions
+from orchestrator.gang.agreement import DISAGREES, most_say
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
@@ -36,6 +37,7 @@ from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, begun_on, see
 from orchestrator.gang.view import GangView
+from orchestrator.loading.resources import Library
 from orchestrator.model.chosen import without
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -44,6 +46,7 @@ from orchestrator.planning.plan_file import GangDiff, summary
 from orchestrator.planning.steps.changes import compare
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import Asked, StagingRequest
+from orchestrator.records.plans import recorded_plan
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 CHANGE = RestartVerb(what=OperationKind.CHANGE, done="changed", rolls=True, returns="its previous plan")
@@ -341,7 +344,9 @@ def _take_out(
 def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
     """What the operator asked of this gang. gang: on the nodes of its newest run that can be asked.
 
-    Raises InputError where an older release started it, or nobody did.
+    That is what all of them say alike, and what this controller has recorded where it started that plan: what one node
+    says is planned for no other. Raises InputError where they differ, where they name a model or stack that is not
+    known here, where an older release started it, or nobody did.
     """
     if not gang.nodes:
         raise InputError(
@@ -350,15 +355,53 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
             fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --without NODE",
         )
     requests = staged_plan(fleet, gang, whole=False).requests
-    asked = next((request.asked for request in requests.values() if request.asked is not None), None)
-    if asked is None:
+    known = _of_one_run(requests)
+    asked = most_say((request.asked for request in known.values()), None)
+    if all(request.asked is None for request in known.values()):
         raise InputError(
             "an older l40s-deploy started this gang, and its nodes did not record its model and options",
             where=f"gang {gang.name}",
             fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --replace, with --without NODE for a"
             " node that does not answer",
         )
+    odd = [name for name, request in known.items() if request.asked != asked]
+    kept = recorded_plan(gang.name, most_say((request.plan_id for request in known.values()), ""))
+    recorded = kept.asked if kept is not None else None
+    if odd or asked is None:
+        raise _asked_otherwise(gang, odd[0] if odd else gang.nodes[0].name, "the other nodes of its run")
+    if recorded is not None and recorded != asked:
+        raise _asked_otherwise(gang, ", ".join(known), "this machine's record of its start")
+    if recorded is None:
+        _refuse_unknown_names(gang, asked)
     return asked
+
+
+def _of_one_run(requests: Mapping[str, StagingRequest]) -> Mapping[str, StagingRequest]:
+    """Those of the run that most of them have; all of them where no run has more than half."""
+    run_id = most_say((request.run_id for request in requests.values()), "")
+    same = {name: request for name, request in requests.items() if request.run_id == run_id}
+    return same if 2 * len(same) > len(requests) else requests
+
+
+def _asked_otherwise(gang: GangSpec, who: str, whom: str) -> InputError:
+    return InputError(
+        f"{DISAGREES}: {who} has another model, or other options that the gang was started with, than {whom}; it is not"
+        " planned again by that",
+        where=f"gang {gang.name}",
+        fix=f"run once, as it should be: l40s-deploy up --model NAME --gang {gang.name} --replace",
+    )
+
+
+def _refuse_unknown_names(gang: GangSpec, asked: Asked) -> None:
+    """Without a record of ours, a model or a stack is a name that is known here, and never a path."""
+    try:
+        Library.reported_profile(asked.model)
+        if asked.stack is not None:
+            Library.reported_stack(asked.stack)
+    except InputError as unknown:
+        unknown.where = f"gang {gang.name}"
+        unknown.fix += f", or run once: l40s-deploy up --model NAME --gang {gang.name} --replace"
+        raise
 
 
 def planned_again(

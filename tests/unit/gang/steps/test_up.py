@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +14,15 @@ from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of, staged
 
+from orchestrator.cli.main import equip
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import BeforeGoCheck, StagedFleet, UpRequest, UpResult
+from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import see
-from orchestrator.gang.steps.up import leave
+from orchestrator.gang.steps.up import asked_of, leave
 from orchestrator.model.chosen import without
 from orchestrator.model.errors import GangFailed, InputError, NodeError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
@@ -27,8 +30,9 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, R
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
+from orchestrator.records.plans import RecordedPlan, keep_plan
 from orchestrator.remote.fleet import Fleet
 
 pytestmark = pytest.mark.processes
@@ -331,3 +335,111 @@ def test_what_the_router_can_not_be_told_is_said(world: World) -> None:
     world.said, world.known = [], {}
     world.leave(["node0"])
     assert world.said == [], "a gang that nobody started has no address to leave"
+
+
+def test_a_forged_address_takes_no_other_gang_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = gang(1, name="gang1", first=7, http_host="10.0.0.99")
+    victim = other.leader.stated_url
+    monkeypatch.setattr("orchestrator.gang.steps.up.see", lambda *_, **__: ())
+    monkeypatch.setattr(f"{__name__}.INVENTORY", replace(INVENTORY, gangs=(SPEC, other)))
+    for name, answer in world.known.items():
+        request = dict(answer.request)
+        request["addresses"] = {**request["addresses"], "10.0.0.99": "node1"}
+        if name == "node2":  # one alone, then all of them
+            world.known |= {name: replace(answer, request=request)}
+    world.workers = [victim]
+    world.leave(["node1"])
+    assert world.workers == [victim]
+    for name, answer in world.known.items():
+        addresses = {**answer.request["addresses"], "10.0.0.99": "node1"}
+        world.known |= {name: replace(answer, request={**answer.request, "addresses": addresses})}
+    world.leave(["node1"])
+    assert world.workers == [victim]
+
+
+MODEL = "DeepSeek-V3-0324"
+ASKED = Asked(model=MODEL, stack="sglang-0.5.23", extra_args=("--a",))
+
+
+def known(*asked: Asked | None, run_ids: Sequence[str] = ()) -> dict[str, StagedAnswer]:
+    """What the nodes say was asked of their gang."""
+    requests = staged(SPEC, planned(SPEC), run_id="r1")
+    found = {}
+    for number, (name, request) in enumerate(requests.items()):
+        one = replace(request, asked=asked[number % len(asked)], run_id=run_ids[number] if run_ids else "r1")
+        found[name] = StagedAnswer(request=one.kept(), launch_script="#!/bin/sh\n")
+    return found
+
+
+@pytest.fixture
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    equip()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def asked_by(answers: dict[str, StagedAnswer]) -> Asked:
+    return asked_of(World(known=answers), SPEC)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("own_state")
+def test_what_all_nodes_say_alike_was_asked() -> None:
+    assert asked_by(known(ASKED)) == ASKED
+    odd = replace(ASKED, extra_args=("--trust-remote-code",))
+    elsewhere = known(ASKED, ASKED, ASKED, odd, run_ids=["r1", "r1", "r1", "r9"])
+    assert asked_by(elsewhere) == ASKED  # another run is none of this one's
+
+
+@pytest.mark.usefixtures("own_state")
+@pytest.mark.parametrize(
+    "odd",
+    [
+        replace(ASKED, extra_args=("--model-loader-extra-config", "/evil")),
+        replace(ASKED, model="DeepSeek-R1"),
+        replace(ASKED, stack=None),
+        replace(ASKED, accept=("GPU-ECC",)),
+        None,
+    ],
+)
+@pytest.mark.parametrize("place", [0, 3])
+def test_what_one_node_says_was_asked_is_planned_for_nobody(odd: Asked | None, place: int) -> None:
+    told: list[Asked | None] = [ASKED] * 4
+    told[place] = odd
+    with pytest.raises(InputError, match=r"NODE-DISAGREES: node[03] has another model"):
+        asked_by(known(*told))
+
+
+@pytest.mark.usefixtures("own_state")
+def test_what_all_nodes_say_is_refused_where_this_machine_recorded_something_else() -> None:
+    plan_id = planned(SPEC).plan_id
+    keep_plan("gang0", plan_id, RecordedPlan(service_url="", asked=replace(ASKED, extra_args=())))
+    with pytest.raises(InputError, match="record"):
+        asked_by(known(ASKED))
+    keep_plan("gang0", plan_id, RecordedPlan(service_url="", asked=ASKED))
+    assert asked_by(known(ASKED)) == ASKED
+
+
+@pytest.mark.usefixtures("own_state")
+@pytest.mark.parametrize("name", ["/x/evil.yml", "x" * 300, "../evil", "no-such-model", ""])
+def test_a_path_counts_only_where_this_machine_recorded_it(name: str) -> None:
+    for asked in (replace(ASKED, model=name), replace(ASKED, stack=name)):
+        with pytest.raises(InputError, match="a node reports the"):
+            asked_by(known(asked))
+    mine = replace(ASKED, model="/home/ops/mine.yml")
+    keep_plan("gang0", planned(SPEC).plan_id, RecordedPlan(service_url="", asked=mine))
+    assert asked_by(known(mine)) == mine
+
+
+@pytest.mark.usefixtures("own_state")
+def test_one_node_sets_no_finding_aside() -> None:
+    odd = replace(ASKED, accept=("GPU-ECC",))
+    answers = World(known=known(odd, ASKED, ASKED, ASKED))
+    assert staged_plan(answers, SPEC).accepted == ()  # type: ignore[arg-type]
+    assert staged_plan(World(known=known(odd)), SPEC).accepted == ("GPU-ECC",)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("own_state")
+def test_a_staged_plan_that_serves_elsewhere_is_not_started_again() -> None:
+    answers = known(ASKED)
+    forged = {**answers["node0"].request, "service": {"url": "http://127.0.0.1:18677"}}
+    with pytest.raises(InputError, match=r"node0 says that it serves at http://127\.0\.0\.1:18677"):
+        staged_plan(World(known={**answers, "node0": replace(answers["node0"], request=forged)}), SPEC)  # type: ignore[arg-type]
