@@ -365,5 +365,7 @@ def put_back(router: Router | None, urls: dict[str, str], watcher: Watcher) -> N
     if router is None:
         return
     for name, url in urls.items():
+        if not url:  # where it serves is not agreed on
+            continue
         watcher.step(name, "adding it to the router")
         router.take_in(url)

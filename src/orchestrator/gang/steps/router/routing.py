@@ -19,6 +19,7 @@ from orchestrator.engines import router as words
 from orchestrator.engines.engine import STUB_FILE, Engine
 from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, Worker, running_requests, workers
+from orchestrator.gang.agreement import DISAGREES
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
@@ -332,6 +333,10 @@ def mixed_models(spec: RouterSpec, gang: str, models: Mapping[str, str]) -> Find
 
 
 def _why_not_in(router: Router, view: GangView) -> DeployError | None:
+    if not view.service_url:
+        why = next((words for words in view.remarks if DISAGREES in words), "where it serves is not known")
+        fix = f"set l40s_address of its nodes, or look at that node: `l40s-deploy status {view.name}`"
+        return NodeError(f"{why}; it was not added to the router", where=f"gang {view.name}", fix=fix)
     try:
         router.take_in(view.service_url, view.run_id or "")
     except DeployError as failure:
@@ -453,7 +458,7 @@ def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]
     """By the versions of the gangs' stacks; /health where an engine that serves lacks what its version should have."""
     family = newest()
     path = words.health_path(list(_engines(inventory, gangs)), family.engine(family.versions[-1]))
-    urls = [view.service_url for view in gangs if view.serves]
+    urls = [view.service_url for view in gangs if view.serves and view.service_url]
     if path == words.ANY_HEALTH or not urls:
         return path
     asks = [HttpRequest(url=f"{url}{path}", timeout_s=ROUTER_ASK_S) for url in urls]

@@ -645,3 +645,11 @@ def test_an_interruption_while_requests_are_waited_for_has_changed_nothing(
         restart.restart(INVENTORY, RestartRequest(verb=ROLLING), world)  # type: ignore[arg-type]
     assert not rolled and sorted(set(world.behind)) == ["http://a", "http://b", "http://c"]
     assert [begun.turning for begun in Lock.kept.values()] == [False] * 3
+
+
+def test_a_gang_whose_address_nobody_agrees_on_is_not_taken_in(world: World) -> None:
+    lies = replace(gang("a"), service_url="", remarks=("NODE-DISAGREES: a says that it serves at http://evil:1",))
+    world.gangs = (lies, gang("b"))
+    with pytest.raises(NodeError, match="NODE-DISAGREES: a says"):
+        enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert world.behind == ["http://b"]
