@@ -107,20 +107,23 @@ def _is_plausible(gang: GangSpec, node: NodeSpec, claim: str, witnesses: Sequenc
     at = _split(claim)
     if gang.url or at is None or at.hostname is None or at.geturl() != f"http://{at.netloc}" or "@" in at.netloc:
         return False
-    theirs = [(one.hostname, one.port) for one in (_split(f"//{text}") for text in witnesses) if one is not None]
-    own = _split(node.stated_url)
-    if own is not None and own.hostname:
-        told_port = bool(theirs) and all(port == at.port for _, port in theirs)
-        return at.hostname == own.hostname and (at.port == node.ports.http or told_port)
-    elsewhere = {place for one in gang.machines if one is not node for place in (one.reach.host, one.address)}
-    agreed = all(host == at.hostname for host, _ in theirs)
-    told_port = bool(theirs) and all(port == at.port for _, port in theirs)
-    return (
-        agreed
-        and (at.port == node.ports.http or told_port)
-        and at.hostname not in elsewhere
-        and (at.hostname == node.reach.host or _is_between_hosts(at.hostname))
-    )
+    theirs = [one for one in (_split(f"//{text}") for text in witnesses) if one is not None]
+    ports = {one.port for one in theirs}
+    if at.port != node.ports.http and ports != {at.port}:
+        return False
+    stated = _split(node.stated_url)
+    if stated is not None:
+        return at.hostname == stated.hostname
+    return all(one.hostname == at.hostname for one in theirs) and _may_be_its(gang, node, at.hostname)
+
+
+def _may_be_its(gang: GangSpec, node: NodeSpec, host: str) -> bool:
+    """Whether an address that its inventory does not state can be this node's: other machines may reach it, and it is
+    none of its fellows'."""
+    fellows = [one for one in gang.machines if one is not node]
+    if any(host in (one.reach.host, one.address) for one in fellows):
+        return False
+    return host == node.reach.host or _is_between_hosts(host)
 
 
 def _split(url: str) -> SplitResult | None:
