@@ -76,7 +76,7 @@ def others_remarks(current: Mapping[str, Report], members: Sequence[str]) -> lis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class BelievedService:
     """Where a gang serves, '' where that is not known; remark: what a node says otherwise, '' for nothing."""
 
     url: str
@@ -85,18 +85,18 @@ class Service:
 
 def service_of(
     gang: GangSpec, leader: str, claim: str, *, recorded: str = "", witnesses: Iterable[str] = ()
-) -> Service:
+) -> BelievedService:
     """leader, claim: the node's name, and where it says that it serves; recorded: where this controller's plan has it,
     '' for none; witnesses: ADDRESS:PORT of the service as the other members' plans have it."""
     node = next((one for one in gang.machines if one.name == leader), None)
     if not claim or node is None:
-        return Service(url="")
+        return BelievedService(url="")
     own = gang.url or node.stated_url
     if claim in filter(None, (recorded, own)) or _is_plausible(gang, node, claim, tuple(filter(None, witnesses))):
-        return Service(url=claim)
+        return BelievedService(url=claim)
     believed = recorded or own
     instead = f"the inventory and the plan have {believed}" if believed else "nobody else knows that address"
-    return Service(
+    return BelievedService(
         url=believed,
         remark=f"{DISAGREES}: {leader} says that it serves at {claim}; {instead}, and no request is sent there",
     )

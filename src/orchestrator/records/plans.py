@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.model.errors import InputError
-from orchestrator.protocol.message import Unreadable
-from orchestrator.protocol.staging import Asked
 from orchestrator.records.documents import named_file, read_document, write_document
 
 FORMAT = 1
@@ -19,16 +17,15 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedPlan:
-    """asked: None where the plan was made for no operator's words."""
+    """asked: the JSON of an `Asked`; None where the plan was made for no operator's words."""
 
     service_url: str
-    asked: Asked | None = None
+    asked: Mapping[str, Any] | None = None
 
 
 def keep_plan(gang: str, plan_id: str, plan: RecordedPlan) -> None:
     """Replace it. A record that can't be written is none: what the nodes agree on counts then."""
-    asked = plan.asked.as_json() if plan.asked is not None else None
-    document = {"format": FORMAT, "gang": gang, "plan_id": plan_id, "service_url": plan.service_url, "asked": asked}
+    document = {"format": FORMAT, "gang": gang, "plan_id": plan_id, **asdict(plan)}
     with contextlib.suppress(InputError):
         write_document(named_file("plans", "\0".join((gang, plan_id))), document)
 
@@ -39,7 +36,7 @@ def recorded_plan(gang: str, plan_id: str) -> RecordedPlan | None:
 
 
 def _made(document: Mapping[str, Any]) -> RecordedPlan | None:
-    asked = Asked.read(document["asked"]) if document["asked"] is not None else None
-    if document["format"] != FORMAT or isinstance(asked, Unreadable):
+    if document["format"] != FORMAT:
         return None
-    return RecordedPlan(service_url=str(document["service_url"]), asked=asked)
+    asked = document["asked"]
+    return RecordedPlan(service_url=str(document["service_url"]), asked=None if asked is None else dict(asked))

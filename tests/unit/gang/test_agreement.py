@@ -137,7 +137,12 @@ def test_a_record_of_another_shape_is_none(tmp_path: Any) -> None:
     keep_plan("gang0", "p1", RecordedPlan(service_url="http://a:1"))
     (file,) = (tmp_path / "l40s-deploy" / "plans").iterdir()
     assert plans.recorded_plan("gang0", "p1") == RecordedPlan(service_url="http://a:1")
-    for text in ("[]", "{", '{"format": 9, "asked": null, "service_url": ""}', '{"asked": {"model": 5}, "format": 1}'):
+    for text in (
+        "[]",
+        "{",
+        '{"format": 9, "asked": null, "service_url": ""}',
+        '{"asked": 5, "service_url": "", "format": 1}',
+    ):
         file.write_text(text)
         assert plans.recorded_plan("gang0", "p1") is None
     assert plans.recorded_plan("gang0", "../" + "x" * 3000 + "\ud800\0") is None

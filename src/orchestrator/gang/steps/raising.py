@@ -395,7 +395,9 @@ class _Rise:
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.start.recorded())
         if self.start.document:  # else it was read from the nodes, whose word is no record of ours
-            kept = RecordedPlan(service_url=self.start.service_url, asked=self.start.asked)
+            kept = RecordedPlan(
+                service_url=self.start.service_url, asked=self.start.asked.as_json() if self.start.asked else None
+            )
             keep_plan(self.gang.name, self.start.plan_id, kept)
         self.watcher.step(self.gang.name, "staging")
         requests = self.start.of_run(run_id, secrets.token_hex(32))

@@ -364,15 +364,20 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
             fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --replace, with --without NODE for a"
             " node that does not answer",
         )
+    return _agreed(gang, known, asked)
+
+
+def _agreed(gang: GangSpec, known: Mapping[str, StagingRequest], asked: Asked | None) -> Asked:
+    """What most say was asked, where all do, and this machine's record too. Raises InputError."""
     odd = [name for name, request in known.items() if request.asked != asked]
-    kept = recorded_plan(gang.name, most_say((request.plan_id for request in known.values()), ""))
-    recorded = kept.asked if kept is not None else None
     if odd or asked is None:
-        raise _asked_otherwise(gang, odd[0] if odd else gang.nodes[0].name, "the other nodes of its run")
-    if recorded is not None and recorded != asked:
-        raise _asked_otherwise(gang, ", ".join(known), "this machine's record of its start")
-    if recorded is None:
+        who = odd[0] if odd else gang.leader.name
+        raise _asked_otherwise(gang, who, "the other nodes of its run")
+    kept = recorded_plan(gang.name, most_say((request.plan_id for request in known.values()), ""))
+    if kept is None or kept.asked is None:
         _refuse_unknown_names(gang, asked)
+    elif Asked.read(kept.asked) != asked:
+        raise _asked_otherwise(gang, ", ".join(known), "this machine's record of its start")
     return asked
 
 

@@ -411,10 +411,10 @@ def test_what_one_node_says_was_asked_is_planned_for_nobody(odd: Asked | None, p
 @pytest.mark.usefixtures("own_state")
 def test_what_all_nodes_say_is_refused_where_this_machine_recorded_something_else() -> None:
     plan_id = planned(SPEC).plan_id
-    keep_plan("gang0", plan_id, RecordedPlan(service_url="", asked=replace(ASKED, extra_args=())))
+    keep_plan("gang0", plan_id, RecordedPlan(service_url="", asked=replace(ASKED, extra_args=()).as_json()))
     with pytest.raises(InputError, match="record"):
         asked_by(known(ASKED))
-    keep_plan("gang0", plan_id, RecordedPlan(service_url="", asked=ASKED))
+    keep_plan("gang0", plan_id, RecordedPlan(service_url="", asked=ASKED.as_json()))
     assert asked_by(known(ASKED)) == ASKED
 
 
@@ -425,7 +425,7 @@ def test_a_path_counts_only_where_this_machine_recorded_it(name: str) -> None:
         with pytest.raises(InputError, match="a node reports the"):
             asked_by(known(asked))
     mine = replace(ASKED, model="/home/ops/mine.yml")
-    keep_plan("gang0", planned(SPEC).plan_id, RecordedPlan(service_url="", asked=mine))
+    keep_plan("gang0", planned(SPEC).plan_id, RecordedPlan(service_url="", asked=mine.as_json()))
     assert asked_by(known(mine)) == mine
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.gang.agreement import Service, current_run, leader_report, service_of
+from orchestrator.gang.agreement import BelievedService, current_run, leader_report, service_of
 from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.chosen import in_order
@@ -122,7 +122,7 @@ def _seen(gang: GangSpec, answers: Mapping[str, Answer], values: Mapping[str, Re
     seen = view(gang.name, answers, tuple(node.name for node in gang.machines if node.spare))
     current = current_run({name: answer for name, answer in answers.items() if isinstance(answer, Report)})
     leader = leader_report(current, seen.members)
-    service = Service(url="")
+    service = BelievedService(url="")
     if leader is not None:
         kept = recorded_plan(gang.name, seen.plan_id)
         service = service_of(
@@ -132,13 +132,8 @@ def _seen(gang: GangSpec, answers: Mapping[str, Answer], values: Mapping[str, Re
             recorded=kept.service_url if kept is not None else "",
             witnesses=[report.serves_at for report in current.values() if report is not leader],
         )
-    strangers = [
-        f"{node.name}: {other.what('', '')}; fix: {other.fix('')}"
-        for node in gang.machines
-        if node.name in values
-        for other in _same_part(node, values[node.name])
-        if other.stranger
-    ]
+    asked = [node for node in gang.machines if node.name in values]
+    strangers = [words for node in asked for words in _strangers(node, values[node.name])]
     remarks = tuple(filter(None, (service.remark, *strangers, *seen.remarks)))
     return replace(seen, service_url=service.url, remarks=remarks)
 
@@ -193,6 +188,12 @@ def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
 def _same_part(node: NodeSpec, answer: ReportAnswer) -> list[OtherAgent]:
     """Who shows himself to be the agent of this part of the gang, with another state directory."""
     return [one for one in answer.others if (one.node, one.port) == (node.name, node.ports.agent)]
+
+
+def _strangers(node: NodeSpec, answer: ReportAnswer) -> list[str]:
+    """What a local user's process says of itself, which counts for nothing, in words."""
+    others = [other for other in _same_part(node, answer) if other.stranger]
+    return [f"{node.name}: {other.what('', '')}; {other.fix('')}" for other in others]
 
 
 def own_report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
