@@ -38,7 +38,7 @@ def test_a_recorded_request_is_staged_again_without_loss(name: str) -> None:
     again = json.loads(json.dumps(request.as_json())) | {"state_dir": None}
     raw["service"] = raw["service"] and {**raw["service"], "certificate": ""}  # a field that release did not know
     for kind in ("causes", "remarks"):
-        raw["watch"][kind] = [{**entry, "weak": False} for entry in raw["watch"][kind]]
+        raw["watch"][kind] = [{**entry, "weak": False, "after": "", "unless": ""} for entry in raw["watch"][kind]]
     assert {key: again[key] for key in raw if key != "watch"} == {key: raw[key] for key in raw if key != "watch"}
     assert {key: again["watch"][key] for key in raw["watch"] if key != "probe"} == {
         key: raw["watch"][key] for key in raw["watch"] if key != "probe"
