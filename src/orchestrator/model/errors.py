@@ -73,6 +73,12 @@ class InputError(DeployError):
     exit_code = Exit.INPUT
 
 
+class StagedByNewer(DeployError):
+    """What a gang's nodes hold was staged by a release whose protocol this one does not know."""
+
+    exit_code = Exit.INPUT
+
+
 class FindingsError(DeployError):
     """A finding of severity stop: starting would fail or give wrong results."""
 

@@ -174,8 +174,8 @@ def short_digest(value: Any) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:_LENGTH]
 
 
-_OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv", "command", "flags",
-               "env", "watch", "network", "layout", "graph_batch")  # fmt: skip
+_OF_ONE_RUN = ("protocol", "run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv",
+               "command", "flags", "env", "watch", "network", "layout", "graph_batch")  # fmt: skip
 """Keys that differ from run to run without any meaning, and those that are compared word by word."""
 
 

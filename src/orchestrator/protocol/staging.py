@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.planned import Layout, NodeNetwork
 
+PROTOCOL = 1
+"""Of staging requests: raised only where a release that ignores a key would start something else. 0, or no number: from
+before 0.2.0, without some of the types of what was planned (planning/older_staging.py)."""
 LOG_LIMIT = 64 * 1024 * 1024
 ARMED_FOR_S = 120.0
 """An armed agent that nobody tells to start ends by itself after so long."""
@@ -212,6 +215,7 @@ class Asked(Message):
 class StagingRequest(Message):
     """One node's part of a run. What follows `secrets` is no part of run.json, which any verb may read."""
 
+    protocol: int = 0
     state_dir: str | None = None
     gang: str
     run_id: str

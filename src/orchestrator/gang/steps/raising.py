@@ -399,6 +399,8 @@ class _Rise:
                 service_url=self.start.service_url, asked=self.start.asked.as_json() if self.start.asked else None
             )
             keep_plan(self.gang.name, self.start.plan_id, kept)
+        for words in self.start.remarks:
+            self.watcher.step(self.gang.name, words)
         self.watcher.step(self.gang.name, "staging")
         requests = self.start.of_run(run_id, secrets.token_hex(32))
         self.goal, self.staged = replace(self.goal, run_id=run_id, stops=0), requests

@@ -18,17 +18,19 @@ from orchestrator.gang.agreement import most_say, service_of
 from orchestrator.gang.pace import allowed_s
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.loading.resources import Library, template
-from orchestrator.model.errors import DeployError, FindingsError, InputError, NodeError
+from orchestrator.model.errors import DeployError, FindingsError, InputError, NodeError, StagedByNewer
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.per_node import PerNode
+from orchestrator.model.per_node import PerNode, collected
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.model.secret_text import fingerprint, is_secret, shown_env, shown_flags
 from orchestrator.model.topology import NETWORKS, Topology
 from orchestrator.planning.environment import moved_variables
 from orchestrator.planning.facts_of_now import moved
+from orchestrator.planning.older_staging import completed
 from orchestrator.planning.steps.plan import api_key
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.staging import (
+    PROTOCOL,
     Asked,
     CanaryOrder,
     ContainerOrder,
@@ -61,12 +63,14 @@ class Staged:
     requests: by node name, in node-rank order, without a run's key
     document: the plan as this machine's record of the start keeps it; none: what the requests tell of it
     of_now:   makes these requests those of the moment when they are staged; None: they are
+    remarks:  what reading requests of another release left out, or could not find, for the operator
     """
 
     gang: GangSpec
     requests: Mapping[str, StagingRequest]
     document: Mapping[str, Any] = field(default_factory=dict)
     of_now: OfNow | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def plan_id(self) -> str:
@@ -157,6 +161,7 @@ def staging_requests(
     canary = CanaryOrder(prompt=wanted.prompt, max_tokens=wanted.max_tokens, expect_any=wanted.expect_any)
     return {
         node.name: StagingRequest(
+            protocol=PROTOCOL,
             state_dir=specs[node.name].state_dir,
             gang=plan.name,
             run_id=run_id,
@@ -278,20 +283,24 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
     that run; else of those that the gang has, to read, not to start.
 
     Raises InputError where nothing was ever started, or where the nodes do not hold one plan for just these nodes;
-    NodeError where a request can't be read or holds what only a newer release knows; Unreachable where one does not
-    answer.
+    NodeError where a request can't be read; StagedByNewer where a release with another protocol staged it; Unreachable
+    where one does not answer.
     """
-
     answered = _ask(fleet, gang, run_id)
     for failure in answered.failures.values():
         if isinstance(failure, NodeRefusal) and failure.kind == "no-run":
             raise _nothing(gang.name, failure.where)
     answers = answered.all()
-    requests = {node.name: staged_request(node, gang.name, answers[node.name]) for node in gang.nodes}
+    read = {node.name: read_staged(node, gang.name, answers[node.name]) for node in gang.nodes}
+    requests = {name: node.request for name, node in read.items()}
     if whole:
         _refuse_disagreement(gang, requests)
         _refuse_another_address(gang, requests)
-    return Staged(gang=gang, requests=requests)
+    by_words = collected((words, name) for name, node in read.items() for words in node.remarks)
+    remarks = tuple(
+        f"another l40s-deploy staged this on {', '.join(names)}: {words}" for words, names in by_words.items()
+    )
+    return Staged(gang=gang, requests=requests, remarks=remarks)
 
 
 def newest_run(fleet: Fleet, gang: GangSpec) -> StagingRequest | None:
@@ -321,12 +330,36 @@ def _ask(fleet: Fleet, gang: GangSpec, run_id: str = "") -> PerNode[StagedAnswer
     return fleet.on_every(one, only=[node.name for node in gang.nodes])
 
 
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """What was staged on a node, as this release has it; remarks: what it ignored or could not find, each as text."""
+
+    request: StagingRequest
+    remarks: tuple[str, ...] = ()
+
+
 def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRequest:
-    """What was last staged on a node, to be staged there again. Raises InputError if that is nothing, NodeError
-    if we can't read all of it: to start less than what ran would be another plan."""
+    """`read_staged` without its remarks."""
+    return read_staged(node, gang, answer).request
+
+
+def read_staged(node: NodeSpec, gang: str, answer: StagedAnswer) -> ReadBack:
+    """What was last staged on a node, by whatever release, to be staged there again.
+
+    Raises InputError if that is nothing; StagedByNewer where ignoring a key would start something else; NodeError where
+    it can't be read.
+    """
     raw = answer.request
     if not raw or not answer.launch_script:
         raise _nothing(gang, node.name)
+    protocol = raw.get("protocol", 0)
+    if isinstance(protocol, int) and protocol > PROTOCOL:
+        raise StagedByNewer(
+            f"PLAN-OTHER-RELEASE: a newer l40s-deploy staged this (its protocol is {protocol}; this release reads up to"
+            f" {PROTOCOL}), so it can't be started again without loss",
+            where=node.name,
+            fix=f"use that release; or run `l40s-deploy down {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
+        )
     found = StagingRequest.read(raw)
     if isinstance(found, Unreadable):
         raise NodeError(
@@ -334,14 +367,19 @@ def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRe
             where=node.name,
             fix=f"run `l40s-deploy down {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
         )
-    unknown = unknown_keys(StagingRequest, raw)
-    if unknown:
-        raise NodeError(
-            f"the gang was started by a newer l40s-deploy; this one does not know {', '.join(unknown[:5])}",
-            where=node.name,
-            fix=f"restart it with that release or a newer one, or stop it with `l40s-deploy down {gang}`",
-        )
-    return replace(found, state_dir=node.state_dir, gang=gang, launch_script=answer.launch_script)
+    whole = completed(replace(found, state_dir=node.state_dir, gang=gang, launch_script=answer.launch_script), raw)
+    return ReadBack(whole.request, (*_ignored(raw), *(f"not known: {words}" for words in whole.unknown)))
+
+
+_MOST_NAMED = 5
+
+
+def _ignored(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    keys = unknown_keys(StagingRequest, raw)
+    if not keys:
+        return ()
+    more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
+    return (f"ignored, since this release has no such key: {', '.join(keys[:_MOST_NAMED])}{more}",)
 
 
 def _nothing(gang: str, place: str) -> InputError:
