@@ -13,8 +13,8 @@ from tests.support.sources import source_files
 
 RENDERED = re.compile(r"(NCCL|GLOO)_[A-Z_]+")
 MAY_READ = ("engines/", "doctor/rules/", "lab/", "planning/environment.py", "planning/older_staging.py")
-"""older_staging.py: older releases staged the rendered texts alone. rules/: what an operator wrote into the inventory or
-a node's files, not what a plan rendered of it."""
+"""older_staging.py: older releases staged the rendered texts alone. rules/: what an operator wrote into the inventory
+or a node's files, not what a plan rendered of it."""
 FILES = {name: path for name, path in source_files().items() if not name.startswith(MAY_READ)}
 
 
