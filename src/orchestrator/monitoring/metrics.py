@@ -21,6 +21,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec
+from orchestrator.model.notice import said
 from orchestrator.monitoring.catalogue import CATALOGUE, Metric
 from orchestrator.protocol.gauges import FiguresAnswer, GpuGauges, PortGauges
 from orchestrator.protocol.report import Cause, RankState, Report
@@ -117,7 +118,7 @@ class Families:
             metric = CATALOGUE[name]
             samples = self._samples.setdefault(metric, {})
             if value is not None:
-                samples[tuple(str(labels[label]) for label in metric.labels)] = float(value)
+                samples[tuple(_readable(str(labels[label])) for label in metric.labels)] = float(value)
 
     def states(self, name: str, now: str, of: Iterable[str], labels: Mapping[str, object]) -> None:
         """A sample for each state, 1 for the one that is: the metric's last label."""
@@ -155,6 +156,11 @@ def metrics(scene: Scene) -> tuple[Family, ...]:
             _hardware(families, {"gang": gang.name, "node": one.name}, scene.nodes.get(one.name))
     _measured(families, scene)
     return families.done()
+
+
+def _readable(text: str) -> str:
+    """A label's value, which may come from a node: it drives no terminal that shows the page."""
+    return text if text.isprintable() else said(text)
 
 
 def cause_labels(cause: Cause) -> dict[str, object]:

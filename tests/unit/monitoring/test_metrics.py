@@ -17,7 +17,7 @@ from orchestrator.gang.view import view
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.monitoring.catalogue import CATALOGUE
-from orchestrator.monitoring.metrics import Past, Scene, last_failure, metrics, phases, restarts
+from orchestrator.monitoring.metrics import Past, Scene, _readable, last_failure, metrics, phases, restarts
 from orchestrator.protocol.gauges import FiguresAnswer, GaugesAnswer, GpuGauges, PortGauges, XidCount
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 from orchestrator.protocol.verbs import LockHolder
@@ -204,3 +204,8 @@ def test_a_failure_s_time_is_by_our_clock() -> None:
 
 def test_phases_last_until_the_next_one_begins() -> None:
     assert phases({"weights": 2.0, "rendezvous": 0.5, "ready": 9.0}) == {"rendezvous": 1.5, "weights": 7.0}
+
+
+def test_a_label_drives_no_terminal() -> None:
+    assert _readable("node\x1b[2Jx") == "node?[2Jx"
+    assert _readable("\u8282\u70b9 1") == "\u8282\u70b9 1"

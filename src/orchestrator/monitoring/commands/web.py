@@ -17,11 +17,10 @@ from orchestrator.gang.steps.status.live import Watching
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.monitoring.commands.exporter import add_listen
-from orchestrator.monitoring.steps.http_server import Page, serving
+from orchestrator.monitoring.steps.http_server import LOCAL_NAMES, Page, serving
 from orchestrator.monitoring.steps.pages import Pages
 
 PORT = 8090
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -100,7 +99,7 @@ def serve(pages: Pages, host: str, port: int, key: str) -> AbstractContextManage
         "/doctor": lambda _: _html(pages.doctor()),
         "/bench": bench,
     }
-    return serving(answers, host, port, key=key, names=() if key else _LOCAL_NAMES)
+    return serving(answers, host, port, key=key, names=() if key else LOCAL_NAMES)
 
 
 def _html(text: str, script: str = "'none'") -> Page:

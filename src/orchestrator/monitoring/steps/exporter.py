@@ -26,7 +26,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import SCRAPE_CONNECT_S, SCRAPE_NVML_S, SCRAPE_S
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.monitoring.metrics import Past, Scene, last_failure, metrics, phases, restarts
-from orchestrator.monitoring.steps.http_server import Page
+from orchestrator.monitoring.steps.http_server import Page, names_of
 from orchestrator.monitoring.steps.http_server import serving as serving_pages
 from orchestrator.monitoring.steps.notify import shown
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
@@ -49,7 +49,8 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
             encode, kind = choose_encoder(accept)
             return Page(encode(scraper), kind)
 
-        with serving_pages(dict.fromkeys(("/", "/metrics"), page), host, port) as listening:
+        pages = dict.fromkeys(("/", "/metrics"), page)
+        with serving_pages(pages, host, port, names=names_of(host)) as listening:
             yield listening
 
 

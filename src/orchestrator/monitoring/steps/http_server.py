@@ -10,7 +10,9 @@ import errno
 import gzip
 import hmac
 import http
+import ipaddress
 import logging
+import re
 import socket
 import threading
 import time
@@ -41,6 +43,7 @@ is looked at, so that an address has MOST_OF_ONE tries in that time."""
 WRONG_KEPT_S = 30.0
 _sleep = asyncio.sleep
 _MOST_REQUEST = 16 << 10
+_METHODS = "GET, HEAD, OPTIONS"
 _PRESSED = 3
 """gzip's level: a tenth of the bytes for some 0.5 ms."""
 
@@ -61,10 +64,10 @@ Pages = Mapping[str, Callable[[str], Page]]
 
 @contextlib.contextmanager
 def serving(pages: Pages, host: str, port: int, *, key: str = "", names: Collection[str] = ()) -> Iterator[int]:
-    """Answer GET within, in threads of its own; gives the port (where 0 was asked for).
+    """Answer GET, HEAD and OPTIONS within, in threads of its own; gives the port (where 0 was asked for).
 
-    key: asked for where it is not ''; names: by which the server may be asked for, any where there are none
-    Raises InputError where it can't listen.
+    key: asked for where it is not ''; names: by which the server may be asked for (`names_of`), any where there are
+    none. Raises InputError where it can't listen.
     """
     listener = _listener(host, port)
     loop, over = asyncio.new_event_loop(), asyncio.Event()
@@ -155,21 +158,24 @@ class _Desk:
         answer = await self._answer(request)
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
         headers = HTTPHeaders({"Content-Type": answer.kind, "Connection": "close", **answer.headers})
-        if "gzip" in request.headers.get("Accept-Encoding", ""):  # a forwarded port may be slow
+        if body and "gzip" in request.headers.get("Accept-Encoding", ""):  # a forwarded port may be slow
             body, headers["Content-Encoding"] = gzip.compress(body, _PRESSED), "gzip"
         headers["Content-Length"] = str(len(body))
         start = ResponseStartLine("HTTP/1.1", answer.status, http.HTTPStatus(answer.status).phrase)
+        written = None if request.method == "HEAD" else body  # of HEAD the length alone is answered
         assert request.connection is not None
         with contextlib.suppress(StreamClosedError):
-            await request.connection.write_headers(start, headers, body)
+            await request.connection.write_headers(start, headers, written)
             request.connection.finish()
 
     async def _answer(self, request: HTTPServerRequest) -> Page:
         if (refused := await self._refused(request)) is not None:
             return refused
         page = self._pages.get(request.path)
-        if request.method != "GET":
-            return Page("only GET\n", status=405, headers={"Allow": "GET"})
+        if request.method == "OPTIONS":
+            return Page("", headers={"Allow": _METHODS})
+        if request.method not in ("GET", "HEAD"):
+            return Page(f"only {_METHODS}\n", status=405, headers={"Allow": _METHODS})
         if page is None:
             return Page("no such page\n", status=404)
         try:
@@ -181,8 +187,8 @@ class _Desk:
 
     async def _refused(self, request: HTTPServerRequest) -> Page | None:
         # a name that leads to loopback is how another site's page would read this one (DNS rebinding)
-        if self._names and request.headers.get("Host", "").rpartition(":")[0] not in self._names:
-            return Page("ask for it by 127.0.0.1 or localhost\n", status=403)
+        if self._names and not is_named(request.headers.get("Host", ""), self._names):
+            return Page(f"ask for it by {' or '.join(sorted(self._names))}\n", status=403)
         if not self._key:
             return None
         given, who = request.headers.get("Authorization", ""), request.remote_ip or ""
@@ -197,6 +203,32 @@ class _Desk:
             if not slow:
                 await _sleep(WRONG_KEY_S)
         return Page("the key is missing or wrong\n", status=401, headers={"WWW-Authenticate": "Basic realm=l40s"})
+
+
+ANY_ADDRESS = "its address"
+"""Among the names of a server: any IP address. No other site's page can be asked for by one."""
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def names_of(host: str) -> frozenset[str]:
+    """By which a server that listens on this address may be asked for: on loopback the local names alone, else any
+    address and the names of this machine."""
+    if f"[{host}]" in LOCAL_NAMES or host in LOCAL_NAMES:
+        return LOCAL_NAMES
+    own = {socket.gethostname(), socket.gethostname().partition(".")[0], socket.getfqdn()}
+    return LOCAL_NAMES | {ANY_ADDRESS, *(name.lower() for name in own if name)}
+
+
+def is_named(header: str, names: Collection[str]) -> bool:
+    """Whether a request's Host is one of the names, with a port or without."""
+    name = re.sub(r":\d{1,5}$", "", header).lower()
+    if name in names:
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return ANY_ADDRESS in names
 
 
 def has_key(header: str, key: str) -> bool:

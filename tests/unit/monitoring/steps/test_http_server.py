@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 from orchestrator.model.errors import InputError
 from orchestrator.monitoring.steps import http_server
-from orchestrator.monitoring.steps.http_server import Page, serving
+from orchestrator.monitoring.steps.http_server import Page, is_named, names_of, serving
 
 HERE = "127.0.0.1"
 MOST = 16
@@ -131,6 +131,55 @@ def test_wrong_keys_are_slowed_down_and_a_right_one_still_comes_in(monkeypatch: 
         monkeypatch.setattr(http_server, "WRONG_KEPT_S", 0.0)
         assert asked(port, Authorization=right) == 200
         assert len(waited) == 4
+
+
+def said(port: int, method: str, path: str = "/") -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of an answer, whole."""
+    with contextlib.closing(http.client.HTTPConnection(HERE, port, timeout=20)) as line:
+        line.request(method, path)
+        answer = line.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [
+        ("GET", 200),
+        ("HEAD", 200),
+        ("OPTIONS", 200),
+        *((method, 405) for method in ("POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "PROPFIND", "X")),
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/none"])
+def test_every_method_has_an_answer(
+    method: str, status: int, path: str, port: int, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found, headers, body = said(port, method, path)
+    missing = path == "/none" and method in ("GET", "HEAD")
+    assert found == (404 if missing else status)
+    assert (headers.get("allow") == "GET, HEAD, OPTIONS") == (method not in ("GET", "HEAD"))
+    if method == "HEAD":
+        assert body == b"" and int(headers["content-length"]) == len(said(port, "GET", path)[2])
+    assert "Traceback" not in caplog.text + capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("listens", "header", "answered"),
+    [
+        ("127.0.0.1", "127.0.0.1:9", True),
+        ("127.0.0.1", "localhost", True),
+        ("::1", "[::1]:9", True),
+        ("127.0.0.1", "evil.example:9", False),
+        ("127.0.0.1", "10.0.0.5:9", False),
+        ("10.0.0.5", "10.0.0.5:9", True),
+        ("0.0.0.0", "[fd00::5]:9", True),
+        ("10.0.0.5", "evil.example", False),
+        ("10.0.0.5", f"{socket.gethostname()}:9", True),
+        ("10.0.0.5", "", False),
+    ],
+)
+def test_it_is_asked_for_by_its_own_names(listens: str, header: str, answered: bool) -> None:
+    assert is_named(header, names_of(listens)) is answered
 
 
 def test_what_is_no_page_or_fails_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
