@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: slice mutants tp32 rxe docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: slice mutants tp32 rxe docs man release compiled changes simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -71,6 +71,9 @@ fuzz: setup ## 100,000 odd files into readers of files, log lines with secrets i
 mutants: setup ## 500 small faults in the code, one at a time: which ones unit tests notice; writes tests/mutants/mutants.md
 	$(BIN)/cosmic-ray --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[mutants]'
 	$(BIN)/python -m tests.mutants
+
+changes: setup ## what is changed between a start and the next verb, every row of the table; writes tests/changes/changes.md
+	$(BIN)/python -m tests.changes
 
 simulate: setup ## the agents' own code on a simulated clock, network and disk: every small case; writes tests/simulation/simulation.md
 	$(BIN)/python -m tests.simulation

@@ -29,7 +29,7 @@ from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import reports
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, NodeError, Unreachable
+from orchestrator.model.errors import DeployError, HostKeyError, NodeError, Unreachable
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.node.failure import Failure
@@ -39,7 +39,7 @@ from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import GangRequest
+from orchestrator.protocol.verbs import GangRequest, OtherAgent
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import StragglerWait
 
@@ -89,7 +89,9 @@ class Stage:
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     actors: dict[int, Actor] = field(default_factory=dict)
     machines: dict[str, Node] = field(default_factory=dict)
-    """Every machine that can be asked, by name."""
+    """Every machine that can be asked, by address."""
+    strangers: set[str] = field(default_factory=set)
+    """Addresses whose host key is not the known one."""
     defects: list[BaseException] = field(default_factory=list)
     """What ended an actor that should not have ended so; raised in the world's own thread."""
     asked: Callable[[Controller, Node, str, dict[str, Any]], None] = lambda *_: None
@@ -245,7 +247,13 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
     actor, gang = stage.me(), controller.gang
     if controller.killed:
         raise Killed
-    node = stage.machines[session.spec.name]
+    name = session.spec.reach.host
+    if name in stage.strangers:
+        raise HostKeyError("its host key has changed", where=session.spec.name, fix="ssh-keygen -R")
+    if name not in stage.machines:
+        stage.sleep(DEAD_LINK_S)
+        raise Unreachable("no route to host", where=session.spec.name, fix="")
+    node = stage.machines[name]
     told: list[Any] = []
     wait = actor.waits
 
@@ -323,9 +331,9 @@ def once(node: Node, done: Callable[[], bool], deadline_s: float, then: Callable
 
 def _lock(node: Node, request: dict[str, Any], reply: Reply) -> None:
     with clock_of(node):
-        answer = lock.answer({**request, "state_dir": str(node.folder)})
+        answer = lock.answer(request)
         if answer["mine"] and request.get("op") in ("acquire", "renew"):
-            path = node.folder / "gangs" / str(request["gang"]) / "lock"
+            path = Path(str(request["state_dir"])) / "gangs" / str(request["gang"]) / "lock"
             os.utime(path, (node.world.now + node.wall_s,) * 2)
             node.holder = str((request.get("holder") or request)["token"])
     reply(answer)
@@ -334,7 +342,7 @@ def _lock(node: Node, request: dict[str, Any], reply: Reply) -> None:
 def fenced(node: Node, request: dict[str, Any], *, to_end: bool = False) -> None:
     """Production's own check, and the conditions that must hold after it."""
     with clock_of(node):
-        asked = request_of(GangRequest, {**request, "state_dir": str(node.folder)})
+        asked = request_of(GangRequest, request)
         lock.refuse_a_former_holder(asked, to_end=to_end)
     if node.holder and asked.token not in ("", node.holder):
         raise Violated(f"{node.name} obeys a former holder of its lock: {node.gang.told()}")
@@ -393,7 +401,7 @@ def _go(node: Node, request: dict[str, Any], reply: Reply) -> None:
 
 def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
     fenced(node, request, to_end=True)
-    if node.report is None or node.report.gang != request["gang"]:
+    if node.report is None or node.report.gang != request["gang"] or elsewhere(node, request):
         reply({"state": "absent"})
         return
     agent = node.agent
@@ -418,8 +426,13 @@ def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
     once(node, lambda: agent.gone and not node.engine_lives, float(request.get("deadline_s") or 60.0), told)
 
 
+def elsewhere(node: Node, request: dict[str, Any]) -> bool:
+    """Whether it means another state directory than the one that the node's gang has."""
+    return str(request.get("state_dir", node.folder)) != str(node.folder)
+
+
 def _staged(node: Node, request: dict[str, Any], reply: Reply) -> None:
-    if not node.request or request.get("gang") != node.request["gang"]:
+    if not node.request or request.get("gang") != node.request["gang"] or elsewhere(node, request):
         raise Failure("no-run", "no run of this gang is kept here", node.name)
     reply({"request": node.request, "launch_script": "true"})
 
@@ -431,9 +444,16 @@ def _ask(node: Node, request: dict[str, Any], reply: Reply) -> None:
 
 def _report(node: Node, request: dict[str, Any], reply: Reply) -> None:
     def now() -> list[dict[str, Any]]:
-        if node.report is None:
+        if node.report is None or elsewhere(node, request):
             return []
         return [replace(node.report, alive=node.agent_lives, now=node.world.now).as_json()]
+
+    def others() -> dict[str, Any]:
+        told = {"state_dir": str(request.get("state_dir") or node.folder)}
+        if node.report is None or not node.agent_lives or not elsewhere(node, request):
+            return told
+        agent = OtherAgent(gang=node.report.gang, node=node.name, port=7700, state_dir=str(node.folder), user="l40s")
+        return {**told, "others": [agent.as_json()]}
 
     def mark() -> str:
         return f"{node.report and node.report.run_id} {node.report and node.report.state.value} {node.agent_lives}"
@@ -442,7 +462,7 @@ def _report(node: Node, request: dict[str, Any], reply: Reply) -> None:
         node,
         lambda: mark() != request.get("seen"),
         float(request.get("wait_s") or 0.0),
-        lambda: reply({"now": node.world.now, "reports": now(), "seen": mark()}),
+        lambda: reply({"now": node.world.now, "reports": now(), "seen": mark(), "user": "l40s", **others()}),
     )
 
 

@@ -64,7 +64,7 @@ def play_life(life: Life, seed: object = 0) -> Service:
     service = Service(world)
     with simulated(world), operated(service) as folder:
         whole = inventory_of(service, folder)
-        _begin(service)
+        begin_to_serve(service)
         began = world.now
         for one in life:
             world.after(one.at, lambda one=one: _happen(service, whole, one))  # type: ignore[misc]
@@ -77,11 +77,11 @@ def play_life(life: Life, seed: object = 0) -> Service:
         if not idle():
             raise Violated(f"a verb does not end within {LONGEST_S:g} s: {service.told()}")
         world.run(world.now + QUIET_S, service.check)
-        _judge(service)
+        judge(service)
     return service
 
 
-def _begin(service: Service) -> None:
+def begin_to_serve(service: Service) -> None:
     """Both gangs serve behind the router, and clients come."""
     service.begin()
     for controller, name in zip(service.controllers, service.names, strict=True):
@@ -126,7 +126,7 @@ def changed(whole: Inventory, change: str) -> Inventory:
     return replace(whole, gangs=gangs)
 
 
-def _judge(service: Service) -> None:
+def judge(service: Service) -> None:
     """At the end: no request was lost by a verb that had not announced it, and whoever serves is in the router."""
     if service.lost:
         raise Violated(f"requests were lost: {len(service.lost)}; {service.told()}")

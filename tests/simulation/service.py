@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from tests.simulation.controllers import (
@@ -39,6 +39,8 @@ from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.gang.steps.router import host, mixing, routing
 from orchestrator.gang.steps.staging import Staged
+from orchestrator.gang.steps.status import reports
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.report import AgentState, Report
@@ -319,10 +321,11 @@ class Service:
         self.verbs.append(said)
         self.asked_for[controller.name] = (gang, was)
         try:
-            VERBS[verb](self, inventory, gang, said)
+            (VERBS | LOOKS)[verb](self, inventory, gang, said)
             controller.outcomes.append(f"{verb} {gang}: done")
         except DeployError as failure:
-            controller.outcomes.append(f"{verb} {gang}: {type(failure).__name__}: {failure.what}")
+            words = f"{failure.where}: {failure.what} (fix: {failure.fix})"
+            controller.outcomes.append(f"{verb} {gang}: {type(failure).__name__}: {words}")
         finally:
             said.ended = self.world.now
             controller.busy -= 1
@@ -347,8 +350,8 @@ def _lock(*given: Any, **named: Any) -> GangLock:
 
 def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
     """What `up` does once it has its plan."""
-    spec = next(gang for gang in inventory.gangs if gang.name == name)
-    gang = service.gangs[name] if name in service.gangs else _on(service, spec)
+    (spec,) = chosen_gangs(inventory, (name,))
+    gang = _on(service, spec)
     requests = {node.name: replace(gang.run_of(rank), plan_id="p", folder="", gang=name)
                 for rank, node in enumerate(spec.nodes)}  # fmt: skip
     fleet: Any = SimulatedFleet(spec.nodes)
@@ -359,8 +362,9 @@ def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
 
 
 def _on(service: Service, spec: GangSpec) -> Gang:
-    """The simulated gang on these nodes, however it is called."""
-    return next(gang for gang in service.gangs.values() if gang.names == tuple(node.name for node in spec.nodes))
+    """The simulated gang on these nodes, or most of them, however it is called."""
+    names = {node.name for node in spec.nodes}
+    return max(service.gangs.values(), key=lambda gang: len(names & set(gang.names)))
 
 
 def _restart(_: Service, inventory: Inventory, name: str, said: Said) -> None:
@@ -380,9 +384,28 @@ def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
         except DeployError as failure:
             said.step(name, f"{failure.where}: {failure.what}")
 
-    down.down(inventory, down.DownRequest(gangs=(name,), command=f"down {name}"), before_stop=before)
+    stopped = down.down(inventory, down.DownRequest(gangs=(name,), command=f"down {name}"), before_stop=before)
+    for node in stopped:
+        if node.error is not None:
+            said.step(node.gang, f"{node.node}: {node.error.what}")
 
 
+def _status(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+    gangs = chosen_gangs(inventory, (name,))
+    (view,) = reports.see(cast("Any", SimulatedFleet([node for gang in gangs for node in gang.machines])), gangs)
+    for remark in (view.state.value, *view.remarks):
+        said.step(name, remark)
+
+
+def _router_up(_: Service, inventory: Inventory, __: str, said: Said) -> None:
+    """What `router up` does where it runs."""
+    with routing.Router(routing.wanted_router(inventory)) as router:
+        fleet: Any = SimulatedFleet(tuple(inventory.nodes))
+        routing.say_failures(routing.take_in_all(router, reports.see(fleet, inventory.gangs)), said)
+
+
+LOOKS = {"status": _status, "router up": _router_up}
+"""Verbs that touch no gang."""
 VERBS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
     "up": _up,
     "restart": _restart,

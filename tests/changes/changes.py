@@ -1,0 +1,268 @@
+"""Plays the table of changes: each change, and each verb after it, by the verbs' own steps on a simulated service."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.simulation.controllers import STAGE
+from tests.simulation.gang import Gang, Violated, simulated
+from tests.simulation.living import begin_to_serve, judge
+from tests.simulation.service import LOOKS, VERBS, Said, Service, inventory_of, operated, serving
+from tests.simulation.world import World
+
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides
+
+TABLE = Path(__file__).with_name("table.yml")
+WORDS = {"rolling": "restart --rolling"}
+"""Verbs as an operator types them."""
+ORDER = ("status", "up", "restart", "rolling", "down", "router up")
+CONCERNED = "gang1"
+"""The gang that a change is about; as it was started."""
+LONGEST_S = 120.0
+QUIET_S = 6.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A change, and a verb on one of the gangs. gang: as it was started; expects: in the table's words."""
+
+    what: str
+    change: str
+    verb: str
+    gang: str
+    expects: str
+    lossy: bool = False
+
+    @property
+    def id(self) -> str:
+        """A name of its own."""
+        where = "it" if self.gang == CONCERNED else "the-other"
+        return f"{self.change}-{self.verb}-{where}".replace(" ", "-")
+
+
+@dataclass
+class Played:
+    """What came of a row. trouble: '' where it ended as the table says."""
+
+    row: Row
+    ended: str = ""
+    trouble: str = ""
+
+
+@dataclass
+class Scene:
+    """A service that a change is made to."""
+
+    service: Service
+    folder: Path
+    inventory: Inventory
+    typed: str = ""
+    """What the inventory calls the gang that the verb is for."""
+    by: int = 0
+    runs: dict[str, set[str]] = field(default_factory=dict)
+    """Runs of each gang's living engines before the verb."""
+
+    def gang(self, name: str) -> Gang:
+        return self.service.gangs[name]
+
+
+def table() -> list[Row]:
+    """Every row."""
+    return list(_rows(yaml.safe_load(TABLE.read_text("utf-8"))["changes"]))
+
+
+def _rows(groups: list[dict[str, Any]]) -> Iterator[Row]:
+    for group, verb, gang in itertools.product(groups, ORDER, (CONCERNED, "gang0")):
+        wanted = group.get("expects" if gang == CONCERNED else "other", {})
+        expects = str(wanted.get(WORDS.get(verb, verb), "works"))
+        yield Row(group["what"], group["change"], verb, gang, expects, lossy=bool(group.get("lossy")))
+
+
+def play_row(row: Row) -> Played:
+    """Play one row to its end."""
+    played = Played(row)
+    world = World(seed=row.id)
+    service = Service(world)
+    with simulated(world), operated(service, 2) as folder:
+        begin_to_serve(service)
+        scene = Scene(service, folder, inventory_of(service, folder), typed=row.gang)
+        if row.change == "controller killed":
+            service.type(service.controllers[1], "restart", CONCERNED)
+            world.run(world.now + 0.3, service.check)  # it is out of the router, and serves what it has
+            service.controllers[1].kill()
+            service.struck = True
+        CHANGED[row.change](scene)
+        scene.runs = {name: _living(gang) for name, gang in service.gangs.items()}
+        try:
+            said = _carry_out(scene, row)
+            played.ended, played.trouble = _outcome(scene, row, said)
+            if not played.trouble and not row.lossy and row.change != "controller killed":
+                judge(service)
+        except Violated as violated:
+            played.trouble = str(violated).partition(";")[0]
+            played.ended = played.ended or "violated"
+    return played
+
+
+def _carry_out(scene: Scene, row: Row) -> Said:
+    """The verb, to its end."""
+    service, controller = scene.service, scene.service.controllers[scene.by]
+    service.inventories[controller.name] = scene.inventory
+    controller.outcomes.clear()
+    service.type(controller, row.verb, scene.typed)
+    world = service.world
+    world.run(world.now + LONGEST_S, service.check, done=lambda: not controller.busy)
+    if controller.busy and row.expects != "waits":
+        raise Violated(f"it does not end within {LONGEST_S:g} s")
+    if controller.busy:
+        controller.outcomes.append("it waits")
+    world.run(world.now + QUIET_S, service.check)
+    return service.verbs[-1]
+
+
+def _living(gang: Gang) -> set[str]:
+    return {engine.run_id for node in gang.nodes for engine in node.engines if engine.lives}
+
+
+def _outcome(scene: Scene, row: Row, said: Said) -> tuple[str, str]:
+    """(what came of it, why that is not what the table says)."""
+    (outcome,) = scene.service.controllers[scene.by].outcomes
+    told = " ".join([outcome, *said.words])
+    now = {name: _living(gang) for name, gang in scene.service.gangs.items()}
+    touched = [name for name in now if now[name] != scene.runs[name]]
+    kind, _, words = row.expects.partition(" ")
+    kind = kind.rstrip(",")
+    words = words.removeprefix("told ")
+    ended = outcome if touched == [] or outcome.endswith("done") else f"{outcome}; touched {', '.join(touched)}"
+    wrong = {
+        "works": lambda: _works(scene, row, outcome, now),
+        "refused": lambda: _untouched(touched) or ("" if ": done" not in outcome else "it was not refused"),
+        "told": lambda: _untouched(touched),
+        "untouched": lambda: _untouched(touched),
+        "waits": lambda: _untouched(touched),
+        "ends": lambda: "" if touched == [row.gang] and not now[row.gang] else f"touched {touched}",
+    }[kind]()
+    if not wrong and words and words not in told:
+        wrong = f"it does not say {words!r}"
+    return ended, wrong
+
+
+def _untouched(touched: list[str]) -> str:
+    return f"it touched {', '.join(touched)}" if touched else ""
+
+
+def _works(scene: Scene, row: Row, outcome: str, now: Mapping[str, set[str]]) -> str:
+    """Why the verb has not done what it is for."""
+    mine, before = now[row.gang], scene.runs[row.gang]
+    others = [name for name in now if name != row.gang and now[name] != scene.runs[name]]
+    serves = serving(scene.gang(row.gang)) is not None
+    fine = {
+        "status": serves and mine == before,
+        "up": serves and mine == before,
+        "restart": serves and mine != before,
+        "rolling": serves and mine != before,
+        "down": not mine,
+        "router up": serves and mine == before,
+    }[row.verb]
+    if not outcome.endswith(": done"):
+        return "it was refused"
+    return "" if fine and not others else f"it did something else: {sorted(mine)} after {sorted(before)}, {others}"
+
+
+def _of_gang(scene: Scene, change: Callable[[GangSpec], GangSpec | None]) -> None:
+    """Change the concerned gang in the inventory; None takes it out."""
+    changed = (change(gang) if gang.name == CONCERNED else gang for gang in scene.inventory.gangs)
+    scene.inventory = replace(scene.inventory, gangs=tuple(gang for gang in changed if gang is not None))
+
+
+def _of_first(scene: Scene, change: Callable[[NodeSpec], NodeSpec]) -> None:
+    _of_gang(scene, lambda gang: replace(gang, nodes=(change(gang.nodes[0]), *gang.nodes[1:])))
+
+
+def _of_each(scene: Scene, change: Callable[[NodeSpec], NodeSpec]) -> None:
+    _of_gang(scene, lambda gang: replace(gang, nodes=tuple(map(change, gang.nodes))))
+
+
+def _named(gang: GangSpec, name: str) -> GangSpec:
+    return replace(gang, name=name, nodes=tuple(replace(node, gang=name) for node in gang.nodes))
+
+
+def _rename(scene: Scene) -> None:
+    _of_gang(scene, lambda gang: _named(gang, "prod-b"))
+    scene.typed = scene.typed.replace(CONCERNED, "prod-b")
+
+
+def _swap_names(scene: Scene) -> None:
+    first, second = scene.inventory.gangs
+    scene.inventory = replace(scene.inventory, gangs=(_named(first, second.name), _named(second, first.name)))
+    scene.typed = {first.name: second.name, second.name: first.name}[scene.typed]
+
+
+def _other_gone(scene: Scene) -> None:
+    scene.inventory = replace(scene.inventory, gangs=scene.inventory.gangs[1:])
+
+
+def _to(host: str) -> Callable[[NodeSpec], NodeSpec]:
+    return lambda node: replace(node, reach=replace(node.reach, host=host))
+
+
+def _router_port(scene: Scene) -> None:
+    assert scene.inventory.router is not None
+    scene.inventory = replace(scene.inventory, router=replace(scene.inventory.router, port=31000))
+
+
+def _spare(scene: Scene) -> None:
+    def more(gang: GangSpec) -> GangSpec:
+        node = replace(gang.nodes[0], name="n9", spare=True, reach=replace(gang.nodes[0].reach, host="n9"))
+        return replace(gang, spares=(node,))
+
+    _of_gang(scene, more)
+
+
+def _other_controller(scene: Scene) -> None:
+    scene.by = 1
+
+
+def _staged(**keys: object) -> Callable[[Scene], None]:
+    def change(scene: Scene) -> None:
+        for node in scene.gang(CONCERNED).nodes:
+            node.request = {**node.request, **keys}
+
+    return change
+
+
+def _nodes_of(change: Callable[[NodeSpec], NodeSpec]) -> Callable[[Scene], None]:
+    return lambda scene: _of_each(scene, change)
+
+
+CHANGED: dict[str, Callable[[Scene], None]] = {
+    "nothing": lambda _: None,
+    "renamed": _rename,
+    "names swapped": _swap_names,
+    "other gang gone": _other_gone,
+    "gang gone": lambda scene: _of_gang(scene, lambda _: None),
+    "node renamed": lambda scene: _of_first(scene, lambda node: replace(node, name="m2")),
+    "address gone": lambda scene: _of_first(scene, _to("gone")),
+    "address of another node": lambda scene: _of_first(scene, _to("n0")),
+    "host key": lambda _: STAGE[0].strangers.add("n2"),
+    "gpus": _nodes_of(lambda node: replace(node, gpus=4)),
+    "http port": _nodes_of(lambda node: replace(node, ports=replace(node.ports, http=9000))),
+    "lease": _nodes_of(lambda node: replace(node, lease_s=60.0)),
+    "paths": _nodes_of(lambda node: replace(node, model_root="/data", venv="/opt/other")),
+    "stack": _nodes_of(lambda node: replace(node, stack="vllm-0.33.0", overrides=Overrides(args=("--x",)))),
+    "state directory": _nodes_of(lambda node: replace(node, state_dir=f"{node.state_dir}-other")),
+    "order": lambda scene: _of_gang(scene, lambda gang: replace(gang, nodes=gang.nodes[::-1])),
+    "node gone": lambda scene: _of_gang(scene, lambda gang: replace(gang, nodes=gang.nodes[:1])),
+    "spare": _spare,
+    "router port": _router_port,
+    "controller": _other_controller,
+    "controller killed": lambda _: None,
+    "older release": _staged(cache="/var/cache"),
+    "newer release": _staged(protocol=99, sharded_how="ring"),
+}
+VERBS_PLAYED = {**VERBS, **LOOKS}
