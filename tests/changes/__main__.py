@@ -10,6 +10,11 @@ from tests.changes.changes import CONCERNED, WORDS, Played, play_row, table
 
 PAGE = Path(__file__).with_name("changes.md")
 
+WHAT = """
+What an inventory, a node, a controller or a release is changed to between a start and the next verb, and what that verb
+does then; the table explains the words. In every row: no verb ends a gang that it does not name, no request is lost by
+a verb that did not announce it, and the router has the gangs that serve and nobody else."""
+
 
 def main() -> int:
     """0 where every row ended as the table says."""
@@ -23,12 +28,8 @@ def page(played: list[Played]) -> str:
     """tests/changes/changes.md."""
     right = sum(not one.trouble for one in played)
     lines = [
-        "# Changes",
-        "",
-        f"`make changes` plays tests/changes/table.yml: {right} of {len(played)} rows ended as it says. What an inventory,",
-        "a node, a controller or a release is changed to between a start and the next verb, and what that verb does then;",
-        "the table explains the words. In every row: no verb ends a gang that it does not name, no request is lost by a",
-        "verb that did not announce it, and the router has the gangs that serve and nobody else.",
+        f"# Changes\n\n`make changes` plays tests/changes/table.yml: {right} of {len(played)} rows ended as it says.",
+        WHAT,
         "",
         "| changed | verb | on | must end | ended |",
         "|---|---|---|---|---|",

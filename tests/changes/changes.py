@@ -101,7 +101,7 @@ def play_row(row: Row) -> Played:
         try:
             said = _carry_out(scene, row)
             played.ended, played.trouble = _outcome(scene, row, said)
-            if not played.trouble and not row.lossy and row.change != "controller killed":
+            if not played.trouble and not row.lossy and not row.expects.startswith("ends, told"):
                 judge(service)
         except Violated as violated:
             played.trouble = str(violated).partition(";")[0]
