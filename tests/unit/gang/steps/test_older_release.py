@@ -105,3 +105,17 @@ def test_an_agent_that_was_killed_leaves_nothing_that_down_does_not_end(started:
     until(lambda: report.of_gang(started.state_dir(1), "gang0")["alive"] is False, 10.0, "the agent's end")
     assert [node.clean for node in down(started.inventory, DownRequest())] == [True, True]
     started.nothing_left()
+
+
+def test_the_old_controller_sees_and_ends_what_this_release_started(local: Local) -> None:
+    gang = local(nodes=2)
+    try:
+        assert [view.state for view in gang.up()] == [GangState.READY]
+        for rank in range(gang.nodes):
+            (report,) = old("report", gang.base(rank) | {"gangs": ["gang0"]})["reports"]
+            assert (report["state"], report["node"]) == ("ready", gang.name(rank))
+        for rank in range(gang.nodes):
+            assert old("stop", gang.base(rank) | {"now": True})["state"] in ("stopped", "stopping")
+        gang.nothing_left()
+    finally:
+        gang.close()
