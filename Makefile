@@ -65,8 +65,9 @@ prepared: setup ## the CPU stack and 0.4.4 (less one wheel) built, installed on 
 bench: setup ## the figures of the README, as ratios against a peer in the same run
 	$(BIN)/python benchmarks/run.py
 
-fuzz: setup ## 100,000 odd files into readers of files, log lines with secrets into redaction; prints the seed that brings a finding again
+fuzz: setup ## 100,000 odd files into readers of files, log lines with secrets into redaction, and 100,000 lies of one node; prints the seed that brings a finding again
 	$(BIN)/python -m tests.fuzz
+	$(BIN)/python -m tests.fuzz --target forged
 
 mutants: setup ## 500 small faults in the code, one at a time: which ones unit tests notice; writes tests/mutants/mutants.md
 	$(BIN)/cosmic-ray --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[mutants]'

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 from tests.fuzz.answers import COSTLY, NAMES, hear, odd_answer
+from tests.fuzz.forged import believe, forged
 from tests.fuzz.mutate import deep, dumped, odd_bytes, odd_json, odd_value
 from tests.fuzz.secret_lines import odd_line, scrub
 
@@ -89,6 +90,7 @@ def targets(folder: Path) -> tuple[Target, ...]:
         Target("ssh_config", SSH, odd_bytes, _ssh),
         Target("snapshot", json.dumps(_SNAPSHOT).encode(), odd_json, load_saved),
         Target("pack", _tar(), odd_bytes, load_pack, suffix="tar"),
+        Target("forged", b"", forged, lambda path: believe(path.read_bytes()), share=4.0),
         Target("answers", b"", odd_answer(NAMES), lambda path: hear(NAMES, path.read_bytes()), share=4.0),
         Target("probe", b"", odd_answer(COSTLY), lambda path: hear(COSTLY, path.read_bytes()), share=0.05),
         Target("secret lines", b"", odd_line, lambda path: scrub(path.read_bytes()), (ValueError, RecursionError)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 import subprocess
@@ -11,9 +12,13 @@ from pathlib import Path
 import pytest
 from tests.fuzz.__main__ import wrong
 from tests.fuzz.answers import every_verb
+from tests.fuzz.forged import EVIL, sound
 from tests.fuzz.secret_lines import SHAPES, odd_line, scrub
 from tests.fuzz.targets import targets
 
+from orchestrator.cli.main import equip
+from orchestrator.gang.agreement import BelievedService
+from orchestrator.loading.resources import Library
 from orchestrator.node.dispatch import VERBS
 
 REGRESSIONS = {
@@ -40,6 +45,10 @@ REGRESSIONS = {
         b'prerequisites\n{"ok": true, "value": {"config": "' + b"[" * 100_000 + b'"}}',
         b'push-offer\n' + b"[" * 100_000,
     ),
+    "forged": (
+        b'{"liar": "node0", "report": {"stack": "' + b"x" * 300 + b'"}, "request": null}',
+        b'{"liar": "node1", "report": null, "request": {"service": {"url": "http://[::1"}}}',
+    ),
     "probe": (
         b'probe\n{"ok": true, "value": {"format": 1, "host": {"clock": 1' + b"0" * 400 + b"}}}",
         b'probe\n{"ok": true, "value": {"format": 1, "nvml": {"devices": [[[1' + b"0" * 30 + b"]]]}}}",
@@ -59,6 +68,36 @@ def test_a_defect_in_reading_an_answer_is_found(tmp_path: Path, monkeypatch: pyt
     file = tmp_path / "case.json"
     file.write_bytes(b'job\n{"step": 9, "group": 0, "us": 1}\n{"ended": 0}')
     assert wrong(target, file).startswith("KeyError at nettest/verdict.py")
+
+
+def _trusting(gang: object, leader: str, claim: str, **_: object) -> BelievedService:
+    return BelievedService(url=claim)
+
+
+def test_a_lie_that_is_taken_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    equip()
+    (target,) = [one for one in targets(tmp_path) if one.name == "forged"]
+    file = tmp_path / "case.json"
+    case = json.loads(sound())
+    file.write_text(json.dumps(case))
+    assert wrong(target, file) == ""
+    case["report"]["service_url"] = "http://127.0.0.1:18677"
+    file.write_text(json.dumps(case))
+    assert wrong(target, file) == ""
+    monkeypatch.setattr("orchestrator.gang.steps.status.reports.service_of", _trusting)
+    assert "an address was taken: 'http://127.0.0.1:18677'" in wrong(target, file)
+
+
+def test_a_path_that_is_opened_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    equip()
+    (target,) = [one for one in targets(tmp_path) if one.name == "forged"]
+    file = tmp_path / "case.json"
+    case = json.loads(sound())
+    case["report"]["stack"] = EVIL
+    file.write_text(json.dumps(case))
+    assert wrong(target, file) == ""
+    monkeypatch.setattr(Library, "reported_stack", Library.stack)
+    assert "a path of a node was used" in wrong(target, file)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
