@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.remarks import sentence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 
@@ -330,7 +331,17 @@ def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
             GuardAction.WARN, "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}"
         )
     # one that continues on the other port of a card is well enough: its operator chooses when to restart
-    return GuardDecision(GuardAction.NOTHING, "; ".join(view.rail_words()))
+    return GuardDecision(GuardAction.NOTHING, "; ".join((*view.rail_words(), *map(sentence, view.findings))))
+
+
+WAITS_S = 60.0
+"""How long a failed gang waits for a node until its guard says that it can't restart it."""
+
+
+def waits_in_vain(decision: GuardDecision, view: GangView, memory: GuardMemory, now: float, policy: Policy) -> bool:
+    """Whether a due restart waits for a node that stays away, and nothing but that node's return will help."""
+    since = memory.away_since if decision.do is GuardAction.WAIT and view.unreachable else None
+    return since is not None and policy.degrade_after_s is None and now - since >= WAITS_S
 
 
 def _when(view: GangView, memory: GuardMemory, now: float, reason: str, policy: Policy) -> GuardDecision:

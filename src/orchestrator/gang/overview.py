@@ -203,6 +203,7 @@ def _gang(view: GangView) -> dict[str, Any]:
         "start": start.as_json() if (start := took(node.began for node in view.nodes)) else None,
         "progress": view.progress,
         "remarks": list(view.remarks),
+        "findings": [one.as_json() for one in view.findings],
         "proved": list(view.proved),
         "serving_nodes": view.serving_nodes if view.serves else 0,
         "missing": list(view.missing) if view.state is not GangState.ABSENT else [],

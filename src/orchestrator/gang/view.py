@@ -35,6 +35,9 @@ _ENDING = {
 }
 """A gang's state while one of its agents is in the given state; the first match counts."""
 
+UNHEARD = "unheard"
+"""Trouble of an unknown gang: whoever watches it has had no answer of any node for as long as its lease."""
+
 NO_PHASE = Phase()
 OUTSIDE = -1
 """The node rank of a node that has no part in the gang's run."""
@@ -76,7 +79,7 @@ class GangView:
     cause:     the first failure, None if there is none
     secondary: the errors that followed on other nodes
     trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow, nodes (it
-               runs without some of them); else ''
+               runs without some of them); else ''. UNHEARD: none of its nodes has answered for its lease
     late:      why there is no point in waiting longer for its start; None if there is
     transport: NCCL traffic that does not take the planned path, with what that costs; empty until that is known
     members:   names of the run's nodes in node-rank order; empty if an older release started it, or there is no run
@@ -84,6 +87,7 @@ class GangView:
     spares:    nodes that wait to replace another node; a spare that has replaced one is among the nodes
     progress:  one sentence on which nodes are behind, '' if none is, or if there is nothing to wait for
     remarks:   what an operator should know although it does not change the state
+    findings:  what is wrong about its nodes or its place in the router; each is among the remarks too (gang/remarks.py)
     over_tcp:  one sentence where the plan has traffic between the nodes travel over TCP
     proved:    features that the plan asks for and the engine's log confirms, with the nodes if not all confirm them
     """
@@ -108,6 +112,7 @@ class GangView:
     spares: tuple[NodeView, ...] = ()
     progress: str = ""
     remarks: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     proved: tuple[str, ...] = ()
     over_tcp: str = ""
 

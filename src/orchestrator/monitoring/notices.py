@@ -12,13 +12,16 @@ import base64
 import hashlib
 import hmac
 import html
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote_plus
 
 from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.paths import restart_of
-from orchestrator.gang.view import GangView
+from orchestrator.gang.remarks import POWERLESS
+from orchestrator.gang.view import UNHEARD, GangView
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Event, ReceiverKind
 from orchestrator.model.notice import Notice
@@ -46,7 +49,9 @@ def news(told: str, view: GangView, at: float) -> tuple[Notice | None, str]:
 
 
 def _word(view: GangView) -> str:
-    """failed RUN, degraded REASON (rails: with the ports that are back), well, or '' for none of these."""
+    """failed RUN, unheard, degraded REASON (rails: with the ports that are back), well, or '' for none of these."""
+    if view.state is GangState.UNKNOWN and view.trouble == UNHEARD:
+        return UNHEARD
     if view.state is GangState.FAILED:
         return f"failed {view.run_id}"
     if reason := degraded_reason(view):
@@ -58,7 +63,9 @@ def _word(view: GangView) -> str:
 def _trouble(view: GangView, at: float) -> Notice:
     cause, reason, event = view.cause, degraded_reason(view), Event.DEGRADED
     fix = cause.fix if cause else ""
-    if reason == "rails" and (back := view.rail_words(back=True)):
+    if view.state is GangState.UNKNOWN:
+        event, text, fix = Event.FAILED, _unheard(view), f"l40s-deploy status {view.name}"
+    elif reason == "rails" and (back := view.rail_words(back=True)):
         text, fix = f"{reason}: {'; '.join(back[:3])}", restart_of(view.name)
     elif view.state is not GangState.FAILED:
         text = f"{reason}: {cause.text if cause else '; '.join(view.remarks[:3]) or view.trouble}"
@@ -68,6 +75,63 @@ def _trouble(view: GangView, at: float) -> Notice:
     else:
         event, text, fix = Event.FAILED, "the cause is not known", f"l40s-deploy why {view.name}"
     return Notice(event=event, subject=view.name, text=text, fix=fix, at=at)
+
+
+def _unheard(view: GangView) -> str:
+    lost = [f"{node.name} ({node.error.what})" for node in view.nodes if node.error is not None]
+    more = f", and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return f"no node of it answers, so that nobody knows whether it serves: {', '.join(lost[:3])}{more}"
+
+
+QUIET_S = 300.0
+"""A finding has ended when it was gone for this long: one that comes and goes is one message."""
+
+
+def findings_news(told: Mapping[str, str], view: GangView, gone_s: Mapping[str, float], at: float) -> FindingsNews:
+    """What to tell of a gang's findings. told: the title of each that people know, by its key; gone_s: for how many
+    seconds each of these was gone.
+
+    While a gang does not serve, no finding ends: nobody asked for it. A guard without power ends when its gang serves,
+    which is a message of its own.
+    """
+    now = {finding_key(view.name, one): one for one in view.findings}
+    new = {key: one for key, one in now.items() if key not in told}
+    gone = _gone(told, view, now)
+    powerless = [key for key in gone if key.startswith(f"{view.name} {POWERLESS}")]
+    ended = [key for key in gone if key not in powerless and gone_s.get(key, 0.0) >= QUIET_S]
+    begun = tuple(_begun(view.name, one, at) for one in new.values())
+    over = tuple(Notice(event=Event.RESTORED, subject=view.name, text=f"No more: {told[key]}", at=at) for key in ended)
+    kept = dict(told)
+    for key in (*ended, *powerless):
+        del kept[key]
+    return FindingsNews((*begun, *over), {**kept, **{key: _found(one) for key, one in new.items()}})
+
+
+def _gone(told: Mapping[str, str], view: GangView, now: Collection[str]) -> list[str]:
+    """Keys of what was told of a gang that serves, and is not found any more."""
+    return [key for key in told if view.serves and key.startswith(f"{view.name} ") and key not in now]
+
+
+def _begun(gang: str, one: Finding, at: float) -> Notice:
+    return Notice(event=Event.FINDING, subject=gang, text=_found(one), fix=one.fix, at=at)
+
+
+def finding_key(gang: str, found: Finding) -> str:
+    """The same finding at another look has the same one."""
+    return " ".join([gang, found.id, found.node, *found.devices])
+
+
+def _found(one: Finding) -> str:
+    place = f"{one.node}: " if one.node else ""
+    return f"{one.id}: {place}{one.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsNews:
+    """Messages, and what has been told once they are sent."""
+
+    notices: tuple[Notice, ...]
+    told: Mapping[str, str]
 
 
 LONGEST = 3500

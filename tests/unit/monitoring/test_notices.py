@@ -10,11 +10,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from orchestrator.gang.remarks import powerless, with_findings
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import Unreachable
+from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import Event, ReceiverKind
 from orchestrator.model.notice import Notice
-from orchestrator.monitoring.notices import address, body, news, refused
+from orchestrator.monitoring.notices import QUIET_S, address, body, findings_news, news, refused
 from orchestrator.protocol.report import Cause, RailChange
 
 READY = GangView(name="g", state=GangState.READY, run_id="r1", service_healthy=True)
@@ -131,3 +134,50 @@ def test_a_refusal_comes_with_http_200(kind: ReceiverKind, answer: object, words
 def test_a_long_text_is_cut_where_a_receiver_would_refuse_it() -> None:
     long = Notice(event=Event.FINDING, subject="g", text="\u957f" * 5000)
     assert len(body(ReceiverKind.WECOM, long)["text"]["content"].encode()) <= 4096
+
+
+UNHEARD = replace(READY, state=GangState.UNKNOWN, trouble="unheard", service_healthy=None)
+
+
+def test_a_gang_of_which_no_node_answers_is_told_of_once_and_so_is_its_end() -> None:
+    unknown = replace(UNHEARD, trouble="")
+    assert events(READY, unknown, READY) == [], "its lease has not passed"
+    assert events(READY, unknown, UNHEARD, UNHEARD, READY) == [Event.FAILED, Event.RESTORED]
+    assert events(READY, UNHEARD, FAILED, STARTING, READY) == [Event.FAILED, Event.FAILED, Event.RESTORED]
+    gone = Unreachable("no answer within 9 s", where="node0", fix="look")
+    node = NodeView(name="node0", node_rank=0, state=NodeState.UNREACHABLE, error=gone)
+    notice, _ = news("well", replace(UNHEARD, nodes=(node,) * 5), 1.0)
+    assert notice is not None and "node0 (no answer within 9 s)" in notice.text and notice.text.endswith("and 2 more")
+
+
+ECC = Finding(id="GPU-ECC", severity=Severity.STOP, node="node1", devices=("GPU3",), title="GPU3 lost data", fix="swap")
+
+
+def findings_told(*looks: tuple[GangView, float]) -> list[str]:
+    """What is told of findings over several looks, each with how long those that are gone were not seen."""
+    told: dict[str, str] = {}
+    heard: list[str] = []
+    for view, gone_s in looks:
+        found = findings_news(told, view, dict.fromkeys(told, gone_s), 1.0)
+        told = dict(found.told)
+        heard += [f"{one.event.value}: {one.text}" for one in found.notices]
+    return heard
+
+
+def test_a_finding_is_told_once_at_its_beginning_and_once_at_its_end() -> None:
+    sick = with_findings(READY, [ECC])
+    begun, ended = "finding: GPU-ECC: node1: GPU3 lost data", "restored: No more: GPU-ECC: node1: GPU3 lost data"
+    assert findings_told((sick, 0), (sick, 0)) == [begun]
+    assert findings_told((sick, 0), (READY, QUIET_S), (READY, QUIET_S)) == [begun, ended]
+    assert findings_told((sick, 0), (READY, 9), (sick, 0), (READY, 9), (sick, 0)) == [begun], "it flaps"
+    retitled = with_findings(READY, [replace(ECC, title="GPU3 lost more data")])
+    assert findings_told((sick, 0), (retitled, 0)) == [begun]
+    assert findings_told((sick, 0), (STARTING, 9999), (sick, 0)) == [begun], "nobody asked while it did not serve"
+    assert findings_told((sick, 0), (replace(READY, name="other"), 9999)) == [begun], "another gang ends nothing"
+
+
+def test_a_guard_without_power_is_told_of_once_a_run_and_ends_with_the_gang_that_serves() -> None:
+    weak = with_findings(FAILED, [powerless(FAILED, "its lock is held", "look")])
+    (first,) = findings_told((weak, 0), (weak, 0), (READY, 0))
+    assert first.startswith("finding: GUARD-POWERLESS: g has to be restarted, and the guard can't: its lock is held")
+    assert len(findings_told((weak, 0), (READY, 0), (weak, 0))) == 2

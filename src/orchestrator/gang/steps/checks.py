@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from orchestrator.doctor.steps.doctor import Examination, check_accept, examine, sort_out
+from orchestrator.doctor.steps.doctor import Examination, check_accept, examine, forbidding, sort_out
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.staging import Staged, other_checkpoint, resolved_on
+from orchestrator.gang.steps.staging import Staged, other_checkpoint, resolved_on, staged_plan
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.deadlines import ARM_S
 from orchestrator.model.errors import DeployError, FindingsError, InputError
-from orchestrator.model.finding import Severity
+from orchestrator.model.finding import Finding
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.facts_of_now import gone, off_the_rails
@@ -82,9 +84,22 @@ def _of(plan: Staged, examined: Examination, accept: Collection[str]) -> Examina
     return replace(examined, findings=left, accepted=accepted, failures=failures)
 
 
+def standing_stops(fleet: Fleet, gang: GangSpec) -> tuple[tuple[Finding, ...], frozenset[str]]:
+    """What the doctor would refuse a restart of this gang for, while it serves, by the judgement of a start; and the
+    nodes that did not answer it, '' among them where there is one, for what is the cluster's."""
+    specs = {node.name: node for node in gang.nodes}
+    examined = examine(fleet, specs)
+    accepted: tuple[str, ...] = ()
+    with suppress(DeployError):  # what was accepted at its start is known to its nodes only
+        accepted = tuple(staged_plan(fleet, gang, whole=False).accepted)
+    left, _ = sort_out(examined.findings, specs, accepted)
+    unread = frozenset(examined.failures)
+    return tuple(forbidding(left, strict=False)), (unread | {""}) if unread else unread
+
+
 def objection(examined: Examination, gang: str) -> StartRefusal | None:
     """What of the doctor's answer forbids a start of this gang."""
-    stops = [one for one in examined.findings if one.severity is Severity.STOP]
+    stops = forbidding(examined.findings, strict=False)
     nodes = (*examined.failures, *dict.fromkeys(one.node for one in stops if one.node))
     for failure in examined.failures.values():
         return StartRefusal(error=failure, nodes=nodes)

@@ -21,13 +21,16 @@ from orchestrator.model.deadlines import LAST_NOTICES_S, NOTICE_S
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Event, Mail, Recipient
 from orchestrator.model.notice import Notice
-from orchestrator.monitoring.notices import address, body, news, plain, refused
+from orchestrator.monitoring.notices import address, body, finding_key, findings_news, news, plain, refused
 from orchestrator.node.network import http_connection
 from orchestrator.protocol.message import parsed
 from orchestrator.records.documents import keep_told, read_told, told_file, unheard_file
 
 TRIES = 3
 PAUSE_S = 2.0
+AGAIN_S = 60.0
+LATE_S = 3600.0
+"""Older messages are not sent any more: our epoch seconds since the event."""
 MOST_WAITING = 200
 """Notices for one receiver."""
 MOST_HEARD = 1 << 18
@@ -84,6 +87,7 @@ class Notifier:
         self._inventory = inventory
         self._file = told_file(inventory)
         self._told = read_told(self._file) if recipients else {}
+        self._seen: dict[str, float] = {}
         self._lock = threading.Lock()
         self._waiting: list[queue.SimpleQueue[Notice | None]] = [queue.SimpleQueue() for _ in self._recipients]
         self._threads = [
@@ -107,16 +111,24 @@ class Notifier:
             thread.join(max(0.0, ends - time.monotonic()))
 
     def look(self, view: GangView) -> None:
-        """Tell what is new of a gang."""
+        """Tell what is new of a gang, and of what is wrong about it."""
         if not self._recipients:
             return
         with self._lock:
-            notice, told = news(self._told.get(view.name, ""), view, time.time())
-            if told != self._told.get(view.name, ""):
-                self._told[view.name] = told
+            before = dict(self._told)
+            notice, self._told[view.name] = news(before.get(view.name, ""), view, time.time())
+            found = findings_news(self._told, view, self._gone_s(view), time.time())
+            self._told = dict(found.told)
+            if self._told != before:
                 keep_told(self._file, self._told)
-        if notice is not None:
-            self.tell(notice)
+        for one in (*([notice] if notice is not None else []), *found.notices):
+            self.tell(one)
+
+    def _gone_s(self, view: GangView) -> dict[str, float]:
+        """Since when each finding that was told is not seen any more: of this guard, whatever an earlier one saw."""
+        now = time.monotonic()
+        self._seen |= {finding_key(view.name, one): now for one in view.findings}
+        return {key: now - self._seen.setdefault(key, now) for key in self._told}
 
     def tell(self, notice: Notice) -> None:
         """Send it, soon, to those who want to hear of such an event."""
@@ -129,19 +141,35 @@ class Notifier:
                 self._trouble(f"{MOST_WAITING} notifications wait for {shown(recipient)}; dropped: {notice.title}")
 
     def _live(self, recipient: Recipient, waiting: queue.SimpleQueue[Notice | None]) -> None:
-        while (notice := waiting.get()) is not None:
+        """A message that was not accepted is tried again every AGAIN_S, before newer ones, for as long as LATE_S."""
+        late: list[Notice] = []
+        while True:
             try:
-                wrong = self._deliver(recipient, notice)
-            except BaseException as defect:  # whatever ends one message, the next is tried
-                wrong = type(defect).__name__
-            with contextlib.suppress(Exception):
-                keep_outcome(self._inventory, recipient, wrong)
-                if wrong:
+                notice = waiting.get(timeout=AGAIN_S if late else None)
+            except queue.Empty:
+                notice = None
+            else:
+                if notice is None:
+                    return
+            late = [one for one in late if time.time() - one.at < LATE_S and self._deliver(recipient, one, tries=1)]
+            if notice is not None and (wrong := self._deliver(recipient, notice)):
+                late = [*late[1 - MOST_WAITING :], notice]
+                with contextlib.suppress(Exception):
                     self._trouble(f"{shown(recipient)} did not accept {notice.title!r}: {wrong}")
 
+    def _deliver(self, recipient: Recipient, notice: Notice, *, tries: int = TRIES) -> str:
+        """'' where it arrived, else why not."""
+        try:
+            wrong = self._tried(recipient, notice, tries)
+        except BaseException as defect:  # whatever ends one message, the next is tried
+            wrong = type(defect).__name__
+        with contextlib.suppress(Exception):
+            keep_outcome(self._inventory, recipient, wrong)
+        return wrong
+
     @staticmethod
-    def _deliver(recipient: Recipient, notice: Notice) -> str:
-        for attempt in range(TRIES):
+    def _tried(recipient: Recipient, notice: Notice, tries: int) -> str:
+        for attempt in range(tries):
             if not (wrong := send(recipient, notice)):
                 break
             time.sleep(PAUSE_S * attempt)

@@ -297,3 +297,29 @@ def test_notify_tells_who_took_the_test_message(tmp_path: Path, capsys: pytest.C
         assert len(pager.documents()) == 1
         assert cli.main(["notify", "-i", str(hosts)]) == 0
         assert "failed" in capsys.readouterr().out and len(pager.documents()) == 1
+
+
+def test_a_message_that_was_not_accepted_is_tried_again_and_none_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "AGAIN_S", 0.05)
+    tried: list[str] = []
+    arrived = threading.Event()
+
+    def send_late(_: Recipient, notice: Notice, **__: object) -> str:
+        tried.append(notice.title)
+        if len(tried) <= notify.TRIES + 1:
+            return "HTTP 500"
+        arrived.set()
+        return ""
+
+    monkeypatch.setattr(notify, "send", send_late)
+    recipients = [Recipient(kind=ReceiverKind.SLACK, url="http://127.0.0.1:9")]
+    troubles: list[str] = []
+    with Notifier(recipients, str(tmp_path / "hosts.yml"), troubles.append) as notifier:
+        notifier.look(FAILED)
+        assert arrived.wait(20)
+    assert tried == ["g: failed"] * (notify.TRIES + 2) and len(troubles) == 1
+    with Notifier(recipients, str(tmp_path / "hosts.yml"), troubles.append) as again:
+        again.look(FAILED)
+    assert len(tried) == notify.TRIES + 2, "a guard that starts again repeats nothing"

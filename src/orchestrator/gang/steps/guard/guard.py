@@ -38,24 +38,28 @@ from orchestrator.gang.guarding import (
     returned,
     returning,
     settling,
+    waits_in_vain,
 )
 from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.remarks import powerless, with_findings
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
+from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, heard
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.restart import finish
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
-from orchestrator.gang.steps.status.reports import as_it_runs, interrupted, see
+from orchestrator.gang.steps.status.reports import as_it_runs, interrupted, is_worked_on, see
 from orchestrator.gang.steps.up import asked_of, planned_again, up, words_to_return
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import as_written, chosen_gangs, staffed
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Event, GangSpec, Inventory
 from orchestrator.model.notice import Notice
 from orchestrator.model.plan import Plan
@@ -141,10 +145,13 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) ->
     with Fleet([node for gang in gangs for node in gang.machines]) as fleet, ExitStack() as held:
         for gang in gangs:
             held.enter_context(_guard_lock(fleet, gang, request))
-        posts = [_Post(inventory, fleet, gang, request, watcher) for gang in gangs]
+        places = RouterWatch(inventory.router)
+        posts = [_Post(inventory, fleet, gang, request, watcher, places=places) for gang in gangs]
         if inventory.router is not None:
             router = held.enter_context(Router(inventory.router))
             posts.append(_RouterPost(inventory, router.fleet, router.gang, request, watcher, router=router, held=held))
+        held.callback(places.end)
+        places.start(once=request.once)
         _side_by_side(posts)
         return tuple(
             GuardedGang(decision=post.surrender or post.decision, view=post.view)
@@ -163,6 +170,8 @@ class _Post:
     """The loop about one gang.
 
     view: as it was seen last; surrender: why it was given up, once that has been reported
+    places: where the router has it; health: what the doctor would refuse it for
+    _heard_at: when one of its nodes answered last; _failed_looks: in a row; _powerless: why a due restart is impossible
     _back: runs, and what was told of their RDMA ports that work again; _checked_at: in monotonic seconds
     """
 
@@ -178,6 +187,11 @@ class _Post:
     defect: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     _told: str = ""
+    places: RouterWatch = field(default_factory=lambda: RouterWatch(None))
+    health: HealthWatch = field(default_factory=HealthWatch)
+    _heard_at: float = field(default_factory=time.monotonic)
+    _failed_looks: int = 0
+    _powerless: tuple[Finding, ...] = ()
     _back: frozenset[tuple[str, str]] = frozenset()
     _checked_at: float | None = None
 
@@ -220,22 +234,55 @@ class _Post:
         """A defect of ours at one look is said, and ends neither this loop nor the others: somebody relies on them."""
         try:
             self._look()
+            self._failed_looks = 0
         except DeployError as failure:
             if self.request.once:
                 raise
             self._warn(f"this look failed: {failure.where}: {failure.what}")
+            self._look_failed(f"{failure.where}: {failure.what}", failure.fix)
         except Exception as defect:
             if self.request.once:
                 raise
             frame = traceback.extract_tb(defect.__traceback__)[-1]
             place = f"{Path(frame.filename).name}:{frame.lineno}"
             self._warn(f"this look failed by a defect of l40s-deploy ({place}: {defect!r:.200}); report it")
+            self._look_failed(f"a defect of l40s-deploy ({place}: {defect!r:.200})", "l40s-deploy support-bundle")
+
+    def _look_failed(self, why: str, fix: str) -> None:
+        self._failed_looks += 1
+        if self._failed_looks == self.request.policy.tell_at:
+            self._say_powerless(f"its looks fail: {why}", fix)
+
+    def _say_powerless(self, why: str, fix: str) -> None:
+        """A restart is due, or nobody knows whether it is, and can't be: said once, until the gang serves again."""
+        view = self.view or GangView(name=self.gang.name, state=GangState.UNKNOWN)
+        self._powerless = (powerless(view, why, fix),)
+        self._tell_of(with_findings(view, self._powerless))
+
+    def _tell_of(self, view: GangView) -> None:
+        if self.request.notifier is not None:
+            self.request.notifier.look(view)
+
+    def _known_of(self, seen: GangView) -> GangView:
+        """The view with what stands beside it: its nodes' silence, its place in the router, what a restart would be
+        refused for, and what keeps the guard from a restart."""
+        now = time.monotonic()
+        if seen.state is not GangState.UNKNOWN:
+            self._heard_at = now
+        if seen.serves:
+            self._powerless = ()
+            self.health.ask_if_due(self._as_it_runs, now, wait=self.request.once)
+        answering = [node.name for node in seen.nodes if node.error is None]
+        entry = self.places.finding(seen, now, lambda: is_worked_on(self.fleet, self.gang, answering))
+        known = self.health.findings if seen.serves else ()
+        lease_s = max(node.lease_s for node in self.gang.nodes)
+        return with_findings(heard(seen, now - self._heard_at, lease_s), (*entry, *known, *self._powerless))
 
     def _look(self) -> None:
         (self.view,) = see(self.fleet, [self.gang], patience=StragglerWait())
+        self.view = self._known_of(self.view)
         self.watcher.seen([self.view])
-        if self.request.notifier is not None:
-            self.request.notifier.look(self.view)
+        self._tell_of(self.view)
         # once for each port and run: one that comes and goes is no news
         if new := [words for words in self.view.rail_words(back=True) if (self.view.run_id, words) not in self._back]:
             self._hook(self.request.on_ready, "back", "; ".join(new))
@@ -243,6 +290,8 @@ class _Post:
         begun = self._begun(self.view)
         self.decision, self.memory = decide(self.view, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
+        if waits_in_vain(self.decision, self.view, self.memory, time.monotonic(), self.request.policy):
+            self._say_powerless(self.decision.reason, "switch the node on, or run the guard with --degrade-after 10m")
         if self.decision.do is GuardAction.RESTART:
             self._restart(self.decision.why, begun)
         elif self.decision.do is GuardAction.DEGRADE:
@@ -327,6 +376,7 @@ class _Post:
             why = f"can't continue with {words}: {impossible.what}; {impossible.fix}"
             self.decision = GuardDecision(GuardAction.WAIT, why)
             self._tell(self.decision)
+            self._say_powerless(why, f"l40s-deploy why {self.gang.name}")
             self._failed(why)
         except FindingsError as refused:
             self._remember(before)
@@ -487,8 +537,7 @@ class _Post:
         self.decision = GuardDecision(GuardAction.WAIT, f"{why}; {words}")
         self._tell(self.decision)
         if self.memory.held_back == policy.tell_at or self.request.once:
-            text = f"not restarted while this lasts: {against.error.where}: {against.error.what}"
-            self._notify(Event.FINDING, text, against.error.fix)
+            self._say_powerless(f"{against.error.where}: {against.error.what}", against.error.fix)
             self._failed(self.decision.why)
 
     def _again(self, now: GangView, why: str) -> None:
@@ -543,6 +592,13 @@ class _RouterPost(_Post):
                 self.ours = True
         if self.ours:
             super()._look()
+
+    def _known_of(self, seen: GangView) -> GangView:
+        """Its own state alone: the doctor has nothing to say of it."""
+        now = time.monotonic()
+        if seen.state is not GangState.UNKNOWN:
+            self._heard_at = now
+        return heard(seen, now - self._heard_at, self.gang.leader.lease_s)
 
     def _is_due(self) -> bool:
         return False

@@ -222,6 +222,11 @@ def interrupted(
     return tuple(begun for begun, kept in _begun(fleet, gangs, only) if not any(_at_work(one.held) for one in kept))
 
 
+def is_worked_on(fleet: Fleet, gang: GangSpec, only: Collection[str]) -> bool:
+    """Whether some command holds this gang's lock. only: names of the nodes to ask."""
+    return any(_at_work(one.held) for one in shown_locks(fleet, [gang], only).values.values())
+
+
 def begun_on(fleet: Fleet, gangs: Sequence[GangSpec]) -> tuple[GangOperation, ...]:
     """Unfinished work on these gangs, whichever command holds them."""
     return tuple(begun for begun, _ in _begun(fleet, gangs, None))

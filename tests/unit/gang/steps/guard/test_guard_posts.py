@@ -12,9 +12,12 @@ import pytest
 from tests.support.local_gang import Notes
 
 from orchestrator.gang.guarding import GuardAction, Policy
+from orchestrator.gang.overview import RouterGlance
 from orchestrator.gang.steps.checks import StartRefusal
 from orchestrator.gang.steps.guard import guard as guarding
+from orchestrator.gang.steps.guard import standing
 from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
+from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, GangFailed, InputError, LockHeld, Unreachable
@@ -394,3 +397,90 @@ def test_a_doctor_that_can_not_be_asked_holds_back_and_ends_no_guard(monkeypatch
     cluster = Cluster(lost=("node0",), breaks=Unreachable("no answer", where="node1", fix="look"))
     post = guarded(cluster, monkeypatch, looks=1)
     assert (post.decision.do, post.memory.restarts, cluster.without) == (GuardAction.WAIT, 0, [])
+
+
+@dataclass
+class Ears:
+    """A notifier that keeps what it was shown."""
+
+    views: list[GangView] = field(default_factory=list)
+    notices: list[Any] = field(default_factory=list)
+
+    def look(self, view: GangView) -> None:
+        self.views.append(view)
+
+    def tell(self, notice: Any) -> None:
+        self.notices.append(notice)
+
+    @property
+    def ids(self) -> list[str]:
+        return list(dict.fromkeys(one.id for view in self.views for one in view.findings))
+
+
+def post(ears: Ears, gang: GangSpec, **more: Any) -> _Post:
+    found = _Post(inventory(gang.name), None, gang, GuardRequest(notifier=ears), Notes(), **more)  # type: ignore[arg-type]
+    found.health.ask_if_due = lambda *_, **__: None  # type: ignore[method-assign]
+    return found
+
+
+def test_a_gang_of_which_no_node_answers_for_a_lease_is_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    Script(monkeypatch, a=[READY, GangState.UNKNOWN])
+    ears = Ears()
+    at = post(ears, replace(inventory("a").gangs[0]))
+    at._look()
+    at._look()
+    at._heard_at -= 31.0
+    at._look()
+    assert [(view.state, view.trouble) for view in ears.views] == [
+        (READY, ""),
+        (GangState.UNKNOWN, ""),
+        (GangState.UNKNOWN, "unheard"),
+    ]
+
+
+def test_looks_that_fail_are_told_as_a_guard_without_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    Script(monkeypatch, a=[RuntimeError("broken")])
+    ears = Ears()
+    at = post(ears, inventory("a").gangs[0])
+    for _ in range(5):
+        at._look_again()
+    assert len(ears.views) == 1 and ears.ids == ["GUARD-POWERLESS"] and "broken" in ears.views[0].remarks[0]
+
+
+def test_a_failed_gang_that_waits_for_a_node_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = NodeView(
+        name="n", node_rank=0, state=NodeState.UNREACHABLE, error=Unreachable("gone", where="n", fix="look")
+    )
+    Script(monkeypatch, a=[GangView(name="a", state=FAILED, cause=Cause(node="n", text="gone"), nodes=(lost,))])
+    ears = Ears()
+    at = post(ears, inventory("a").gangs[0])
+    at._look()
+    assert ears.ids == []
+    at.memory = replace(at.memory, away_since=-1e9, lost={"n": -1e9})
+    at._look()
+    assert ears.ids == ["GUARD-POWERLESS"]
+
+
+def test_a_gang_that_serves_and_is_out_of_the_router_is_a_finding_unless_a_command_works_on_it() -> None:
+    view = GangView(name="a", state=READY, service_url="http://n:1", service_healthy=True)
+    eyes = RouterWatch(None, _glance=RouterGlance(url="http://r", node="r", state=READY, workers=()))
+    assert eyes.finding(view, 0.0, lambda: False) == ()
+    ((found,), _) = (eyes.finding(view, 5.0, lambda: False), None)
+    assert found.id == "ROUTER-ENTRY-MISSING" and found.fix == "l40s-deploy router up"
+    assert eyes.finding(view, 6.0, lambda: True) == () == eyes.finding(view, 7.0, lambda: False)
+    unknown = RouterWatch(None, _glance=RouterGlance(url="http://r", node="r"))
+    assert unknown.finding(view, 0.0, lambda: False) == () == unknown.finding(view, 9.0, lambda: False)
+
+
+def test_a_stop_of_the_doctor_on_a_gang_that_serves_is_known_until_a_look_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ecc = Finding(id="GPU-ECC", severity=Severity.STOP, node="a-node", title="GPU3 lost data")
+    told = [((ecc,), frozenset()), ((), frozenset({"a-node"})), ((), frozenset())]
+    monkeypatch.setattr(standing, "standing_stops", lambda *_: told.pop(0))
+    gang, watch = inventory("a").gangs[0], HealthWatch()
+    known = []
+    for at in (0.0, 30.0, 61.0, 122.0):
+        watch.ask_if_due(gang, at, wait=True)
+        known.append([one.id for one in watch.findings])
+    assert known == [["GPU-ECC"], ["GPU-ECC"], ["GPU-ECC"], []], "who does not answer keeps what was found"

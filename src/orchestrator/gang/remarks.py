@@ -1,0 +1,49 @@
+"""What is wrong about a gang although it serves, as findings: each is a remark in `status` and `why`, and one message
+at its beginning and one at its end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.finding import Finding, Severity
+
+ROUTER_ENTRY = "ROUTER-ENTRY-MISSING"
+POWERLESS = "GUARD-POWERLESS"
+
+
+def with_findings(view: GangView, findings: Iterable[Finding]) -> GangView:
+    """The view with these findings, each of them a remark too."""
+    new = tuple(one for one in findings if one not in view.findings)
+    remarks = (*view.remarks, *(words for words in map(sentence, new) if words not in view.remarks))
+    return replace(view, findings=(*view.findings, *new), remarks=remarks)
+
+
+def sentence(found: Finding) -> str:
+    """A finding as one line."""
+    where = f"{found.node}: " if found.node else ""
+    fix = f" (fix: {found.fix})" if found.fix else ""
+    return f"{where}{found.title} [{found.id}]{fix}"
+
+
+def renewed(before: Iterable[Finding], now: Iterable[Finding], unread: Collection[str]) -> tuple[Finding, ...]:
+    """What is known after a look. unread: names of nodes that did not answer it, which keep what was found before."""
+    return (*now, *(one for one in before if one.node in unread))
+
+
+def of_router_entry(view: GangView, place: str | None) -> tuple[Finding, ...]:
+    """What is wrong with the router's entry of a gang that serves. place: in, unhealthy or out; None where that is
+    unknown, which is no fault."""
+    if not view.serves or place not in ("out", "unhealthy"):
+        return ()
+    title = f"{view.name} serves, and the router has no entry of it: it gets no requests"
+    if place == "unhealthy":
+        title = f"{view.name} serves, and the router takes it for unhealthy: it gets no requests"
+    return (Finding(id=ROUTER_ENTRY, severity=Severity.STOP, node="", title=title, fix="l40s-deploy router up"),)
+
+
+def powerless(view: GangView, why: str, fix: str) -> Finding:
+    """A guard has to restart this gang, and can't."""
+    title = f"{view.name} has to be restarted, and the guard can't: {why}"
+    return Finding(id=POWERLESS, severity=Severity.STOP, node="", devices=(view.run_id,), title=title, fix=fix)
