@@ -51,7 +51,7 @@ def _merged(
 def _added(
     engine: Engine, flags: KnownFlags, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
 ) -> Iterable[Option]:
-    wanted = [(flag, value) for prefix, flag, value in profile.flags if stack.engine_version.startswith(prefix)]
+    wanted = [(flag, value) for prefix, flag, value in profile.flags if engine.version.startswith(prefix)]
     profile_words = [word for flag, value in wanted for word in (flag, value) if word]
     stack_words = [word for pair in stack.flags for word in pair if word]
     for words, where, source in (

@@ -100,7 +100,7 @@ def environment(about: GangChoices, node: NodeSpec) -> tuple[Setting, ...]:
     Raises InputError for a name in the profile, the stack or the inventory that no environment can hold.
     """
     profile, stack, by_hand = about.profile, about.stack, node.overrides
-    asked = [(name, value) for prefix, name, value in profile.env if stack.engine_version.startswith(prefix)]
+    asked = [(name, value) for prefix, name, value in profile.env if about.engine.version.startswith(prefix)]
     for where, variables in (
         (f"profile {profile.name}: env", asked),
         (f"stack {stack.name}: env", stack.env),

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.profile import Canary, Dimensions, ModelProfile, ModelRefusal, NamedLayout, Part, Stack
@@ -301,7 +302,7 @@ def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
             where=where,
             fix=f"use one of: {known}" if known else "this profile names no layouts: give the degrees",
         )
-    if not stack.engine_version.startswith(chosen.versions):
+    if not engine_of(stack).version.startswith(chosen.versions):
         raise InputError(
             f"the layout {name} needs SGLang {chosen.versions}, and the stack {stack.name} is {stack.engine_version}",
             where=where,
@@ -332,7 +333,7 @@ def _at(profile: ModelProfile, degrees: NamedLayout | Layout) -> ModelProfile:
 def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
     """The first layout that the profile names for exactly so many GPUs, '' for none: what a replica takes where nobody
     asked for another."""
-    listed = (one for one in profile.layouts if stack.engine_version.startswith(one.versions))
+    listed = (one for one in profile.layouts if engine_of(stack).version.startswith(one.versions))
     return next((one.name for one in listed if one.tensor_parallel * one.pipeline_parallel == gpus), "")
 
 
@@ -349,7 +350,7 @@ def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> Mo
         (
             each
             for each in profile.refused
-            if stack.engine_version.startswith(each.versions)
+            if engine_of(stack).version.startswith(each.versions)
             and (not each.below or (stack.device == "cuda" and least < each.below))
         ),
         None,
@@ -392,7 +393,7 @@ def adapted(
     fits: whether the weights of the profile with that layout leave room for a KV cache
     """
     found = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=able)
-    own = (_with(profile, one) for one in profile.layouts if stack.engine_version.startswith(one.versions))
+    own = (_with(profile, one) for one in profile.layouts if engine_of(stack).version.startswith(one.versions))
     for candidate in (profile, *own, *(_at(profile, layout) for layout in found)):
         layout = usual(candidate, nodes, gpus_per_node)
         if not reasons(candidate, layout, able) and fits(candidate, layout):

@@ -131,6 +131,6 @@ def _works(profile: ModelProfile, stack: Stack, able: frozenset[str], nodes: int
     own = (
         layout.usual(one, nodes, each)
         for one in profile.layouts
-        if stack.engine_version.startswith(one.versions) and not one.flags and not one.env
+        if engine_of(stack).version.startswith(one.versions) and not one.flags and not one.env
     )
     return tuple(dict.fromkeys((*found, *(one for one in own if not layout.reasons(profile, one, able)))))

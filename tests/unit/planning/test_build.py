@@ -374,3 +374,18 @@ def test_more_sockets_only_where_nccls_manual_advises_them(mbps: int, *, sockets
     }
     for node in nodes(plan_of(spec, facts=facts)):
         assert ("NCCL_NSOCKS_PERTHREAD" in dict(node.env)) == sockets
+
+
+def test_an_unlisted_version_has_the_flags_and_layouts_of_the_one_that_it_is_treated_as() -> None:
+    listed = load_stack("sglang-0.5.23")
+    other = replace(listed, engine_version="0.6.0")
+    profile = load_profile("DeepSeek-V3-0324-Block64x64")
+    asked = replace(
+        profile,
+        flags=(*profile.flags, ("0.5", "--max-running-requests", "7")),
+        env=(*profile.env, ("0.5", "SGLANG_OF_PROFILE", "1")),
+    )
+    near, far = (reference_plan.plan_of(model=asked, stack=stack).gangs[0].nodes[0] for stack in (listed, other))
+    assert ("--max-running-requests", "7") in far.flags
+    assert dict(far.env)["SGLANG_OF_PROFILE"] == "1"
+    assert (far.flags, far.env) == (near.flags, near.env)
