@@ -108,12 +108,13 @@ def places(venv: str) -> tuple[str, ...]:
     return (venv, SGLANG_ROUTER.venv) if venv == SMG.venv else (venv,)
 
 
-def installed(packages: Mapping[str, Mapping[str, str]], venv: str) -> InstalledRouter:
+def installed(packages: Mapping[str, Mapping[str, str]], venv: str, *, two_keys: bool = False) -> InstalledRouter:
     """The best of what was found; where nothing was, what `prepare` would put into `venv`.
 
     packages: {environment: {package: version}}
+    two_keys: clients have another key than the gangs; only sglang-router puts the gangs' own in its place
     """
-    for release in RELEASES:
+    for release in reversed(RELEASES) if two_keys else RELEASES:
         for place in places(venv):
             if release.package in packages.get(place, {}):
                 return InstalledRouter(release, place)

@@ -114,4 +114,7 @@ def test_the_release_that_looks_at_models_is_preferred_wherever_it_is() -> None:
     assert router.installed({usual: has_smg, old: has_old}, usual) == router.InstalledRouter(router.SMG, usual)
     assert router.installed({"/mine": has_old}, "/mine") == router.InstalledRouter(router.SGLANG_ROUTER, "/mine")
     assert router.installed({"/mine": {**has_old, **has_smg}}, "/mine").release is router.SMG
+    both = {usual: has_smg, old: has_old}
+    assert router.installed(both, usual, two_keys=True) == router.InstalledRouter(router.SGLANG_ROUTER, old)
+    assert router.installed({usual: has_smg}, usual, two_keys=True).release is router.SMG
     assert router.looks_at_models(router.SMG.name) and not router.looks_at_models(router.SGLANG_ROUTER.name)

@@ -41,7 +41,7 @@ def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[
     return tuple(filter(None, (chosen, routers)))
 
 
-def installed_router(fleet: Fleet, spec: RouterSpec) -> words.InstalledRouter:
+def installed_router(fleet: Fleet, spec: RouterSpec, *, two_keys: bool = False) -> words.InstalledRouter:
     """The router's release on its host. fleet: of the router's gang. Raises what the host's answer raises."""
     packages = tuple(release.package for release in words.RELEASES)
     request = PrerequisitesRequest(environments=words.places(spec.venv), packages=packages)
@@ -49,7 +49,7 @@ def installed_router(fleet: Fleet, spec: RouterSpec) -> words.InstalledRouter:
         lambda session: ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S),
         only=[spec.node.name],
     ).all()
-    return words.installed(told[spec.node.name].packages, spec.venv)
+    return words.installed(told[spec.node.name].packages, spec.venv, two_keys=two_keys)
 
 
 def staged_router(fleet: Fleet, spec: RouterSpec) -> StagingRequest | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from orchestrator.gang.steps.router.host import installed_router
-from orchestrator.gang.steps.router.routing import Router, mixed_models
+from orchestrator.gang.steps.router.routing import Router, installed_for, mixed_models
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
@@ -62,7 +61,7 @@ def _looks_at_models(router: Router) -> bool:
     """The one that runs; where none does, the one that would be started."""
     if _view(router).running:
         return router.looks_at_models()
-    return installed_router(router.fleet, router.spec).release.by_model
+    return installed_for(router).release.by_model
 
 
 def _view(router: Router) -> GangView:

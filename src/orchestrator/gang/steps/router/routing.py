@@ -273,7 +273,7 @@ def start_router(
                 start = _start(router, inventory, gangs, plan_id=now.plan_id) if now.running else wanted
                 raise_all(router.fleet, [start], watcher, timeout_s=timeout_s)
             gangs = see(fleet, inventory.gangs)  # one that became ready meanwhile found no router
-        at = installed_router(router.fleet, router.spec)
+        at = installed_for(router)
         suits = router.view().plan_id in (wanted.plan_id, _start_of(router, words.ANY_HEALTH, at).plan_id)
         if not suits:
             watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
@@ -479,7 +479,7 @@ def _engines(inventory: Inventory, gangs: Iterable[GangView]) -> Iterator[Engine
 
 def _start(router: Router, inventory: Inventory, gangs: Sequence[GangView], *, plan_id: str = "") -> Staged:
     """What a start would carry out now."""
-    at = installed_router(router.fleet, router.spec)
+    at = installed_for(router)
     return _start_of(router, _health_path(router, inventory, gangs), at, plan_id=plan_id)
 
 
@@ -545,10 +545,19 @@ def _refuse_expired(spec: RouterSpec) -> None:
         )
 
 
+def installed_for(router: Router) -> words.InstalledRouter:
+    """The release on its host that is started by these settings. Raises what the host's answer raises."""
+    return installed_router(router.fleet, router.spec, two_keys=_two_keys(router.spec))
+
+
+def _two_keys(spec: RouterSpec) -> bool:
+    asked, gangs = _key(spec.node.api_key_file, GANG), _key(spec.gang_key_file, "gangs")
+    return bool(asked and gangs and asked != gangs)
+
+
 def _refuse_two_keys(spec: RouterSpec, start: Staged) -> None:
     """smg passes the key that a client sends on to the gang, whatever key it was given for the gang itself."""
-    asked, gangs = _key(spec.node.api_key_file, GANG), _key(spec.gang_key_file, "gangs")
-    if asked and gangs and asked != gangs and words.looks_at_models(start.requests[spec.node.name].stack):
+    if words.looks_at_models(start.requests[spec.node.name].stack) and _two_keys(spec):
         raise InputError(
             "the router's key differs from the gangs', and it passes its clients' key on to them: every request would"
             " be refused with HTTP 401",

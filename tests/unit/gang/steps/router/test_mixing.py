@@ -48,7 +48,7 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(mixing, "see", lambda *_, **__: made.gangs)
     monkeypatch.setattr(routing.Router, "view", lambda _: made.view)
     monkeypatch.setattr(routing, "staged_router", lambda *_: SimpleNamespace(stack=made.runs))
-    monkeypatch.setattr(mixing, "installed_router", lambda *_: made.has)
+    monkeypatch.setattr(mixing, "installed_for", lambda _: made.has)
     return made
 
 

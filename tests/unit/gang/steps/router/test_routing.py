@@ -146,7 +146,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(routing, "GangLock", lock)
     monkeypatch.setattr(routing, "ask_from", made.ask_from)
     monkeypatch.setattr(routing.Router, "take_in", lambda _, url, run="": made.take_in(url, run))
-    monkeypatch.setattr(routing, "installed_router", lambda *_: made.installed)
+    monkeypatch.setattr(routing, "installed_router", lambda *_, **__: made.installed)
     monkeypatch.setattr(routing.Router, "take_out", lambda _, url: made.take_out(url))
     monkeypatch.setattr(routing.Router, "workers", lambda _: ())
     return made
