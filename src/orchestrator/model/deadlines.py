@@ -90,6 +90,8 @@ HEALTH_S = 25.0
 GLANCE_S = 3.0
 """The router's host has as long to answer `status`; the gangs are shown without it then."""
 GLANCE_ASK_S = 2.0
+HEALTH_ASK_S = 6.0
+"""For the doctor's word on gangs that serve, beside `status`."""
 WATCH_NVML_S = 5.0
 """Who watches a GPU asks again soon."""
 METRICS_S = 3.0

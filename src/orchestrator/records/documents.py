@@ -101,6 +101,11 @@ def last_look(file: Path) -> tuple[float, list[dict[str, Any]]] | None:
     return read_document(file, made)
 
 
+def health_file(inventory: str, gang: str) -> Path:
+    """$XDG_STATE_HOME/l40s-deploy/health/ID.json: what the doctor last said of a gang that serves, as `keep_look`."""
+    return named_file("health", f"{Path(inventory).resolve()} {gang}")
+
+
 def told_file(inventory: str) -> Path:
     """$XDG_STATE_HOME/l40s-deploy/told/ID.json, one for each inventory: by gang, what its people were told last."""
     return named_file("told", str(Path(inventory).resolve()))

@@ -13,6 +13,7 @@ from orchestrator.cli.options import add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands.gangs import cause_lines
 from orchestrator.gang.history import FailureVerdict
+from orchestrator.gang.remarks import sentence
 from orchestrator.gang.steps.router.host import GANG
 from orchestrator.gang.steps.status.history import Explanation, why, why_json
 from orchestrator.gang.view import GangView
@@ -122,8 +123,16 @@ def show(account: Explanation, screen: Screen, *, everything: bool) -> None:
     screen.show(*_told(account, everything))
 
 
+def _standing(now: GangView | None) -> Iterator[RenderableType]:
+    """What is wrong about a gang although it serves."""
+    if now is not None and now.findings:
+        yield f"{now.name}: {now.state.value} now, and not well:"
+        yield from (f"  {sentence(one)}" for one in now.findings)
+
+
 def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
     verdict, now = account.verdict, account.now
+    yield from _standing(now)
     if now is not None and now.state is GangState.DEGRADED:
         yield f"{now.name}: degraded now ({now.trouble}): {now.model} by {now.stack}"
         yield from cause_lines(now.cause) if now.cause else [f"  {remark}" for remark in now.remarks]

@@ -188,12 +188,15 @@ class _Post:
     ended: threading.Event = field(default_factory=threading.Event)
     _told: str = ""
     places: RouterWatch = field(default_factory=lambda: RouterWatch(None))
-    health: HealthWatch = field(default_factory=HealthWatch)
+    health: HealthWatch = field(init=False)
     _heard_at: float = field(default_factory=time.monotonic)
     _failed_looks: int = 0
     _powerless: tuple[Finding, ...] = ()
     _back: frozenset[tuple[str, str]] = frozenset()
     _checked_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.health = HealthWatch(self.inventory.path)
 
     def planned(self, plan: Plan) -> None:
         """Of what a decision starts."""

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from orchestrator.gang.overview import RouterGlance
-from orchestrator.gang.remarks import of_router_entry, renewed
-from orchestrator.gang.steps.checks import standing_stops
+from orchestrator.gang.remarks import of_router_entry
 from orchestrator.gang.steps.router.host import router_gang
+from orchestrator.gang.steps.status.health import health
 from orchestrator.gang.steps.status.overview import glance
 from orchestrator.gang.view import UNHEARD, GangView
 from orchestrator.model.errors import DeployError
@@ -86,6 +86,7 @@ class RouterWatch:
 class HealthWatch:
     """Asks the doctor about a gang that serves once a minute, beside the looks."""
 
+    inventory: str
     findings: tuple[Finding, ...] = ()
     _asked_at: float | None = None
     _asking: threading.Thread | None = None
@@ -103,6 +104,4 @@ class HealthWatch:
 
     def _ask(self, gang: GangSpec) -> None:
         with contextlib.suppress(Exception):  # what could not be asked is unknown, and stays as it was
-            with Fleet(gang.nodes) as fleet:
-                found, unread = standing_stops(fleet, gang)
-            self.findings = renewed(self.findings, found, unread)
+            self.findings = health(self.inventory, gang)

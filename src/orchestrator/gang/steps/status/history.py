@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.gang.history import FailureVerdict, Kept, PastRun, last_verdict, of_now, past_runs, runs_of
 from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.router.host import gangs_and_router
+from orchestrator.gang.steps.status.health import with_health
 from orchestrator.gang.steps.status.live import run_events
 from orchestrator.gang.steps.status.reports import ask_report, own_report, refuse_elsewhere, see, where
 from orchestrator.gang.timeline import TimelineEvent
@@ -108,10 +109,19 @@ def why(
     accounts: list[Explanation] = []
     for fleet, chosen in _fleets(inventory, gangs):
         accounts += _accounts(fleet, chosen, events=events, run=run)
+    if not run:
+        accounts = _with_health(inventory, accounts)
     if run and not accounts:
         fix = "see the ids of the runs that are kept with `l40s-deploy history`"
         raise InputError(f"no run {run!r} is kept", where=f"{inventory.path}: --run", fix=fix)
     return tuple(accounts)
+
+
+def _with_health(inventory: Inventory, accounts: Sequence[Explanation]) -> list[Explanation]:
+    """With what the doctor says of the gangs that serve, as `status` has it."""
+    views = [account.now for account in accounts if account.now is not None]
+    known = {view.name: view for view in with_health(inventory.path, inventory.gangs, views)}
+    return [replace(account, now=known.get(account.gang, account.now)) for account in accounts]
 
 
 def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int, after: int) -> tuple[Excerpt, ...]:
@@ -197,6 +207,7 @@ def _json(account: Explanation) -> dict[str, Any]:
     return {
         "name": account.gang,
         "state": now.state.value if now else None,
+        "findings": [one.as_json() for one in now.findings] if now else [],
         "trouble": cause_json(now.cause) if now and now.state.was_ready else None,
         **{name: getattr(verdict, name, nothing) for name, nothing in _OF_A_VERDICT.items()},
         "cause": verdict and cause_json(verdict.cause),

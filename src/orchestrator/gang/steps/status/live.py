@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,14 +17,17 @@ from typing import Any
 from orchestrator.engines.serving import METRICS, Serving, serving
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance, overview_json
+from orchestrator.gang.remarks import with_findings
 from orchestrator.gang.steps.router.host import router_gang
-from orchestrator.gang.steps.status.overview import glance
-from orchestrator.gang.steps.status.reports import ask_report, interrupted, views_of, where
+from orchestrator.gang.steps.status.health import health
+from orchestrator.gang.steps.status.overview import glance, with_entries
+from orchestrator.gang.steps.status.reports import as_it_runs, ask_report, interrupted, views_of, where
 from orchestrator.gang.timeline import NodeEvents, PortRate, TimelineEvent, growth, port_rates, timeline
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_NVML_S, WATCH_S
 from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest, GaugesAnswer
@@ -39,6 +43,8 @@ GAUGES_S = 3.0
 SERVING_S = 2.0
 ROUTER_S = 5.0
 EVENTS_S = 0.5
+HEALTH_S = 10.0
+"""Between two questions whether the doctor's word is a minute old."""
 INTERRUPTED_S = 15.0
 MOST_EVENTS = 40
 
@@ -72,6 +78,8 @@ class Watching:
         self._nodes: dict[str, NodeLoad] = {}
         self._loads: dict[str, GangLoad] = {}
         self._events: dict[str, tuple[TimelineEvent, ...]] = {}
+        self._health: dict[str, tuple[Finding, ...]] = {}
+        self._inventory = inventory.path
         self._defects: list[BaseException] = []
 
     def __enter__(self) -> Watching:
@@ -81,6 +89,7 @@ class Watching:
         for gang in self._gangs:
             self._start(partial(self._read_serving, gang), SERVING_S)
             self._start(partial(self._read_events, gang), EVENTS_S)
+            self._start(partial(self._read_health, gang), HEALTH_S)
         if self._router is not None:
             self._start(partial(self._read_router, self._router), ROUTER_S)
         end = time.monotonic() + WATCH_FIRST_S
@@ -100,7 +109,7 @@ class Watching:
             raise self._defects[0]
         return Moment(
             taken_at=time.time(),
-            seen=Overview(views=self._views(), router=self._glance, interrupted=self._begun),
+            seen=with_entries(Overview(views=self._views(), router=self._glance, interrupted=self._begun)),
             nodes=dict(self._nodes),
             gangs=dict(self._loads),
             events=dict(self._events),
@@ -112,7 +121,14 @@ class Watching:
         values = {name: answer for name, answer in told.items() if isinstance(answer, ReportAnswer)}
         failures = overdue(asked, values, time.monotonic())
         failures |= {name: answer for name, answer in told.items() if isinstance(answer, DeployError)}
-        return views_of(self._gangs, values, failures)
+        views = views_of(self._gangs, values, failures)
+        return tuple(with_findings(view, self._health.get(view.name, ()) if view.serves else ()) for view in views)
+
+    def _read_health(self, gang: GangSpec) -> None:
+        view = self._view(gang)
+        if view.serves:
+            with suppress(DeployError):  # what could not be asked stays as it was
+                self._health[gang.name] = health(self._inventory, as_it_runs(gang, view))
 
     def _start(self, job: Callable[[], None], every_s: float) -> None:
         threading.Thread(target=self._again, args=(job, every_s), daemon=True).start()

@@ -10,8 +10,10 @@ from dataclasses import replace
 from orchestrator.engines.serving import Worker
 from orchestrator.engines.serving import workers as listed
 from orchestrator.gang.overview import Overview, RouterGlance
+from orchestrator.gang.remarks import of_router_entry, with_findings
 from orchestrator.gang.steps.router.host import ask_router, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
+from orchestrator.gang.steps.status.health import with_health
 from orchestrator.gang.steps.status.reports import everything, interrupted, see, views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, concerned, named_gangs
@@ -30,10 +32,10 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
     spec = inventory.router
     chosen = [gang for gang in inventory.gangs if concerned(gang, gangs)] or chosen_gangs(inventory, gangs)
     if spec is None:
-        return _with_unheard(status(chosen, gangs), inventory)
+        return _with_remarks(status(chosen, gangs), inventory, chosen)
     begin = time.monotonic()
     aside = ahead(lambda: _glance_once(spec))
-    seen = _with_unheard(status(chosen, gangs), inventory)
+    seen = _with_remarks(status(chosen, gangs), inventory, chosen)
     try:
         router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
     except TooLate:
@@ -43,7 +45,21 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
             fix="run `l40s-deploy router status`, which waits longer",
         )
         router = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
-    return replace(seen, router=router)
+    return with_entries(replace(seen, router=router))
+
+
+def with_entries(seen: Overview) -> Overview:
+    """With a remark on each gang that serves and that the router sends nothing to."""
+    router = seen.router
+    if router is None or router.workers is None:
+        return seen
+    views = (with_findings(view, of_router_entry(view, router.place(view.service_url))) for view in seen.views)
+    return replace(seen, views=tuple(views))
+
+
+def _with_remarks(seen: Overview, inventory: Inventory, gangs: Sequence[GangSpec]) -> Overview:
+    """With what the doctor says of gangs that serve, and with receivers that hear nothing."""
+    return _with_unheard(replace(seen, views=with_health(inventory.path, gangs, seen.views)), inventory)
 
 
 def _with_unheard(seen: Overview, inventory: Inventory) -> Overview:

@@ -15,9 +15,8 @@ from orchestrator.gang.guarding import GuardAction, Policy
 from orchestrator.gang.overview import RouterGlance
 from orchestrator.gang.steps.checks import StartRefusal
 from orchestrator.gang.steps.guard import guard as guarding
-from orchestrator.gang.steps.guard import standing
 from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
-from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch
+from orchestrator.gang.steps.guard.standing import RouterWatch
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, GangFailed, InputError, LockHeld, Unreachable
@@ -470,17 +469,3 @@ def test_a_gang_that_serves_and_is_out_of_the_router_is_a_finding_unless_a_comma
     assert eyes.finding(view, 6.0, lambda: True) == () == eyes.finding(view, 7.0, lambda: False)
     unknown = RouterWatch(None, _glance=RouterGlance(url="http://r", node="r"))
     assert unknown.finding(view, 0.0, lambda: False) == () == unknown.finding(view, 9.0, lambda: False)
-
-
-def test_a_stop_of_the_doctor_on_a_gang_that_serves_is_known_until_a_look_without_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ecc = Finding(id="GPU-ECC", severity=Severity.STOP, node="a-node", title="GPU3 lost data")
-    told = [((ecc,), frozenset()), ((), frozenset({"a-node"})), ((), frozenset())]
-    monkeypatch.setattr(standing, "standing_stops", lambda *_: told.pop(0))
-    gang, watch = inventory("a").gangs[0], HealthWatch()
-    known = []
-    for at in (0.0, 30.0, 61.0, 122.0):
-        watch.ask_if_due(gang, at, wait=True)
-        known.append([one.id for one in watch.findings])
-    assert known == [["GPU-ECC"], ["GPU-ECC"], ["GPU-ECC"], []], "who does not answer keeps what was found"
