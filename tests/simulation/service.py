@@ -7,6 +7,8 @@ router, and `up` as far as it goes after a plan. The router is simulated by its 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import json
 import shutil
 import tempfile
@@ -172,7 +174,7 @@ class Said(Watcher):
 
     gang:    that it names, as it was started
     alone:   when it began, nothing else served that no other verb was changing
-    excused: it has announced that requests will fail
+    excused: it has announced that its gang will not serve
     ended:   when; infinite while it runs
     """
 
@@ -180,13 +182,18 @@ class Said(Watcher):
     gang: str
     alone: Callable[[], bool]
     excused: bool = False
+    last: bool = False
+    """It has said that nothing is left behind the router."""
+    refused: bool = False
     ended: float = float("inf")
     words: list[str] = field(default_factory=list)
 
     def step(self, gang: str, words: str) -> None:
         self.words.append(f"{gang}: {words}")
-        notice = (LAST,) if self.verb == "down" else NOTICE
-        self.excused = self.excused or (any(one in words for one in notice) and self.alone())
+        if self.verb == "down":
+            self.last = self.last or LAST in words
+        elif any(one in words for one in NOTICE):
+            self.excused = self.excused or self.alone()
 
 
 @dataclass
@@ -209,6 +216,8 @@ class Service:
     """What nothing excuses: when, and how."""
     excused: int = 0
     """Requests that were lost to what was announced, or to a fault."""
+    none_left: bool = False
+    """A `down` has said that nothing is left behind the router, and nothing has served since."""
     struck: bool = False
     """A fault has struck: from then on requests may be lost."""
     served: int = 0
@@ -249,6 +258,9 @@ class Service:
         """One request, and the next after a while."""
         if self.open:
             chosen = self.router.choose()
+            if chosen is not None:
+                self.none_left = False
+            self.none_left = self.none_left or any(one.last and one.ended > self.world.now for one in self.verbs)
             if chosen is None:
                 self._lose("the router has no healthy worker")
             else:
@@ -269,14 +281,14 @@ class Service:
 
     def _lose(self, how: str) -> None:
         """Excused where every gang is out by what was announced."""
-        if self.struck or all(map(self._announced, self.gangs)):
+        if self.struck or self.none_left or all(map(self._announced, self.gangs)):
             self.excused += 1
         else:
             self.lost.append((self.world.now, how))
 
     def _announced(self, gang: str) -> bool:
         """Its last verb is a `down` that another gang stood in for, or any that has announced a downtime."""
-        newest = next((one for one in reversed(self.verbs) if one.gang == gang), None)
+        newest = next((one for one in reversed(self.verbs) if one.gang == gang and not one.refused), None)
         if newest is None:
             return False
         return newest.excused and (newest.verb == "down" or self.world.now < newest.ended + AFTER_S)
@@ -326,6 +338,7 @@ class Service:
         except DeployError as failure:
             words = f"{failure.where}: {failure.what} (fix: {failure.fix})"
             controller.outcomes.append(f"{verb} {gang}: {type(failure).__name__}: {words}")
+            said.refused = True
         finally:
             said.ended = self.world.now
             controller.busy -= 1
@@ -346,6 +359,22 @@ class Service:
 def _lock(*given: Any, **named: Any) -> GangLock:
     """A gang's lock whose heartbeat goes by the simulated clock."""
     return GangLock(*given, **{**named, "_given_back": Event()})
+
+
+CLAIM = "orchestrator.gang.steps.router.claim"
+
+
+def _claims(moment: object) -> list[tuple[Any, str, Any]]:
+    """What stands for the world in the claim on the router's host, where this release has one."""
+    if importlib.util.find_spec(CLAIM) is None:
+        return []
+    claim: Any = importlib.import_module(CLAIM)
+    claimed = claim.RouterClaim
+
+    def made(*given: Any, **named: Any) -> Any:
+        return claimed(*given, **{**named, "_given_back": Event()})
+
+    return [(claim, "Fleet", SimulatedFleet), (claim, "time", moment), (claim, "RouterClaim", made)]
 
 
 def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
@@ -380,7 +409,9 @@ def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb) -
 def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
     def before() -> None:
         try:
-            routing.withdraw(inventory, (name,))
+            withdraw: Any = routing.withdraw
+            for gang in withdraw(inventory, (name,)) or ():
+                said.step(gang, "the last one that served behind the router")
         except DeployError as failure:
             said.step(name, f"{failure.where}: {failure.what}")
 
@@ -465,6 +496,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
     more += [(module, "GangLock", _lock) for module in (down, restart)]
+    more += _claims(moment)
     try:
         with contextlib.ExitStack() as opened:
             for target, name, value in (*patches(world, stage), *more):
