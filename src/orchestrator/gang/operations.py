@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -43,10 +44,26 @@ class GangOperation(Message):
 
 
 def together(kept: Iterable[object]) -> GangOperation | None:
-    """What all nodes of a gang keep, as one: a controller may have been killed before it had written to every node.
-    None if they keep nothing, or nothing that we know."""
-    known = [one for one in map(GangOperation.read, kept) if isinstance(one, GangOperation)]
-    return max(known, key=lambda one: (one.since, one.turning, one.by_hand), default=None)
+    """What the nodes of a gang that answer keep, as one: a controller may have been killed before it had written to
+    every node. Options are those that all of them have alike.
+
+    None if most of them keep nothing that we know: nothing is stopped before all have been told, and what a single one
+    of several says restarts no gang.
+    """
+    told = list(kept)
+    known = [one for one in map(GangOperation.read, told) if isinstance(one, GangOperation)]
+    if not known or 2 * len(known) <= len(told):
+        return None
+    started = Counter((one.what, one.was_run, one.since) for one in known)
+    most = max(started.values())
+    usual = [one for one in known if started[one.what, one.was_run, one.since] == most]
+    newest = max(usual, key=lambda one: (one.since, one.turning, one.by_hand))
+    alike = {
+        name: value
+        for name, value in newest.options.items()
+        if all(name in one.options and one.options[name] == value for one in usual)
+    }
+    return replace(newest, options=alike)
 
 
 def sentence(interrupted: Sequence[GangOperation]) -> list[str]:

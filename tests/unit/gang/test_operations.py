@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from orchestrator.gang.guarding import GuardAction, GuardDecision, GuardMemory, Policy, decide
 from orchestrator.gang.operations import GangOperation, OperationKind, sentence, together
+from orchestrator.gang.steps.restart import _options
+from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
@@ -60,3 +62,31 @@ def test_a_guard_finishes_the_turn_that_a_killed_command_has_left(
 ) -> None:
     decision, _ = decide(GangView(name="a", state=state), GuardMemory(), 0.0, Policy(), begun)
     assert decision == GuardDecision(wanted, decision.why)
+
+
+def test_what_one_of_several_nodes_says_was_begun_is_nothing() -> None:
+    forged = replace(SOME, turning=True, since=1e10, options={"run": "evil", "accept": ["GPU-ECC"]}).as_json()
+    assert together([forged, None, None, None]) is None
+    assert together([forged, None]) is None
+    assert together([forged, SOME.as_json(), SOME.as_json()]) == SOME
+
+
+def test_an_option_counts_where_all_that_keep_it_have_it_alike() -> None:
+    theirs = {"timeout_s": 5.0, "now": True}
+    kept = [replace(SOME, options=theirs), replace(SOME, options={**theirs, "now": False, "accept": ["X"]})]
+    told = together([one.as_json() for one in kept])
+    assert told is not None and dict(told.options) == {"timeout_s": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("kept", "counts"),
+    [
+        ({"timeout_s": 60.0, "now": True, "wait_s": 5}, {"timeout_s": 60.0, "now": True, "wait_s": 5.0}),
+        ({"run": "evil", "accept": ["GPU-ECC"], "reboots": True, "without_router": True, "command": "x"}, {}),
+        ({"timeout_s": "60", "hung_after_s": None, "wait_s": True, "now": 1}, {}),
+        ({"timeout_s": -1.0, "hung_after_s": 1e300, "wait_s": 0}, {}),
+    ],
+)
+def test_of_kept_options_only_seconds_and_draining_are_taken(kept: dict[str, Any], counts: dict[str, Any]) -> None:
+    assert _options(kept) == counts
+    assert RestartRequest(**_options(kept)).run == ""

@@ -10,9 +10,10 @@ rollback       the plan before, gang by gang; where it does not come up, the one
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising
@@ -31,6 +32,7 @@ from orchestrator.model.errors import DeployError, FindingsError, InputError, No
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.planning.steps.changes import GangRehearsal, would
+from orchestrator.protocol.message import MOST_SECONDS
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 
@@ -291,6 +293,18 @@ def _goes_on(begun: GangOperation) -> bool:
     return begun.what is OperationKind.ROLLING and not begun.options.get("without_router")
 
 
+_SECONDS = ("timeout_s", "hung_after_s", "wait_s")
+"""Of a command's options, those that count for whoever finishes it. What it runs here and which findings it sets aside
+are that operator's own word, and no node's."""
+
+
+def _options(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds that a command may wait, and whether it drains, as the nodes keep them; what is none is left out."""
+    seconds = {name: float(kept[name]) for name in _SECONDS if type(kept.get(name)) in (int, float)}
+    found: dict[str, Any] = {name: value for name, value in seconds.items() if 0 < value < MOST_SECONDS}
+    return found | ({"now": kept["now"]} if isinstance(kept.get("now"), bool) else {})
+
+
 def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, watcher: Watcher) -> Resumed:
     """Restart the gangs that an interrupted rolling restart had not reached, by its options, as far as they are ones of
     this release. What else was not reached serves as before, until its own command is repeated."""
@@ -303,9 +317,8 @@ def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, 
     rolling = [begun for begun in waiting if _goes_on(begun)]
     if not rolling:
         return (), words
-    known = RestartRequest.option_names()
-    options = {name: value for name, value in rolling[0].options.items() if name in known}
-    request = RestartRequest(verb=ROLLING, gangs=tuple(begun.gang for begun in rolling), command=command, **options)
+    gangs = tuple(begun.gang for begun in rolling)
+    request = RestartRequest(verb=ROLLING, gangs=gangs, command=command, **_options(rolling[0].options))
     return restart(inventory, request, watcher).views, words
 
 
