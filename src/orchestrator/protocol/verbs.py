@@ -215,7 +215,8 @@ class StagedAnswer(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder(Message):
-    """Who holds a lock; None where a lock does not say. age_s: since the last renewal, by the node's clock."""
+    """Who holds a lock; None where a lock does not say. age_s: since the last renewal, held_s: since it was taken, 0
+    where that is unknown; both by the node's clock. expires_s: without a renewal; None for the usual 60 s."""
 
     token: str
     who: str | None = None
@@ -227,7 +228,9 @@ class LockHolder(Message):
     command: str | None = None
     since: float | None = None
     why: str | None = None
+    expires_s: float | None = None
     age_s: float = 0.0
+    held_s: float = 0.0
     stale: bool = False
 
     @property

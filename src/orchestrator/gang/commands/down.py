@@ -44,9 +44,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         refuse_unnamed(inventory, args.gang, command_line())
     if args.dry_run:
         return show_rehearsal(would_stop(inventory, request.gangs, now=args.now), screen)
-    stopped = down(inventory, request, before_stop=lambda: _take_out(inventory, request.gangs, screen))
+    last: list[str] = []
+    stopped = down(inventory, request, before_stop=lambda: last.extend(_take_out(inventory, request.gangs, screen)))
     if args.json:
-        screen.json({"nodes": [_json(node) for node in stopped]})
+        screen.json({"nodes": [_json(node) for node in stopped], "last_behind_router": last})
     else:
         _show(stopped, screen)
     if any(node.error is not None for node in stopped):
@@ -54,12 +55,19 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return 0 if all(node.clean for node in stopped) else Exit.GANG_FAILED
 
 
-def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> None:
-    """Remove the gangs from the router first; a router that does not answer does not delay the stop."""
+def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> tuple[str, ...]:
+    """Remove the gangs from the router first; a router that does not answer does not delay the stop.
+
+    Those that were the last ones behind it.
+    """
     try:
-        withdraw(inventory, gangs)
+        last = withdraw(inventory, gangs)
     except DeployError as failure:
         screen.say(f"{failure.where}: {failure.what}")
+        return ()
+    if last:
+        screen.say(f"no gang is left behind the router: {', '.join(last)} served alone, and requests fail from now on")
+    return last
 
 
 def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:

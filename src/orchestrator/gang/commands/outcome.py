@@ -29,6 +29,15 @@ def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be
     parser.add_argument("--dry-run", action="store_true", help=what)
 
 
+def add_all_at_once(parser: argparse.ArgumentParser) -> None:
+    """--all-at-once, of a verb that changes one gang after the other anyway."""
+    parser.add_argument(
+        "--all-at-once",
+        action="store_true",
+        help="do not wait while another command changes a gang behind the router; requests may fail",
+    )
+
+
 def show_rehearsal(gangs: Sequence[GangRehearsal], screen: Screen) -> int:
     """A line a gang, or one document."""
     if screen.as_json:

@@ -74,6 +74,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         hung_after_s=args.hung_after,
         accept=tuple(args.accept),
         without_router=args.without_router,
+        all_at_once=args.all_at_once,
         run=args.run,
         reboots=args.reboots,
         wait_s=args.timeout,
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     def finish(done: RestartResult) -> int:
         checks = answers("after_ready", inventory, done.views, args, screen)
-        (_show_rolled if request.verb is ROLLING else show_restarted)(done, screen)
+        (_show_rolled if done.rolled else show_restarted)(done, screen)
         return say_checks(checks, screen)
 
     return carry_out(inventory, request, args, screen, finish)

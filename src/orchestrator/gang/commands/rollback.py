@@ -7,7 +7,7 @@ import argparse
 from orchestrator.cli.options import add_accept, add_all, add_timeout, add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands.outcome import add_dry_run
+from orchestrator.gang.commands.outcome import add_all_at_once, add_dry_run
 from orchestrator.gang.commands.restart import carry_out, show_restarted
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
@@ -20,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_all(parser)
     add_timeout(parser)
     add_accept(parser)
+    add_all_at_once(parser)
     add_dry_run(parser)
 
 
@@ -34,5 +35,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         command=command_line(),
         timeout_s=args.timeout,
         accept=tuple(args.accept),
+        all_at_once=args.all_at_once,
     )
     return carry_out(inventory, request, args, screen, lambda done: show_restarted(done, screen))

@@ -10,7 +10,7 @@ from orchestrator.cli.options import add_accept, add_hung_after, add_timeout, ad
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.gangs import gang_block
-from orchestrator.gang.commands.outcome import RisingProgress, checks_json, say_checks, show_rehearsal
+from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.raising import UpRequest, UpResult
 from orchestrator.gang.steps.restart import rehearse_resume, resume
@@ -51,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace a running gang even if this causes downtime",
     )
+    add_all_at_once(parser)
     add_hung_after(parser)
     answers("options", "up", parser)
     parser.add_argument(
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         accept=tuple(args.accept),
         strict=args.strict,
         replace=args.replace,
+        all_at_once=args.all_at_once,
         hung_after_s=args.hung_after,
         before_go=before_go,
         fewer=any(gang.short for gang in inventory.gangs),

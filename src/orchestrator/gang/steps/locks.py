@@ -87,6 +87,11 @@ class GangLock:
     _renewed_at: float = 0.0
     _given_back: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def renew_every_s(self) -> float:
+        """Seconds between two heartbeats."""
+        return RENEW_EVERY_S
+
     def __enter__(self) -> GangLock:
         """Raises LockHeld, and where not `partial` Unreachable; nothing is locked then."""
         self._nodes = [node.name for node in self.gang.nodes]
@@ -129,7 +134,7 @@ class GangLock:
         Over connections of its own: a renewal that runs into its deadline must not take down the one that works.
         """
         with Fleet(self.gang.nodes) as fleet:
-            while not self._given_back.wait(RENEW_EVERY_S):
+            while not self._given_back.wait(self.renew_every_s):
                 self._renew(fleet)
 
     def _renew(self, fleet: Fleet) -> None:
@@ -146,7 +151,7 @@ class GangLock:
 
     def still_ours(self) -> None:
         """Raises LockHeld if another command took it over (we had shown no sign of life for 60 s) or released it."""
-        if abs(time.time() - self._renewed_at) > OLD_RENEWALS * RENEW_EVERY_S:
+        if abs(time.time() - self._renewed_at) > OLD_RENEWALS * self.renew_every_s:
             self._renew(self.fleet)
         if self._lost:
             raise self._lost_to(self._lost)

@@ -21,7 +21,8 @@ from orchestrator.gang.steps.checks import refuse_starts
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.restart_sequence import ROLLING, GangRestart, RestartRequest, RestartSequence
+from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, GangRestart, RestartRequest, RestartSequence
+from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import Router, rejoin, serving_router, take_in_serving, wanted_router
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
@@ -38,18 +39,31 @@ from orchestrator.remote.fleet import Fleet, StragglerWait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartResult:
-    """The gangs as they were seen last, and seconds from the first stop until all had served again."""
+    """The gangs as they were seen last, and seconds from the first stop until all had served again. rolled: one after
+    the other, while others served."""
 
     views: tuple[GangView, ...]
     seconds: float
+    rolled: bool = False
 
 
 def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> RestartResult:
     """Have the chosen gangs stop, and serve again by the plan that the verb wants, behind the router.
 
+    Before it locks anything it waits until no other command changes a gang behind the router.
     Raises before anything is stopped: Unreachable, LockHeld, InputError where a gang's nodes have no such plan or too
     few gangs would serve, what the checks of the starts refuse. Later what a step raises, with what became of them.
     """
+    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        specs, _ = _Restart(inventory, fleet, request, watcher).answering()
+        turn = opened.enter_context(turn_of(inventory, request, [gang.name for gang in specs], watcher))
+        waited = turn.wait()
+        if waited and request.verb is RESTART and not request.now and can_roll(inventory, request.gangs):
+            request = replace(request, verb=ROLLING)  # those that were out when it was typed serve meanwhile
+        return _restart(inventory, request, watcher, turn)
+
+
+def _restart(inventory: Inventory, request: RestartRequest, watcher: Watcher, turn: RouterTurn) -> RestartResult:
     verb = request.verb
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
         wanted = _Restart(inventory, fleet, request, watcher)
@@ -70,9 +84,28 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
             watcher.step(names, "all of these stop at the same time; each serves again once it has started")
         begin = time.monotonic()
         steps = RestartSequence(
-            inventory=inventory, fleet=fleet, router=router, watcher=watcher, request=request, check=wanted.refuse
+            inventory=inventory,
+            fleet=fleet,
+            router=router,
+            watcher=watcher,
+            request=request,
+            check=wanted.refuse,
+            our_turn=turn.still_ours,
         )
-        return RestartResult(views=steps.run(gangs, locks), seconds=time.monotonic() - begin)
+        views = steps.run(gangs, locks)
+        return RestartResult(views=views, seconds=time.monotonic() - begin, rolled=verb is ROLLING)
+
+
+def turn_of(inventory: Inventory, request: RestartRequest, gangs: Collection[str], watcher: Watcher) -> RouterTurn:
+    """The turn behind the router of a command that takes these gangs out."""
+    return RouterTurn(
+        inventory=inventory,
+        gangs=gangs,
+        command=request.command,
+        watcher=watcher,
+        patience_s=request.timeout_s,
+        way=request.way,
+    )
 
 
 def rehearse_restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> tuple[GangRehearsal, ...]:
@@ -199,6 +232,7 @@ def resume(inventory: Inventory, names: Sequence[str], watcher: Watcher, *, comm
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
         specs = {gang.name: gang for gang in as_they_run(fleet, gangs)}
         left = _left(fleet, specs.values())
+        opened.enter_context(_turn_to_finish(inventory, left, command, watcher)).announce()
         locks = {one.gang: opened.enter_context(GangLock(fleet, specs[one.gang], command)) for one in left}
         views: dict[str, GangView] = {}
         for begun in left:
@@ -211,6 +245,12 @@ def resume(inventory: Inventory, names: Sequence[str], watcher: Watcher, *, comm
     went_on, words = go_on(inventory, waiting, command, watcher)
     views |= {view.name: view for view in went_on}
     return tuple(views[name] for name in specs if name in views), words
+
+
+def _turn_to_finish(inventory: Inventory, left: Sequence[GangOperation], command: str, watcher: Watcher) -> RouterTurn:
+    """To announce that the gangs which are down are brought back; it waits for nobody."""
+    turning = [begun.gang for begun in left if begun.turning]
+    return RouterTurn(inventory, turning, command, watcher, patience_s=0.0)
 
 
 def rehearse_resume(inventory: Inventory, names: Sequence[str]) -> tuple[GangRehearsal, ...]:

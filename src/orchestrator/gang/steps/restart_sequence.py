@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from orchestrator.gang.claims import Way
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.down import stop
@@ -73,7 +74,8 @@ ROLLING = RestartVerb(what=OperationKind.ROLLING, rolls=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRequest:
-    """now: without draining. timeout_s: for one start.
+    """now: without draining. timeout_s: for one start, and for the wait for other commands behind the router.
+    all_at_once: without that wait.
     hung_after_s: how long a started engine may show no progress before it counts as hung; None: as it was.
     accept: findings that do not forbid the stop, `ID` or `ID@node`.
 
@@ -90,6 +92,7 @@ class RestartRequest:
     hung_after_s: float | None = None
     accept: tuple[str, ...] = ()
     without_router: bool = False
+    all_at_once: bool = False
     run: str = ""
     reboots: bool = False
     wait_s: float = 3600.0
@@ -101,6 +104,13 @@ class RestartRequest:
                 raise InputError("it is blank", where="--run", fix="name a program, or leave the option out")
         except ValueError as wrong:
             raise InputError(f"can't be parsed: {wrong}", where="--run", fix="close the quotes") from None
+
+    @property
+    def way(self) -> Way:
+        """What other commands' changes behind the router mean to it."""
+        if self.all_at_once:
+            return Way.AT_ONCE
+        return Way.REDIRECTED if self.without_router else Way.WAITS
 
     @classmethod
     def option_names(cls) -> list[str]:
@@ -146,6 +156,7 @@ class RestartSequence:
     check:  raises what forbids the start, while these gangs serve; asked where another restart has passed since the
             command ran its checks of all
     accept: raises where what came up is not what was wanted
+    our_turn: raises where another command has taken over the turn behind the router; asked before a gang goes down
     """
 
     inventory: Inventory
@@ -157,6 +168,7 @@ class RestartSequence:
     undo_on_interrupt: bool = False
     before_go: raising.BeforeGo | None = None
     accept: Callable[[Sequence[GangView]], None] = lambda _: None
+    our_turn: Callable[[], None] = lambda: None
     views: tuple[GangView, ...] = ()
     """Of the gangs that serve again."""
     _risen: tuple[GangView, ...] = ()
@@ -236,6 +248,8 @@ class RestartSequence:
 
     def _do(self, step: RestartStep, gangs: Sequence[GangRestart]) -> None:
         verb, now = self.request.verb, self.request.now
+        if step in (RestartStep.ASIDE, RestartStep.STOP):
+            self.our_turn()
         match step:
             case RestartStep.ASIDE if now or verb.together:
                 take_out(self.router, gangs, self.watcher)

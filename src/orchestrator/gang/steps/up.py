@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from orchestrator.doctor.steps.doctor import forbidding
 from orchestrator.gang import actions
 from orchestrator.gang.agreement import DISAGREES, most_say
+from orchestrator.gang.claims import Way
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
@@ -32,6 +33,7 @@ from orchestrator.gang.steps.raising import (
 )
 from orchestrator.gang.steps.restart import go_on, settle
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
+from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
 from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_router
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
@@ -71,55 +73,109 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
 
 
 def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[UpResult, Sequence[GangOperation]]:
-    """With what an interrupted command had begun on these gangs."""
-    with ground(inventory, request, watcher) as here:
-        begin = time.monotonic()
-        begun = begun_on(here.fleet, here.gangs)
-        rise, turns = _change(inventory, here, request, watcher)
-        refuse_on_nodes(here.fleet, [one.plan for one in turns])
-        refuse_mixed_models(inventory, _models(rise, turns))
-        forget_other_models(inventory, here.views, {start.gang.name: start for start in rise})
-        _leave_old_addresses(inventory, here, request, watcher, rise)
-        before_go = partial(_one_by_one, here, request, watcher) if request.before_go else None
-        views = raise_all(
-            here.fleet,
-            rise,
-            watcher,
-            timeout_s=request.timeout_s,
+    """With what an interrupted command had begun on these gangs.
+
+    Where it is another command's turn to change a gang behind the router, it waits for its own without the locks, so
+    that these gangs can be stopped and recovered meanwhile, and then plans anew.
+    """
+    begin = time.monotonic()
+    risen: frozenset[str] = frozenset()
+    with _turn(inventory, request, watcher) as turn:
+        while True:
+            with ground(inventory, request, watcher) as here:
+                begun = begun_on(here.fleet, here.gangs)
+                rise, turns = _change(inventory, here, request, watcher)
+                refuse_on_nodes(here.fleet, [one.plan for one in turns])
+                refuse_mixed_models(inventory, _models(rise, turns))
+                forget_other_models(inventory, here.views, {start.gang.name: start for start in rise})
+                views, started = _rise(inventory, here, request, watcher, rise, turn)
+                risen |= started
+                turn.gangs = [one.name for one in turns]
+                if not turns or turn.take():
+                    views += _change_over(inventory, here, request, watcher, turns, turn)
+                    seen = {view.name: view for view in views}
+                    done = UpResult(
+                        plan=here.plan,
+                        views=tuple(seen[gang.name] for gang in here.gangs),
+                        ready_before=frozenset(start.gang.name for start in rise) - risen,
+                        seconds=time.monotonic() - begin,
+                        changed=tuple(one.name for one in turns),
+                    )
+                    return done, begun
+            turn.wait()
+
+
+def _turn(inventory: Inventory, request: UpRequest, watcher: Watcher) -> RouterTurn:
+    return RouterTurn(
+        inventory=inventory,
+        gangs=(),
+        command=request.command,
+        watcher=watcher,
+        patience_s=request.timeout_s if request.turn_s is None else request.turn_s,
+        way=Way.AT_ONCE if request.all_at_once else Way.WAITS,
+    )
+
+
+def _rise(
+    inventory: Inventory,
+    here: StagedFleet,
+    request: UpRequest,
+    watcher: Watcher,
+    rise: Sequence[Staged],
+    turn: RouterTurn,
+) -> tuple[tuple[GangView, ...], frozenset[str]]:
+    """Start the gangs whose start interrupts nothing; as they were seen last, and the names of those that did not
+    serve before."""
+    rising = [start.gang.name for start in rise]
+    _leave_old_addresses(inventory, here, request, watcher, rising, rising=rising)
+    serves = {view.name for view in here.views if view.serves}
+    turn.gangs = rising
+    if set(rising) - serves:
+        turn.announce()
+    views = raise_all(
+        here.fleet,
+        rise,
+        watcher,
+        timeout_s=request.timeout_s,
+        undo_on_interrupt=request.undo_on_interrupt,
+        before_go=partial(_one_by_one, here, request, watcher) if request.before_go else None,
+    )
+    served = {view.run_id for view in here.views if view.serves}
+    return views, frozenset(view.name for view in views if view.run_id not in served)
+
+
+def _change_over(
+    inventory: Inventory,
+    here: StagedFleet,
+    request: UpRequest,
+    watcher: Watcher,
+    turns: Sequence[GangRestart],
+    turn: RouterTurn,
+) -> tuple[GangView, ...]:
+    """Change the gangs that serve another plan, one after the other."""
+    if not turns:
+        return ()
+    _leave_old_addresses(inventory, here, request, watcher, [one.name for one in turns])
+    enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
+    with serving_router(inventory.router) as router:
+        return RestartSequence(
+            inventory=inventory,
+            fleet=here.fleet,
+            router=router,
+            watcher=watcher,
+            request=RestartRequest(
+                verb=CHANGE,
+                command=request.command,
+                timeout_s=request.timeout_s,
+                hung_after_s=request.hung_after_s,
+                accept=request.accept,
+            ),
             undo_on_interrupt=request.undo_on_interrupt,
-            before_go=before_go,
-        )
-        served = {view.run_id for view in here.views if view.serves}
-        ready_before = frozenset(view.name for view in views if view.run_id in served)
-        if turns:
-            enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
-            with serving_router(inventory.router) as router:
-                views += RestartSequence(
-                    inventory=inventory,
-                    fleet=here.fleet,
-                    router=router,
-                    watcher=watcher,
-                    request=RestartRequest(
-                        verb=CHANGE,
-                        command=request.command,
-                        timeout_s=request.timeout_s,
-                        hung_after_s=request.hung_after_s,
-                        accept=request.accept,
-                    ),
-                    undo_on_interrupt=request.undo_on_interrupt,
-                    before_go=before_go,
-                    check=lambda batch: refuse_on_nodes(here.fleet, [one.plan for one in batch]),
-                    accept=_accept if request.strict else lambda _: None,
-                ).run(turns, here.locks)
-        seen = {view.name: view for view in views}
-        done = UpResult(
-            plan=here.plan,
-            views=tuple(seen[gang.name] for gang in here.gangs),
-            ready_before=ready_before,
-            seconds=time.monotonic() - begin,
-            changed=tuple(one.name for one in turns),
-        )
-        return done, begun
+            before_go=partial(_one_by_one, here, request, watcher) if request.before_go else None,
+            check=lambda batch: refuse_on_nodes(here.fleet, [one.plan for one in batch]),
+            accept=_accept if request.strict else lambda _: None,
+            our_turn=turn.still_ours,
+        ).run(turns, here.locks)
 
 
 def _one_by_one(
@@ -192,14 +248,21 @@ def _accept(views: Sequence[GangView]) -> None:
 
 
 def _leave_old_addresses(
-    inventory: Inventory, here: StagedFleet, request: UpRequest, watcher: Watcher, rise: Sequence[Staged]
+    inventory: Inventory,
+    here: StagedFleet,
+    request: UpRequest,
+    watcher: Watcher,
+    gangs: Collection[str],
+    *,
+    rising: Collection[str] = (),
 ) -> None:
-    """Where some gang's newest run had another leader than the plan, or nodes that are left out now."""
+    """Where some gang's newest run had another leader than the plan, or nodes that are left out now. gangs: whose turn
+    it is; another one that serves goes on."""
     leaders = {gang.name: gang.leader.name for gang in here.gangs}
     moved = any(view.members and view.members[0] != leaders[view.name] for view in here.views)
     if request.plan.without or moved:
-        rising = [start.gang.name for start in rise]
-        leave(inventory, here.fleet, here.plan, request.plan.without, watcher, rising=rising)
+        plan = replace(here.plan, gangs=tuple(one for one in here.plan.gangs if one.name in gangs))
+        leave(inventory, here.fleet, plan, request.plan.without, watcher, rising=rising)
 
 
 def _change(

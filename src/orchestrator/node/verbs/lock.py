@@ -3,7 +3,9 @@
 Beside it is the record of what its holder has begun and not finished; it stays when the holder is killed.
 
 A holder renews its lock while it works. A lock that has not been renewed for STALE_S belongs to a dead controller and
-may be taken. The time is the node's since its boot, in a file beside the lock: setting a clock makes no lock old. Where
+may be taken; a lock may name another limit, as the claim on a router does.
+
+The time is the node's since its boot, in a file beside the lock: setting a clock makes no lock old. Where
 that file does not tell (an older release's lock, a reboot since), the lock's own time does.
 That file stays when the lock is given back: it tells who had it last. `over` takes one lock whose token the caller
 knows to be dead.
@@ -33,7 +35,7 @@ DAMAGED = "damaged"
 """The token of a lock file that can't be read (a full disk, a power cut): no one's, so it goes stale or is forced."""
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
-_HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "command", "since", "why")
+_HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "command", "since", "why", "expires_s")
 """Of a lock's file; the age comes from other fields."""
 
 
@@ -103,7 +105,8 @@ def _acquire(path: str, holder: LockHolder, over: str, node: str) -> LockAnswer:
     if _is_anothers(found := _read(path), holder, over):  # before a write, which a full disk refuses
         return LockAnswer(held=found)
     fresh = f"{path}.{os.getpid()}.new"
-    files.write(fresh, json.dumps({"node": node, **{name: getattr(holder, name) for name in _HOLDER}}) + "\n")
+    kept = {"node": node, "taken": _now(holder.token).as_json(), **{name: getattr(holder, name) for name in _HOLDER}}
+    files.write(fresh, json.dumps(kept) + "\n")
     try:
         for _ in range(ATTEMPTS):
             with contextlib.suppress(FileExistsError):  # a link never replaces a file
@@ -153,12 +156,15 @@ def _take_away(path: str, token: str) -> None:
 def _renewed(path: str, token: str) -> None:
     """Now, by the clock that nobody sets (clock_gettime(2), CLOCK_BOOTTIME) and for this boot alone. A full disk takes
     no file; the lock's own time tells then."""
-    boottime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     beside = f"{os.path.dirname(path)}/{RENEWED}"
     try:
-        files.write_json(beside, Renewal(token=token, boot=processes.boot_id(), boottime_s=boottime_s).as_json())
+        files.write_json(beside, _now(token).as_json())
     except OSError:
         files.remove(beside)
+
+
+def _now(token: str) -> Renewal:
+    return Renewal(token=token, boot=processes.boot_id(), boottime_s=time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def _age(path: str, token: str) -> float:
@@ -176,11 +182,17 @@ def _read(path: str) -> LockHolder | None:
         age = _age(path, found.token)
     except FileNotFoundError:
         return None
-    return replace(found, age_s=age, stale=not -STALE_S <= age <= STALE_S)
+    limit_s = STALE_S if found.expires_s is None else found.expires_s
+    return replace(found, age_s=age, stale=not -limit_s <= age <= limit_s)
 
 
 def _kept(path: str) -> LockHolder:
     """The holder in the file; none if it can't be read."""
     raw = files.read_json(path)
     found = LockHolder.read({name: raw.get(name) for name in _HOLDER})
-    return LockHolder(token=DAMAGED) if isinstance(found, Unreadable) else found
+    if isinstance(found, Unreadable):
+        return LockHolder(token=DAMAGED)
+    taken, now = Renewal.read(raw.get("taken")), _now(found.token)
+    if isinstance(taken, Unreadable) or taken.boot != now.boot:
+        return found
+    return replace(found, held_s=max(0.0, now.boottime_s - taken.boottime_s))

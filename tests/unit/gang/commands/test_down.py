@@ -81,3 +81,20 @@ def test_what_is_not_clean_is_told_and_counts(run: Run, told: StopAnswer | Unrea
     found, out, err = run((DONE, other))
     assert (found, words in err) == (code, True)
     assert out.startswith("g: stopped on a")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_that_it_takes_out_the_last_gang_behind_the_router_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    def down(*_: object, before_stop: Callable[[], None]) -> tuple[StopResult, ...]:
+        before_stop()
+        return (DONE,)
+
+    monkeypatch.setattr(verb, "down", down)
+    monkeypatch.setattr(verb, "withdraw", lambda *_: ("g",))
+    (tmp_path / "hosts.yml").write_text(INVENTORY)
+    assert main(["down", "-i", str(tmp_path / "hosts.yml"), *words]) == 0
+    shown = capsys.readouterr()
+    assert "no gang is left behind the router: g served alone" in shown.err
+    assert not words or json.loads(shown.out)["last_behind_router"] == ["g"]

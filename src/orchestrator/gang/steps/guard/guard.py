@@ -50,6 +50,7 @@ from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, hea
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.restart import finish
+from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
@@ -341,7 +342,7 @@ class _Post:
     def _restart(self, why: str, begun: GangOperation | None) -> None:
         """One attempt; what comes of it is seen at the next look."""
         try:
-            with GangLock(self.fleet, self._as_it_runs, self.request.command, why=why) as lock:
+            with self._turn() as turn, GangLock(self.fleet, self._as_it_runs, self.request.command, why=why) as lock:
                 (now,) = see(self.fleet, [self.gang], patience=StragglerWait())
                 patient = replace(self.memory, not_before=0.0)
                 if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not GuardAction.RESTART:
@@ -351,6 +352,7 @@ class _Post:
                     self._hold_back(why, against)
                     return
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
+                turn.announce()
                 if left is not None:
                     self.view = finish(self.inventory, lock, left, self, timeout_s=self.request.timeout_s) or now
                 else:
@@ -362,6 +364,10 @@ class _Post:
         else:
             self._tell(GuardDecision(GuardAction.NOTHING, "it has been restarted"))
             self._hook(self.request.on_ready, "ready", why)
+
+    def _turn(self) -> RouterTurn:
+        """To announce a recovery behind the router; it waits for nobody."""
+        return RouterTurn(self.inventory, [self.gang.name], self.request.command, self.watcher, patience_s=0.0)
 
     def _go_on_without(self, decision: GuardDecision) -> None:
         """Start the gang with spares, and on the nodes that are left. Where no layout fits them, that is said once."""
@@ -504,6 +510,7 @@ class _Post:
             command=self.request.command,
             why=why,
             timeout_s=self.request.timeout_s,
+            turn_s=0.0,
             hung_after_s=self.request.hung_after_s,
             replace=True,
             asked=asked,

@@ -412,14 +412,21 @@ def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
         watcher.step(name, f"{failure.where}: {failure.what}")
 
 
-def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
-    """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run."""
+def withdraw(inventory: Inventory, gangs: Iterable[str]) -> tuple[str, ...]:
+    """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run.
+
+    The names of those in the router after which no healthy one is left there; () while others answer.
+    """
     with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
         if router is None:
-            return
-        for view in see(fleet, chosen_gangs(inventory, tuple(gangs))):
-            if view.service_url:
-                router.take_out(view.service_url)
+            return ()
+        before = {worker.url for worker in router.workers() if worker.healthy}
+        views = [view for view in see(fleet, chosen_gangs(inventory, tuple(gangs))) if view.service_url]
+        for view in views:
+            router.take_out(view.service_url)
+        leaving = {view.service_url.rstrip("/") for view in views}
+        last = before if before <= leaving else set()
+        return tuple(view.name for view in views if view.service_url.rstrip("/") in last)
 
 
 def requests_left(answers: Iterable[HttpAnswer]) -> int | None:

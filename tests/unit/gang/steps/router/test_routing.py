@@ -15,11 +15,13 @@ from tests.support.certificates import certified_key
 
 from orchestrator.engines import router as words
 from orchestrator.engines.serving import Worker
+from orchestrator.gang.claims import Found
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
-from orchestrator.gang.steps.router import mixing, routing
+from orchestrator.gang.steps.router import claim, mixing, routing
+from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import (
@@ -27,6 +29,7 @@ from orchestrator.model.errors import (
     Detached,
     GangFailed,
     InputError,
+    LockHeld,
     NodeError,
     RunsElsewhere,
     Unreachable,
@@ -86,6 +89,8 @@ class World:
     """Urls that answer 404."""
     installed: words.InstalledRouter = SMG
     """The router on its host."""
+    found: Found = Found.OURS
+    """The claim on the router's host, for a restart."""
 
     def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
         names = [spec.name for spec in gangs]
@@ -141,6 +146,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(routing, "see", made.see)
     monkeypatch.setattr(restart, "see", made.see)
     monkeypatch.setattr(mixing, "see", made.see)
+    monkeypatch.setattr(claim, "see", made.see)
+    monkeypatch.setattr(RouterTurn, "_acquire", lambda *_: made.found)
     monkeypatch.setattr(restart, "as_they_run", lambda _, gangs: gangs)
     monkeypatch.setattr(routing, "raise_all", made.raise_all)
     monkeypatch.setattr(routing, "GangLock", lock)
@@ -653,3 +660,54 @@ def test_a_gang_whose_address_nobody_agrees_on_is_not_taken_in(world: World) -> 
     with pytest.raises(NodeError, match="NODE-DISAGREES: a says"):
         enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://b"]
+
+
+def test_a_restart_that_waited_for_its_turn_takes_the_gang_out_of_the_router_first(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it was typed no other gang served, so that it was no rolling one; meanwhile others serve again."""
+    monkeypatch.setattr(RouterTurn, "wait", lambda _: True)
+    monkeypatch.setattr(restart, "can_roll", lambda *_: True)
+    world.router = router(GangState.READY)
+    done = restart.restart(INVENTORY, RestartRequest(gangs=("a",)), world)  # type: ignore[arg-type]
+    assert done.rolled and rolled == [("a", ("http://b", "http://c"))]
+
+
+@pytest.mark.parametrize("found", [Found.HELD, Found.AWAY])
+def test_without_its_turn_nothing_is_locked_and_nothing_stopped(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch, found: Found
+) -> None:
+    def no_lock(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    def acquire(turn: RouterTurn, _: object) -> Found:
+        turn._why = NO_ANSWER if found is Found.AWAY else LockHeld("another has it", where="front", fix="wait")
+        return found
+
+    monkeypatch.setattr(restart, "GangLock", no_lock)
+    monkeypatch.setattr(RouterTurn, "_acquire", acquire)
+    assert roll(world, timeout_s=0.0).exit_code == (4 if found is Found.AWAY else 6)
+    assert not rolled and not world.behind
+
+
+def test_whoever_loses_the_turn_takes_nothing_out(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_: object) -> None:
+        raise LockHeld("the claim was lost", where="front", fix="look")
+
+    monkeypatch.setattr(RouterTurn, "still_ours", lost)
+    assert "claim was lost" in roll(world).what
+    assert not rolled and sorted(world.behind) == ["http://a", "http://b", "http://c"]
+
+
+def test_down_learns_that_it_takes_the_last_one_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.router = router(GangState.READY)
+    world.behind = ["http://a", "http://b"]
+    monkeypatch.setattr(
+        routing.Router, "workers", lambda _: tuple(Worker(url, url, url != "http://b", 0) for url in world.behind)
+    )
+    assert routing.withdraw(INVENTORY, ["b"]) == ()
+    world.behind.append("http://b")
+    assert routing.withdraw(INVENTORY, ["a"]) == ("a",)
+    assert routing.withdraw(INVENTORY, ["a"]) == ()

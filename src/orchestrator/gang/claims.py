@@ -1,0 +1,103 @@
+"""Whose turn it is to change a gang behind the router. Pure.
+
+A claim on the router's host says who changes a gang now. A command that takes a serving gang out waits for the claim,
+and until no other gang behind the router is starting. One that takes nothing from clients (a gang that is down is
+recovered or started, `--all-at-once`) only announces itself: it has the claim where it is free, and goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.inventory import GangSpec, Inventory
+
+EXPIRES_S = 30.0
+"""A claim without a heartbeat for so long belongs to a dead command."""
+
+
+class Way(Enum):
+    """How a command goes about other commands' changes. REDIRECTED: its operator redirects requests, not the router."""
+
+    WAITS = "waits"
+    REDIRECTED = "redirected"
+    AT_ONCE = "at once"
+
+
+class Need(Enum):
+    """TAKES_OUT: a gang that serves will not, behind the router, or as far as its operator redirects its requests."""
+
+    TAKES_OUT = "takes out"
+    REDIRECTED = "redirected"
+    ANNOUNCES = "announces"
+
+
+class Found(Enum):
+    """The claim after an attempt to take it. BUSY: it is ours, and another gang is starting; AWAY: the router's host
+    can't be asked."""
+
+    OURS = "ours"
+    BUSY = "busy"
+    HELD = "held"
+    AWAY = "away"
+
+
+class ClaimStep(Enum):
+    """LATE: the command has waited as long as it may; REFUSE: nobody can know whether it may go on."""
+
+    GO = "go"
+    WAIT = "wait"
+    LATE = "late"
+    REFUSE = "refuse"
+
+
+COURSE: Mapping[Need, Mapping[Found, ClaimStep]] = {
+    Need.TAKES_OUT: {
+        Found.OURS: ClaimStep.GO,
+        Found.BUSY: ClaimStep.WAIT,
+        Found.HELD: ClaimStep.WAIT,
+        Found.AWAY: ClaimStep.REFUSE,
+    },
+    Need.REDIRECTED: {
+        Found.OURS: ClaimStep.GO,
+        Found.BUSY: ClaimStep.WAIT,
+        Found.HELD: ClaimStep.WAIT,
+        Found.AWAY: ClaimStep.GO,
+    },
+    Need.ANNOUNCES: dict.fromkeys(Found, ClaimStep.GO),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What one claim protects: of these gangs one is out at a time. name: of the claim on the router's host."""
+
+    name: str
+    gangs: tuple[GangSpec, ...]
+
+
+def scope_of(inventory: Inventory) -> Scope | None:
+    """All gangs behind the router; None where there is no router, or a gang that is alone behind it."""
+    if inventory.router is None or len(inventory.gangs) < 2:
+        return None
+    return Scope("all", inventory.gangs)
+
+
+def need(way: Way, views: Iterable[GangView], mine: Collection[str]) -> Need:
+    """views: of the gangs in the scope; mine: those that the command is about to take out."""
+    if way is Way.AT_ONCE or not any(view.serves for view in views if view.name in mine):
+        return Need.ANNOUNCES
+    return Need.REDIRECTED if way is Way.REDIRECTED else Need.TAKES_OUT
+
+
+def starting(views: Iterable[GangView], mine: Collection[str]) -> list[GangView]:
+    """Gangs of others that may serve soon, whoever started them."""
+    return [view for view in views if view.name not in mine and (view.state.loads or view.state.value == "armed")]
+
+
+def course(wanted: Need, found: Found, left_s: float) -> ClaimStep:
+    """What to do now. left_s: what the command may still wait."""
+    step = COURSE[wanted][found]
+    return ClaimStep.LATE if step is ClaimStep.WAIT and left_s <= 0 else step

@@ -1,0 +1,185 @@
+"""The claim on the router's host: one command at a time takes a gang out from behind the router."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, Need, Scope, Way, course, need, scope_of, starting
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.router.host import router_gang
+from orchestrator.gang.steps.status.reports import see
+from orchestrator.model.errors import DeployError, LockHeld
+from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.protocol.verbs import LockAnswer, LockHolder
+from orchestrator.remote.fleet import Fleet, StragglerWait
+
+POLL_S = 1.0
+RENEW_EVERY_S = 5.0
+CLAIM = "turn."
+"""Before the scope's name: among the locks on the router's host."""
+_FIX = (
+    "run the command again when that has ended, or with --all-at-once, which does not wait: requests fail while no"
+    " other gang serves"
+)
+
+
+class RouterClaim(GangLock):
+    """The claim, held between `with`: a lock that expires sooner, on a machine that every controller sees."""
+
+    @property
+    def renew_every_s(self) -> float:
+        """Five heartbeats may get lost."""
+        return RENEW_EVERY_S
+
+    def _holder(self) -> LockHolder:
+        return replace(super()._holder(), expires_s=EXPIRES_S)
+
+    def _held(self, held: Mapping[str, LockAnswer]) -> LockHeld:
+        node, answer = next(iter(held.items()))
+        return LockHeld(_words(answer.held), where=node, fix=_FIX)
+
+    def _lost_to(self, lost: Mapping[str, LockAnswer]) -> LockHeld:
+        node, answer = next(iter(lost.items()))
+        now = "no command has it now" if answer.held is None else _words(answer.held)
+        return LockHeld(
+            f"the claim to change gangs behind the router was lost (no heartbeat for {EXPIRES_S:.0f} s): {now}",
+            where=node,
+            fix="check `l40s-deploy status`, then run this command again",
+        )
+
+
+def _words(holder: LockHolder | None) -> str:
+    if holder is None or not holder.who:
+        return "another command changes gangs behind the router; its claim can't be read"
+    return (
+        f"{holder.name} changes {holder.why or 'a gang'} behind the router with `{holder.command}`, for"
+        f" {holder.held_s:.0f} s; last heartbeat {holder.age_s:.0f} s ago"
+    )
+
+
+@dataclass
+class RouterTurn:
+    """A command's turn behind the router. A context manager: it holds the claim from `take` or `wait` on.
+
+    One turn is for all gangs of a command, which takes them out one after the other.
+
+    gangs:     those that it will take out or start
+    patience_s: how long `wait` waits in all
+    """
+
+    inventory: Inventory
+    gangs: Collection[str]
+    command: str
+    watcher: Watcher
+    patience_s: float
+    way: Way = Way.WAITS
+    _claim: RouterClaim | None = None
+    _why: DeployError | None = None
+    """Why it can't have its turn now."""
+    _told: str = ""
+    _ends: float = 0.0
+    _opened: ExitStack = field(default_factory=ExitStack)
+    _fleets: dict[str, Fleet] = field(default_factory=dict)
+    """Connections, kept while it waits."""
+
+    def __enter__(self) -> RouterTurn:
+        self._ends = time.monotonic() + self.patience_s
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.__exit__(kind, error, trace)
+
+    def wait(self) -> bool:
+        """Return once it is this command's turn; whether that took a wait, so that what was seen before is old.
+
+        Raises LockHeld when the patience is over, and why the router's host can't be asked: nothing was stopped.
+        """
+        waited = False
+        while not self.take():
+            waited = True
+            time.sleep(POLL_S)
+        return waited
+
+    def take(self) -> bool:
+        """Whether it is this command's turn, which it has then. Raises as `wait` does."""
+        scope = scope_of(self.inventory)
+        if scope is None:
+            return True
+        wanted, found = self._look(scope)
+        step = course(wanted, found, self._ends - time.monotonic())
+        if step is ClaimStep.WAIT:
+            self._say()
+        elif step is not ClaimStep.GO and self._why is not None:
+            raise self._error(step)
+        return step is not ClaimStep.WAIT
+
+    def announce(self) -> None:
+        """Have the claim if it is free: whoever takes another gang out waits for this one. Nothing without gangs."""
+        scope = scope_of(self.inventory)
+        if scope is not None and self.gangs:
+            self._acquire(scope)
+
+    def still_ours(self) -> None:
+        """Before a gang is taken out. Raises LockHeld where another command has taken the claim over."""
+        if self._claim is not None:
+            self._claim.still_ours()
+
+    def _look(self, scope: Scope) -> tuple[Need, Found]:
+        if self.way is Way.AT_ONCE:
+            return Need.ANNOUNCES, self._acquire(scope)
+        found = self._acquire(scope)  # before the look: what others do later, they do knowing of us
+        fleet = self._connected("gangs", [node for gang in scope.gangs for node in gang.machines])
+        views = see(fleet, scope.gangs, patience=StragglerWait())
+        wanted, busy = need(self.way, views, self.gangs), starting(views, self.gangs)
+        if found is Found.OURS and busy:
+            found = Found.BUSY
+            names = ", ".join(f"{view.name} is {view.state.value}" for view in busy)
+            self._why = LockHeld(f"{names} behind the same router", where=f"gang {busy[0].name}", fix=_FIX)
+        return wanted, found
+
+    def _acquire(self, scope: Scope) -> Found:
+        if self._claim is not None:
+            return Found.OURS
+        assert self.inventory.router is not None  # a scope has one
+        gang = router_gang(self.inventory.router)
+        fleet = self._connected("router", gang.nodes)
+        claim = RouterClaim(
+            fleet, replace(gang, name=CLAIM + scope.name), self.command, why=", ".join(sorted(self.gangs))
+        )
+        try:
+            self._opened.enter_context(claim)
+        except LockHeld as held:
+            self._why = held
+            return Found.HELD
+        except DeployError as failure:
+            self._why = failure
+            return Found.AWAY
+        self._claim = claim
+        return Found.OURS
+
+    def _connected(self, to: str, nodes: Sequence[NodeSpec]) -> Fleet:
+        if to not in self._fleets:
+            self._fleets[to] = self._opened.enter_context(Fleet(nodes))
+        return self._fleets[to]
+
+    def _say(self) -> None:
+        """Whom it waits for, once; heartbeats and seconds are no news."""
+        holder = (self._why.what if self._why else "").partition(", for ")[0]
+        if holder != self._told:
+            self._told = holder
+            self.watcher.step(", ".join(sorted(self.gangs)), f"waiting: {holder}")
+
+    def _error(self, step: ClaimStep) -> DeployError:
+        assert self._why is not None
+        if step is ClaimStep.LATE:
+            self._why.what += f"; waited {self.patience_s:.0f} s, and nothing was stopped"
+        else:
+            self._why.what += "; whether another gang behind the router is changing is unknown, so nothing was stopped"
+        return self._why
