@@ -26,7 +26,7 @@ class Way(Enum):
     AT_ONCE = "at once"
 
 
-class Need(Enum):
+class TurnNeed(Enum):
     """TAKES_OUT: a gang that serves will not, behind the router, or as far as its operator redirects its requests."""
 
     TAKES_OUT = "takes out"
@@ -53,20 +53,20 @@ class ClaimStep(Enum):
     REFUSE = "refuse"
 
 
-COURSE: Mapping[Need, Mapping[Found, ClaimStep]] = {
-    Need.TAKES_OUT: {
+COURSE: Mapping[TurnNeed, Mapping[Found, ClaimStep]] = {
+    TurnNeed.TAKES_OUT: {
         Found.OURS: ClaimStep.GO,
         Found.BUSY: ClaimStep.WAIT,
         Found.HELD: ClaimStep.WAIT,
         Found.AWAY: ClaimStep.REFUSE,
     },
-    Need.REDIRECTED: {
+    TurnNeed.REDIRECTED: {
         Found.OURS: ClaimStep.GO,
         Found.BUSY: ClaimStep.WAIT,
         Found.HELD: ClaimStep.WAIT,
         Found.AWAY: ClaimStep.GO,
     },
-    Need.ANNOUNCES: dict.fromkeys(Found, ClaimStep.GO),
+    TurnNeed.ANNOUNCES: dict.fromkeys(Found, ClaimStep.GO),
 }
 
 
@@ -85,11 +85,11 @@ def scope_of(inventory: Inventory) -> Scope | None:
     return Scope("all", inventory.gangs)
 
 
-def need(way: Way, views: Iterable[GangView], mine: Collection[str]) -> Need:
+def need(way: Way, views: Iterable[GangView], mine: Collection[str]) -> TurnNeed:
     """views: of the gangs in the scope; mine: those that the command is about to take out."""
     if way is Way.AT_ONCE or not any(view.serves for view in views if view.name in mine):
-        return Need.ANNOUNCES
-    return Need.REDIRECTED if way is Way.REDIRECTED else Need.TAKES_OUT
+        return TurnNeed.ANNOUNCES
+    return TurnNeed.REDIRECTED if way is Way.REDIRECTED else TurnNeed.TAKES_OUT
 
 
 def starting(views: Iterable[GangView], mine: Collection[str]) -> list[GangView]:
@@ -97,7 +97,7 @@ def starting(views: Iterable[GangView], mine: Collection[str]) -> list[GangView]
     return [view for view in views if view.name not in mine and (view.state.loads or view.state.value == "armed")]
 
 
-def course(wanted: Need, found: Found, left_s: float) -> ClaimStep:
+def course(wanted: TurnNeed, found: Found, left_s: float) -> ClaimStep:
     """What to do now. left_s: what the command may still wait."""
     step = COURSE[wanted][found]
     return ClaimStep.LATE if step is ClaimStep.WAIT and left_s <= 0 else step

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gang.claims import COURSE, ClaimStep, Found, Need, Way, course, need, scope_of, starting
+from orchestrator.gang.claims import COURSE, ClaimStep, Found, TurnNeed, Way, course, need, scope_of, starting
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
@@ -32,11 +32,11 @@ ROWS = [line.rsplit(maxsplit=3) for line in TABLE.strip().splitlines()[1:]]
 @pytest.mark.parametrize(("wanted", "found", "early", "late"), ROWS)
 def test_what_a_command_does(wanted: str, found: str, early: str, late: str) -> None:
     for left_s, step in ((1.0, early), (0.0, late), (-1.0, late)):
-        assert course(Need(wanted.strip()), Found(found), left_s) is ClaimStep(step)
+        assert course(TurnNeed(wanted.strip()), Found(found), left_s) is ClaimStep(step)
 
 
 def test_the_table_is_whole() -> None:
-    assert len(ROWS) == len(Need) * len(Found) == sum(map(len, COURSE.values()))
+    assert len(ROWS) == len(TurnNeed) * len(Found) == sum(map(len, COURSE.values()))
 
 
 def view(name: str, state: GangState, *, healthy: bool = False) -> GangView:
@@ -46,18 +46,20 @@ def view(name: str, state: GangState, *, healthy: bool = False) -> GangView:
 @pytest.mark.parametrize(
     ("way", "state", "healthy", "wanted"),
     [
-        (Way.WAITS, GangState.READY, True, Need.TAKES_OUT),
-        (Way.WAITS, GangState.DEGRADED, True, Need.TAKES_OUT),
-        (Way.WAITS, GangState.DEGRADED, False, Need.ANNOUNCES),  # it hangs: this is its recovery
-        (Way.WAITS, GangState.FAILED, False, Need.ANNOUNCES),
-        (Way.WAITS, GangState.ABSENT, False, Need.ANNOUNCES),
-        (Way.WAITS, GangState.STARTING, False, Need.ANNOUNCES),
-        (Way.REDIRECTED, GangState.READY, True, Need.REDIRECTED),
-        (Way.REDIRECTED, GangState.FAILED, False, Need.ANNOUNCES),
-        (Way.AT_ONCE, GangState.READY, True, Need.ANNOUNCES),
+        (Way.WAITS, GangState.READY, True, TurnNeed.TAKES_OUT),
+        (Way.WAITS, GangState.DEGRADED, True, TurnNeed.TAKES_OUT),
+        (Way.WAITS, GangState.DEGRADED, False, TurnNeed.ANNOUNCES),  # it hangs: this is its recovery
+        (Way.WAITS, GangState.FAILED, False, TurnNeed.ANNOUNCES),
+        (Way.WAITS, GangState.ABSENT, False, TurnNeed.ANNOUNCES),
+        (Way.WAITS, GangState.STARTING, False, TurnNeed.ANNOUNCES),
+        (Way.REDIRECTED, GangState.READY, True, TurnNeed.REDIRECTED),
+        (Way.REDIRECTED, GangState.FAILED, False, TurnNeed.ANNOUNCES),
+        (Way.AT_ONCE, GangState.READY, True, TurnNeed.ANNOUNCES),
     ],
 )
-def test_only_what_takes_something_from_clients_waits(way: Way, state: GangState, healthy: bool, wanted: Need) -> None:
+def test_only_what_takes_something_from_clients_waits(
+    way: Way, state: GangState, healthy: bool, wanted: TurnNeed
+) -> None:
     others = view("other", GangState.READY, healthy=True)
     assert need(way, [view("mine", state, healthy=healthy), others], ["mine"]) is wanted
 

@@ -246,10 +246,16 @@ class RestartSequence:
         self._finished(names)
         self.views += self._risen
 
-    def _do(self, step: RestartStep, gangs: Sequence[GangRestart]) -> None:
-        verb, now = self.request.verb, self.request.now
+    def _before(self, step: RestartStep, gangs: Sequence[GangRestart]) -> None:
+        """Raises what forbids to take these gangs out."""
         if step in (RestartStep.ASIDE, RestartStep.STOP):
             self.our_turn()
+        if step is RestartStep.ASIDE and self.router is not None and self.request.verb.what is not OperationKind.CHANGE:
+            refuse_other_keys(self.router, gangs)
+
+    def _do(self, step: RestartStep, gangs: Sequence[GangRestart]) -> None:
+        verb, now = self.request.verb, self.request.now
+        self._before(step, gangs)
         match step:
             case RestartStep.ASIDE if now or verb.together:
                 take_out(self.router, gangs, self.watcher)
@@ -363,6 +369,14 @@ def set_aside(fleet: Fleet, router: Router | None, gangs: Sequence[GangRestart],
     except BaseException:
         put_back(router, {one.name: one.url for one in serving}, watcher)
         raise
+
+
+def refuse_other_keys(router: Router, gangs: Sequence[GangRestart]) -> None:
+    """A gang that keeps its key through a restart would not get into the router again if that sends another one by now.
+    Raises for one that serves; nothing was stopped."""
+    for one in gangs:
+        if one.view.serves:
+            router.refuse_other_key(one.url)
 
 
 def take_out(router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher) -> None:

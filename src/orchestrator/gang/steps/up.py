@@ -35,7 +35,7 @@ from orchestrator.gang.steps.restart import go_on, settle
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
-from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_router
+from orchestrator.gang.steps.router.routing import KeyRefused, enrol, say_failures, serving_router
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, begun_on, see
 from orchestrator.gang.view import GangView
@@ -156,8 +156,13 @@ def _change_over(
     if not turns:
         return ()
     _leave_old_addresses(inventory, here, request, watcher, [one.name for one in turns])
-    enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
+    try:
+        enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
+    except KeyRefused as refused:  # it is given the new key now, before the gangs that have their entry
+        say_failures({"router": refused}, watcher)
     with serving_router(inventory.router) as router:
+        behind = {worker.url for worker in router.workers() if worker.healthy} if router is not None else set()
+        turns = sorted(turns, key=lambda one: one.url in behind)
         return RestartSequence(
             inventory=inventory,
             fleet=here.fleet,

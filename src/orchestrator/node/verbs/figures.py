@@ -59,8 +59,8 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 def _one(ask: HttpRequest, authorization: str, gang_dir: str) -> HttpAnswer:
     """Raises Failure for what is no URL of a web server; a refused connection is an answer."""
     headers = {"Content-Type": "application/json"} if ask.body is not None else {}
-    if authorization:
-        headers["Authorization"] = authorization
+    if ask.authorization or authorization:
+        headers["Authorization"] = ask.authorization or authorization
     trusted = staged_run.secret_path(gang_dir, ask.certificate)
     try:
         status, body = http_connection.ask(

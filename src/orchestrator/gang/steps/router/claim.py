@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, Need, Scope, Way, course, need, scope_of, starting
+from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, Scope, TurnNeed, Way, course, need, scope_of, starting
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.router.host import router_gang
@@ -131,9 +131,9 @@ class RouterTurn:
         if self._claim is not None:
             self._claim.still_ours()
 
-    def _look(self, scope: Scope) -> tuple[Need, Found]:
+    def _look(self, scope: Scope) -> tuple[TurnNeed, Found]:
         if self.way is Way.AT_ONCE:
-            return Need.ANNOUNCES, self._acquire(scope)
+            return TurnNeed.ANNOUNCES, self._acquire(scope)
         found = self._acquire(scope)  # before the look: what others do later, they do knowing of us
         fleet = self._connected("gangs", [node for gang in scope.gangs for node in gang.machines])
         views = see(fleet, scope.gangs, patience=StragglerWait())

@@ -59,6 +59,9 @@ from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 POLL_S = 0.25
+_ANSWERS_TO_A_KEY = "/v1/models"
+"""Of every engine; it asks for the API key, which the paths for health do not."""
+_REFUSES_THE_KEY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _ACCEPTED = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED)
 _ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
 
@@ -82,6 +85,10 @@ class RouterState:
             return Exit.UNREACHABLE
         sick = self.workers and not any(worker.healthy for worker in self.workers)
         return Exit.FINDINGS if sick or self.view.state is GangState.DEGRADED else Exit.DONE
+
+
+class KeyRefused(NodeError):
+    """A gang refuses the key that the router would send."""
 
 
 class Router:
@@ -153,6 +160,7 @@ class Router:
         known = next((one for one in self.workers() if one.url == url), None)
         if known is not None and known.run == run:
             return True
+        self.refuse_other_key(url)
         body = {"url": url, **self._key_of_gangs(), **({"labels": {RUN_LABEL: run}} if run else {})}
         if known is None:
             answer = self.ask("POST", "/workers", body)
@@ -163,6 +171,22 @@ class Router:
         if answer.status not in (*_ACCEPTED, HTTPStatus.CONFLICT):
             raise self._trouble(f"does not accept {url}", answer)
         return answer.status in _ACCEPTED
+
+    def refuse_other_key(self, url: str) -> None:
+        """Raises where this gang refuses the key that the router would send to it from now on. Its entry stays as it is
+        then: the key in that one may be the one that the gang has."""
+        key = self._key_of_gangs().get("api_key", "")
+        if not key:
+            return
+        asked = HttpRequest(url=f"{url}{_ANSWERS_TO_A_KEY}", authorization=f"Bearer {key}", timeout_s=HEALTH_S)
+        (answer,) = ask_from(self.fleet, self.spec.node.name, [asked])
+        if answer.status in _REFUSES_THE_KEY:
+            raise KeyRefused(
+                f"the router would send the key of {self.spec.gang_key_file}, but {url} refuses it (HTTP"
+                f" {answer.status}): it still has the key that it was started with; its entry was left as it is",
+                where=self.spec.node.name,
+                fix="put that key into the file again, or give the gang the new one with `l40s-deploy up --model NAME`",
+            )
 
     def _key_of_gangs(self) -> dict[str, str]:
         """What the router sends to a gang in place of its clients' key, where it asks them for one."""

@@ -558,7 +558,7 @@ def test_what_a_running_router_asks_is_known_without_its_secrets(
     for file in (spec.tls_cert, spec.tls_key, spec.node.api_key_file):
         Path(file or "").unlink()
     front.router.take_in("http://a")
-    assert front.asked == ["http://a/ready"] * 2 and front.posted == ["http://a"]
+    assert front.asked == ["http://a/ready", "http://a/ready", "http://a/v1/models"] and front.posted == ["http://a"]
 
 
 def test_a_router_that_passes_its_clients_key_on_is_not_started_before_gangs_with_another(

@@ -1,0 +1,203 @@
+"""Keys are rotated while gangs serve: in every state no entry of the router is replaced by one whose key is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from orchestrator.engines import router as words
+from orchestrator.gang.operations import OperationKind
+from orchestrator.gang.steps import raising, restart_sequence
+from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
+from orchestrator.gang.steps.router import routing
+from orchestrator.gang.steps.router.routing import KeyRefused, Router
+from orchestrator.gang.steps.staging import Staged
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Reach, RouterSpec
+from orchestrator.protocol.staging import Endpoint, ServiceOrder, StagingRequest
+from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
+
+URLS = {"a": "http://a", "b": "http://b"}
+
+
+@dataclass
+class Front:
+    """Two engines with the keys that they were started with, behind a router; `file`: the gangs' key."""
+
+    file: Path
+    engines: dict[str, str] = field(default_factory=dict)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    most_lost: int = 0
+    """Entries that a client could be sent to in vain, at the worst moment."""
+
+    def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
+        (ask,) = asks
+        url, _, path = ask.url.removeprefix("http://").partition("/")
+        if not url.startswith("127.0.0.1"):
+            key = self.engines.get(f"http://{url}", "")
+            refused = path == "v1/models" and ask.authorization != f"Bearer {key}"
+            return [HttpAnswer(status=401 if refused else 200)]
+        return [self._router(ask)]
+
+    def _router(self, ask: HttpRequest) -> HttpAnswer:
+        if ask.method in ("POST", "PUT"):
+            body = json.loads(ask.body or "")
+            self.entries[body["url"]] = {"id": body["url"], "is_healthy": True, "models": [{"id": "m"}], **body}
+        if ask.method == "DELETE":
+            self.entries.pop(unquote(ask.url.rpartition("/")[2]))
+        listed = list(self.entries.values())
+        self.most_lost = max(self.most_lost, sum(one["api_key"] != self.engines.get(one["url"]) for one in listed))
+        return HttpAnswer(status=200, body=json.dumps({"workers": listed}))
+
+    @property
+    def serving(self) -> list[str]:
+        """Gangs that a client's request reaches."""
+        return sorted(url for url, one in self.entries.items() if one["api_key"] == self.engines.get(url))
+
+
+@pytest.fixture
+def front(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Front:
+    made = Front(tmp_path / "key")
+    rotate(made, "old")
+    staged = SimpleNamespace(stack=words.SMG.name, watch=SimpleNamespace(http={words.WORKERS_HEALTH: "/health"}))
+    monkeypatch.setattr(routing, "staged_router", lambda *_: staged)
+    monkeypatch.setattr(routing, "ask_from", made.ask_from)
+    monkeypatch.setattr("orchestrator.gang.steps.router.host.ask_from", lambda *given, **_: made.ask_from(*given))
+    monkeypatch.setattr(routing, "POLL_S", 0.0)
+    monkeypatch.setattr(restart_sequence, "wait_until_drained", lambda *_: None)
+    return made
+
+
+def rotate(front: Front, key: str) -> None:
+    front.file.write_text(f"{key}-gangs-key-0123456789\n")
+    front.file.chmod(0o600)
+
+
+def key_of(front: Front) -> str:
+    return front.file.read_text().strip()
+
+
+def router(front: Front) -> Router:
+    reach = Reach(connection="local", host="localhost")
+    node = NodeSpec(name="front", gang="router", node_rank=0, reach=reach, ports=GangPorts())
+    return Router(RouterSpec(node=node, gang_key_file=str(front.file)))
+
+
+def both_serve(front: Front) -> None:
+    for url in URLS.values():
+        front.engines[url] = key_of(front)
+        router(front).take_in(url, "r1")
+    assert front.serving == sorted(URLS.values())
+
+
+def change(front: Front, monkeypatch: pytest.MonkeyPatch, name: str, what: OperationKind, key: str) -> None:
+    """One gang's turn, after which its engine has this key."""
+    url = URLS[name]
+    spec = GangSpec(name=name, nodes=(NodeSpec(name=name, gang=name, node_rank=0, reach=Reach(host=name)),))
+    served = GangView(name=name, state=GangState.READY, service_healthy=url in front.engines, service_url=url)
+    risen = replace(served, run_id="r2")
+
+    def stop(*_: object, **__: object) -> None:
+        front.engines.pop(url, None)
+
+    def raise_all(*_: object, **__: object) -> tuple[GangView, ...]:
+        front.engines[url] = key
+        return (risen,)
+
+    def see(*_: object, **__: object) -> tuple[GangView, ...]:
+        return (replace(served, service_healthy=url in front.engines),)
+
+    monkeypatch.setattr(restart_sequence, "see", see)
+    monkeypatch.setattr(restart_sequence, "stop", stop)
+    monkeypatch.setattr(raising, "raise_all", raise_all)
+    request = StagingRequest(
+        gang=name,
+        run_id="r",
+        node=name,
+        node_rank=0,
+        nnodes=1,
+        leader=Endpoint(port=1),
+        service=ServiceOrder(url=url),
+    )
+    steps = RestartSequence(
+        inventory=SimpleNamespace(),  # type: ignore[arg-type]
+        fleet=SimpleNamespace(),  # type: ignore[arg-type]
+        router=router(front),
+        watcher=SimpleNamespace(step=lambda *_: None),
+        request=RestartRequest(verb=RestartVerb(what=what, rolls=True)),
+        check=lambda _: None,
+    )
+    lock: Any = SimpleNamespace(begin=lambda _: None, finish=lambda: None)
+    turn = GangRestart(gang=spec, view=served, before=None, plan=Staged(gang=spec, requests={name: request}))
+    steps.run([turn], {name: lock})
+
+
+@pytest.mark.parametrize("what", [OperationKind.RESTART, OperationKind.ROLLING, OperationKind.MAINTENANCE])
+def test_a_restart_keeps_the_key_so_that_it_is_refused_before_the_gang_goes_out(
+    front: Front, monkeypatch: pytest.MonkeyPatch, what: OperationKind
+) -> None:
+    both_serve(front)
+    old = key_of(front)
+    rotate(front, "new")
+    for name in URLS:
+        with pytest.raises(KeyRefused, match="refuses it"):
+            change(front, monkeypatch, name, what, old)
+    assert front.serving == sorted(URLS.values()) and front.most_lost == 0
+
+
+def test_both_serve_and_get_the_new_key_one_after_the_other(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_serve(front)
+    rotate(front, "new")
+    for name in URLS:
+        change(front, monkeypatch, name, OperationKind.CHANGE, key_of(front))
+        assert front.serving == sorted(URLS.values())
+    assert {one["api_key"] for one in front.entries.values()} == {key_of(front)} and front.most_lost == 0
+
+
+def test_one_that_is_out_with_the_old_key_is_not_added_with_the_new_one(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_serve(front)
+    router(front).take_out(URLS["b"])
+    rotate(front, "new")
+    with pytest.raises(KeyRefused):
+        router(front).take_in(URLS["b"], "r1")
+    assert front.serving == [URLS["a"]]
+    change(front, monkeypatch, "b", OperationKind.CHANGE, key_of(front))
+    change(front, monkeypatch, "a", OperationKind.CHANGE, key_of(front))
+    assert front.serving == sorted(URLS.values()) and front.most_lost == 0
+
+
+def test_the_key_changes_while_one_restarts(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes back with the key that it was started with; the other one is not taken out for it."""
+    both_serve(front)
+    old, drained = key_of(front), []
+
+    def meanwhile(*_: object) -> None:
+        drained.append(1)
+        rotate(front, "new")
+
+    monkeypatch.setattr(restart_sequence, "wait_until_drained", meanwhile)
+    with pytest.raises(DeployError, match="refuses it"):
+        change(front, monkeypatch, "a", OperationKind.RESTART, old)
+    assert drained and front.serving == [URLS["b"]]
+    with pytest.raises(KeyRefused):
+        change(front, monkeypatch, "b", OperationKind.RESTART, old)
+    assert front.serving == [URLS["b"]] and front.most_lost == 0
+
+
+def test_a_recovered_gang_that_kept_its_key_keeps_its_entry(front: Front) -> None:
+    both_serve(front)
+    rotate(front, "new")
+    with pytest.raises(KeyRefused, match="left as it is"):
+        router(front).take_in(URLS["a"], "r2")
+    assert front.serving == sorted(URLS.values()) and front.most_lost == 0
