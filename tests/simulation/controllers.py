@@ -335,7 +335,7 @@ def _lock(node: Node, request: dict[str, Any], reply: Reply) -> None:
         if answer["mine"] and request.get("op") in ("acquire", "renew"):
             path = Path(str(request["state_dir"])) / "gangs" / str(request["gang"]) / "lock"
             os.utime(path, (node.world.now + node.wall_s,) * 2)
-            node.holder = str((request.get("holder") or request)["token"])
+            node.holders[str(request["gang"])] = str((request.get("holder") or request)["token"])
     reply(answer)
 
 
@@ -344,7 +344,7 @@ def fenced(node: Node, request: dict[str, Any], *, to_end: bool = False) -> None
     with clock_of(node):
         asked = request_of(GangRequest, request)
         lock.refuse_a_former_holder(asked, to_end=to_end)
-    if node.holder and asked.token not in ("", node.holder):
+    if asked.token not in ("", node.holders.get(asked.gang, asked.token)):
         raise Violated(f"{node.name} obeys a former holder of its lock: {node.gang.told()}")
 
 

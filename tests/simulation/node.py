@@ -398,8 +398,8 @@ class Node:
     answers: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {"error": "connection refused"}
     """What an HTTP request that it makes is answered."""
     started_at: float = 0.0
-    holder: str = ""
-    """Token of the last holder of the lock, as this node answered."""
+    holders: dict[str, str] = field(default_factory=dict)
+    """By gang: the token of the last holder of its lock, as this node answered."""
     sockets: SimulatedSockets | None = None
     _next_round: float = float("inf")
 

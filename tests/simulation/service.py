@@ -185,6 +185,7 @@ class Said(Watcher):
     last: bool = False
     """It has said that nothing is left behind the router."""
     refused: bool = False
+    began: float = 0.0
     ended: float = float("inf")
     words: list[str] = field(default_factory=list)
 
@@ -330,6 +331,7 @@ class Service:
         inventory, was = self.inventories[controller.name], self.started_as(controller, gang)
         said = Said(verb, was, lambda: not self.changing(was))
         said.excused = verb == "down" and not self.stands_alone(was)
+        said.began = self.world.now
         self.verbs.append(said)
         self.asked_for[controller.name] = (gang, was)
         try:
