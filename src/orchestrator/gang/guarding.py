@@ -295,6 +295,8 @@ def _to_return(view: GangView, memory: GuardMemory) -> str:
 
 def _reason(view: GangView, policy: Policy) -> str:
     """Why it must be restarted, '' if it need not be."""
+    if view.state is GangState.FAILED and view.ordered:
+        return ""  # what failed is the order to stop, on the other nodes
     if view.state is GangState.FAILED:
         return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a known cause"
     if view.state is GangState.DEGRADED and view.trouble == "hung":
@@ -326,7 +328,7 @@ def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
     if lost and view.running:
         state = "it still serves" if view.serves else f"it is {view.state.value}"
         return GuardDecision(GuardAction.WARN, f"{lost} can't be reached; {state}")
-    if view.state in (GangState.DEGRADED, GangState.UNKNOWN):
+    if view.state in (GangState.DEGRADED, GangState.UNKNOWN, GangState.FAILED):
         return GuardDecision(
             GuardAction.WARN, "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}"
         )

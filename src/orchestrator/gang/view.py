@@ -90,6 +90,7 @@ class GangView:
     findings:  what is wrong about its nodes or its place in the router; each is among the remarks too (gang/remarks.py)
     over_tcp:  one sentence where the plan has traffic between the nodes travel over TCP
     proved:    features that the plan asks for and the engine's log confirms, with the nodes if not all confirm them
+    ordered:   names of the nodes that know that a person has ended this run
     """
 
     name: str
@@ -115,6 +116,7 @@ class GangView:
     findings: tuple[Finding, ...] = ()
     proved: tuple[str, ...] = ()
     over_tcp: str = ""
+    ordered: tuple[str, ...] = ()
 
     @property
     def unreachable(self) -> tuple[NodeView, ...]:
@@ -189,6 +191,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         spares=waiting,
         remarks=(*others_remarks(current, members), *_remarks(current, nodes, run_id, reports)),
         proved=_proved(current),
+        ordered=tuple(name for name, report in current.items() if report.ordered),
         **_service(leader),
     )
     if found.state is GangState.ABSENT:
@@ -412,6 +415,7 @@ def _remarks(
 ) -> tuple[str, ...]:
     living = {name: report for name, report in current.items() if report.alive}
     return (
+        *_of_an_order(current),
         *_of_contact(nodes, current, living),
         *_of_nodes(nodes, current, living),
         *(
@@ -436,6 +440,18 @@ def _of_nodes(nodes: Sequence[NodeView], current: Mapping[str, Report], living: 
     yield from (f"the service is slow: {one.service_detail}" for one in living.values() if one.service_state == "slow")
     yield from (f"{name}: process {pids} did not end" for name, pids in left)
     yield from (f"{name}: {words}" for name, report in current.items() for words in report.held)
+
+
+def _of_an_order(current: Mapping[str, Report]) -> Iterator[str]:
+    """Where a person has ended the run, and a node could not be told or could not record it."""
+    ordered = [name for name, report in current.items() if report.ordered]
+    left = [name for name, report in current.items() if report.state is not AgentState.STOPPED]
+    if ordered and left:
+        gang = current[left[0]].gang
+        yield (
+            f"an operator has stopped it, as {', '.join(ordered)} knows; {', '.join(left)} does not: no guard starts it"
+            f" again; run `l40s-deploy down {gang}` once more"
+        )
 
 
 def _of_contact(

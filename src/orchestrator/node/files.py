@@ -155,6 +155,20 @@ def write_json(path: str, value: Any, *, mode: int = 0o600) -> None:
     write(path, json.dumps(value, separators=(",", ":")) + "\n", mode=mode)
 
 
+def write_json_in_any_case(path: str, value: Any) -> None:
+    """Replace a JSON file; on a full disk, write over the old one in its own place, where that has the room. Nobody
+    else may write it at the time."""
+    try:
+        write_json(path, value)
+    except OSError as error:
+        text = json.dumps(value, separators=(",", ":")).encode("utf-8", "surrogateescape")
+        room = size(path) - 1
+        if error.errno not in FULL or len(text) > room:
+            raise
+        with open(path, "r+b", buffering=0) as file:
+            file.write(text.ljust(room) + b"\n")
+
+
 def remove(path: str) -> None:
     """Take a file away that may be gone already. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):

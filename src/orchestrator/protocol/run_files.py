@@ -34,7 +34,11 @@ class KnownProcesses(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalOrder(Message):
-    """goal.json: what the controller wants: run, stop or stop-now; because: the failure that it is ended for."""
+    """goal.json: what the controller wants: run, stop or stop-now; because: the failure that it is ended for.
+
+    ordered: a person has ended it, for no failure: it stays so whatever becomes of the other nodes
+    """
 
     goal: str = ""
     because: Cause | None = None
+    ordered: bool = False

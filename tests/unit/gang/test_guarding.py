@@ -71,6 +71,13 @@ TABLE: list[tuple[str, GangView, GuardMemory, str, str]] = [
     ("it may be started yet", gang("armed", staged_s=59), NEW, "nothing", ""),
     ("a slow start is the view's to judge", gang("starting", staged_s=9e3), NEW, "nothing", ""),
     ("a rank died", FAILED, NEW, "restart", "node1: TP3 was killed"),
+    (
+        "an operator stopped it, and a node could not be told",
+        replace(FAILED, ordered=("node0",), remarks=("an operator has stopped it",)),
+        NEW,
+        "warn",
+        "an operator has stopped it",
+    ),
     ("failed, nobody knows why", gang("failed"), NEW, "restart", "without a known cause"),
     ("the engine hangs", gang("degraded", trouble="hung"), NEW, "restart", "hung"),
     ("busy is not hung", gang("degraded", trouble="slow"), NEW, "warn", "slow"),

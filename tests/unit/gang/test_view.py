@@ -137,6 +137,15 @@ def test_what_every_nodes_log_proves_is_proved_and_else_with_the_nodes() -> None
     assert look(report(0, "ready", proved=("it",)), report(1, "ready")).proved == ("it (node0)",)
 
 
+def test_what_a_person_has_ended_is_said_where_a_node_does_not_know_it() -> None:
+    ended = report(0, "stopped", alive=False, ordered=True)
+    seen = look(ended, report(1, "ready", alive=False))
+    assert (seen.state.value, seen.ordered) == ("failed", ("node0",))
+    assert seen.remarks[0].startswith("an operator has stopped it, as node0 knows; node1 does not")
+    whole = look(ended, report(1, "stopped", alive=False, ordered=True))
+    assert (whole.state.value, whole.remarks) == ("absent", ())
+
+
 def test_left_behind_held_memory_and_silence_are_remarks() -> None:
     held = ("GPU 3: 2.0 GiB are in use by process 9 (gone)",)
     seen = look(report(0, "ready", silent=("node1",)), report(1, "failed", left_behind=(7, 8), held=held))

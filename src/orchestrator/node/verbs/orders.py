@@ -47,14 +47,15 @@ def go(request: dict[str, Any]) -> dict[str, Any]:
 SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
 
 
-def tell(folder: str, goal: str, because: Cause | None = None) -> bool:
-    """False if no agent is alive. goal: run, stop, stop-now; because: the failure that the run is ended for, if any."""
+def tell(folder: str, goal: str, because: Cause | None = None, *, ordered: bool = False) -> bool:
+    """False if no agent is alive. goal: run, stop, stop-now; because: the failure that the run is ended for, if any;
+    ordered: a person ends it, for none."""
     pid, start = report.agent(folder)
     if not processes.alive(pid, start):
         return False
     number = SIGNALS.get(goal, signal.SIGUSR1)
     try:
-        files.write_json(f"{folder}/{GOAL_FILE}", GoalOrder(goal=goal, because=because).as_json())
+        _remember(folder, GoalOrder(goal=goal, because=because, ordered=ordered))
         number = signal.SIGUSR1
     except OSError:
         if goal not in SIGNALS:
@@ -64,6 +65,10 @@ def tell(folder: str, goal: str, because: Cause | None = None) -> bool:
         what = f"the agent (pid {pid}) belongs to another user and can't be signalled"
         raise Failure("no-rights", what, folder, "log in as the user that ran `up`, or set `ansible_become: true`")
     return True
+
+
+def _remember(folder: str, order: GoalOrder) -> None:
+    files.write_json(f"{folder}/{GOAL_FILE}", order.as_json())
 
 
 def wait(folder: str, done: Callable[[Report | None], bool], deadline_s: float) -> Report | None:
@@ -92,7 +97,11 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     before = report.of_run(folder) if folder else None
     if folder is None or before is None:
         return StopAnswer(state="absent").as_json()
-    told = tell(folder, "stop-now" if asked.now else "stop", asked.because)
+    goal = "stop-now" if asked.now else "stop"
+    told = tell(folder, goal, asked.because, ordered=asked.clear)
+    if asked.clear and not told:
+        with contextlib.suppress(OSError):  # a full disk; the other nodes know it
+            _remember(folder, GoalOrder(goal=goal, ordered=True))
     if told:
         _await_end(folder, asked.deadline_s, now=asked.now)
     left = _end_orphans(folder) if not processes.alive(*report.agent(folder)) else []
@@ -176,5 +185,5 @@ def _settle(folder: str, after: Report, because: Cause | None, *, clear: bool) -
         settled = replace(after, state=AgentState.FAILED, cause=died)
     if settled.state is not after.state:
         with files.state_failures(folder):
-            files.write_json(f"{folder}/{REPORT_FILE}", settled.as_json())
+            files.write_json_in_any_case(f"{folder}/{REPORT_FILE}", settled.as_json())
     return settled

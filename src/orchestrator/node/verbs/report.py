@@ -13,12 +13,20 @@ from typing import Any
 
 from orchestrator.node import files, others, processes
 from orchestrator.node.agent import clock
-from orchestrator.node.files import AGENT_FILE, EVENTS_LOG, PROCESSES_FILE, REPORT_FILE, RUN_FILE, TRANSPORT_FILE
+from orchestrator.node.files import (
+    AGENT_FILE,
+    EVENTS_LOG,
+    GOAL_FILE,
+    PROCESSES_FILE,
+    REPORT_FILE,
+    RUN_FILE,
+    TRANSPORT_FILE,
+)
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs.lock import AUDIT
 from orchestrator.protocol.message import Unreadable, parsed
 from orchestrator.protocol.report import AgentState, RankState, Report, TransportLines
-from orchestrator.protocol.run_files import AgentProcess, KnownProcesses
+from orchestrator.protocol.run_files import AgentProcess, GoalOrder, KnownProcesses
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer, ReportRequest
 
 LONGEST_WAIT_S = 10.0
@@ -135,7 +143,14 @@ def _read(folder: str) -> Report | Unreadable | None:
     alive, lines = processes.alive(*agent(folder)), f"{folder}/{TRANSPORT_FILE}"
     transport = files.read_as(TransportLines, lines) if os.path.exists(lines) else None
     report = replace(report, alive=alive, now=_now(report), transport=transport)
-    if alive or report.state.over or report.state is AgentState.STAGED:
+    return report if alive else _of_a_dead_agent(folder, report)
+
+
+def _of_a_dead_agent(folder: str, report: Report) -> Report:
+    """With a person's order to end it, and with what it could not write itself."""
+    order = files.read_as(GoalOrder, f"{folder}/{GOAL_FILE}") or GoalOrder()
+    report = replace(report, ordered=order.ordered)
+    if report.state.over or report.state is AgentState.STAGED:
         return report
     living, room = {pid for pid, _ in left_over(folder)}, os.statvfs(folder)
     state_of = {rank.pid: RankState.ALIVE if rank.pid in living else RankState.DEAD for rank in report.ranks}

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import processes
+from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import arm, lock, orders, stage
+from orchestrator.node.verbs import arm, lock, orders, report, stage
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.verbs import GangRequest, LockAnswer
 
@@ -184,6 +184,30 @@ def test_a_full_disk_is_what_a_stop_there_says(tmp_path: Path, monkeypatch: pyte
             orders.stop(request)
     assert told.value.kind == "no-space" and "df -h" in told.value.fix
     assert orders.stop(request)["state"] == "stopped"
+
+
+@pytest.mark.parametrize(("clear", "ordered"), [(True, True), (False, False)])
+def test_a_person_s_order_to_stop_is_kept_where_no_agent_is_left_to_obey(
+    tmp_path: Path, clear: bool, ordered: bool
+) -> None:
+    folder = tmp_path / "gangs/g/runs/r"
+    folder.mkdir(parents=True)
+    (tmp_path / "gangs/g/current").write_text("r")
+    known = {"run_id": "r", "gang": "g", "node": "n", "node_rank": 0, "nnodes": 1, "state": "failed"}
+    (folder / "report.json").write_text(json.dumps(known))
+    orders.stop({"state_dir": str(tmp_path), "gang": "g", "clear": clear})
+    assert report.of_gang(str(tmp_path), "g")["ordered"] is ordered
+
+
+def test_on_a_full_disk_an_end_is_written_over_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "report.json"
+    files.write_json(str(place), {"state": "starting", "more": "words"})
+    monkeypatch.setattr(files, "write", full)
+    files.write_json_in_any_case(str(place), {"state": "stopped"})
+    assert json.loads(place.read_text()) == {"state": "stopped"}
+    with pytest.raises(OSError, match="No space left"):
+        files.write_json_in_any_case(str(place), {"state": 99 * "longer than the old one"})
+    assert json.loads(place.read_text()) == {"state": "stopped"}
 
 
 def test_a_directory_that_another_node_of_the_gang_has_is_refused(tmp_path: Path) -> None:
