@@ -8,19 +8,15 @@ merge the ports of a card in `Using`, newer ones in `Made virtual device`; a net
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.protocol.planned import Layout, NodeNetwork
+from orchestrator.topology.nccl_devices import each_once, opened
 from orchestrator.topology.speed import Traffic, price_of, tcp_severity
 
 _NETWORK = re.compile(r"^Using network (\w[\w .-]{0,62}\w)")
-_USING = re.compile(r"^NET/IB\w* : Using (.*)")
-_ENTRY = re.compile(r"\[\d{1,4}\](?:=\{([^}]*)\}|([^\s/]{1,64})/)")
-_PORT = re.compile(r"(?:^|[\s\]])([^\s/:\]]{1,64}:\d{1,3})")
-"""Before the rail and the plane that 2.30 appends."""
-_MERGED = re.compile(r"^NET/IB\w* : Made virtual device \[(\d{1,4})\] name=(\S+) .*ndevs=")
 _CHANNEL = re.compile(r"^Channel \d+/\d+ : .* via NET/([^/]{1,64})/\d+(?:\(\d+\))?(/GDRDMA)?")
 _TCP = re.compile(r"socket|tcp", re.IGNORECASE)
 """In the name of a network: Socket, FastSocket, GPUDirectTCPX. Other plugins (IBext, UCX, AWS Libfabric) are RDMA."""
@@ -71,34 +67,12 @@ def read(lines: Iterable[str]) -> NcclTransport:
             largest = max(largest, (ranks, nodes, local))
     return NcclTransport(
         networks=tuple(networks),
-        devices=_each(opened(said).values()),
+        devices=each_once(opened(said).values()),
         direct=direct,
         staged=staged,
         nodes=largest[1],
         local_ranks=largest[2],
     )
-
-
-def opened(lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """The ports, as mlx5_0:1, of each of NCCL's RDMA devices by its number. lines: without what is before NCCL's"""
-    entries: dict[int, tuple[str, ...]] = {}
-    for line in lines:
-        if not entries and (match := _USING.match(line)):
-            each = _ENTRY.findall(match[1].partition("; OOB")[0])
-            entries = {place: tuple(_PORT.findall(merged or single)) for place, (merged, single) in enumerate(each)}
-        elif match := _MERGED.match(line):
-            entries.setdefault(int(match[1]), _parts(match[2], entries))
-    return entries
-
-
-def _parts(name: str, entries: Mapping[int, tuple[str, ...]]) -> tuple[str, ...]:
-    """The ports of a virtual device: it is named after its cards' devices, mlx5_0+mlx5_1."""
-    known = _each(entries.values())
-    return tuple(port for part in name.split("+") for port in known if port.rpartition(":")[0] == part)
-
-
-def _each(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(port for group in groups for port in group))
 
 
 def findings(

@@ -14,10 +14,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.engines.cuts import Matrix, attention_matrices, kept_whole
 from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.model.profile import ModelProfile, Quantisation
-from orchestrator.planning.layout import kept_whole
-from orchestrator.planning.memory import Matrix, attention_matrices
 from orchestrator.protocol.planned import Layout
 
 Kernel = Literal["moe", "linear"]

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from orchestrator.engines.cuts import kept_whole
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import first_with
 from orchestrator.model.errors import InputError
@@ -22,7 +23,6 @@ from orchestrator.model.secret_text import is_hidden
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning.choices import RdmaChoice, TransportDecision, two_ports_of_a_card
 from orchestrator.planning.host import HostFacts, older, state_dir, venv, vocabularies
-from orchestrator.planning.layout import kept_whole
 from orchestrator.protocol.planned import Layout, NodeNetwork, Transport, names_ports
 from orchestrator.topology.network import TcpChoice
 

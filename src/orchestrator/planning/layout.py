@@ -13,15 +13,16 @@ experts stay whole. Attention data parallelism cuts attention, and nothing else,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.engines.cuts import DENSE, MOE, misfits
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
-from orchestrator.model.profile import Canary, Dimensions, ModelProfile, ModelRefusal, NamedLayout, Part, Stack
+from orchestrator.model.profile import Canary, Dimensions, ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
 from orchestrator.protocol.planned import Layout
 from orchestrator.topology.gpus import capability
@@ -175,19 +176,6 @@ def _finer_block(profile: ModelProfile, tensor: int) -> int:
     return next((block for block in halves if block >= 32 and all(size % (tensor * block) == 0 for size in sizes)), 0)
 
 
-def kept_whole(profile: ModelProfile, tensor: int) -> tuple[bool, bool]:
-    """Whether (dense layers, shared experts) must be complete on every rank where experts are spread: their cut
-    does not end on a block."""
-    dims = profile.dimensions
-    return (
-        bool(dims.first_k_dense_replace) and bool(_misfit(profile, DENSE, dims.intermediate_size, tensor)),
-        bool(dims.n_shared_experts) and bool(_misfit(profile, MOE, dims.moe_intermediate_size, tensor, "shared")),
-    )
-
-
-MOE, DENSE = "moe_intermediate_size", "intermediate_size"
-
-
 def obstacles(profile: ModelProfile, tensor: int, expert: int = 1, attention: int = 1) -> list[str]:
     """Why these degrees can't be, one sentence of arithmetic each; empty where they can."""
     return list(_obstacles(profile, tensor, expert, attention))
@@ -212,10 +200,10 @@ def _obstacles(profile: ModelProfile, tensor: int, expert: int, attention: int) 
     cut = _cuts(dims, tensor)
     for what, ways in feed_forward.items():
         if what in cut:
-            yield from _misfit(profile, what, cut[what], ways)
+            yield from misfits(profile, what, cut[what], ways)
     for what, size in _cuts(dims, together).items():
         if what not in (DENSE, MOE):
-            yield from _misfit(profile, what, size, together)
+            yield from misfits(profile, what, size, together)
 
 
 def _expert_obstacles(profile: ModelProfile, tensor: int, expert: int) -> Iterator[str]:
@@ -246,26 +234,6 @@ def _cuts(size: Dimensions, tp: int) -> dict[str, int]:
         found["query heads x dimension"] = heads * size.head
         found["key-value heads x dimension"] = max(size.num_key_value_heads, tp) * size.head
     return found
-
-
-_PARTS: Mapping[str, Part] = {MOE: "experts", DENSE: "dense"}
-"""Which part of a model a cut dimension is of; all others are attention's."""
-_MARLIN_TILE = 64
-"""A share of an expert in groups of int4 must be a multiple of it: check_moe_marlin_supports_layer in sglang 0.5.23."""
-
-
-def _misfit(profile: ModelProfile, what: str, size: int, ways: int, part: Part | None = None) -> list[str]:
-    if size % ways:
-        return [f"{what} {size} is not divisible by {ways}"]
-    share = size // ways
-    stored = profile.stored(part or _PARTS.get(what, "attention"))
-    if stored == "int4-group" and share % _MARLIN_TILE:
-        return [f"{what} {size}/{ways} = {share} is not a multiple of {_MARLIN_TILE}, the tile of the int4 kernels"]
-    return [
-        f"{what} {size}/{ways} = {share} is not a multiple of the quantisation block {block}"
-        for block in dict.fromkeys(profile.block)
-        if stored == "fp8-block" and share % block
-    ]
 
 
 def degrees(size: Dimensions, block: tuple[int, int] | None) -> dict[int, str]:

@@ -10,16 +10,15 @@ Checked against the articles' log of DeepSeek-R1-Channel-INT8 at TP32: 21.27 GB 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
+from orchestrator.engines.cuts import attention_matrices, kept_whole
 from orchestrator.engines.engine import Division, MemoryAsked
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.plan import Memory
 from orchestrator.model.profile import Dimensions, ModelProfile, Part, Stack
-from orchestrator.planning.layout import kept_whole
 from orchestrator.protocol.planned import Layout
 
 GIB = 1 << 30
@@ -213,31 +212,6 @@ def checkpoint_bytes(profile: ModelProfile) -> int:
 def _projection(dims: Dimensions) -> int:
     """Of one multi-token-prediction layer."""
     return 2 * dims.hidden_size * dims.hidden_size * 2
-
-
-class Matrix(NamedTuple):
-    """One linear layer's weight on one GPU. part: what it is, in the model's own words; rows: N, columns: K."""
-
-    part: str
-    rows: int
-    columns: int
-
-
-def attention_matrices(dims: Dimensions, ways: int) -> Iterator[Matrix]:
-    """Of one layer, cut so many ways."""
-    heads, hidden = dims.num_attention_heads, dims.hidden_size
-    if not dims.kv_lora_rank:
-        kv_heads = max(1, dims.num_key_value_heads // ways)
-        yield Matrix("qkv_proj", (heads // ways + 2 * kv_heads) * dims.head, hidden)
-        yield Matrix("o_proj", hidden, heads * dims.head // ways)
-        return
-    queries = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim) // ways
-    yield Matrix("q_a_proj", dims.q_lora_rank, hidden) if dims.q_lora_rank else Matrix("q_proj", queries, hidden)
-    yield Matrix("kv_a_proj_with_mqa", dims.kv_lora_rank + dims.qk_rope_head_dim, hidden)
-    if dims.q_lora_rank:
-        yield Matrix("q_b_proj", queries, dims.q_lora_rank)
-    yield Matrix("kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim) // ways, dims.kv_lora_rank)
-    yield Matrix("o_proj", hidden, heads * dims.v_head_dim // ways)
 
 
 def _attention(profile: ModelProfile, ways: int, *, absorbed: bool = True) -> int:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of
 
+from orchestrator.engines.cuts import kept_whole
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.model.chosen import part
 from orchestrator.model.errors import InputError
@@ -21,7 +22,6 @@ from orchestrator.planning.dimensions import dimensions
 from orchestrator.planning.layout import (
     ABILITIES,
     degrees,
-    kept_whole,
     laid_out,
     obstacles,
     refusal,

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from orchestrator.doctor.netplan import NodeFiles
 from orchestrator.doctor.steps.doctor import Examination, check_accept, cluster_of, diagnose
 from orchestrator.doctor.steps.look import look
-from orchestrator.gang.steps.status.logs_read import lines_of_file, named_file
+from orchestrator.loading.given_files import lines_of_file, named_file
 from orchestrator.model.chosen import chosen
 from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides, Reach

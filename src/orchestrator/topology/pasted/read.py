@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.engines.nccl_log import opened
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Area
+from orchestrator.topology.nccl_devices import opened
 from orchestrator.topology.pasted import lspci, tools
 from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
 from orchestrator.topology.pci import XML_ROOT, sort_key

@@ -17,6 +17,7 @@ from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.steps.status import logs_read
 from orchestrator.gang.steps.status.history import Explanation
 from orchestrator.gang.view import GangView
+from orchestrator.loading import given_files
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause
 
@@ -128,8 +129,8 @@ def test_what_is_no_log_is_refused_with_what_is_accepted(
 
 
 def test_of_an_endless_log_beginning_and_end_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs_read, "HEAD", 4096)
-    monkeypatch.setattr(logs_read, "TAIL", 1 << 20)
+    monkeypatch.setattr(given_files, "HEAD", 4096)
+    monkeypatch.setattr(given_files, "TAIL", 1 << 20)
     (tmp_path / "x.log").write_text("first\n" + "between\n" * 400_000 + "last\n")
     lines = logs_read.log_files([str(tmp_path / "x.log")])["x"]
     assert (lines[0], lines[-2]) == ("first", "last") and len(lines) < 300_000
