@@ -23,6 +23,24 @@ PURE = {"topology", "engines", "planning", "doctor", "gang", "rendering"}
 """Of the core, but for their steps/ and commands/."""
 OUTSIDE = {"remote", "node", "records", "loading", "jobs"}
 CORE = {"cli", "rooms", *SHARED, *PURE, *OUTSIDE}
+LADDER = (
+    {"protocol"},
+    {"model"},
+    {"loading", "node", "records", "remote", "rendering", "rooms"},
+    {"topology", "cli"},
+    {"engines"},
+    {"planning"},
+    {"doctor"},
+    {"gang"},
+    {"jobs"},
+    ROOMS,
+)
+"""Floors from below; `rooms` is rooms.py, where the core meets the rooms, and cli/main.py alone stands on top."""
+FLOOR = {room: floor for floor, rooms in enumerate(LADDER) for room in rooms}
+STILL_CLIMB = {
+    "doctor/steps/doctor.py", "planning/commands/plan.py", "planning/commands/plan_options.py",
+    "planning/steps/changes.py", "planning/steps/plan.py",
+}  # fmt: skip
 WORLD = {"steps", "commands", "hooks", "store", "on_node", "messages"}
 """Names of folders and files that may touch the outside world."""
 ON_NODE = {"node", "protocol", "on_node", "messages"}
@@ -34,7 +52,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "on_node": {"node", "protocol", "jobs"},
     "messages": {"protocol", "jobs"},
     "pure": {*SHARED, *PURE},
-    "cli": {"cli", "loading", "remote", *SHARED, *PURE},
+    "cli": {"cli", "loading", "records", "remote", *SHARED},
+    "main": {"cli", "loading", "remote", "model"},
     "lab": {*CORE, *ROOMS},
     "remote": {"remote", "loading", *SHARED},
     "jobs": CORE - {"cli", "rooms"},
@@ -69,6 +88,8 @@ def layer(name: str) -> str:
 def kind(name: str) -> str:
     """What a file is allowed by: its layer, or its place within a package that has steps and commands."""
     first, *inside = name.removesuffix(".py").split("/")
+    if name == "cli/main.py":
+        return "main"
     if first in ROOMS | PURE | {"jobs"}:
         return next((part for part in inside if part in WORLD), "jobs" if first == "jobs" else "pure")
     return first
@@ -115,6 +136,21 @@ def test_imports_point_downwards(file: str) -> None:
             assert {here, of} & HOME[parts[0]], f"{path}:{line}: {parts[0]} lives in {HOME[parts[0]]} only"
         if of == "pure" or here in SHARED:
             assert parts[0] not in IMPURE, f"{path}:{line}: the core takes values and gives values, no {name}"
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if layer(file) in FLOOR and file != "cli/main.py"])
+def test_no_import_climbs_the_ladder(file: str) -> None:
+    if file in STILL_CLIMB:
+        return
+    for line, name in imported(FILES[file]):
+        parts = name.split(".")
+        if parts[0] == "orchestrator" and len(parts) > 1 and parts[1] in FLOOR:
+            assert FLOOR[parts[1]] <= FLOOR[layer(file)], f"{FILES[file]}:{line}: {layer(file)}/ stands below {name}"
+
+
+def test_every_package_has_a_floor() -> None:
+    there = {path.stem for path in PRODUCT.iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert there - {"__init__", "__pycache__"} <= set(FLOOR)
 
 
 @pytest.mark.parametrize("name", sorted(NODE_PURE))

@@ -55,7 +55,7 @@ GROUPS = {
         "planning.plan": "show what would run where, and why; changes nothing",
         "checkpoint.models": "list the models that have a profile, and the layouts that fit this cluster",
         "doctor.discover": "show each node as a tree: NUMA domains, switches, GPUs, NICs, ports",
-        "version": "show the version of this program, and of the agents and stacks on the nodes",
+        "gang.version": "show the version of this program, and of the agents and stacks on the nodes",
     },
     "verify": {
         "nettest.nettest": "measure the network between GPUs and nodes with the stack's own libraries, and name"

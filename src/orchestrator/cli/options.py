@@ -64,13 +64,6 @@ def open_inventory(args: argparse.Namespace, screen: Screen | None) -> Inventory
     return inventory
 
 
-def open_cluster(args: argparse.Namespace, screen: Screen) -> Inventory:
-    """The same, with the gangs as they stand: those that were started with --replicas are a gang for each node."""
-    from orchestrator.gang.steps.standing import as_standing
-
-    return as_standing(open_inventory(args, screen))
-
-
 TIMEOUT_S = 3600.0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.steps.guard.unit import Unit, install, start_words
+from orchestrator.cli.units import Unit, install, start_words
 from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.secret_text import typed

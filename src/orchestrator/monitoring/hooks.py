@@ -13,7 +13,7 @@ from orchestrator.cli.options import add_install, open_inventory, seconds
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.transfers import port
 from orchestrator.cli.typed import command_line, install_unit
-from orchestrator.gang.steps.guard.unit import DOCTOR
+from orchestrator.cli.units import DOCTOR
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 

@@ -206,7 +206,7 @@ def test_anything_else_is_refused_in_words(text: str, capsys: pytest.CaptureFixt
 def test_the_unit_runs_what_was_typed(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("orchestrator.gang.steps.guard.unit.unit_folder", lambda: tmp_path / "units")
+    monkeypatch.setattr("orchestrator.cli.units.unit_folder", lambda: tmp_path / "units")
     hosts = tmp_path / "hosts.yml"
     hosts.write_text(ONE)
     assert main([*words, "-i", str(hosts), "--install", "--json"]) == 0

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.options import add_usual, open_cluster, seconds
+from orchestrator.cli.options import add_usual, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell, plain_table
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.profile import FIGURES, Load
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs, open_cluster
+from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
 from orchestrator.gang.steps.router.routing import withdraw

@@ -7,22 +7,15 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.cli.options import (
-    add_duration,
-    add_hung_after,
-    add_install,
-    add_timeout,
-    add_usual_of_gangs,
-    count,
-    open_cluster,
-)
+from orchestrator.cli.options import add_duration, add_hung_after, add_install, add_timeout, add_usual_of_gangs, count
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line, install_unit
+from orchestrator.cli.units import GUARD
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
-from orchestrator.gang.steps.guard.unit import GUARD
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState

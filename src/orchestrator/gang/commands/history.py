@@ -9,9 +9,10 @@ from typing import Any
 
 from rich.text import Text
 
-from orchestrator.cli.options import add_usual_of_gangs, open_cluster
+from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.status.history import GangHistory, history

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.cli.options import add_usual_of_gangs, open_cluster
+from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.steps.locks import NodeLock, locks, release
 from orchestrator.model.errors import Exit, InputError
 

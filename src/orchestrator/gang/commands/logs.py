@@ -6,8 +6,9 @@ import argparse
 import re
 import sys
 
-from orchestrator.cli.options import add_duration, add_examples, add_gangs, add_inventory, count, open_cluster
+from orchestrator.cli.options import add_duration, add_examples, add_gangs, add_inventory, count
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.steps.status.history import around_failure
 from orchestrator.gang.steps.status.logs import LogFilter, logs
 from orchestrator.model.errors import DeployError

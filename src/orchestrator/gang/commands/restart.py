@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from orchestrator.cli.options import add_accept, add_all, add_hung_after, add_timeout, add_usual_of_gangs, open_cluster
+from orchestrator.cli.options import add_accept, add_all, add_hung_after, add_timeout, add_usual_of_gangs
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_dry_run, interrupted, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_accept, add_all, add_timeout, add_usual_of_gangs, open_cluster
+from orchestrator.cli.options import add_accept, add_all, add_timeout, add_usual_of_gangs
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import add_all_at_once, add_dry_run
 from orchestrator.gang.commands.restart import carry_out, show_restarted
 from orchestrator.gang.steps.restart_sequence import RestartRequest

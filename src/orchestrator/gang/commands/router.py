@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_cluster
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import cause_lines
 from orchestrator.gang.commands.outcome import RisingProgress, add_dry_run, show_rehearsal
 from orchestrator.gang.steps.router.routing import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_usual_of_gangs, open_cluster, open_inventory
+from orchestrator.cli.options import add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.overview import Overview, overview_json
 from orchestrator.gang.steps.status.overview import overview
 from orchestrator.model.gang_state import GangState

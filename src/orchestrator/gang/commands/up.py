@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.cli.options import add_accept, add_hung_after, add_timeout, add_usual, open_cluster, open_inventory
+from orchestrator.cli.options import add_accept, add_hung_after, add_timeout, add_usual, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json

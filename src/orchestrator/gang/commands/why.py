@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
-from orchestrator.cli.options import add_usual_of_gangs, open_cluster
+from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import cause_lines
 from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.remarks import sentence

@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import add_examples, add_usual_of_gangs, open_cluster
+from orchestrator.cli.options import add_examples, add_usual_of_gangs
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.model.errors import Exit
 
 if TYPE_CHECKING:

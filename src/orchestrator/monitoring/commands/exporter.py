@@ -10,7 +10,7 @@ from collections.abc import Callable
 from orchestrator.cli.options import add_install, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import install_unit
-from orchestrator.gang.steps.guard.unit import EXPORTER
+from orchestrator.cli.units import EXPORTER
 
 DEFAULT_PORT = 9940
 """Where it listens, TCP; not on Prometheus' list of ports that other exporters are known by."""

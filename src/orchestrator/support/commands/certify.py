@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.options import add_layout, add_timeout, add_usual, open_cluster
+from orchestrator.cli.options import add_layout, add_timeout, add_usual
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
+from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import Exit

@@ -21,7 +21,7 @@ INVENTORY = "all: {children: {gangs: {children: {gang0: {hosts: {node0: {ansible
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An inventory; units go to a folder of the test's own."""
-    monkeypatch.setattr("orchestrator.gang.steps.guard.unit.unit_folder", lambda: tmp_path / "units")
+    monkeypatch.setattr("orchestrator.cli.units.unit_folder", lambda: tmp_path / "units")
     path = tmp_path / "hosts.yml"
     path.write_text(INVENTORY)
     return path

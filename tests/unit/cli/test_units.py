@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gang.steps.guard.unit import EXPORTER, GUARD, install, start_words, unit_text
+from orchestrator.cli.units import EXPORTER, GUARD, install, start_words, unit_text
 from orchestrator.model.errors import InputError
 
 
