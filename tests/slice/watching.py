@@ -65,7 +65,7 @@ class Watch(threading.Thread):
     def __init__(self, cards: Cards) -> None:
         super().__init__(daemon=True)
         self._cards = cards
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self._now = "start"
         self._least: dict[str, list[int]] = {}
         self._mhz: dict[str, list[int]] = {}
@@ -79,7 +79,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         look = 0
-        while not self._stop.wait(_EACH_S):
+        while not self._over.wait(_EACH_S):
             now = self._now
             self._least.setdefault(now, []).append(min(self._cards.free_mib()))
             if look % _CLOCKS_EVERY == 0:
@@ -90,7 +90,7 @@ class Watch(threading.Thread):
 
     def ended(self) -> dict[str, Any]:
         """least_free_gib of all, and by what was going on; the lowest clock there, and why it was not higher."""
-        self._stop.set()
+        self._over.set()
         if not self._least:
             return {}
         self.join(5)
