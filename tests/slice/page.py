@@ -69,18 +69,23 @@ def _memory(parts: Sequence[Result]) -> Iterator[str]:
     yield from _table("Memory", words, columns, map(_memory_row, parts))
 
 
+_NOT_KEPT = "-"
+"""Where a part ended before it had compared."""
+
+
 def _memory_row(result: Result) -> Sequence[Any]:
     have = result.figures
     plan, engine = have.get("plan_for_this_card") or {}, have.get("engine", {})
-    before = plan and round(plan["gpu_total_gib"] - plan["overhead_gib"], 2)
+    before = round(plan["gpu_total_gib"] - plan["overhead_gib"], 2) if plan else _NOT_KEPT
+    tokens = f"{plan['kv_tokens']:,}" if plan else _NOT_KEPT
     return (
         result.step,
         result.gpus.partition(",")[0],
         plan.get("gpu_total_gib"),
         engine.get("fraction"),
         f"{before} / {_least(engine.get('before_weights_gib'))}",
-        f"{plan.get('weights_gib')} / {_most(engine.get('weights_gib'))}",
-        f"{plan.get('kv_tokens', 0):,} / {_least(engine.get('kv_tokens')) or 0:,}",
+        f"{plan.get('weights_gib', _NOT_KEPT)} / {_most(engine.get('weights_gib'))}",
+        f"{tokens} / {_least(engine.get('kv_tokens')) or 0:,}",
         _most(engine.get("graphs_gib")),
         have.get("memory", {}).get("least_free_gib"),
     )
