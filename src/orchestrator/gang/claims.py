@@ -1,8 +1,9 @@
 """Whose turn it is to change a gang behind the router. Pure.
 
 A claim on the router's host says who changes a gang now. A command that takes a serving gang out waits for the claim,
-and until no other gang behind the router is starting. One that takes nothing from clients (a gang that is down is
-recovered or started, `--all-at-once`) only announces itself: it has the claim where it is free, and goes on without it.
+and until no other gang behind the router is on its way up or down. One that takes nothing from clients (a gang that is
+down is recovered or started, `--all-at-once`) only announces itself: it has the claim where it is free, and goes on
+without it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 
 EXPIRES_S = 30.0
@@ -35,8 +37,8 @@ class TurnNeed(Enum):
 
 
 class Found(Enum):
-    """The claim after an attempt to take it. BUSY: it is ours, and another gang is starting; AWAY: the router's host
-    can't be asked."""
+    """The claim after an attempt to take it. BUSY: it is ours, and another gang is on its way up or down; AWAY: the
+    router's host can't be asked."""
 
     OURS = "ours"
     BUSY = "busy"
@@ -92,9 +94,18 @@ def need(way: Way, views: Iterable[GangView], mine: Collection[str]) -> TurnNeed
     return TurnNeed.REDIRECTED if way is Way.REDIRECTED else TurnNeed.TAKES_OUT
 
 
-def starting(views: Iterable[GangView], mine: Collection[str]) -> list[GangView]:
-    """Gangs of others that may serve soon, whoever started them."""
-    return [view for view in views if view.name not in mine and (view.state.loads or view.state.value == "armed")]
+_CHANGING = (
+    GangState.ARMED,
+    GangState.STARTING,
+    GangState.WARMING,
+    GangState.DRAINING,
+    GangState.STOPPING,
+)
+
+
+def changing(views: Iterable[GangView], mine: Collection[str]) -> list[GangView]:
+    """Gangs of others that may serve soon, or serve no longer soon, whoever starts or stops them."""
+    return [view for view in views if view.name not in mine and view.state in _CHANGING]
 
 
 def course(wanted: TurnNeed, found: Found, left_s: float) -> ClaimStep:

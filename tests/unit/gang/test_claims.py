@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gang.claims import COURSE, ClaimStep, Found, TurnNeed, Way, course, need, scope_of, starting
+from orchestrator.gang.claims import COURSE, ClaimStep, Found, TurnNeed, Way, changing, course, need, scope_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
@@ -65,10 +65,10 @@ def test_only_what_takes_something_from_clients_waits(
 
 
 @pytest.mark.parametrize("state", GangState)
-def test_another_gang_that_may_serve_soon_is_waited_for(state: GangState) -> None:
-    soon = state in (GangState.ARMED, GangState.STARTING, GangState.WARMING)
-    assert bool(starting([view("other", state)], ["mine"])) is soon
-    assert not starting([view("mine", state)], ["mine"])
+def test_another_gang_on_its_way_up_or_down_is_waited_for(state: GangState) -> None:
+    up, down = (GangState.ARMED, GangState.STARTING, GangState.WARMING), (GangState.DRAINING, GangState.STOPPING)
+    assert bool(changing([view("other", state)], ["mine"])) is (state in (*up, *down))
+    assert not changing([view("mine", state)], ["mine"])
 
 
 @pytest.mark.parametrize(("gangs", "router", "claimed"), [(2, True, True), (1, True, False), (2, False, False)])

@@ -24,7 +24,14 @@ from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, GangRestart, RestartRequest, RestartSequence
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
-from orchestrator.gang.steps.router.routing import Router, rejoin, serving_router, take_in_serving, wanted_router
+from orchestrator.gang.steps.router.routing import (
+    Router,
+    others_serving,
+    rejoin,
+    serving_router,
+    take_in_serving,
+    wanted_router,
+)
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, interrupted, see
 from orchestrator.gang.view import GangView
@@ -165,18 +172,15 @@ class _Restart:
             with serving_router(None if verb.together else inventory.router) as router:
                 yield router
             return
-        if len(inventory.gangs) < 2:
-            name = gangs[0].name
-            raise InputError(
-                f"a single gang can't be restarted without downtime: {gangs[0].downtime()}",
-                where=f"{inventory.path}: --rolling",
-                fix=f"accept the downtime with `l40s-deploy restart {name}`, or add a second gang behind a router",
-            )
+        if len(inventory.gangs) < 2 and (inventory.router is None or self.request.without_router):
+            raise _alone(inventory, gangs[0])
         with ExitStack() as opened:
             router = None if self.request.without_router else opened.enter_context(Router(wanted_router(inventory)))
-            if router is not None:
-                router.workers()  # it must answer before anything is stopped
-            self.refuse_too_few({view.name for view in see(self.fleet, inventory.gangs) if view.serves}, "serve")
+            views = [view for view in see(self.fleet, inventory.gangs) if view.serves]
+            others = others_serving(router, views) if router is not None else set()  # it must answer before a stop
+            if len(inventory.gangs) < 2 and not others:
+                raise _alone(inventory, gangs[0])
+            self.refuse_too_few({view.name for view in views} | others, "serve")
             yield router
 
     def refuse_too_few(self, serving: Collection[str], do: str) -> None:
@@ -205,15 +209,25 @@ class _Restart:
             raise
 
 
+def _alone(inventory: Inventory, one: GangRestart) -> InputError:
+    return InputError(
+        f"a single gang can't be restarted without downtime: {one.downtime()}",
+        where=f"{inventory.path}: --rolling",
+        fix=f"accept the downtime with `l40s-deploy restart {one.name}`, or add a second gang behind a router",
+    )
+
+
 def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
-    """Whether a router serves, and a gang that it can send requests to while one of these (none: of all) is down."""
-    if inventory.router is None or len(inventory.gangs) < 2:
+    """Whether a router serves, and a gang that it can send requests to while one of these (none: of all) is down. One
+    that this inventory does not have counts too: another operator's may."""
+    if inventory.router is None:
         return False
     chosen = {gang.name for gang in chosen_gangs(inventory, names)}
     with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
         if router is None:
             return False
-        serving = {view.name for view in see(fleet, inventory.gangs, patience=StragglerWait()) if view.serves}
+        views = [view for view in see(fleet, inventory.gangs, patience=StragglerWait()) if view.serves]
+        serving = {view.name for view in views} | others_serving(router, views)
     return len(serving) > min(1, len(chosen & serving))
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, Scope, TurnNeed, Way, course, need, scope_of, starting
+from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, Scope, TurnNeed, Way, changing, course, need, scope_of
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.router.host import router_gang
@@ -137,7 +137,7 @@ class RouterTurn:
         found = self._acquire(scope)  # before the look: what others do later, they do knowing of us
         fleet = self._connected("gangs", [node for gang in scope.gangs for node in gang.machines])
         views = see(fleet, scope.gangs, patience=StragglerWait())
-        wanted, busy = need(self.way, views, self.gangs), starting(views, self.gangs)
+        wanted, busy = need(self.way, views, self.gangs), changing(views, self.gangs)
         if found is Found.OURS and busy:
             found = Found.BUSY
             names = ", ".join(f"{view.name} is {view.state.value}" for view in busy)

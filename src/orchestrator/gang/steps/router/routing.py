@@ -371,12 +371,21 @@ def _why_not_in(router: Router, view: GangView) -> DeployError | None:
 def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> set[str]:
     """Have requests go to every gang of the inventory that serves, one that came up without the router too.
 
-    The names of those where they go now; why one could not be taken in is said.
+    The names of those where they go now, and the addresses of `others_serving`; why one could not be taken in is said.
     """
     views = [view for view in see(fleet, inventory.gangs) if view.serves]
     failures = take_in_all(router, views)
     say_failures(failures, watcher)
-    return {view.name for view in views} - set(failures)
+    return {view.name for view in views}.difference(failures) | others_serving(router, views)
+
+
+def others_serving(router: Router, known: Iterable[GangView]) -> set[str]:
+    """Addresses where the router sends requests too: gangs that this inventory does not have, or calls otherwise.
+
+    known: the inventory's gangs that serve
+    """
+    ours = {view.service_url.rstrip("/") for view in known}
+    return {worker.url for worker in router.workers() if worker.healthy and worker.url.rstrip("/") not in ours}
 
 
 def stop_router(
