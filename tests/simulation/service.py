@@ -185,6 +185,8 @@ class Said(Watcher):
     last: bool = False
     """It has said that nothing is left behind the router."""
     refused: bool = False
+    idle: bool = False
+    """Its gang did not serve when it began: it takes nothing from clients, and needs to announce nothing."""
     began: float = 0.0
     ended: float = float("inf")
     words: list[str] = field(default_factory=list)
@@ -288,11 +290,13 @@ class Service:
             self.lost.append((self.world.now, how))
 
     def _announced(self, gang: str) -> bool:
-        """Its last verb is a `down` that another gang stood in for, or any that has announced a downtime."""
-        newest = next((one for one in reversed(self.verbs) if one.gang == gang and not one.refused), None)
-        if newest is None:
-            return False
-        return newest.excused and (newest.verb == "down" or self.world.now < newest.ended + AFTER_S)
+        """Its last verb is a `down` that another gang stood in for, or any that has announced a downtime; one that only
+        starts it, until it serves, leaves what was announced before."""
+        for verb in reversed([one for one in self.verbs if one.gang == gang and not one.refused]):
+            lasts = self.world.now < verb.ended + AFTER_S
+            if not (verb.idle and lasts):
+                return verb.excused and (verb.verb == "down" or lasts)
+        return False
 
     def stands_alone(self, gang: str) -> bool:
         """Whether no other gang serves in the router, without a verb that changes it."""
@@ -331,6 +335,7 @@ class Service:
         inventory, was = self.inventories[controller.name], self.started_as(controller, gang)
         said = Said(verb, was, lambda: not self.changing(was))
         said.excused = verb == "down" and not self.stands_alone(was)
+        said.idle = verb != "down" and was in self.gangs and serving(self.gangs[was]) is None
         said.began = self.world.now
         self.verbs.append(said)
         self.asked_for[controller.name] = (gang, was)
