@@ -77,9 +77,7 @@ def test_who_hands_on_reads_nothing(text: str) -> None:
 FACT = re.compile(r"\b0\.[45]\.\d+|\bsglang\.[a-z_]+|/v1/loads|/health_generate|/metrics\b")
 HOMES = {
     "engines": "the facts themselves",
-    **dict.fromkeys(
-        ("gang/commands", "hosts/commands", "planning/commands", "tuning/commands"), "examples name stacks"
-    ),
+    **dict.fromkeys(("gang/commands", "hosts/commands", "tuning/commands"), "examples name stacks"),
     "monitoring": "the exporter has /metrics of its own",
     "lab/command.py": "examples of commands name stacks",
     "lab/engine/environment.py": "the lab's stack of the real engine",

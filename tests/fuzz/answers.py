@@ -24,7 +24,7 @@ from orchestrator.bench.steps import bench
 from orchestrator.checkpoint.steps import chain, checkpoint, verify
 from orchestrator.checkpoint.steps.verify import same_roots
 from orchestrator.doctor.steps.doctor import diagnose
-from orchestrator.doctor.steps.look import labels_of, look, try_ways
+from orchestrator.doctor.steps.trials import labels_of, try_ways
 from orchestrator.engines import bench_client, serving
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.staging import staged_request
@@ -49,6 +49,7 @@ from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
 from orchestrator.planning.judgement import draft
 from orchestrator.planning.steps import plan
+from orchestrator.planning.steps.look import look
 from orchestrator.protocol import jobs, verbs
 from orchestrator.protocol.looks import Listening, Outcome, Trial
 from orchestrator.protocol.message import Message

@@ -15,12 +15,13 @@ from tests.rxe.machines import RAILS, Machines, machines
 from tests.support.waiting import until
 
 from orchestrator.doctor.steps.doctor import cluster_of
-from orchestrator.doctor.steps.look import look, try_ways
+from orchestrator.doctor.steps.trials import try_ways
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.jobs.run import planned_requests
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.topology import RdmaPort
 from orchestrator.nettest.steps.ports import measure
+from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.looks import Outcome
 from orchestrator.remote.fleet import Fleet

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # most verbs name no model
 GROUPS = {
     "most used": {
         "hosts.init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",
-        "doctor.doctor": "check the hardware and wiring: what is wrong, what it costs, how to fix it",
+        "gang.doctor": "check the hardware and wiring: what is wrong, what it costs, how to fix it",
         "hosts.prepare": "set up the hosts: packages, user, limits, sudo rule, stack; --remove undoes it",
         "gang.up": "start a model on every gang: ready to serve, or one cause and nothing left behind",
         "gang.status": "show nodes, ranks, GPUs and service at a glance",
@@ -52,7 +52,7 @@ GROUPS = {
         "monitoring.web": "serve a read-only page with status, GPUs, rails, failures and benchmarks",
         "gang.logs": "show the engines' log lines, node by node",
         "gang.history": "list past runs: who started them, when, with which command, and how they ended; or commands",
-        "planning.plan": "show what would run where, and why; changes nothing",
+        "gang.plan": "show what would run where, and why; changes nothing",
         "checkpoint.models": "list the models that have a profile, and the layouts that fit this cluster",
         "doctor.discover": "show each node as a tree: NUMA domains, switches, GPUs, NICs, ports",
         "gang.version": "show the version of this program, and of the agents and stacks on the nodes",

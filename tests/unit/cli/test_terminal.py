@@ -358,7 +358,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("stack recipe sglang-0.4.4-l40s --out {seen}", RECIPE, ("/build.sh",)),
     ("checkpoint push /models/x", PUSH, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
     (f"tuning status --offline --model {MODEL}", ALONE, ("SGLang 0.5.23",)),
-    ("version", {"cli.version.versions": lambda *_: ()}, (f"l40s-deploy {__version__}",)),
+    ("version", {"gang.commands.version.versions": lambda *_: ()}, (f"l40s-deploy {__version__}",)),
     ("lab faults", ALONE, ("gpu-lost",)),
     ("web", WEB, ("page: http://127.0.0.1:8090/",)),
     ("export compose plan.json", COMPOSE, ("network_mode: host",)),

@@ -30,11 +30,11 @@ from orchestrator.bench.verdict import (
     overall,
 )
 from orchestrator.doctor.rules.support.registry import run_rules
-from orchestrator.doctor.steps.doctor import cluster_of, layouts_of
-from orchestrator.doctor.steps.look import look
+from orchestrator.doctor.steps.doctor import cluster_of
 from orchestrator.engines import bench_client
 from orchestrator.engines.bench_client import BenchResult, DecodeLog
 from orchestrator.engines.registry import engine_of
+from orchestrator.gang.steps.examination import layouts_of
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.view import GangView
@@ -46,6 +46,7 @@ from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import ExpectedSpeeds, Load
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.planning.steps.look import look
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.nettests import slow_before
 from orchestrator.remote.deadline import ahead

@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 from orchestrator.doctor.netplan import NodeFiles
 from orchestrator.doctor.steps.doctor import Examination, check_accept, cluster_of, diagnose
-from orchestrator.doctor.steps.look import look
 from orchestrator.loading.given_files import lines_of_file, named_file
 from orchestrator.model.chosen import chosen
 from orchestrator.model.errors import InputError, VerificationDiffers
@@ -27,6 +26,7 @@ from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, snapshot_from_js
 from orchestrator.model.topology import Topology
 from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader
+from orchestrator.planning.steps.look import look
 from orchestrator.records.documents import write_whole
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build

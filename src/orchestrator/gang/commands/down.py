@@ -10,6 +10,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
+from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
 from orchestrator.gang.steps.router.routing import withdraw
 from orchestrator.model.chosen import refuse_unnamed
@@ -17,7 +18,6 @@ from orchestrator.model.deadlines import STOP_S
 from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import same
-from orchestrator.planning.steps.changes import would_stop
 
 _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
 

@@ -16,12 +16,12 @@ from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.gang.commands.gangs import bar, node_words, phase_words, styled
+from orchestrator.gang.steps.changes import GangRehearsal
 from orchestrator.gang.steps.start_time import StartClock
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Exit
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
-from orchestrator.planning.steps.changes import GangRehearsal
 
 
 def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be done; change nothing") -> None:

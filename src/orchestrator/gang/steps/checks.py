@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from orchestrator.doctor.steps.doctor import Examination, check_accept, examine, forbidding, sort_out
+from orchestrator.doctor.steps.doctor import Examination, check_accept, forbidding, sort_out
+from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.staging import Staged, other_checkpoint, resolved_on, staged_plan
 from orchestrator.gang.steps.status.reports import where

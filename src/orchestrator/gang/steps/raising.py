@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from orchestrator.doctor.steps.doctor import refuse
+from orchestrator.doctor.steps.plan_findings import examined
 from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, next_step, on_its_way
 from orchestrator.gang.paths import Contact
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
@@ -32,7 +33,7 @@ from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.plan_file import plan_json
-from orchestrator.planning.steps.plan import PlanRequest, examined, launch_scripts, make_plan
+from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.staging import Asked, StagingRequest

@@ -17,6 +17,7 @@ from typing import Any
 
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising
+from orchestrator.gang.steps.changes import GangRehearsal, would
 from orchestrator.gang.steps.checks import refuse_starts
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
@@ -39,7 +40,6 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.planning.steps.changes import GangRehearsal, would
 from orchestrator.protocol.message import MOST_SECONDS
 from orchestrator.remote.fleet import Fleet, StragglerWait
 

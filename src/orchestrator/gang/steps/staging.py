@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.doctor.steps.look import look
 from orchestrator.engines.engine import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.agreement import most_say, service_of
@@ -27,6 +26,7 @@ from orchestrator.model.topology import NETWORKS, Topology
 from orchestrator.planning.environment import moved_variables
 from orchestrator.planning.facts_of_now import moved
 from orchestrator.planning.older_staging import completed
+from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.plan import api_key
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.staging import (

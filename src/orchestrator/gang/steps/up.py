@@ -19,6 +19,7 @@ from orchestrator.gang import actions
 from orchestrator.gang.agreement import DISAGREES, most_say
 from orchestrator.gang.claims import Way
 from orchestrator.gang.operations import GangOperation, OperationKind
+from orchestrator.gang.steps.changes import compare
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.raising import (
@@ -45,7 +46,6 @@ from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.planning.plan_file import GangDiff, summary
-from orchestrator.planning.steps.changes import compare
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.records.plans import recorded_plan

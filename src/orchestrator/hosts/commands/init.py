@@ -141,8 +141,9 @@ def _rights(login: Login) -> str:
 
 
 def _doctor(path: Path, asks_for_password: bool, screen: Screen) -> int:
-    from orchestrator.doctor.commands.doctor import show
-    from orchestrator.doctor.steps.doctor import examine_inventory, expected
+    from orchestrator.doctor.commands.findings import show
+    from orchestrator.doctor.steps.doctor import expected
+    from orchestrator.gang.steps.examination import examine_inventory
     from orchestrator.loading.inventory import load_inventory
 
     inventory = load_inventory(path)

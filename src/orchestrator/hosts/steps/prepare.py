@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.doctor.steps.look import look
 from orchestrator.gang.steps.router.routing import Router
 from orchestrator.gang.steps.standing import as_standing
 from orchestrator.gang.steps.status.reports import see
@@ -26,6 +25,7 @@ from orchestrator.model.profile import Stack
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.planning.host import venv
 from orchestrator.planning.ports import firewall
+from orchestrator.planning.steps.look import look
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 

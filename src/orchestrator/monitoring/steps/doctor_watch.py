@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.doctor.steps.doctor import examine_inventory
+from orchestrator.gang.steps.examination import examine_inventory
 from orchestrator.gang.steps.locks import user
 from orchestrator.gang.steps.status.reports import this_process
 from orchestrator.gang.timeline import port_rates

@@ -13,9 +13,9 @@ from orchestrator import __version__
 from orchestrator.bench.steps.report import bench_html, newest_curves
 from orchestrator.bench.steps.report import page_of as bench_of
 from orchestrator.bench.store import all_benches
-from orchestrator.doctor.steps.doctor import examine_inventory
 from orchestrator.doctor.steps.report import page_of as report_of
 from orchestrator.doctor.steps.report import pictures, report_html
+from orchestrator.gang.steps.examination import examine_inventory
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.live import Watching, live_json
 from orchestrator.loading.resources import templates

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from orchestrator.doctor.rules.support.cluster import nccl_of
-from orchestrator.doctor.steps.look import look, reported_stack
 from orchestrator.engines import nccl_log
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.gang.steps.staging import staged_plan
@@ -43,6 +42,7 @@ from orchestrator.nettest.verdict import (
     judge_links,
     judge_tests,
 )
+from orchestrator.planning.steps.look import look, reported_stack
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.planned import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest

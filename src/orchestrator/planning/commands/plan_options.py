@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_gang_option, add_layout, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.doctor.steps.look import named_stack
 from orchestrator.loading.resources import Library
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
@@ -20,6 +19,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
 from orchestrator.model.secret_text import shown
+from orchestrator.planning.steps.look import named_stack
 from orchestrator.planning.steps.plan import PlanRequest, read_request
 
 if TYPE_CHECKING:

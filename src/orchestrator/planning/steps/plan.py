@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.doctor.rules.support.registry import in_order, run_rules, with_limits
-from orchestrator.doctor.steps.doctor import check_accept, cluster_of, sort_out
-from orchestrator.doctor.steps.look import look, try_ways
 from orchestrator.engines.registry import dialect, dialects
 from orchestrator.loading.resources import Library, template
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
 from orchestrator.model.errors import InputError
-from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile, Stack
@@ -29,6 +25,7 @@ from orchestrator.planning.dimensions import check_checkpoint
 from orchestrator.planning.host import HostFacts, model_path, venv
 from orchestrator.planning.layout import pins, refusal
 from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes, saved_plan
+from orchestrator.planning.steps.look import look
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.message import Message, Unreadable, parsed
 from orchestrator.records.documents import write_whole
@@ -254,39 +251,3 @@ def read_request(path: Path) -> PlanRequest:
 
 def _wrong(path: Path, what: str) -> InputError:
     return InputError(what, where=str(path), fix="write it with `l40s-deploy plan --out FILE`")
-
-
-_TOLD_BETTER: Mapping[str, tuple[str, ...]] = {
-    "TRANSPORT-TCP": ("TRAFFIC-ON-TCP", "TRANSPORT-TCP"),
-    "RDMA-PORTS-UNEVEN": ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED", "NIC-MISSING"),
-}
-"""A finding of planning, and the rules that name the node and the device where planning sees only the result."""
-
-
-def examined(
-    planned: PlanResult, gangs: Sequence[GangSpec], fleet: Fleet | None = None, *, accept: Sequence[str] = ()
-) -> Plan:
-    """The plan with the findings of all rules, and what of them is accepted. No node is read a second time.
-
-    fleet: tests the paths between the nodes too; None where engines run already
-    Raises InputError for a word in `accept` that names nothing.
-    """
-    layouts = {gang.name: gang.layout for gang in planned.plan.gangs}
-    served = {name: (planned.profile, its_layout) for name, its_layout in layouts.items()}
-    models = {gang.name: gang.model for gang in planned.plan.gangs}
-    nodes = (node for gang in gangs for node in gang.nodes if node.name in planned.topologies)
-    seen = cluster_of(nodes, planned.topologies, planned.snapshots)
-    cluster = replace(seen, served=served, layouts=layouts, models=models)
-    own = planned.plan.findings
-    check_accept(accept, cluster.specs, {finding.id for finding in own})
-    if fleet is not None:
-        cluster = replace(cluster, trials=try_ways(fleet, cluster))
-    found = run_rules(cluster)
-    told = (with_limits(finding, cluster) for finding in _not_told_better(own, found))
-    findings, accepted = sort_out(in_order([*told, *found], list(cluster.topologies)), cluster.specs, accept)
-    return replace(planned.plan, findings=findings, accepted=accepted)
-
-
-def _not_told_better(own: Sequence[Finding], found: Sequence[Finding]) -> Iterator[Finding]:
-    ids = {finding.id for finding in found}
-    return (finding for finding in own if ids.isdisjoint(_TOLD_BETTER.get(finding.id, ())))

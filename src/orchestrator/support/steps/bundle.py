@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import file_name
 from orchestrator.gang.steps.locks import user as who_types
 from orchestrator.gang.steps.status.history import GangHistory, around_failure, history, versions, why, why_json
@@ -30,6 +29,7 @@ from orchestrator.model.errors import DeployError, InputError, VerificationDiffe
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.secret_text import is_hidden, is_secret, long_enough
 from orchestrator.model.snapshot import snapshot_json
+from orchestrator.planning.steps.look import look
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.redaction import Pseudonyms, Scrubber, redact
 

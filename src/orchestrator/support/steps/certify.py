@@ -22,9 +22,9 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.bench.steps import bench, report
 from orchestrator.bench.verdict import BenchVerdict, gravest
-from orchestrator.doctor.steps.doctor import examine_inventory
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
+from orchestrator.gang.steps.examination import examine_inventory
 from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.restart import RestartResult, restart
 from orchestrator.gang.steps.restart_sequence import RestartRequest

@@ -19,7 +19,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import dialects, engine_of
 from orchestrator.engines.tuned_wanted import device_name, triton_folder
 from orchestrator.loading import resources, yaml_fields
@@ -32,6 +31,7 @@ from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.planning.host import venv
+from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.records.documents import cant_be_written

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from orchestrator.doctor.steps.look import look
 from orchestrator.engines.engine import moe_root
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_validity import Holding, judged
@@ -23,6 +22,7 @@ from orchestrator.planning import layout as layouts
 from orchestrator.planning.engine_command import asked
 from orchestrator.planning.host import venv
 from orchestrator.planning.layout import laid_out
+from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
 from orchestrator.protocol.planned import Layout

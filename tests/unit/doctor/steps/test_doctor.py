@@ -13,16 +13,10 @@ from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.doctor.steps.doctor import (
-    Examination,
-    caches_of,
-    check_accept,
-    diagnose,
-    expected,
-    layouts_of,
-    refuse,
-)
+from orchestrator.doctor.steps.doctor import Examination, check_accept, diagnose, expected, refuse
+from orchestrator.doctor.steps.plan_findings import examined
 from orchestrator.doctor.steps.recordings import given
+from orchestrator.gang.steps.examination import caches_of, layouts_of
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import FindingsError, InputError
@@ -34,7 +28,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.monitoring.steps import doctor_watch as watching
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
-from orchestrator.planning.steps.plan import PlanResult, examined
+from orchestrator.planning.steps.plan import PlanResult
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.report import RankReport
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON, tcp_severity
@@ -144,7 +138,7 @@ def test_rules_judge_by_the_profile_that_was_planned(monkeypatch: pytest.MonkeyP
         judged.append(one)
         return ()
 
-    monkeypatch.setattr("orchestrator.planning.steps.plan.run_rules", judge)
+    monkeypatch.setattr("orchestrator.doctor.steps.plan_findings.run_rules", judge)
     own = replace(PROFILE, name="mine")
     gang = SimpleNamespace(name="gang0", layout=Layout(tensor_parallel=8, nnodes=1, gpus_per_node=8), model="mine")
     examined(*planned_on(cluster_with("node2", small_shm), gangs=(gang,), profile=own))

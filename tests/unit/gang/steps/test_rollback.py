@@ -8,6 +8,7 @@ import pytest
 from tests.support.local_gang import Local, Notes
 from tests.unit.gang.steps.test_up import up, with_env
 
+from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import rehearse_restart, rehearse_resume, restart
 from orchestrator.gang.steps.restart_sequence import RestartRequest
@@ -15,7 +16,6 @@ from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
-from orchestrator.planning.steps.changes import would_stop
 
 pytestmark = pytest.mark.processes
 BACK = RestartRequest(verb=ROLLBACK, command="l40s-deploy rollback")

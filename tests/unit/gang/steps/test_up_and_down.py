@@ -18,6 +18,7 @@ from tests.support.waiting import slack
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import down as module
 from orchestrator.gang.steps import raising
+from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -47,7 +48,6 @@ from orchestrator.model.inventory import GangSpec, Inventory, Reach
 from orchestrator.nettest.rails import MOST_ROUNDS
 from orchestrator.node import processes
 from orchestrator.node.agent.sides import LEADERS_CHECKS_S
-from orchestrator.planning.steps.changes import would_stop
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
 from orchestrator.remote import node_app

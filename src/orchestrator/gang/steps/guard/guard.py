@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.doctor.steps.doctor import examine
 from orchestrator.gang.guarding import (
     GuardAction,
     GuardDecision,
@@ -45,6 +44,7 @@ from orchestrator.gang.remarks import powerless, with_findings
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
 from orchestrator.gang.steps.down import stop
+from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, heard
 from orchestrator.gang.steps.locks import GangLock

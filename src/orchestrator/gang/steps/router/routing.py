@@ -20,6 +20,7 @@ from orchestrator.engines.engine import STUB_FILE, Engine
 from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, Worker, running_requests, workers
 from orchestrator.gang.agreement import DISAGREES
+from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop_of
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
@@ -53,7 +54,6 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.planning.plan_file import short_digest
-from orchestrator.planning.steps.changes import GangRehearsal, would, would_stop_of
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait

@@ -20,13 +20,14 @@ from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from tests.support.machine_files import reference_machine
 from tests.support.ports import free_port
 
-from orchestrator.doctor.steps import look as looking
-from orchestrator.doctor.steps.look import look, try_ways
+from orchestrator.doctor.steps import trials as looking
+from orchestrator.doctor.steps.trials import try_ways
 from orchestrator.model.deadlines import UNHEARD_TRY_S
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangPorts, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot import snapshot_json
+from orchestrator.planning.steps.look import look
 from orchestrator.protocol.looks import DialTarget, Listening, Trial
 from orchestrator.protocol.message import Message
 from orchestrator.remote import node_app

@@ -13,11 +13,11 @@ from tests.support.reference_cluster import node as reference_node
 from tests.support.reference_plan import plan_of
 
 from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands import plan as verb
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.model.plan import Plan
-from orchestrator.planning.commands import plan as verb
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import GangDiff, SettingChange
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult

@@ -13,7 +13,7 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
-from orchestrator.doctor.commands import doctor
+from orchestrator.doctor.commands import findings
 from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.doctor.steps.recordings import Given, examine_given, save_snapshots
 from orchestrator.planning import page_cache
@@ -103,10 +103,10 @@ def test_whether_the_model_that_runs_fits_the_page_cache_is_said_both_ways(capsy
     for room, words in ((472, "they fit"), (100, "they do not fit on node0")):
         fits = {"node0": page_cache.PageCacheFit(166 * gib, room * gib)}
         one = replace(seen, caches={"gang0": fits})
-        assert doctor.document(one)["page_cache"] == [
+        assert findings.document(one)["page_cache"] == [
             {"gang": "gang0", "nodes": [{"name": "node0", "bytes": 166 * gib, "room": room * gib, "fits": room == 472}]}
         ]
-        doctor.show(one, (), Screen())
+        findings.show(one, (), Screen())
         said = f"gang0: page cache: 166 GiB of weight files per node, room for {room} GiB (calculated): {words}"
         assert said in capsys.readouterr().out.replace("\n", " ")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.cli.options import add_nodes, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.steps.changes import diff_inventory, diff_json
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import chosen, without
 from orchestrator.model.inventory import Inventory
@@ -28,7 +29,6 @@ from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.plan_file import GangDiff, by_change, plan_json, side
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.roofline import words
-from orchestrator.planning.steps.changes import diff_inventory, diff_json
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
 from orchestrator.planning.steps.plan import launch_scripts, plan_inventory, write_plan

@@ -1,0 +1,158 @@
+"""What the doctor found, on the screen and as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.doctor.commands.discover import show_failure
+from orchestrator.doctor.rules.support.cluster import Node
+from orchestrator.doctor.rules.support.registry import grouped, who
+from orchestrator.doctor.steps.doctor import Examination, NcclExpectation
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import collected
+from orchestrator.model.words import counted
+from orchestrator.planning import page_cache
+from orchestrator.planning.commands.plan_options import advisories_json, say_advisories
+from orchestrator.topology.draw import paths_json
+from orchestrator.topology.paths import shape
+from orchestrator.topology.speed import PRICED_ON
+from orchestrator.topology.stated import cards_of, recognised
+
+
+def document(examination: Examination, expectations: Sequence[NcclExpectation] = ()) -> dict[str, Any]:
+    """The JSON of `doctor`: findings, what each node has, and what NCCL's log should say of each gang."""
+    return {
+        "findings": [finding.as_json() for finding in examination.findings],
+        "accepted": [finding.as_json() for finding in examination.accepted],
+        "nodes": [_node_json(node) for node in examination.cluster.nodes],
+        "nccl": [
+            {
+                "gang": one.gang,
+                "version": one.version,
+                "nNodes": one.nodes,
+                "localRanks": one.local_ranks,
+                "groups": {name: [list(group) for group in groups.groups] for name, groups in one.halves.items()},
+                "reasons": {name: groups.reason for name, groups in one.halves.items()},
+            }
+            for one in expectations
+        ],
+        "page_cache": [
+            {
+                "gang": gang,
+                "nodes": [
+                    {"name": name, "bytes": one.needed, "room": one.room, "fits": one.fits}
+                    for name, one in fits.items()
+                ],
+            }
+            for gang, fits in examination.caches.items()
+        ],
+        "advisories": advisories_json(examination.cluster.stacks.values()),
+        "unreachable": [{"name": name, **failure.as_json()} for name, failure in examination.failures.items()],
+    }
+
+
+def _node_json(node: Node) -> dict[str, Any]:
+    topology = node.topology
+    seen = shape(topology)
+    return {
+        "name": node.name,
+        "role": "spare" if node.spec.spare else "member",
+        "gpus": len(topology.gpus),
+        "usable_gpus": len(node.gpus),
+        "nics": len(topology.stated.nics)
+        if topology.stated and seen.stated is not None
+        else seen.nics_elsewhere + sum(group.nics for group in seen.groups),
+        "switches": len(topology.switches),
+        "groups": [
+            {"switch": group.switch, "numa_node": group.numa_node, "gpus": group.gpus, "nics": group.nics}
+            for group in seen.groups
+        ],
+        "between_gpus": {"inside": [path.name for path in seen.inside], "across": [path.name for path in seen.across]},
+        "paths": paths_json(topology),
+        **({"recognised": list(forms)} if (forms := recognised(node.snapshot)) else {}),
+    }
+
+
+def show(examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen) -> None:
+    """Findings for people, most severe first, and each machine's layout."""
+    cluster, count = examination.cluster, len(examination.cluster.topologies)
+    for name, failure in examination.failures.items():
+        show_failure(name, failure, screen, "examined")
+    show_findings(examination.findings, screen, nodes=count)
+    shapes = collected((shape(topology).words, name) for name, topology in cluster.topologies.items())
+    spares = [node for node in cluster.nodes if node.spec.spare]
+    for line in (
+        *(f"{who(names, count)}: {words}" for words, names in shapes.items()),
+        *(f"{node.name}: {words}" for node in cluster.nodes if (words := _listed_cards(node))),
+        *(f"{node.name}: a spare of gang {node.spec.gang}" for node in spares),
+        *(f"{gang}: {page_cache.words(fits)}" for gang, fits in examination.caches.items()),
+        *dict.fromkeys(_expectation(one, expectations) for one in expectations),
+    ):
+        screen.out.print(printable(line), style="dim")
+    say_advisories(tuple(cluster.stacks.values()), screen)
+    if not count:
+        screen.out.print("no node was examined; the wiring is unknown", style="bold red")
+        return
+    gpus = sum(len(node.gpus) for node in cluster.nodes)
+    screen.out.print(f"{counted(count, 'node')}, {gpus} GPUs examined: {summary(examination.findings)}")
+
+
+def _listed_cards(node: Node) -> str:
+    """'4 network cards: 4 x Amazon.com, Inc. Elastic Fabric Adapter (EFA)', of a list without a tree; '' for none."""
+    cards = Counter(cards_of(node.snapshot))
+    kinds = ", ".join(f"{number} x {name}" for name, number in cards.items())
+    return f"{counted(cards.total(), 'network card')}: {kinds}" if cards else ""
+
+
+def _expectation(one: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -> str:
+    """One line for a gang's versions that expect the same."""
+    same = (one.gang, one.nodes, one.local_ranks)
+    alike = [each.version for each in all_of_them if (each.gang, each.nodes, each.local_ranks) == same]
+    said = f"{one.gang}: NCCL {' and '.join(alike)} should log nNodes {one.nodes} localRanks {one.local_ranks}"
+    whole = [name for name, groups in one.halves.items() if not groups.over_network]
+    if len(whole) == len(one.halves):
+        return f"{said}: no traffic inside a node uses the RDMA cards"
+    which = f"all but {', '.join(whole)} carry traffic between their halves" if whole else ""
+    return f"{said}: {which or 'the halves of a node communicate'} over the RDMA cards"
+
+
+_BASIS = re.compile(rf" \([^()]*{re.escape(PRICED_ON)}\)$")
+STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
+
+
+def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
+    """Each finding as a short paragraph; notes in one line each. What a price rests on, in brackets at its end, is said
+    with the first. nodes: how many there are in all."""
+    from rich.text import Text
+
+    said: set[str] = set()
+    for group in grouped(findings):
+        finding, effect = group.finding, group.finding.effect
+        head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
+        head.append(f" {printable(who(group.nodes, nodes))}: ", style="bold")
+        head.append(printable(finding.title), style="")
+        head.append(f"  [{finding.id}]", style="dim")
+        screen.out.print(head)
+        if finding.severity is Severity.NOTE:
+            continue
+        prefix = f"{finding.node}: " if len(group.nodes) > 1 else ""
+        for evidence in finding.evidence:
+            screen.out.print(Text(f"          {printable(prefix + evidence)}", style="dim"))
+        if basis := _BASIS.search(effect):
+            effect = effect.removesuffix(basis[0]) if basis[0] in said else effect
+            said.add(basis[0])
+        for label, words in (("costs:", effect), ("fix:", finding.fix)):
+            if words:
+                screen.out.print(Text(f"        {label:6} {printable(words)}"))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """'2 stop, 3 slow, 4 notes', or 'nothing wrong'."""
+    counts = Counter(finding.severity for finding in findings)
+    plural = {Severity.NOTE: "s"}
+    words = [counted(counts[level], level.value, plural.get(level, "")) for level in Severity if counts[level]]
+    return ", ".join(words) or "nothing wrong"
