@@ -97,8 +97,8 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     policy = Policy(limit=1000, first_pause_s=0.1, most_pause_s=1.0, stable_s=5.0, degrade_after_s=degrade_after_s)
     request = GuardRequest(policy=policy)
     ended: Any = Event()
-    nothing: Any = None
-    post = guard._Post(nothing, fleet, controller.spec, request, told, ended=ended)
+    inventory: Any = SimpleNamespace(path="", router=None, gangs=(), notify=())
+    post = guard._Post(inventory, fleet, controller.spec, request, told, ended=ended)
     lock: Any = GangLock
     with ExitStack() as patched:
         for name, value in {

@@ -601,7 +601,7 @@ COMMON = (
         " or a firewall closes it",
         fix="look first whether the leader runs (its log, `ss -ltn` there), then for a firewall between the nodes:"
         " `l40s-deploy doctor` tries their ports",
-        weak=True,
+        secondary=True,
     ),
     CausePattern(
         id="PEER-MISSING",
@@ -619,7 +619,7 @@ COMMON = (
         " or a rank that died there while it loaded",
         fix="compare how far the other nodes' logs came; read the weights from a faster disk or the page cache, or give"
         " them longer: --dist-timeout (sglang issues 3360, 3784)",
-        weak=True,
+        secondary=True,
         after=r"Load weight end\b|Loading weights took ",
         unless=r"KV Cache is allocated|Memory pool end|max_total_num_tokens|KV cache (?:memory|size)|Captur(?:e|ing) ",
     ),

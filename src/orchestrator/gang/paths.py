@@ -12,8 +12,7 @@ from enum import Enum
 from orchestrator.engines.nccl_log import findings
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
-from orchestrator.planning.environment import FAILOVER_HANGS
-from orchestrator.protocol.planned import Layout, Transport
+from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, Transport
 from orchestrator.protocol.report import RailChange, RankReport, Report
 from orchestrator.topology.speed import Traffic, price
 

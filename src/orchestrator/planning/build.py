@@ -22,7 +22,6 @@ from orchestrator.planning import engine_command as commands
 from orchestrator.planning.choices import rdma_choice, tcp_choices
 from orchestrator.planning.dimensions import context_length
 from orchestrator.planning.environment import (
-    FAILOVER_HANGS,
     FAILS_OVER,
     GangChoices,
     environment,
@@ -31,7 +30,7 @@ from orchestrator.planning.environment import (
 )
 from orchestrator.planning.host import HostFacts, contradictions, gang_dir, model_path
 from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest
-from orchestrator.protocol.planned import Layout, Transport
+from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, Transport
 from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import networks_met
 

@@ -23,7 +23,7 @@ from orchestrator.model.secret_text import is_hidden
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning.choices import RdmaChoice, TransportDecision, two_ports_of_a_card
 from orchestrator.planning.host import HostFacts, older, state_dir, venv, vocabularies
-from orchestrator.protocol.planned import Layout, NodeNetwork, Transport, names_ports
+from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, NodeNetwork, Transport, names_ports
 from orchestrator.topology.network import TcpChoice
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -34,10 +34,6 @@ _CHOOSES_GIDS = "2.21"
 """The NCCL that began to choose a GID index for each port (src/transport/net_ib, ncclIbGetGidIndex)."""
 
 _FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
-FAILOVER_HANGS = (
-    "NCCL's code for it may stop inference for ever after hours of load (NVIDIA/nccl#2334, open; seen with 2.28.9,"
-    " 2.30.4 and 2.30.7)"
-)
 _FAST_MBPS = 100_000
 _HAS_RAS = "2.28.7"
 _RAS_PORT, _RAS_PORTS = 28028, 4000

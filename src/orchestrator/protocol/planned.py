@@ -109,3 +109,8 @@ def names_ports(pin: str) -> tuple[str, ...]:
 
 OF_THE_PLAN = ("NCCL_", "GLOO_", "SGLANG_", "SGL_", "VLLM_", "TORCH_", "PYTORCH_", "CUDA_", "FLASHINFER_", "TRITON_")
 """Of engines and their libraries: only the plan sets these, whatever a shell or session has."""
+FAILOVER_HANGS = (
+    "NCCL's code for it may stop inference for ever after hours of load (NVIDIA/nccl#2334, open; seen with 2.28.9,"
+    " 2.30.4 and 2.30.7)"
+)
+"""Of port failover: what is known against it."""

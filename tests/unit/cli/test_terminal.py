@@ -99,13 +99,13 @@ def rise(watcher: Any, *names: str) -> None:
             time.sleep(0.03)
 
 
-def turning(*names: str) -> Scene:
-    """These gangs stop and start."""
+def turning(*names: str, rolled: bool = False) -> Scene:
+    """These gangs stop and start. rolled: one after the other."""
 
     def restart(_: object, __: object, watcher: Any) -> RestartResult:
         watcher.step("gang0", downtime_words(view(), drain_s=30.0))
         rise(watcher, *names)
-        return RestartResult(views=tuple(view(name=name) for name in names), seconds=12.3)
+        return RestartResult(views=tuple(view(name=name) for name in names), seconds=12.3, rolled=rolled)
 
     return {"gang.commands.restart.restart": restart}
 
@@ -321,7 +321,7 @@ RECIPE: Scene = {"hosts.steps.stack.write_recipe": lambda _, out: (out / "build.
 NETTEST: Scene = {"nettest.steps.nettest.run_now": nettest_now}
 PUSH: Scene = {"checkpoint.steps.push.push": push}
 BUNDLED: Scene = {"support.commands.support_bundle.bundle": lambda *_: BUNDLE}
-ROLLING = turning("gang0", "gang1")
+ROLLING = turning("gang0", "gang1", rolled=True)
 PREPARE: Scene = {
     "hosts.steps.prepare.prepare": prepare,
     "hosts.steps.prepare.tasks_of": lambda *_: dict.fromkeys(NODES, 41),

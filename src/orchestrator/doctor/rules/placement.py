@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from orchestrator.doctor.rules.support.cluster import Node
+from orchestrator.doctor.rules.support.cluster import Input, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unknown
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import PLACES, RAILS, Area, Gpu, PathType, PciDevice, RdmaPort, Switch
@@ -151,7 +151,7 @@ def _is_accelerator(device: PciDevice) -> bool:
 def gpu_groups_uneven(node: Node) -> Iterator[Finding]:
     """GPUs on root ports, or switches with different numbers of them; lost GPUs are another rule's, and nobody moves a
     card in a virtual machine."""
-    if node.is_guest:
+    if not _tree_is_whole(node):
         return
     home = homes(node.topology, node.places)
     groups = [(one, sum(home[gpu.key] == one.key for gpu in node.placed)) for one in node.gpu_switches]
@@ -160,6 +160,12 @@ def gpu_groups_uneven(node: Node) -> Iterator[Finding]:
     uneven = away or len({count for _, count in groups}) > 1
     if len(node.placed) >= node.spec.gpus and groups and uneven and not emulated:
         yield _uneven(node, [(switch.address, count) for switch, count in groups], away)
+
+
+def _tree_is_whole(node: Node) -> bool:
+    """Whether the tree is a board's: not a virtual machine's, nor a pasted one without any card, a part as far as anybody
+    can tell."""
+    return not node.is_guest and (node.input is not Input.PASTED or bool(nic_ends(node.topology)))
 
 
 def _uneven(node: Node, groups: Sequence[tuple[str, int]], away: Sequence[str]) -> Finding:

@@ -349,8 +349,8 @@ def read_staged(node: NodeSpec, gang: str, answer: StagedAnswer) -> ReadBack:
     Raises InputError if that is nothing; StagedByNewer where ignoring a key would start something else; NodeError where
     it can't be read.
     """
-    raw = answer.request
-    if not raw or not answer.launch_script:
+    raw: object = answer.request
+    if not isinstance(raw, Mapping) or not raw or not answer.launch_script:
         raise _nothing(gang, node.name)
     protocol = raw.get("protocol", 0)
     if isinstance(protocol, int) and protocol > PROTOCOL:

@@ -169,7 +169,7 @@ def test_a_node_that_is_down_costs_a_holder_no_second_question(nodes: Nodes, mon
 
 
 def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_alone(local: Local) -> None:
-    gang = local()
+    gang = local(nodes=3)
     begun = GangOperation(
         gang="gang0", what=OperationKind.ROLLING, turning=True, was_run="r1", who="anna", host="desk", since=1.0
     )

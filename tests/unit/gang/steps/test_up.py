@@ -180,7 +180,7 @@ class Router:
     """Keeps its workers' addresses in order of arrival, and every address that was removed."""
 
     def __init__(self) -> None:
-        self.workers: list[str] = []
+        self.addresses: list[str] = []
         self.out: list[str] = []
 
     def __enter__(self) -> Router:
@@ -188,12 +188,16 @@ class Router:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def take_in(self, url: str) -> None:
-        self.workers.append(url)
+    def workers(self) -> tuple[Worker, ...]:
+        return tuple(Worker(id=url, url=url, healthy=True, load=0) for url in self.addresses)
+
+    def take_in(self, url: str, run_id: str = "") -> None:
+        if url not in self.addresses:
+            self.addresses.append(url)
 
     def take_out(self, url: str) -> None:
         self.out.append(url)
-        self.workers.remove(url)
+        self.addresses.remove(url)
 
 
 @pytest.mark.parametrize(
@@ -211,14 +215,14 @@ def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     monkeypatch.setattr(up_module, "enrol", lambda *_, **__: None)
     spec = RouterSpec(node=gang.spec(0))
     up(gang, plan, monkeypatch, router=spec)
-    router.workers.append(was)
+    router.addresses.append(was)
     other = with_env(replace(plan, plan_id="plan2", gangs=(replace(of_gang, service_url=then),)), NEW="1")
     if rises:
         up(gang, other, monkeypatch, replace_it=True, router=spec)
     else:
         with pytest.raises(GangFailed, match="back on its previous plan"):
             up(gang, with_env(other, FAKE_EXIT="1", FAKE_LINES="no"), monkeypatch, replace_it=True, router=spec)
-    assert (router.out, router.workers) == ([was], [then if rises else was])
+    assert (router.out, router.addresses) == ([was], [then if rises else was])
 
 
 SPEC = gang(4)

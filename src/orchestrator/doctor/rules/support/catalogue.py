@@ -20,7 +20,7 @@ from orchestrator.protocol.xids import XIDS
 UNKNOWN_CAUSE = "unknown"
 """Stands for the id of a failure that matches no known cause."""
 
-Kind = Literal["rule", "plan", "transport", "nettest", "bench", "golden", "checkpoint", "cause"]
+Kind = Literal["rule", "plan", "transport", "nettest", "bench", "golden", "checkpoint", "gang", "cause"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,20 @@ def _plan(name: str, title: str, explain: str, source: str) -> FindingEntry:
     return _entry("plan", _PLAN, source, name, title, explain)
 
 
+_gang = partial(_entry, "gang", "the nodes' reports, and what the router has", "gang/")
 _transport = partial(_entry, "transport", _NCCL, "NCCL src/init.cc, src/transport/net_ib")
 _nettest = partial(_entry, "nettest", "the figures of the test", "docs/measure.md")
 _checkpoint = partial(_entry, "checkpoint", _FILES, "safetensors format; SGLang's model loader")
 
 _OTHERS = (
+    _gang("GUARD-POWERLESS", "a guard can't bring a gang back",
+          "What forbids a start lasts, a node stays away, or no layout fits what is left. It is told once a run, as an "
+          "alarm: somebody has to act."),
+    _gang("NODE-DISAGREES", "a node says otherwise than the inventory, this machine's record and its fellows",
+          "Addresses, leader and what was asked for come from these. What the node says is shown; nothing is added, "
+          "taken out or restarted for it."),
+    _gang("ROUTER-ENTRY-MISSING", "a gang serves, and the router sends it no requests",
+          "Its entry is missing or unhealthy there. `router up` adds every gang that serves."),
     _plan("DRIVER-OLD", "the NVIDIA driver is too old for the stack",
           "The stack's CUDA runtime refuses to start on an older driver.", "NVIDIA CUDA compatibility tables"),
     _plan("GLIBC-OLD", "the node's C library is too old for the stack's packages",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from orchestrator.engines import router as words
 from orchestrator.engines.serving import CERTIFICATE_FILE
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_gangs
@@ -20,6 +20,9 @@ from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import AskRequest, GangRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask, ask_http, ask_staged
+
+if TYPE_CHECKING:
+    from orchestrator.engines.router import InstalledRouter
 
 GANG = "router"
 """Its name among the gangs on its host."""
@@ -41,8 +44,10 @@ def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[
     return tuple(filter(None, (chosen, routers)))
 
 
-def installed_router(fleet: Fleet, spec: RouterSpec, *, two_keys: bool = False) -> words.InstalledRouter:
+def installed_router(fleet: Fleet, spec: RouterSpec, *, two_keys: bool = False) -> InstalledRouter:
     """The router's release on its host. fleet: of the router's gang. Raises what the host's answer raises."""
+    from orchestrator.engines import router as words  # what `status` does not need
+
     packages = tuple(release.package for release in words.RELEASES)
     request = PrerequisitesRequest(environments=words.places(spec.venv), packages=packages)
     told = fleet.on_every(

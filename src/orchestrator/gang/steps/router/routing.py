@@ -185,7 +185,8 @@ class Router:
                 f"the router would send the key of {self.spec.gang_key_file}, but {url} refuses it (HTTP"
                 f" {answer.status}): it still has the key that it was started with; its entry was left as it is",
                 where=self.spec.node.name,
-                fix="put that key into the file again, or give the gang the new one with `l40s-deploy up --model NAME`",
+                fix="put that key into the file again, or give the gang the new one with"
+                " `l40s-deploy up --model NAME --gang GANG`",
             )
 
     def _key_of_gangs(self) -> dict[str, str]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrator.gang.remarks import renewed, with_findings
-from orchestrator.gang.steps.checks import standing_stops
 from orchestrator.gang.steps.status.reports import as_it_runs
 from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import HEALTH_ASK_S
@@ -52,7 +51,9 @@ def health(inventory: str, gang: GangSpec) -> tuple[Finding, ...]:
     if 0 <= now - at < FRESH_S:
         return known
     with Fleet(gang.nodes) as fleet:
-        found, unread = standing_stops(fleet, gang)
+        from orchestrator.gang.steps import checks  # the doctor's rules, which most looks do not need
+
+        found, unread = checks.standing_stops(fleet, gang)
     after = renewed(known, found, unread)
     documents = [
         KeptFinding(one.id, one.severity.value, one.node, one.title, one.fix, one.devices).as_json() for one in after

@@ -117,6 +117,8 @@ class LogsSummary:
         }
 
 
+_TELLING = ("LEADER-UNREACHABLE", "LOADING-LATE")
+"""Causes that follow from another node's, and that tell a reader of one node's log what to look at there."""
 _TEXTS = ("exception", "nccl_warning", "next_log", "engine", "version", "nccl", "transport")
 
 
@@ -296,7 +298,7 @@ def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None,
     chosen = causes.choose({f"{place}": one for place, one in enumerate(told)})
     if chosen.signature == EXCEPTION:
         return None, chosen.text.removeprefix("engine process exited: ")
-    return (None if chosen.secondary else chosen), last
+    return (None if chosen.secondary and chosen.signature not in _TELLING else chosen), last
 
 
 def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.gang.commands.why import _told
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.remarks import with_findings
+from orchestrator.gang.steps import checks
 from orchestrator.gang.steps.guard.standing import HealthWatch
 from orchestrator.gang.steps.status import health as asking
 from orchestrator.gang.steps.status.health import health, with_health
@@ -36,7 +37,7 @@ class Doctor:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: tuple[tuple[Finding, ...], frozenset[str]]) -> None:
         self.answers, self.asked = list(answers), 0
-        monkeypatch.setattr(asking, "standing_stops", self.says)
+        monkeypatch.setattr(checks, "standing_stops", self.says)
 
     def says(self, *_: object) -> tuple[tuple[Finding, ...], frozenset[str]]:
         self.asked += 1
@@ -64,7 +65,7 @@ def test_a_gang_that_does_not_serve_is_not_asked_and_a_failure_hides_no_gang(mon
     def fails(*_: object) -> None:
         raise Unreachable("gone", where="n", fix="look")
 
-    monkeypatch.setattr(asking, "standing_stops", fails)
+    monkeypatch.setattr(checks, "standing_stops", fails)
     failed = GangView(name="a", state=GangState.FAILED)
     assert with_health("hosts.yml", [GANG], [READY, failed]) == (READY, failed)
 
