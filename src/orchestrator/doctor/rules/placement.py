@@ -163,8 +163,8 @@ def gpu_groups_uneven(node: Node) -> Iterator[Finding]:
 
 
 def _tree_is_whole(node: Node) -> bool:
-    """Whether the tree is a board's: not a virtual machine's, nor a pasted one without any card, a part as far as anybody
-    can tell."""
+    """Whether the tree is a board's: not a virtual machine's, nor a pasted one without any card, which is a part as far
+    as anybody can tell."""
     return not node.is_guest and (node.input is not Input.PASTED or bool(nic_ends(node.topology)))
 
 
