@@ -3,7 +3,6 @@ that it does not name. `make simulate` plays more lives."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +15,15 @@ from tests.support.waiting import smaller
 from orchestrator.gang.steps import down, restart_sequence
 
 LIVES = 500
-"""Within a minute of processor time on the reference machine."""
+"""Within a minute of processor time on the reference machine; the same ones each time, so that a failure is of the
+change that it comes with. `make simulate` draws others."""
 PARTS = 4
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_lives(part: int) -> None:
     count = int(LIVES / PARTS / min(smaller(), 20.0))
-    explored = living.explore(f"{part}/{secrets.randbelow(1 << 32)}", count)
+    explored = living.explore(f"{part}/in make test", count)
     assert explored.scenarios == count and not explored.violations, "\n".join(explored.violations[:3])
 
 
