@@ -57,6 +57,7 @@ KINDS = {
     "bench": "bench",
     "golden": "golden",
     "checkpoint": "checkpoint inspect",
+    "gang": "status, why, guard",
     "cause": "causes of a failure",
 }
 BESIDE = {
