@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.gpu import page
 from tests.gpu.figures import Figures, Result
+from tests.slice import judging
 
 PAGE = Path(__file__).with_name("measured.md")
 _HEAD = """\
@@ -231,6 +232,7 @@ def rows(figures: Figures) -> dict[str, str]:
     parts = [result for result in served(figures) if result.figures.get("plan_above_engine")]
     if parts:
         off = [result.figures["plan_above_engine"] for result in parts]
+    if parts and not any(map(judging.off, off)):
         worst = {name: max(abs(one.get(name, 0.0)) for one in off) for name in ("weights", "kv_tokens")}
         where = parts[-1].gpus.partition(",")[0]
         found["slice-memory"] = (
