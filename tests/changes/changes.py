@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from tests.simulation.controllers import STAGE
 from tests.simulation.gang import Gang, Violated, simulated
-from tests.simulation.living import begin_to_serve, judge
+from tests.simulation.living import begin_to_serve, judge, renamed
 from tests.simulation.service import LOOKS, VERBS, Said, Service, inventory_of, operated, serving
 from tests.simulation.world import World
 
@@ -188,18 +188,14 @@ def _of_each(scene: Scene, change: Callable[[NodeSpec], NodeSpec]) -> None:
     _of_gang(scene, lambda gang: replace(gang, nodes=tuple(map(change, gang.nodes))))
 
 
-def _named(gang: GangSpec, name: str) -> GangSpec:
-    return replace(gang, name=name, nodes=tuple(replace(node, gang=name) for node in gang.nodes))
-
-
 def _rename(scene: Scene) -> None:
-    _of_gang(scene, lambda gang: _named(gang, "prod-b"))
+    _of_gang(scene, lambda gang: renamed(gang, "prod-b"))
     scene.typed = scene.typed.replace(CONCERNED, "prod-b")
 
 
 def _swap_names(scene: Scene) -> None:
     first, second = scene.inventory.gangs
-    scene.inventory = replace(scene.inventory, gangs=(_named(first, second.name), _named(second, first.name)))
+    scene.inventory = replace(scene.inventory, gangs=(renamed(first, second.name), renamed(second, first.name)))
     scene.typed = {first.name: second.name, second.name: first.name}[scene.typed]
 
 

@@ -42,7 +42,7 @@ def main(words: list[str]) -> int:
         print(f"wrote {page.PAGE}")
         return 0
     gpus = Gpus()
-    why_not = _why_not(gpus, least=1 if args.steps else 2, rehearse=args.rehearse)
+    why_not = unplayable(gpus, least=1 if args.steps else 2, rehearse=args.rehearse)
     if why_not:
         print(f"SKIPPED: the proof on GPUs was not played: {why_not}", file=sys.stderr)
         return 0
@@ -88,8 +88,8 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _why_not(gpus: Gpus, *, least: int, rehearse: int) -> str:
-    """'' where it can be played; named steps of one gang can be with one GPU."""
+def unplayable(gpus: Gpus, *, least: int, rehearse: int) -> str:
+    """Why nothing can be played; '' where it can. Named steps of one gang can be with one GPU."""
     if os.geteuid() != 0:
         return "a lab with namespaces needs root"
     if rehearse:

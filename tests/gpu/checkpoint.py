@@ -11,7 +11,9 @@ import json
 import random
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -35,13 +37,14 @@ DIMENSIONS = {
     "v_head_dim": 128,
 }
 _SHARDS = 2
+NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def prompts() -> dict[str, list[int]]:
     """Token ids by a prompt's name: letters, and random tokens whose log-probabilities the layers decide."""
     randomly = random.Random(7)
     asked = {f"random {number}": [randomly.randrange(260, VOCABULARY) for _ in range(200)] for number in range(6)}
-    letters = [_token(letter) for letter in ALPHABET * 2]
+    letters = [token(letter) for letter in ALPHABET * 2]
     return {"letters": letters, **asked}
 
 
@@ -63,10 +66,29 @@ def profile(block: int, name: str) -> dict[str, Any]:
 
 def config(block: int) -> dict[str, Any]:
     """Its config.json."""
+    return config_of(DIMENSIONS, fp8_blocks(block), longest=8192, groups=4, top_groups=2, rope_factor=2.0)
+
+
+def fp8_blocks(side: int) -> dict[str, Any]:
+    """`quantization_config` of FP8 in blocks of so many rows and columns."""
+    return {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [side, side]}
+
+
+def config_of(
+    dimensions: Mapping[str, int],
+    quantisation: Mapping[str, Any],
+    *,
+    longest: int,
+    groups: int,
+    top_groups: int,
+    rope_factor: float,
+) -> dict[str, Any]:
+    """config.json of a DeepSeek-V3. longest: tokens of a context; groups: of experts, of which a token takes the best
+    top_groups."""
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",
-        **DIMENSIONS,
+        **dimensions,
         **dict.fromkeys(("attention_bias", "tie_word_embeddings"), False),
         "attention_dropout": 0.0,
         "bos_token_id": 0,
@@ -74,9 +96,9 @@ def config(block: int) -> dict[str, Any]:
         "ep_size": 1,
         "hidden_act": "silu",
         "initializer_range": 0.02,
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": longest,
         "moe_layer_freq": 1,
-        "n_group": 4,
+        "n_group": groups,
         "norm_topk_prob": True,
         "num_nextn_predict_layers": 0,
         "rms_norm_eps": 1e-6,
@@ -84,7 +106,7 @@ def config(block: int) -> dict[str, Any]:
         "rope_scaling": {
             "beta_fast": 32,
             "beta_slow": 1,
-            "factor": 2.0,
+            "factor": rope_factor,
             "mscale": 1.0,
             "mscale_all_dim": 1.0,
             "original_max_position_embeddings": 4096,
@@ -92,16 +114,11 @@ def config(block: int) -> dict[str, Any]:
         },
         "routed_scaling_factor": 2.5,
         "scoring_func": "sigmoid",
-        "topk_group": 2,
+        "topk_group": top_groups,
         "topk_method": "noaux_tc",
         "torch_dtype": "bfloat16",
         "use_cache": True,
-        "quantization_config": {
-            "activation_scheme": "dynamic",
-            "fmt": "e4m3",
-            "quant_method": "fp8",
-            "weight_block_size": [block, block],
-        },
+        "quantization_config": dict(quantisation),
     }
 
 
@@ -121,12 +138,22 @@ def make(folder: Path, block: int) -> None:
         save_file({name: tensors[name].contiguous() for name in part}, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(part, file)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    write_documents(folder, config(block), weight_map, size)
+
+
+def write_documents(
+    folder: Path, document: Mapping[str, Any], weight_map: Mapping[str, str], size: int, words: Mapping[str, int] = NONE
+) -> None:
+    """What lies beside the weights; config.json last, so that it shows that all is there.
+
+    document: config.json; size: bytes of all tensors; words: further ones of the tokenizer, by their ids
+    """
+    index = {"metadata": {"total_size": size}, "weight_map": dict(weight_map)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text(json.dumps(config(block), indent=1))
     generation = {"bos_token_id": 0, "eos_token_id": 1, "do_sample": False}
     (folder / "generation_config.json").write_text(json.dumps(generation))
-    _write_tokenizer(folder)
+    _write_tokenizer(folder, words, document["max_position_embeddings"])
+    (folder / "config.json").write_text(json.dumps(document, indent=1))
 
 
 def _tensors(torch: Any, block: int) -> dict[str, Any]:
@@ -150,7 +177,7 @@ def _tensors(torch: Any, block: int) -> dict[str, Any]:
 
     embedding, head = torch.randn(VOCABULARY, hidden), torch.randn(VOCABULARY, hidden) * 0.05
     for letter, following in zip(ALPHABET, ALPHABET[1:] + ALPHABET[0], strict=True):
-        head[_token(following)] = embedding[_token(letter)] * 0.06
+        head[token(following)] = embedding[token(letter)] * 0.06
     plain("model.embed_tokens.weight", embedding)
     plain("lm_head.weight", head)
     ones("model.norm.weight", hidden)
@@ -192,8 +219,8 @@ def _quantised(torch: Any, rows: int, columns: int, block: int) -> tuple[Any, An
     return values.contiguous().to(torch.float8_e4m3fn), scale.float()
 
 
-def _token(letter: str) -> int:
-    """A byte-level tokenizer without merges: two special tokens, then the bytes' characters in order."""
+def token(letter: str) -> int:
+    """Its id by a byte-level tokenizer without merges: two special tokens, then the bytes' characters in order."""
     return 2 + _bytes_alphabet().index(letter)
 
 
@@ -203,21 +230,21 @@ def _bytes_alphabet() -> list[str]:
     return sorted([*map(chr, printable), *(chr(256 + number) for number in range(256 - len(printable)))])
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_tokenizer(folder: Path, words: Mapping[str, int], longest: int) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    words = {"<s>": 0, "</s>": 1}
-    vocabulary = words | {letter: number for number, letter in enumerate(_bytes_alphabet(), start=2)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    special = {"<s>": 0, "</s>": 1}
+    letters = {letter: number for number, letter in enumerate(_bytes_alphabet(), start=2)}
+    tokenizer = Tokenizer(models.BPE(vocab={**special, **letters, **words}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(words))
+    tokenizer.add_special_tokens(list(special))
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<s>",
         "eos_token": "</s>",
-        "model_max_length": 8192,
+        "model_max_length": longest,
         "clean_up_tokenization_spaces": False,
         "chat_template": "{% for m in messages %}{{ m['content'] }}{% endfor %}",
     }

@@ -12,7 +12,7 @@ from tests.simulation.gang import Violated, simulated
 from tests.simulation.service import VERBS, Service, inventory_of, operated, serving
 from tests.simulation.world import World
 
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import GangSpec, Inventory
 
 LONGEST_S = 400.0
 """The longest that verbs may take, with those that wait for each other and a lock that goes stale."""
@@ -119,11 +119,12 @@ def changed(whole: Inventory, change: str) -> Inventory:
         return replace(whole, gangs=(first,))
     if names is None:
         return whole
-    gangs = tuple(
-        replace(gang, name=name, nodes=tuple(replace(node, gang=name) for node in gang.nodes))
-        for gang, name in zip(whole.gangs, names, strict=True)
-    )
-    return replace(whole, gangs=gangs)
+    return replace(whole, gangs=tuple(map(renamed, whole.gangs, names)))
+
+
+def renamed(gang: GangSpec, name: str) -> GangSpec:
+    """The gang, its nodes too, under another name."""
+    return replace(gang, name=name, nodes=tuple(replace(node, gang=name) for node in gang.nodes))
 
 
 def judge(service: Service) -> None:

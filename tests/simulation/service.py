@@ -7,8 +7,6 @@ router, and `up` as far as it goes after a plan. The router is simulated by its 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import json
 import shutil
 import tempfile
@@ -39,7 +37,8 @@ from orchestrator.engines.router import SMG
 from orchestrator.gang.steps import down, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
-from orchestrator.gang.steps.router import host, mixing, routing
+from orchestrator.gang.steps.router import claim, host, mixing, routing
+from orchestrator.gang.steps.router.claim import RouterClaim
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import reports
 from orchestrator.model.chosen import chosen_gangs
@@ -368,20 +367,9 @@ def _lock(*given: Any, **named: Any) -> GangLock:
     return GangLock(*given, **{**named, "_given_back": Event()})
 
 
-CLAIM = "orchestrator.gang.steps.router.claim"
-
-
-def _claims(moment: object) -> list[tuple[Any, str, Any]]:
-    """What stands for the world in the claim on the router's host, where this release has one."""
-    if importlib.util.find_spec(CLAIM) is None:
-        return []
-    claim: Any = importlib.import_module(CLAIM)
-    claimed = claim.RouterClaim
-
-    def made(*given: Any, **named: Any) -> Any:
-        return claimed(*given, **{**named, "_given_back": Event()})
-
-    return [(claim, "Fleet", SimulatedFleet), (claim, "time", moment), (claim, "RouterClaim", made)]
+def _claim(*given: Any, **named: Any) -> RouterClaim:
+    """The same of the claim on the router's host."""
+    return RouterClaim(*given, **{**named, "_given_back": Event()})
 
 
 def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
@@ -416,8 +404,7 @@ def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb) -
 def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
     def before() -> None:
         try:
-            withdraw: Any = routing.withdraw
-            for gang in withdraw(inventory, (name,)) or ():
+            for gang in routing.withdraw(inventory, (name,)):
                 said.step(gang, "the last one that served behind the router")
         except DeployError as failure:
             said.step(name, f"{failure.where}: {failure.what}")
@@ -498,12 +485,12 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
     moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
     more: list[tuple[Any, str, Any]] = []
-    more += [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing, mixing)]
-    more += [(module, "time", moment) for module in (restart, restart_sequence, routing)]
+    more += [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing, mixing, claim)]
+    more += [(module, "time", moment) for module in (restart, restart_sequence, routing, claim)]
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
     more += [(module, "GangLock", _lock) for module in (down, restart)]
-    more += _claims(moment)
+    more += [(claim, "RouterClaim", _claim)]
     try:
         with contextlib.ExitStack() as opened:
             for target, name, value in (*patches(world, stage), *more):

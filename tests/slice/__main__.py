@@ -11,15 +11,14 @@ Skips, loudly and with exit code 0, where there are too few GPUs.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from tests.gpu.__main__ import CLOSING_S, machine, play
+from tests.gpu.__main__ import CLOSING_S, machine, play, unplayable
 from tests.gpu.figures import Figures
-from tests.gpu.stage import HOME, MODELS, Stage, engine_python
+from tests.gpu.stage import HOME, MODELS, Stage
 from tests.gpu.steps import Step
 from tests.slice import model, page, queue
 from tests.slice.lab import SliceLab
@@ -45,7 +44,7 @@ def main(words: list[str]) -> int:
         return _page(figures)
     cards = Cards()
     ranks = args.nodes * args.gpus
-    if why_not := _why_not(cards, ranks, rehearse=args.rehearse):
+    if why_not := unplayable(cards, least=ranks, rehearse=args.rehearse):
         print(f"SKIPPED: the slice was not played: {why_not}", file=sys.stderr)
         return 0
     if not args.rehearse:
@@ -94,18 +93,6 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rehearse", action="store_true", help="with the stand-in")
     parser.add_argument("--page", action="store_true", help="write tests/slice/measured.md and end")
     return parser.parse_args(words)
-
-
-def _why_not(cards: Cards, ranks: int, *, rehearse: bool) -> str:
-    """'' where it can be played."""
-    if os.geteuid() != 0:
-        return "a lab with namespaces needs root"
-    if rehearse:
-        return ""
-    if len(cards) < ranks:
-        return f"found {len(cards)} NVIDIA GPUs, wanted {ranks}"
-    python = Path(engine_python(real=True))
-    return "" if python.exists() else f"no engine: no {python}; scripts/gpu_kit.py and scripts/gpu_install.py bring it"
 
 
 def _chosen(args: argparse.Namespace, figures: Figures) -> list[Step]:

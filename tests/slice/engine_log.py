@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from tests.gpu.tuned import LINES
+
 _FIGURES = {
     "before_weights_gib": r"Load weight begin\. avail mem=([\d.]+)",
     "weights_gib": r"Load weight end\..*?mem usage=([\d.]+)",
@@ -27,9 +29,6 @@ _OF_ALL = {
 }
 _STEP = re.compile(r"Decode batch.*?#running-req: (\d+).*?cuda graph: (\w+).*?gen throughput \(token/s\): ([\d.]+)")
 _OUT_OF_MEMORY = re.compile(r"(?:torch\.)?OutOfMemoryError.*|.*CUDA out of memory.*")
-READ = ("Using MoE kernel config from", "Using configuration from")
-"""What it says of a tuned file that it reads: experts, block GEMM."""
-ATTENTION = re.compile(r"attention_backend='?(\w+)")
 
 
 @dataclass(frozen=True)
@@ -90,4 +89,4 @@ def out_of_memory(logs: Iterable[str]) -> list[str]:
 
 def tuned_files(logs: Iterable[str]) -> int:
     """How many tuned files it says that it reads."""
-    return len({line for text in logs for line in text.splitlines() if any(words in line for words in READ)})
+    return len({line for text in logs for line in text.splitlines() if any(words in line for words in LINES)})

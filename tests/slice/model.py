@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
+from tests.gpu.checkpoint import ALPHABET, config_of, fp8_blocks, token, write_documents
+
 ALL_RANKS = 32
 LAYERS = 61
 REAL = {
@@ -40,7 +42,6 @@ REAL = {
 }
 """DeepSeek-V3's, as inventory/models has them."""
 CUT = ("intermediate_size", "moe_intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
-ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 CONTEXT = 163840
 INT8 = 0
 """In the place of a block's side: one scale for each output channel, in INT8."""
@@ -95,42 +96,8 @@ def profile(name: str, directory: str, sizes: dict[str, int], block: int, graphs
 
 def config(sizes: dict[str, int], block: int) -> dict[str, Any]:
     """Its config.json."""
-    fp8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [block, block]}
-    return {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "deepseek_v3",
-        **sizes,
-        **dict.fromkeys(("attention_bias", "tie_word_embeddings"), False),
-        "attention_dropout": 0.0,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "ep_size": 1,
-        "hidden_act": "silu",
-        "initializer_range": 0.02,
-        "max_position_embeddings": CONTEXT,
-        "moe_layer_freq": 1,
-        "n_group": 8,
-        "topk_group": 4,
-        "topk_method": "noaux_tc",
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 2.5,
-        "scoring_func": "sigmoid",
-        "num_nextn_predict_layers": 0,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000,
-        "rope_scaling": {
-            "beta_fast": 32,
-            "beta_slow": 1,
-            "factor": 40,
-            "mscale": 1.0,
-            "mscale_all_dim": 1.0,
-            "original_max_position_embeddings": 4096,
-            "type": "yarn",
-        },
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        "quantization_config": {"quant_method": "w8a8_int8"} if block == INT8 else fp8,
-    }
+    quantisation = {"quant_method": "w8a8_int8"} if block == INT8 else fp8_blocks(block)
+    return config_of(sizes, quantisation, longest=CONTEXT, groups=8, top_groups=4, rope_factor=40)
 
 
 def tensors_of(layer: int, sizes: dict[str, int], block: int) -> tuple[Tensor, ...]:
@@ -207,12 +174,8 @@ def make(folder: Path, sizes: dict[str, int], block: int, jobs: int) -> dict[str
     with multiprocessing.Pool(jobs) as pool:
         size = sum(pool.imap_unordered(_write, work))
     where = {tensor.name: file.path.name for file in work for tensor in file.tensors}
-    index = {"metadata": {"total_size": size}, "weight_map": where}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    generation = {"bos_token_id": 0, "eos_token_id": 1, "do_sample": False}
-    (folder / "generation_config.json").write_text(json.dumps(generation))
-    _write_tokenizer(folder, sizes["vocab_size"])
-    (folder / "config.json").write_text(json.dumps(config(sizes, block), indent=1))
+    words = {f"Ġw{number}": number for number in range(FIRST_WORD, sizes["vocab_size"])}
+    write_documents(folder, config(sizes, block), where, size, words)
     return {"bytes": size, "seconds": round(time.monotonic() - began, 1), "tensors": len(where)}
 
 
@@ -265,7 +228,7 @@ def _numbers(tensor: Tensor, source: Any, sizes: dict[str, int]) -> bytes:
         return _bf16(embedding)
     head = 0.05 * numpy.random.default_rng(98).standard_normal(table, dtype=numpy.float32)
     for letter, following in zip(ALPHABET, ALPHABET[1:] + ALPHABET[0], strict=True):
-        head[_token(following)] = 0.02 * embedding[_token(letter)]
+        head[token(following)] = 0.02 * embedding[token(letter)]
     return _bf16(head)
 
 
@@ -302,38 +265,6 @@ def e4m3(code: int) -> float:
     if exponent == 0:
         return sign * mantissa * 2.0**-9
     return sign * (8 + mantissa) * 2.0 ** (exponent - 10)
-
-
-def _token(letter: str) -> int:
-    """A byte-level tokenizer without merges: two special tokens, then the bytes' characters in order."""
-    return 2 + _bytes_alphabet().index(letter)
-
-
-def _bytes_alphabet() -> list[str]:
-    """The 256 characters that byte-level tokenizers write bytes as, sorted (GPT-2's bytes_to_unicode)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    return sorted([*map(chr, printable), *(chr(256 + number) for number in range(256 - len(printable)))])
-
-
-def _write_tokenizer(folder: Path, size: int) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    words = {"<s>": 0, "</s>": 1} | {letter: number for number, letter in enumerate(_bytes_alphabet(), start=2)}
-    words |= {f"Ġw{number}": number for number in range(FIRST_WORD, size)}
-    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<s>", "</s>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "model_max_length": CONTEXT,
-        "clean_up_tokenization_spaces": False,
-        "chat_template": "{% for m in messages %}{{ m['content'] }}{% endfor %}",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 if __name__ == "__main__":

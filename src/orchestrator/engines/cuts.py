@@ -11,6 +11,12 @@ from typing import NamedTuple
 
 from orchestrator.model.profile import Dimensions, ModelProfile, Part
 
+MOE, DENSE = "moe_intermediate_size", "intermediate_size"
+_PARTS: Mapping[str, Part] = {MOE: "experts", DENSE: "dense"}
+"""Which part of a model a cut dimension is of; all others are attention's."""
+_MARLIN_TILE = 64
+"""A share of an expert in groups of int4 must be a multiple of it: check_moe_marlin_supports_layer in sglang 0.5.23."""
+
 
 def kept_whole(profile: ModelProfile, tensor: int) -> tuple[bool, bool]:
     """Whether (dense layers, shared experts) must be complete on every rank where experts are spread: their cut
@@ -20,17 +26,6 @@ def kept_whole(profile: ModelProfile, tensor: int) -> tuple[bool, bool]:
         bool(dims.first_k_dense_replace) and bool(misfits(profile, DENSE, dims.intermediate_size, tensor)),
         bool(dims.n_shared_experts) and bool(misfits(profile, MOE, dims.moe_intermediate_size, tensor, "shared")),
     )
-
-
-MOE, DENSE = "moe_intermediate_size", "intermediate_size"
-
-
-_PARTS: Mapping[str, Part] = {MOE: "experts", DENSE: "dense"}
-"""Which part of a model a cut dimension is of; all others are attention's."""
-
-
-_MARLIN_TILE = 64
-"""A share of an expert in groups of int4 must be a multiple of it: check_moe_marlin_supports_layer in sglang 0.5.23."""
 
 
 def misfits(profile: ModelProfile, what: str, size: int, ways: int, part: Part | None = None) -> list[str]:

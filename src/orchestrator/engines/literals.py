@@ -26,6 +26,11 @@ def required(pattern: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words)) if words is not None and len(words) <= MOST_WORDS else ()
 
 
+def may_match(words: Sequence[str], text: str) -> bool:
+    """Whether a search in the text is worth it. words: of `required`, by the pattern"""
+    return not words or any(word in text for word in words)
+
+
 def _parser() -> Any:
     name = next((name for name in ("re._parser", "sre_parse") if _exists(name)), None)
     return importlib.import_module(name) if name else None

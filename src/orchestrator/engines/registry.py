@@ -45,7 +45,13 @@ class Dialect:
 
     def engine(self, version: str) -> Engine:
         """What this version knows; for one that is not listed, what the nearest one does."""
-        return self.of(self.nearest(version))
+        return _facts(self, self.nearest(version))
+
+
+@cache
+def _facts(family: Dialect, listed: str) -> Engine:
+    """Made once: planning asks for them layout by layout."""
+    return family.of(listed)
 
 
 T = TypeVar("T")

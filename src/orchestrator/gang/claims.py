@@ -9,7 +9,6 @@ without it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.gang.view import GangView
@@ -72,23 +71,16 @@ COURSE: Mapping[TurnNeed, Mapping[Found, ClaimStep]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What one claim protects: of these gangs one is out at a time. name: of the claim on the router's host."""
-
-    name: str
-    gangs: tuple[GangSpec, ...]
-
-
-def scope_of(inventory: Inventory) -> Scope | None:
-    """All gangs behind the router; None where there is no router, or a gang that is alone behind it."""
+def taking_turns(inventory: Inventory) -> tuple[GangSpec, ...]:
+    """The gangs of which one is out at a time: all behind the router; () where there is no router, or a gang that is
+    alone behind it."""
     if inventory.router is None or len(inventory.gangs) < 2:
-        return None
-    return Scope("all", inventory.gangs)
+        return ()
+    return inventory.gangs
 
 
 def need(way: Way, views: Iterable[GangView], mine: Collection[str]) -> TurnNeed:
-    """views: of the gangs in the scope; mine: those that the command is about to take out."""
+    """views: of the gangs that take turns; mine: those that the command is about to take out."""
     if way is Way.AT_ONCE or not any(view.serves for view in views if view.name in mine):
         return TurnNeed.ANNOUNCES
     return TurnNeed.REDIRECTED if way is Way.REDIRECTED else TurnNeed.TAKES_OUT

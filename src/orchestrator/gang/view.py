@@ -196,7 +196,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     )
     if found.state is GangState.ABSENT:
         return replace(found, nodes=tuple(map(_emptied, everybody)))
-    return _of_run(replace(found, cause=cause, secondary=secondary), nodes, current)
+    return _of_run(replace(found, cause=cause, secondary=secondary), nodes, current, leader)
 
 
 def _service(leader: Report | None) -> dict[str, Any]:
@@ -218,7 +218,9 @@ def _roster(
     return everybody, tuple(_waiting(node, answers[node]) for node in waiting)
 
 
-def _of_run(found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangView:
+def _of_run(
+    found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report], leader: Report | None
+) -> GangView:
     """With what is known of a run that has not ended: what it runs, what it runs without, how far it is or how well."""
     model, stack = most_say(((report.model, report.stack) for report in current.values()), ("", ""))
     found = replace(found, model=model, stack=stack)
@@ -235,12 +237,12 @@ def _of_run(found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Re
         return replace(found, late=pace.late(rising), progress=pace.progress(rising))
     if not found.state.was_ready:
         return found
-    trouble = _trouble(nodes, current, short=bool(found.share))
+    trouble = _trouble(nodes, current, leader, short=bool(found.share))
     return replace(
         found,
         state=GangState.DEGRADED if trouble else GangState.READY,
         trouble=trouble,
-        cause=_waited_for(current) if trouble in ("hung", "stopped", "slow") else found.cause,
+        cause=_waited_for(current, leader) if trouble in ("hung", "stopped", "slow") else found.cause,
         transport=transport(current),
         over_tcp=planned_tcp(current),
     )
@@ -315,9 +317,8 @@ def _fresh(current: Mapping[str, Report]) -> list[Report]:
     return [report for report in current.values() if report.word != NodeState.SILENT.value]
 
 
-def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], *, short: bool) -> str:
+def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], leader: Report | None, *, short: bool) -> str:
     """The worst problem that keeps a gang from being ready, '' if none. short: its run has fewer nodes than the gang"""
-    leader = leader_report(current, agreed_members(current))
     ranks = [rank for node in nodes for rank in node.ranks]
     found = {
         "hung": leader is not None and leader.service_state == "hung",
@@ -338,10 +339,9 @@ def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
     return any(held) and not all(held)
 
 
-def _waited_for(current: Mapping[str, Report]) -> Cause | None:
+def _waited_for(current: Mapping[str, Report], leader: Report | None) -> Cause | None:
     """The rank that a gang waits for: one that a signal has stopped, else the process that NCCL's RAS names, whose TP
     rank its node's report knows."""
-    leader = leader_report(current, agreed_members(current))
     trouble = leader.trouble if leader is not None else None
     stopped = [
         (report.node, rank) for report in current.values() for rank in report.ranks if rank.state is RankState.STOPPED

@@ -96,7 +96,10 @@ class Variables:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; a single text is a list of one."""
-        items = self._items(name)
+        value = self._plain(name)
+        if value is None:
+            return ()
+        items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, str) and item and item.isprintable() for item in items):
             raise self.wrong(name, "a list of strings", f"write `{name}: [first, second]`, numbers in quotes")
         return tuple(items)
@@ -114,17 +117,11 @@ class Variables:
             raise self.wrong(name, wanted, f"write `{name}: [first, second]`, each once, addresses in quotes")
         return tuple(items)
 
-    def _items(self, name: str) -> list[Any]:
-        """A value as a list: an absent one has no items, a single one is its only item."""
-        value = self._plain(name)
-        if value is None:
-            return []
-        return value if isinstance(value, list) else [value]
-
     def mappings(self, name: str) -> tuple[Mapping[Any, Any], ...]:
         """A list of mappings; what is in them is the caller's to judge. The error does not show the value."""
-        items = self._items(name)
-        if not all(isinstance(item, dict) for item in items):
+        value = self._plain(name)
+        items = [] if value is None else value
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             fix = f"write `{name}: [{{kind: ...}}]`"
             raise InputError("wanted a list of mappings", where=str(self.place(name)), fix=fix)
         return tuple(items)

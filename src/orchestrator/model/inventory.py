@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from orchestrator.protocol.addresses import host_port
+
 
 class Event(str, Enum):
     """What is worth a message."""
@@ -144,14 +146,17 @@ class NodeSpec:
     """Finding ids (`ID` or `ID@node`) that the operator has accepted."""
     overrides: Overrides = Overrides()
 
+    def http_place(self, address: str) -> str:
+        """ADDRESS:PORT where it serves HTTP. address: by which others know it."""
+        return host_port(address if self._serves_everywhere else self.http_host, self.ports.http)
+
     def http_url(self, address: str) -> str:
-        """Where it serves HTTP. address: by which the other nodes know it."""
-        host = address if self._serves_everywhere else self.http_host
-        return f"http://[{host}]:{self.ports.http}" if ":" in host else f"http://{host}:{self.ports.http}"
+        """The same as a URL."""
+        return f"http://{self.http_place(address)}"
 
     @property
     def stated_url(self) -> str:
-        """The same as the inventory alone tells it; '' where a plan takes the address from the node's facts."""
+        """That URL as the inventory alone tells it; '' where a plan takes the address from the node's facts."""
         if not self._serves_everywhere:
             return self.http_url("")
         return self.http_url(self.address) if self.address and not self.overrides.socket_ifname else ""

@@ -152,7 +152,11 @@ def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | N
 
 def write_json(path: str, value: Any, *, mode: int = 0o600) -> None:
     """Replace a JSON file."""
-    write(path, json.dumps(value, separators=(",", ":")) + "\n", mode=mode)
+    write(path, _compact(value) + "\n", mode=mode)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def write_json_in_any_case(path: str, value: Any) -> None:
@@ -161,7 +165,7 @@ def write_json_in_any_case(path: str, value: Any) -> None:
     try:
         write_json(path, value)
     except OSError as error:
-        text = json.dumps(value, separators=(",", ":")).encode("utf-8", "surrogateescape")
+        text = _compact(value).encode("utf-8", "surrogateescape")
         room = size(path) - 1
         if error.errno not in FULL or len(text) > room:
             raise

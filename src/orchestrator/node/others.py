@@ -109,7 +109,7 @@ def _names() -> list[tuple[bytes, int | None]]:
 
 def _stranger(owner: int | None) -> str:
     """The name of a user who is neither root nor us; '' for these, and where it is not known."""
-    return "" if owner in (None, 0, os.geteuid()) else user_name(int(owner or 0))
+    return "" if owner is None or owner in (0, os.geteuid()) else user_name(owner)
 
 
 def _read(stranger: str, pieces: dict[int, bytes]) -> OtherAgent | None:

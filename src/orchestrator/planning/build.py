@@ -30,6 +30,7 @@ from orchestrator.planning.environment import (
 )
 from orchestrator.planning.host import HostFacts, contradictions, gang_dir, model_path
 from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest
+from orchestrator.protocol.addresses import host_port
 from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, Transport
 from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import networks_met
@@ -206,7 +207,8 @@ def _choices(
 
 
 def _dist_init(about: GangChoices) -> str:
-    return f"{_bracketed(about.tcp[about.gang.leader.name].address)}:{about.gang.leader.ports.dist_init}"
+    leader = about.gang.leader
+    return host_port(about.tcp[leader.name].address, leader.ports.dist_init)
 
 
 def _node_plan(about: GangChoices, node: NodeSpec, options: PlanOptions) -> NodePlan:
@@ -385,7 +387,3 @@ def _gpus(node: NodeSpec, topology: Topology | None) -> tuple[Gpu, ...]:
             " others in l40s_gpus, as `l40s_gpus: [0, 1, 2, 4]`",
         )
     return answering
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

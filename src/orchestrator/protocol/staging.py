@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from orchestrator.protocol.addresses import host_port
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.planned import Layout, NodeNetwork
 
@@ -292,8 +293,7 @@ class StagingRequest(Message):
     def serves_at(self) -> str:
         """ADDRESS:PORT of the gang's service, as every member's part of the plan tells it; '' where nobody listens."""
         port = next((endpoint.port for endpoint in self.ports.check_free), None)
-        host = f"[{self.leader.address}]" if ":" in self.leader.address else self.leader.address
-        return f"{host}:{port}" if port is not None and host else ""
+        return host_port(self.leader.address, port) if port is not None and self.leader.address else ""
 
     def tested_for(self, seconds: float) -> StagingRequest:
         """The same, where between *armed* and *go* something is measured for up to so many seconds; 0: nothing is."""

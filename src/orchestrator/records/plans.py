@@ -35,6 +35,12 @@ def recorded_plan(gang: str, plan_id: str) -> RecordedPlan | None:
     return read_document(named_file("plans", "\0".join((gang, plan_id))), _made)
 
 
+def recorded_url(gang: str, plan_id: str) -> str:
+    """Where this plan serves; '' where there is no record of it."""
+    plan = recorded_plan(gang, plan_id)
+    return plan.service_url if plan is not None else ""
+
+
 def _made(document: Mapping[str, Any]) -> RecordedPlan | None:
     if document["format"] != FORMAT:
         return None

@@ -10,15 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 _USING = re.compile(r"^NET/IB\w* : Using (.*)")
-
-
 _ENTRY = re.compile(r"\[\d{1,4}\](?:=\{([^}]*)\}|([^\s/]{1,64})/)")
-
-
 _PORT = re.compile(r"(?:^|[\s\]])([^\s/:\]]{1,64}:\d{1,3})")
 """Before the rail and the plane that 2.30 appends."""
-
-
 _MERGED = re.compile(r"^NET/IB\w* : Made virtual device \[(\d{1,4})\] name=(\S+) .*ndevs=")
 
 

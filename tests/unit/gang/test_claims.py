@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gang.claims import COURSE, ClaimStep, Found, TurnNeed, Way, changing, course, need, scope_of
+from orchestrator.gang.claims import COURSE, ClaimStep, Found, TurnNeed, Way, changing, course, need, taking_turns
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
@@ -76,6 +76,5 @@ def test_a_gang_that_is_alone_or_behind_nothing_claims_nothing(gangs: int, route
     node = NodeSpec(name="n", gang="g", node_rank=0, reach=Reach(host="none"))
     specs = tuple(GangSpec(name=f"g{which}", nodes=(node,)) for which in range(gangs))
     front = RouterSpec(node=node) if router else None
-    scope = scope_of(Inventory(path=str(Path("hosts.yml")), gangs=specs, router=front))
-    assert (scope is not None) is claimed
-    assert scope is None or scope.gangs == specs
+    found = taking_turns(Inventory(path=str(Path("hosts.yml")), gangs=specs, router=front))
+    assert found == (specs if claimed else ())

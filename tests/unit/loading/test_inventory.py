@@ -358,6 +358,7 @@ def test_webhooks_and_mail(tmp_path: Path) -> None:
 
 WRONG_RECIPIENTS = [
     ("slack", "wanted a list of mappings", "l40s_notify"),
+    ("{kind: slack, url_file: a}", "wanted a list of mappings", "l40s_notify"),
     ("[{kind: teams, url: s3cret}]", "wanted slack or feishu", "l40s_notify/0/kind"),
     ("[{kind: slack}]", "either url or url_file", "l40s_notify/0/url"),
     ("[{kind: slack, url: s3cret}]", "an http(s) address", "l40s_notify/0/url"),

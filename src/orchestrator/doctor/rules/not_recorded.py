@@ -41,11 +41,14 @@ def not_recorded(cluster: Cluster) -> Iterator[Finding]:
             yield _blind(node, ids, title, *(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing))
 
 
-def _blind(node: Node, ids: Sequence[str], title: str, *evidence: str) -> Finding:
+_MAY_EXIST = "the faults that these rules find may exist"
+
+
+def _blind(node: Node, ids: Sequence[str], title: str, *evidence: str, effect: str = _MAY_EXIST) -> Finding:
     return unknown(
         f"{len(ids)} {title}",
         *evidence,
-        effect="the faults that these rules find may exist",
+        effect=effect,
         fix=node.input.again,
         devices=tuple(ids),
         node=node.name,
@@ -110,14 +113,8 @@ def _untold(node: Node, missing: Sequence[_RecordKind]) -> Iterator[Finding]:
     blind = {one.id for one in all_rules() if areas.keys() & {*one.needs}}
     ids = sorted(blind.union(*(kind.rules for kind in missing)) - judged)
     if ids:
-        yield unknown(
-            f"{len(ids)} of {len(all_rules())} rules could not run on what was pasted",
-            *(f"cut off: {words}" for words in lacking_of(node.snapshot)),
-            effect="",
-            fix=node.input.again,
-            devices=tuple(ids),
-            node=node.name,
-        )
+        title = f"of {len(all_rules())} rules could not run on what was pasted"
+        yield _blind(node, ids, title, *(f"cut off: {words}" for words in lacking_of(node.snapshot)), effect="")
 
 
 def _unread(node: Node) -> Finding:

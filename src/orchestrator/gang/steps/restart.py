@@ -61,9 +61,9 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
     Raises before anything is stopped: Unreachable, LockHeld, InputError where a gang's nodes have no such plan or too
     few gangs would serve, what the checks of the starts refuse. Later what a step raises, with what became of them.
     """
-    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+    with Fleet(inventory.nodes) as fleet:  # given back before the wait, which may be long
         specs, _ = _Restart(inventory, fleet, request, watcher).answering()
-        turn = opened.enter_context(turn_of(inventory, request, [gang.name for gang in specs], watcher))
+    with _turn_of(inventory, request, [gang.name for gang in specs], watcher) as turn:
         waited = turn.wait()
         if waited and request.verb is RESTART and not request.now and can_roll(inventory, request.gangs):
             request = replace(request, verb=ROLLING)  # those that were out when it was typed serve meanwhile
@@ -103,7 +103,7 @@ def _restart(inventory: Inventory, request: RestartRequest, watcher: Watcher, tu
         return RestartResult(views=views, seconds=time.monotonic() - begin, rolled=verb is ROLLING)
 
 
-def turn_of(inventory: Inventory, request: RestartRequest, gangs: Collection[str], watcher: Watcher) -> RouterTurn:
+def _turn_of(inventory: Inventory, request: RestartRequest, gangs: Collection[str], watcher: Watcher) -> RouterTurn:
     """The turn behind the router of a command that takes these gangs out."""
     return RouterTurn(
         inventory=inventory,

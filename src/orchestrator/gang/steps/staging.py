@@ -44,7 +44,7 @@ from orchestrator.protocol.staging import (
     repair,
 )
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
-from orchestrator.records.plans import recorded_plan
+from orchestrator.records.plans import recorded_url
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask_staged
 from orchestrator.remote.session import Session
@@ -413,12 +413,11 @@ def _refuse_another_address(gang: GangSpec, requests: Mapping[str, StagingReques
     """A plan as the leader has it, whose service is where neither the inventory nor anybody else has it."""
     leader = requests[gang.leader.name]
     claim = leader.service.url if leader.service is not None else ""
-    kept = recorded_plan(gang.name, leader.plan_id)
     found = service_of(
         gang,
         leader.node,
         claim,
-        recorded=kept.service_url if kept is not None else "",
+        recorded=recorded_url(gang.name, leader.plan_id),
         witnesses=[request.serves_at for request in requests.values() if request is not leader],
     )
     if found.remark:

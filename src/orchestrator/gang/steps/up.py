@@ -402,7 +402,7 @@ def _take_out(
             workers = [worker for worker in router.workers() if _place(worker.url) in served]
             theirs = _urls_of_others(inventory, gang) if workers else set()
             for worker in workers:
-                if worker.url.rstrip("/") not in theirs:
+                if worker.url not in theirs:
                     watcher.step(gang.name, f"removing {worker.url} from the router")
                     router.take_out(worker.url)
     except DeployError as failure:

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.loading.resources import template
 from orchestrator.loading.yaml_fields import yaml_text
-from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.inventory import Inventory
 from orchestrator.records.documents import write_whole
 
 RULES = "l40s.rules.yml"
@@ -34,7 +34,10 @@ def prometheus_files(
     /metrics on every node of a gang, so all of them are targets.
     """
     engines = [
-        {"targets": [_host_port(node) for node in gang.nodes], "labels": {"gang": gang.name}}
+        {
+            "targets": [node.http_place(node.address or node.reach.host) for node in gang.nodes],
+            "labels": {"gang": gang.name},
+        }
         for gang in inventory.gangs
     ]
     config: dict[str, Any] = {
@@ -63,10 +66,3 @@ def write_files(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
     for name, text in files.items():
         write_whole(folder / name, text if name.endswith(".json") else f"{_WRITTEN}\n{text}", folders=0o777)
     return tuple(folder / name for name in files)
-
-
-def _host_port(node: NodeSpec) -> str:
-    listens, port = node.http_host, node.ports.http
-    everywhere = listens in ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
-    host = (node.address or node.reach.host) if everywhere else listens
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -17,11 +17,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot, snapshot_from_json
 from orchestrator.planning.host import venv
-from orchestrator.protocol.looks import (
-    ProbeRequest,
-    StackQuestion,
-    TunedFolders,
-)
+from orchestrator.protocol.looks import ProbeRequest, StackQuestion, TunedFolders
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session

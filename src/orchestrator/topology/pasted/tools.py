@@ -202,7 +202,7 @@ _TOPO = "nvidia-smi topo -m"
 _COLUMNS = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _HEAD = re.compile(r"[A-Za-z][\w.@-]{0,31}")
 _GPU = re.compile(r"GPU[0-9]{1,3}")
-_GLUED = re.compile(r"(?<=\d)(?=(?:GPU|NIC|mlx\d_|bnxt_|roce)\d)|(?<=\d)(?=GPU|NIC|mlx\d_)")
+_GLUED = re.compile(r"(?<=\d)(?=GPU|NIC|mlx\d_|(?:bnxt_|roce)\d)")
 """Between two names: a terminal whose tabs were taken for less than a column leaves no blank."""
 _DISPLAYED = re.compile(r"\s*(\d{1,4}) NICs found in the topology, only displaying (\d{1,4})\b.*")
 _CELL = re.compile(r"[0-9][0-9,-]{0,255}|N/A|-")

@@ -271,16 +271,19 @@ class _Post:
         """The view with what stands beside it: its nodes' silence, its place in the router, what a restart would be
         refused for, and what keeps the guard from a restart."""
         now = time.monotonic()
-        if seen.state is not GangState.UNKNOWN:
-            self._heard_at = now
         if seen.serves:
             self._powerless = ()
             self.health.ask_if_due(self._as_it_runs, now, wait=self.request.once)
         answering = [node.name for node in seen.nodes if node.error is None]
         entry = self.places.finding(seen, now, lambda: is_worked_on(self.fleet, self.gang, answering))
         known = self.health.findings if seen.serves else ()
-        lease_s = max(node.lease_s for node in self.gang.nodes)
-        return with_findings(heard(seen, now - self._heard_at, lease_s), (*entry, *known, *self._powerless))
+        return with_findings(self._heard(seen, now), (*entry, *known, *self._powerless))
+
+    def _heard(self, seen: GangView, now: float) -> GangView:
+        """The view, as unheard where none of its nodes has answered for a lease."""
+        if seen.state is not GangState.UNKNOWN:
+            self._heard_at = now
+        return heard(seen, now - self._heard_at, max(node.lease_s for node in self.gang.nodes))
 
     def _look(self) -> None:
         (self.view,) = see(self.fleet, [self.gang], patience=StragglerWait())
@@ -605,10 +608,7 @@ class _RouterPost(_Post):
 
     def _known_of(self, seen: GangView) -> GangView:
         """Its own state alone: the doctor has nothing to say of it."""
-        now = time.monotonic()
-        if seen.state is not GangState.UNKNOWN:
-            self._heard_at = now
-        return heard(seen, now - self._heard_at, self.gang.leader.lease_s)
+        return self._heard(seen, time.monotonic())
 
     def _is_due(self) -> bool:
         return False

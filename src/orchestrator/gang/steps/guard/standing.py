@@ -71,8 +71,8 @@ class RouterWatch:
         """That this gang serves and gets no requests, once that has lasted. A router that is down is a message of its
         own, and a gang that a command takes out is that command's."""
         seen = self._glance
-        known = seen is not None and seen.workers is not None
-        found = of_router_entry(view, seen.place(view.service_url)) if known and seen is not None else ()
+        place = None if seen is None or seen.workers is None else seen.place(view.service_url)
+        found = of_router_entry(view, place)
         if not found:
             self._out_since.pop(view.name, None)
             return ()

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, Scope, TurnNeed, Way, changing, course, need, scope_of
+from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, TurnNeed, Way, changing, course, need, taking_turns
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.router.host import router_gang
@@ -20,8 +20,8 @@ from orchestrator.remote.fleet import Fleet, StragglerWait
 
 POLL_S = 1.0
 RENEW_EVERY_S = 5.0
-CLAIM = "turn."
-"""Before the scope's name: among the locks on the router's host."""
+CLAIM = "turn.all"
+"""Its name among the locks on the router's host."""
 _FIX = (
     "run the command again when that has ended, or with --all-at-once, which does not wait: requests fail while no"
     " other gang serves"
@@ -109,10 +109,9 @@ class RouterTurn:
 
     def take(self) -> bool:
         """Whether it is this command's turn, which it has then. Raises as `wait` does."""
-        scope = scope_of(self.inventory)
-        if scope is None:
+        if not taking_turns(self.inventory):
             return True
-        wanted, found = self._look(scope)
+        wanted, found = self._look()
         step = course(wanted, found, self._ends - time.monotonic())
         if step is ClaimStep.WAIT:
             self._say()
@@ -122,21 +121,21 @@ class RouterTurn:
 
     def announce(self) -> None:
         """Have the claim if it is free: whoever takes another gang out waits for this one. Nothing without gangs."""
-        scope = scope_of(self.inventory)
-        if scope is not None and self.gangs:
-            self._acquire(scope)
+        if self.gangs and taking_turns(self.inventory):
+            self._acquire()
 
     def still_ours(self) -> None:
         """Before a gang is taken out. Raises LockHeld where another command has taken the claim over."""
         if self._claim is not None:
             self._claim.still_ours()
 
-    def _look(self, scope: Scope) -> tuple[TurnNeed, Found]:
+    def _look(self) -> tuple[TurnNeed, Found]:
+        found = self._acquire()  # before the look: what others do later, they do knowing of us
         if self.way is Way.AT_ONCE:
-            return TurnNeed.ANNOUNCES, self._acquire(scope)
-        found = self._acquire(scope)  # before the look: what others do later, they do knowing of us
-        fleet = self._connected("gangs", [node for gang in scope.gangs for node in gang.machines])
-        views = see(fleet, scope.gangs, patience=StragglerWait())
+            return TurnNeed.ANNOUNCES, found
+        gangs = taking_turns(self.inventory)
+        fleet = self._connected("gangs", [node for gang in gangs for node in gang.machines])
+        views = see(fleet, gangs, patience=StragglerWait())
         wanted, busy = need(self.way, views, self.gangs), changing(views, self.gangs)
         if found is Found.OURS and busy:
             found = Found.BUSY
@@ -144,15 +143,13 @@ class RouterTurn:
             self._why = LockHeld(f"{names} behind the same router", where=f"gang {busy[0].name}", fix=_FIX)
         return wanted, found
 
-    def _acquire(self, scope: Scope) -> Found:
+    def _acquire(self) -> Found:
         if self._claim is not None:
             return Found.OURS
-        assert self.inventory.router is not None  # a scope has one
+        assert self.inventory.router is not None  # where gangs take turns there is one
         gang = router_gang(self.inventory.router)
         fleet = self._connected("router", gang.nodes)
-        claim = RouterClaim(
-            fleet, replace(gang, name=CLAIM + scope.name), self.command, why=", ".join(sorted(self.gangs))
-        )
+        claim = RouterClaim(fleet, replace(gang, name=CLAIM), self.command, why=", ".join(sorted(self.gangs)))
         try:
             self._opened.enter_context(claim)
         except LockHeld as held:

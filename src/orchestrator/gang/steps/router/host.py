@@ -15,6 +15,7 @@ from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.protocol.addresses import host_port
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import AskRequest, GangRequest, HttpAnswer, HttpRequest
@@ -70,7 +71,7 @@ def local_url(spec: RouterSpec) -> str:
     """Where the router is asked by its own host."""
     host = spec.node.http_host
     local = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
-    return f"{spec.scheme}://[{local}]:{spec.port}" if ":" in local else f"{spec.scheme}://{local}:{spec.port}"
+    return f"{spec.scheme}://{host_port(local, spec.port)}"
 
 
 def certificate_file(spec: RouterSpec) -> str:

@@ -267,13 +267,13 @@ def router_state(inventory: Inventory) -> RouterState:
 
 def _nobodys(inventory: Inventory, workers: Iterable[Worker]) -> frozenset[str]:
     stated = {node.stated_url for node in inventory.nodes}
-    left = {worker.url for worker in workers if worker.url.rstrip("/") not in stated}
+    left = {worker.url for worker in workers if worker.url not in stated}
     if not left:
         return frozenset()
     with Fleet(inventory.nodes) as fleet:
         views = see(fleet, inventory.gangs, patience=StragglerWait())
     known = {view.service_url.rstrip("/") for view in views}
-    return frozenset(url for url in left if url.rstrip("/") not in known)
+    return frozenset(url for url in left if url not in known)
 
 
 def start_router(
@@ -386,7 +386,7 @@ def others_serving(router: Router, known: Iterable[GangView]) -> set[str]:
     known: the inventory's gangs that serve
     """
     ours = {view.service_url.rstrip("/") for view in known}
-    return {worker.url for worker in router.workers() if worker.healthy and worker.url.rstrip("/") not in ours}
+    return {worker.url for worker in router.workers() if worker.healthy and worker.url not in ours}
 
 
 def stop_router(

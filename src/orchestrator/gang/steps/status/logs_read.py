@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.engines import nccl_log
 from orchestrator.engines.causes import KERNEL
 from orchestrator.engines.engine import Engine
-from orchestrator.engines.literals import required
+from orchestrator.engines.literals import may_match, required
 from orchestrator.engines.registry import dialects, newest
 from orchestrator.loading.given_files import lines_of_file, named_file
 from orchestrator.model.errors import InputError
@@ -58,22 +58,10 @@ _BARE_EXCEPTION = re.compile(
     r"|Failed: Cuda error .{0,400})"
 )
 """An exception's own line, where its traceback was left out; XLA's; a CUDA check's that ends its process."""
-_OF_EXCEPTIONS = ("Error", "Exception", "INTERNAL", "EXHAUSTED", "FAILED_", "UNAVAILABLE", "DEADLINE_", "Failed: ")
-"""One of them stands in each line that _BARE_EXCEPTION finds."""
+_OF_EXCEPTIONS = required(_BARE_EXCEPTION.pattern)
 _NO_EXCEPTION = re.compile(r"\bWARN|Warning\b|\bignored\b|\bINFO\b|\bDEBUG\b")
 """Before an exception's words: the line only tells of one."""
-_OF_VERSIONS = (
-    "vLLM",
-    "vllm",
-    "LLM engine",
-    "EngineCore",
-    "multiproc_",
-    "sglang",
-    "ServerArgs",
-    "Scheduler hit",
-    "nccl",
-)
-"""One of them, or NCCL's version, stands in each line that tells an engine or a version."""
+_OF_VERSIONS = tuple(required(pattern.pattern) for pattern in (_VLLM, _SGLANG, _NCCL))
 _BEGIN = "Traceback (most recent call last)"
 _HOST = re.compile(
     r"\W{0,8}(?P<host>(?!(?:rank|default|worker|local)\W?\d|[EIWF]\d{4}\b)[A-Za-z](?=[\w.-]{0,63}\d)[\w.-]{1,63}"
@@ -148,7 +136,7 @@ class _Stream:
     def feed(self, line: str) -> None:
         if "NCCL " in line:
             self._feed_of_nccl(line)
-        if any(word in line for word in _OF_EXCEPTIONS):
+        if may_match(_OF_EXCEPTIONS, line):
             match = _BARE_EXCEPTION.search(line)
             if match and not _NO_EXCEPTION.search(line[: match.start()]):
                 self.bare = match["words"].strip()
@@ -226,7 +214,7 @@ def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
 
 
 def _may_tell_versions(line: str) -> bool:
-    return "NCCL version" in line or any(word in line for word in _OF_VERSIONS)
+    return any(may_match(words, line) for words in _OF_VERSIONS)
 
 
 def _dialects_engine(product: str, version: str) -> Engine:

@@ -29,7 +29,7 @@ from orchestrator.node import processes
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest, OtherAgent, ReportAnswer, ReportRequest
-from orchestrator.records.plans import recorded_plan
+from orchestrator.records.plans import recorded_url
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask, ask_lock
 from orchestrator.remote.session import Session
@@ -124,12 +124,11 @@ def _seen(gang: GangSpec, answers: Mapping[str, Answer], values: Mapping[str, Re
     leader = leader_report(current, seen.members)
     service = BelievedService(url="")
     if leader is not None:
-        kept = recorded_plan(gang.name, seen.plan_id)
         service = service_of(
             gang,
             leader.node,
             leader.service_url,
-            recorded=kept.service_url if kept is not None else "",
+            recorded=recorded_url(gang.name, seen.plan_id),
             witnesses=[report.serves_at for report in current.values() if report is not leader],
         )
     asked = [node for node in gang.machines if node.name in values]
