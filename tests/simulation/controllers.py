@@ -511,7 +511,7 @@ def restart(
     controller: Controller, fleet: Any, watcher: Any = None, *, now: bool = True, plan_id: str = "p"
 ) -> tuple[GangView, ...]:
     """Restart a gang whose lock is held."""
-    refuse_leftovers(down.stop_gangs(fleet, [controller.spec], now=now, patience=TO_END))
+    refuse_leftovers(down.stop_gangs(fleet, [controller.spec], now=now, ordered=False, patience=TO_END))
     return _raise(controller, fleet, plan_id, watcher)
 
 
@@ -529,7 +529,7 @@ def _change(controller: Controller, fleet: Any) -> None:
 COMMANDS = {
     "up": _typed("up", _raise),
     "restart": _typed("restart", restart),
-    "down": _typed("down", lambda on, fleet: down.stop_gangs(fleet, [on.spec], now=False), partial=True),
+    "down": _typed("down", lambda on, fleet: down.stop_gangs(fleet, [on.spec], now=False, ordered=True), partial=True),
 }
 TURNS = {
     "roll": _typed("restart --rolling", lambda on, fleet: restart(on, fleet, now=False)),

@@ -139,7 +139,7 @@ def decide(
     unless the command abandoned it between staging and start, or was killed in this gang's turn (begun).
     """
     remembered = noted(_remember(view, memory, now, policy), view, now)
-    reason = _reason(view, policy) or _left_half_way(begun)
+    reason = _reason(view, policy) or _left_half_way(view, begun)
     if not reason:
         return _at_peace(view, remembered, now), replace(remembered, away_since=None, barred=(), outdated_since=None)
     remembered = _with_absences(view, remembered, now)
@@ -311,7 +311,9 @@ def may_finish(begun: GangOperation) -> bool:
     return begun.turning and not begun.by_hand
 
 
-def _left_half_way(begun: GangOperation | None) -> str:
+def _left_half_way(view: GangView, begun: GangOperation | None) -> str:
+    if view.ordered:
+        return ""  # a person has stopped it since; a node that could not be told of it still keeps what was begun
     return f"a {begun.what.value} was interrupted" if begun is not None and may_finish(begun) else ""
 
 

@@ -35,11 +35,12 @@ class ArmRequest(GangRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest(GangRequest):
-    """now: end without draining; clear: forget a failed run's state; because: what the run is ended for, which the
-    controller saw and no agent can have seen."""
+    """now: end without draining; clear: forget a failed run's state; ordered: a person wants it to stay ended;
+    because: what the run is ended for, which the controller saw and no agent can have seen."""
 
     now: bool = False
     clear: bool = False
+    ordered: bool = False
     deadline_s: float = 120.0
     because: Cause | None = None
 

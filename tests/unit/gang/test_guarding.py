@@ -22,6 +22,7 @@ from orchestrator.gang.guarding import (
     returning,
     settling,
 )
+from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
@@ -96,6 +97,26 @@ TABLE: list[tuple[str, GangView, GuardMemory, str, str]] = [
 def test_decide(about: str, view: GangView, memory: GuardMemory, do: str, words: str) -> None:
     decision, _ = decide(view, memory, 50.0, POLICY)
     assert decision.do.value == do and words in decision.why, about
+
+
+RESTARTING = GangOperation(gang="gang0", what=OperationKind.RESTART, turning=True)
+
+
+@pytest.mark.parametrize(
+    ("about", "ordered", "begun", "do"),
+    [
+        ("killed half way", (), RESTARTING, "restart"),
+        ("its turn was still to come", (), replace(RESTARTING, turning=False), "nothing"),
+        ("its operator works on the nodes", (), replace(RESTARTING, by_hand=True), "nothing"),
+        ("stopped by a person since, as one node knows", ("node1",), RESTARTING, "nothing"),
+    ],
+)
+def test_an_interrupted_restart_is_finished_unless_a_person_has_stopped_the_gang_since(
+    about: str, ordered: tuple[str, ...], begun: GangOperation, do: str
+) -> None:
+    stopped = replace(gang("absent", alive=False), ordered=ordered)
+    decision, _ = decide(stopped, NEW, 50.0, POLICY, begun)
+    assert decision.do.value == do, about
 
 
 def test_pauses_double_up_to_a_bound() -> None:

@@ -71,7 +71,7 @@ def down(
             for gang in gangs
         ]
         before_stop()
-        stopped = stop_gangs(fleet, gangs, now=request.now, timeout_s=request.timeout_s)
+        stopped = stop_gangs(fleet, gangs, now=request.now, ordered=True, timeout_s=request.timeout_s)
         for lock in held:
             lock.finish()
             lock.still_ours()
@@ -83,13 +83,14 @@ def stop_gangs(
     gangs: Sequence[GangSpec],
     *,
     now: bool,
+    ordered: bool,
     cause: Cause | None = None,
     timeout_s: float = STOP_S,
     patience: StragglerWait | None = None,
 ) -> tuple[StopResult, ...]:
     """Tell every node's agent; the leader's drains first and the others follow it over their link.
 
-    cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
+    ordered: a person wants them to stay ended: no guard starts them. cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
     for none. timeout_s: how long their end is waited for; patience: with a node that is not done when the others are.
     """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
@@ -103,6 +104,7 @@ def stop_gangs(
             token=fence(fleet, gang, session.spec.name),
             now=now,
             clear=cause is None,
+            ordered=ordered,
             deadline_s=timeout_s,
             because=because(cause),
         )
@@ -126,7 +128,7 @@ def stop(fleet: Fleet, gangs: Sequence[GangSpec], watcher: Watcher, *, now: bool
     still_ours(fleet, gangs)
     for gang in gangs:
         watcher.step(gang.name, "stopping" + (" at once" if now else ""))
-    refuse_leftovers(stop_gangs(fleet, gangs, now=now, cause=cause, patience=TO_END))
+    refuse_leftovers(stop_gangs(fleet, gangs, now=now, ordered=False, cause=cause, patience=TO_END))
 
 
 def refuse_leftovers(stopped: Sequence[StopResult]) -> None:

@@ -88,7 +88,8 @@ STUCK_S = 15.0
 def stop(request: dict[str, Any]) -> dict[str, Any]:
     """{"state", "alive", "left_behind", "held"}; docs/agent.md.
 
-    now=true ends without draining; clear=true forgets a failed run's state; because={"node", "text", "fix"} is the
+    now=true ends without draining; clear=true forgets a failed run's state; ordered=true: a person has ended it, and no
+    guard starts it; because={"node", "text", "fix"} is the
     failure that the run is ended for, where none of its agents can have seen it; what was only staged fails by it.
     """
     asked = request_of(StopRequest, request)
@@ -98,8 +99,8 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     if folder is None or before is None:
         return StopAnswer(state="absent").as_json()
     goal = "stop-now" if asked.now else "stop"
-    told = tell(folder, goal, asked.because, ordered=asked.clear)
-    if asked.clear and not told:
+    told = tell(folder, goal, asked.because, ordered=asked.ordered)
+    if asked.ordered and not told:
         with contextlib.suppress(OSError):  # a full disk; the other nodes know it
             _remember(folder, GoalOrder(goal=goal, ordered=True))
     if told:

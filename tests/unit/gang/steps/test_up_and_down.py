@@ -320,9 +320,9 @@ def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(loca
         with GangLock(fleet, gang.gang, "up"), GangLock(others, gang.gang, "down", force=True):
             with pytest.raises(DeployError, match="taken over or released"):
                 gang.raise_on(fleet, UpRequest(plan=PlanRequest(model="Fake")))
-            (stopped, _) = stop_gangs(fleet, [gang.gang], now=True)
+            (stopped, _) = stop_gangs(fleet, [gang.gang], now=True, ordered=True)
             assert stopped.error is not None and "holds it with `down`" in stopped.error.what
-            assert [one.error for one in stop_gangs(others, [gang.gang], now=True)] == [None, None]
+            assert [one.error for one in stop_gangs(others, [gang.gang], now=True, ordered=True)] == [None, None]
         assert gang.engine_processes() == []
 
 

@@ -186,7 +186,7 @@ def test_a_full_disk_is_what_a_stop_there_says(tmp_path: Path, monkeypatch: pyte
     assert orders.stop(request)["state"] == "stopped"
 
 
-@pytest.mark.parametrize(("clear", "ordered"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("clear", "ordered"), [(True, True), (True, False), (False, False)])
 def test_a_person_s_order_to_stop_is_kept_where_no_agent_is_left_to_obey(
     tmp_path: Path, clear: bool, ordered: bool
 ) -> None:
@@ -195,7 +195,7 @@ def test_a_person_s_order_to_stop_is_kept_where_no_agent_is_left_to_obey(
     (tmp_path / "gangs/g/current").write_text("r")
     known = {"run_id": "r", "gang": "g", "node": "n", "node_rank": 0, "nnodes": 1, "state": "failed"}
     (folder / "report.json").write_text(json.dumps(known))
-    orders.stop({"state_dir": str(tmp_path), "gang": "g", "clear": clear})
+    orders.stop({"state_dir": str(tmp_path), "gang": "g", "clear": clear, "ordered": ordered})
     assert report.of_gang(str(tmp_path), "g")["ordered"] is ordered
 
 

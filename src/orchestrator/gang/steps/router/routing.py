@@ -396,7 +396,7 @@ def stop_router(
     with Router(wanted_router(inventory)) as router, ExitStack() as opened:
         refuse_elsewhere([router.view()])
         opened.enter_context(GangLock(router.fleet, router.gang, command))
-        return stop_gangs(router.fleet, [router.gang], now=now, timeout_s=timeout_s)
+        return stop_gangs(router.fleet, [router.gang], now=now, ordered=True, timeout_s=timeout_s)
 
 
 def would_start_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
