@@ -6,22 +6,8 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 from tests.changes.changes import CHANGED, CONCERNED, ORDER, VERBS_PLAYED, Row, play_row, table
 
-UNSAID = "verbs compare gangs by name: what runs under another name on the same nodes is not said yet"
-RED = {
-    "renamed": {"status", "restart", "rolling", "down"},
-    "names swapped": {"status", "restart", "rolling", "down"},
-    "node renamed": {"status", "down"},
-}
-"""Verbs by change whose rows are not as the table wants them: known, and shown in changes.md."""
-
-
 RACED = {("address of another node", "down")}
 """Rows that differ from run to run, by change and verb: whether the last request is lost depends on the moment."""
-
-
-def is_red(row: Row) -> bool:
-    mine = row.gang == CONCERNED or row.change == "names swapped"
-    return mine and row.verb in RED.get(row.change, ())
 
 
 def rows() -> list[ParameterSet]:
@@ -29,8 +15,6 @@ def rows() -> list[ParameterSet]:
 
 
 def marks_of(row: Row) -> list[pytest.MarkDecorator]:
-    if is_red(row):
-        return [pytest.mark.xfail(reason=UNSAID, strict=True)]
     if row.gang == CONCERNED and (row.change, row.verb) in RACED:
         return [pytest.mark.xfail(reason="a request in flight as the gang ends is sometimes lost", strict=False)]
     return []

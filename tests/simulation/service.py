@@ -37,13 +37,13 @@ from orchestrator.engines.router import SMG
 from orchestrator.gang.steps import down, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
-from orchestrator.gang.steps.router import claim, host, mixing, routing
+from orchestrator.gang.steps.router import claim, mixing, routing
 from orchestrator.gang.steps.router.claim import RouterClaim
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import reports
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
-from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
@@ -88,7 +88,7 @@ class RouterHost(Node):
         """What its agent reports of the router, again and again."""
         now = self.world.now
         self.report = Report(
-            run_id="router", gang=host.GANG, node=self.name, node_rank=0, nnodes=1, members=(self.name,),
+            run_id="router", gang=ROUTER_GANG, node=self.name, node_rank=0, nnodes=1, members=(self.name,),
             state=AgentState.READY, service_url="http://head:30000", service_healthy=True, service_checked_at=now,
             started_at=1.0, updated_at=now,
         )  # fmt: skip
@@ -461,7 +461,7 @@ def inventory_of(service: Service, folder: Path, names: Mapping[str, str] = Mapp
 def staged_router() -> Mapping[str, object]:
     """What the router was started with."""
     return StagingRequest(
-        gang=host.GANG, run_id="router", node="head", node_rank=0, nnodes=1, members=("head",), plan_id="p",
+        gang=ROUTER_GANG, run_id="router", node="head", node_rank=0, nnodes=1, members=("head",), plan_id="p",
         model="all gangs", stack=SMG.name, device="cpu", argv=("smg",), leader=Endpoint(address="head", port=7701),
         watch=words.watch("/health"),
     ).as_json()  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,20 @@ from orchestrator.loading.ansible_yaml import AnsibleInventory, Origin, wrong
 from orchestrator.loading.node_spec import ANSIBLES, OURS, SPARE, Variables, node_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import Event, GangSpec, Inventory, Mail, NodeSpec, ReceiverKind, Recipient, RouterSpec
+from orchestrator.model.inventory import (
+    ROUTER_GANG,
+    Event,
+    GangSpec,
+    Inventory,
+    Mail,
+    NodeSpec,
+    ReceiverKind,
+    Recipient,
+    RouterSpec,
+    is_gang_name,
+)
 
 TOP_GROUP = "gangs"
-ROUTER_GROUP = "router"
 
 _EQUAL_IN_A_GANG: Mapping[str, Callable[[NodeSpec], object]] = {
     "l40s_dist_init_port": lambda node: node.ports.dist_init,
@@ -44,9 +53,9 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
     """load_inventory, with all variables of every host, those that we read evaluated."""
     file = Path(path)
     resources.remember(file)
-    source = read_source(file, (TOP_GROUP, ROUTER_GROUP))
+    source = read_source(file, (TOP_GROUP, ROUTER_GANG))
     names = _gang_names(source)
-    hosts = {name: source.hosts_of(name) for name in (*names, *source.groups.keys() & {ROUTER_GROUP})}
+    hosts = {name: source.hosts_of(name) for name in (*names, *source.groups.keys() & {ROUTER_GANG})}
     values = evaluated(source, [host for group in hosts.values() for host in group], (*OURS, *ANSIBLES))
     variables = {host: Variables(host, source.hosts[host].origin, known) for host, known in values.items()}
     gangs = tuple(_gang(source, name, [variables[host] for host in hosts[name]]) for name in names)
@@ -54,7 +63,7 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
         _refuse_disagreement(gang, variables)
     _refuse_shared(source, gangs, variables)
     resources.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
-    router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GROUP, ())])
+    router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GANG, ())])
     told = _recipients(variables[gangs[0].leader.name])
     return Inventory(path=str(file), gangs=gangs, router=router, notify=told), values
 
@@ -82,7 +91,7 @@ def _gang(source: AnsibleInventory, name: str, hosts: Sequence[Variables]) -> Ga
     if not hosts:
         fix = "list its hosts below hosts:, the leader first"
         raise wrong(place, f"found no host in gang {name!r}", "at least one", fix)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):  # fit for a folder's name on the nodes
+    if not is_gang_name(name):
         wanted = "letters, digits, dots, dashes, at most 100"
         raise wrong(place, f"found the gang name {name!r}", wanted, "rename the group")
     found = sorted((node_spec(variables, name) for variables in hosts), key=lambda node: node.spare)
@@ -131,15 +140,15 @@ def _refuse_shared(source: AnsibleInventory, gangs: Sequence[GangSpec], variable
 
 def _router(source: AnsibleInventory, gangs: Sequence[GangSpec], hosts: Sequence[Variables]) -> RouterSpec | None:
     """The one host of the group `router`; it may be a gang's node too. Raises InputError as node_spec does."""
-    group = source.groups.get(ROUTER_GROUP)
+    group = source.groups.get(ROUTER_GANG)
     if group is None:
         return None
-    if len(hosts) != 1 or any(gang.name == ROUTER_GROUP for gang in gangs):
-        fix = f"{ROUTER_GROUP}: {{hosts: {{head: }}}} beside {TOP_GROUP}, see inventory/reference.yml"
-        found = f"found {len(hosts)} hosts in the group {ROUTER_GROUP!r}"
+    if len(hosts) != 1 or any(gang.name == ROUTER_GANG for gang in gangs):
+        fix = f"{ROUTER_GANG}: {{hosts: {{head: }}}} beside {TOP_GROUP}, see inventory/reference.yml"
+        found = f"found {len(hosts)} hosts in the group {ROUTER_GANG!r}"
         raise wrong(group.origin, found, "one, which runs the router", fix)
     (variables,) = hosts
-    node = node_spec(variables, ROUTER_GROUP)
+    node = node_spec(variables, ROUTER_GANG)
     usual = RouterSpec(node=node)
     port = variables.number("l40s_router_port", 1, 65535) or usual.port
     metrics = variables.number("l40s_router_metrics_port", 1, 65535) or usual.metrics_port

@@ -162,6 +162,18 @@ def _ranked(gang: GangSpec, nodes: Sequence[NodeSpec], *, spares: tuple[NodeSpec
     return replace(gang, nodes=ranked, spares=spares)
 
 
+def called(inventory: Inventory, gang: str, name: str) -> Inventory:
+    """The inventory with another name for this gang; a gang that has that name gets its one."""
+    now = {gang: name, name: gang}
+
+    def renamed(spec: GangSpec) -> GangSpec:
+        new = now.get(spec.name, spec.name)
+        nodes, spares = (tuple(replace(node, gang=new) for node in part) for part in (spec.nodes, spec.spares))
+        return replace(spec, name=new, nodes=nodes, spares=spares)
+
+    return replace(inventory, gangs=tuple(map(renamed, inventory.gangs)))
+
+
 def replicas_of(gang: GangSpec) -> tuple[GangSpec, ...]:
     """A gang for each node, which leads it: GANG-0, GANG-1, ..., by the node's position in the inventory; a gang of one
     node is its own only replica and keeps its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -196,6 +197,16 @@ class GangSpec:
     def machines(self) -> tuple[NodeSpec, ...]:
         """Its nodes and its spares."""
         return (*self.nodes, *self.spares)
+
+
+ROUTER_GANG = "router"
+"""The name of the router's own gang of one node, and of its group in the inventory."""
+_GANG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def is_gang_name(text: str) -> bool:
+    """Whether it is fit for a folder's name on the nodes: letters, digits, dots, dashes, at most 100."""
+    return _GANG_NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

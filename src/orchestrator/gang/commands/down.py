@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs
+from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.cluster import open_cluster
@@ -13,7 +13,8 @@ from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
 from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
 from orchestrator.gang.steps.router.routing import withdraw
-from orchestrator.model.chosen import refuse_unnamed
+from orchestrator.gang.steps.standing import as_standing
+from orchestrator.model.chosen import called, refuse_unnamed, the_one_gang
 from orchestrator.model.deadlines import STOP_S
 from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
@@ -29,9 +30,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy down gang0        # waits for running requests",
         "l40s-deploy down gang0 --now  # immediately",
         "l40s-deploy down --all        # every gang",
+        "l40s-deploy down prod --as gang0  # what its nodes run under its former name",
     )
     add_all(parser)
     parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
+    parser.add_argument(
+        "--as",
+        dest="former_name",
+        metavar="NAME",
+        help="stop what the gang's nodes run under this name, which it had when that was started",
+    )
     parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")
     add_timeout(parser, "wait this long for a gang to stop; it continues to stop afterwards", STOP_S)
     add_dry_run(parser)
@@ -39,10 +47,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
-    request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force, timeout_s=args.timeout)
-    inventory = open_cluster(args, screen)
+    inventory, gangs = _meant(args, screen)
+    request = DownRequest(gangs=gangs, now=args.now, force=args.force, timeout_s=args.timeout)
     if not args.all:
-        refuse_unnamed(inventory, args.gang, command_line())
+        refuse_unnamed(inventory, gangs, command_line())
     if args.dry_run:
         return show_rehearsal(would_stop(inventory, request.gangs, now=args.now), screen)
     last: list[str] = []
@@ -54,6 +62,15 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if any(node.error is not None for node in stopped):
         return Exit.UNREACHABLE
     return 0 if all(node.clean for node in stopped) else Exit.GANG_FAILED
+
+
+def _meant(args: argparse.Namespace, screen: Screen) -> tuple[Inventory, tuple[str, ...]]:
+    """The inventory, and the names of the gangs in it; with the former name of the gang that has another one now."""
+    if args.former_name is None:
+        return open_cluster(args, screen), tuple(args.gang)
+    written = open_inventory(args, screen)
+    gang = the_one_gang(written, args.gang, command="down --as")
+    return as_standing(called(written, gang.name, args.former_name)), (args.former_name,)
 
 
 def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> tuple[str, ...]:

@@ -15,11 +15,11 @@ from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import cause_lines
 from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.remarks import sentence
-from orchestrator.gang.steps.router.host import GANG
 from orchestrator.gang.steps.status.history import Explanation, why, why_json
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import ROUTER_GANG
 
 if TYPE_CHECKING:  # only --log reads logs
     from orchestrator.gang.steps.status.logs_read import LogsSummary
@@ -154,7 +154,7 @@ def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
 
 def _brings_back(now: GangView, failed: FailureVerdict | None) -> str:
     """The command that has a gang serve again; '' where it does, or where no restart helps."""
-    command = "router up" if now.name == GANG else f"restart {now.name}"
+    command = "router up" if now.name == ROUTER_GANG else f"restart {now.name}"
     if now.state.loads:
         return f"{now.name} is starting: l40s-deploy status --watch"
     down = now.state is GangState.FAILED or (now.state is GangState.ABSENT and failed is not None)

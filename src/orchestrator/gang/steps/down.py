@@ -90,12 +90,13 @@ def stop_gangs(
 ) -> tuple[StopResult, ...]:
     """Tell every node's agent; the leader's drains first and the others follow it over their link.
 
-    ordered: a person wants them to stay ended: no guard starts them. cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
-    for none. timeout_s: how long their end is waited for; patience: with a node that is not done when the others are.
+    ordered: a person wants them to stay ended: no guard starts them. cause: the failure that they are ended for; the
+    nodes keep it until a new run is staged, or somebody ends them for none. timeout_s: how long their end is waited
+    for; patience: with a node that is not done when the others are.
     """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
 
-    was = words_before(fleet, gang_of)
+    was = words_before(fleet, gangs)
 
     def one(session: Session) -> StopAnswer:
         gang = gang_of[session.spec.name]

@@ -34,7 +34,7 @@ WAIT_POLL_S = 0.05
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Of every gang, or of the one that is named.
+    """Of every gang, or of the one that is named; of the others' living agents too where it has none.
 
     The mark says where every run is, without its counters: whoever follows a start asks once a second and still hears
     at once.
@@ -44,7 +44,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     end = time.monotonic() + min(asked.wait_s, LONGEST_WAIT_S)
     while True:
         before = _signs(state, asked.gang)
-        reports = list(filter(None, (of_gang(state, name) for name in _names(state, asked.gang))))
+        reports = _reports(state, asked.gang)
         seen = ";".join(map(_where, reports))
         if seen != asked.seen or time.monotonic() >= end:
             unfinished = (f"{files.gang_dir(state, name)}/{files.BEGUN_FILE}" for name in _names(state, asked.gang))
@@ -54,11 +54,21 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 reports=tuple(reports),
                 seen=seen,
                 begun=tuple(os.path.basename(os.path.dirname(path)) for path in unfinished if os.path.exists(path)),
-                others=() if asked.gang and any(one.get("alive") for one in reports) else others.other_agents(state),
+                others=()
+                if asked.gang and any(_is_of(report, asked.gang) for report in reports)
+                else others.other_agents(state),
                 user=others.user_name(os.geteuid()),
             ).as_json()
         while time.monotonic() < end and _signs(state, asked.gang) == before:
             time.sleep(WAIT_POLL_S)
+
+
+def _reports(state: str, gang: str) -> list[dict[str, Any]]:
+    reports = [report for name in _names(state, gang) if (report := of_gang(state, name))]
+    if gang and not any(_is_of(report, gang) for report in reports):  # it may run under a name that it had before
+        others = (of_gang(state, name) for name in files.gangs(state) if name != gang)
+        reports += [report for report in others if report.get("alive")]
+    return reports
 
 
 def _names(state: str, gang: str) -> list[str]:
@@ -72,6 +82,11 @@ def _signs(state: str, gang: str) -> list[object]:
     """
     folders = filter(None, (files.current_run(state, name) for name in _names(state, gang)))
     return [(one, files.identity(f"{one}/{REPORT_FILE}"), processes.alive(*agent(one))) for one in folders]
+
+
+def _is_of(report: dict[str, Any], gang: str) -> bool:
+    """Whether it is a living agent's, of this gang."""
+    return bool(report.get("alive")) and report.get("gang") == gang
 
 
 def _where(raw: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from orchestrator.cli.main import main
 from orchestrator.gang.commands import down as verb
 from orchestrator.gang.steps.down import DownRequest, StopResult
 from orchestrator.model.errors import Unreachable
+from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.verbs import StopAnswer
 
 INVENTORY = """
@@ -98,3 +99,22 @@ def test_that_it_takes_out_the_last_gang_behind_the_router_is_said(
     shown = capsys.readouterr()
     assert "no gang is left behind the router: g served alone" in shown.err
     assert not words or json.loads(shown.out)["last_behind_router"] == ["g"]
+
+
+def test_as_names_what_the_gang_was_called_when_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[list[tuple[str, str]], tuple[str, ...]]] = []
+
+    def down(inventory: Inventory, request: DownRequest, **_: object) -> tuple[StopResult, ...]:
+        asked.append(([(gang.name, gang.leader.gang) for gang in inventory.gangs], request.gangs))
+        return ()
+
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(INVENTORY)
+    monkeypatch.setattr(verb, "down", down)
+    monkeypatch.setattr(verb, "as_standing", lambda inventory: inventory)
+    assert main(["down", "-i", str(inventory), "g", "--as", "old"]) == 0
+    assert asked == [([("old", "old")], ("old",))]
+    assert main(["down", "-i", str(inventory), "none", "--as", "old"]) == 2
+    assert "no gang is called 'none'" in capsys.readouterr().err

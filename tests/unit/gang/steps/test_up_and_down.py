@@ -31,6 +31,7 @@ from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import called
 from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
 from orchestrator.model.errors import (
     DeployError,
@@ -91,6 +92,42 @@ def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touche
     assert serving.view().serves
     serving.stop_all(clear=True)
     assert status(other.gangs).views[0].state is GangState.ABSENT
+
+
+def test_a_renamed_gang_is_said_in_every_verb_and_ended_by_its_former_name(serving: LocalGang) -> None:
+    other = called(serving.inventory, serving.gang.name, "prod")
+    seen = status(other.gangs)
+    assert seen.views[0].state is GangState.UNKNOWN
+    assert "gang gang0 runs there; this inventory calls its gang prod" in " ".join(seen.views[0].remarks)
+    notes: Any = Notes()
+    refusing: tuple[Callable[[], object], ...] = (
+        lambda: down(other, DownRequest(gangs=("prod",)), before_stop=lambda: pytest.fail("it was withdrawn")),
+        lambda: would_stop(other, ("prod",), now=False),
+        lambda: restart(other, RestartRequest(), notes),
+        lambda: restart(other, RestartRequest(verb=ROLLBACK), notes),
+        lambda: restart(other, RestartRequest(verb=MAINTENANCE), notes),
+        lambda: up(other, UpRequest(plan=PlanRequest(model="Fake")), notes),
+        lambda: why(other),
+        lambda: history(other),
+    )
+    for refuse in refusing:
+        with pytest.raises(RunsElsewhere) as refused:
+            refuse()
+        assert "`l40s-deploy down prod --as gang0`" in refused.value.fix
+    assert serving.view().serves
+    former = called(other, "prod", "gang0")  # as `--as` has it
+    assert [node.was for node in down(former, DownRequest(gangs=("gang0",)))] == ["ready"] * len(serving.gang.nodes)
+    assert status(other.gangs).views[0].state is GangState.ABSENT
+
+
+def test_a_renamed_node_is_the_same_one(serving: LocalGang) -> None:
+    first, *others = serving.gang.nodes
+    nodes = (replace(first, name="moved"), *others)
+    renamed = replace(serving.inventory, gangs=(replace(serving.gang, nodes=nodes),))
+    (view,) = status(renamed.gangs).views
+    assert view.serves and f"moved was called {first.name}" in " ".join(view.remarks)
+    stopped = down(renamed, DownRequest())
+    assert [node.was for node in stopped] == ["ready"] * len(nodes) and all(node.clean for node in stopped)
 
 
 def test_up_status_down(local: Local) -> None:

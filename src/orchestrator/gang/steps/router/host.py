@@ -14,7 +14,7 @@ from orchestrator.engines.serving import CERTIFICATE_FILE
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
-from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.addresses import host_port
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.staging import StagingRequest
@@ -25,24 +25,23 @@ from orchestrator.remote.node_app import ask, ask_http, ask_staged
 if TYPE_CHECKING:
     from orchestrator.engines.router import InstalledRouter
 
-GANG = "router"
-"""Its name among the gangs on its host."""
-
 
 def router_gang(spec: RouterSpec) -> GangSpec:
     """The router as a gang of one node."""
     agent = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
-    node = replace(spec.node, gang=GANG, ports=replace(spec.node.ports, agent=agent))
-    return GangSpec(name=GANG, nodes=(node,), url=local_url(spec))
+    node = replace(spec.node, gang=ROUTER_GANG, ports=replace(spec.node.ports, agent=agent))
+    return GangSpec(name=ROUTER_GANG, nodes=(node,), url=local_url(spec))
 
 
 def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[GangSpec, ...], ...]:
     """The gangs of these names, and the router's own where it is named or nothing is: apart from each other, since its
     host may be a gang's node too, with other settings. Raises InputError for an unknown name."""
-    gangs = tuple(name for name in names if inventory.router is None or name != GANG)
+    gangs = tuple(name for name in names if inventory.router is None or name != ROUTER_GANG)
     chosen = chosen_gangs(inventory, gangs) if gangs or not names else ()
-    routers = () if inventory.router is None or (names and GANG not in names) else (router_gang(inventory.router),)
-    return tuple(filter(None, (chosen, routers)))
+    parts = [chosen] if chosen else []
+    if inventory.router is not None and (not names or ROUTER_GANG in names):
+        parts.append((router_gang(inventory.router),))
+    return tuple(parts)
 
 
 def installed_router(fleet: Fleet, spec: RouterSpec, *, two_keys: bool = False) -> InstalledRouter:
@@ -60,7 +59,7 @@ def installed_router(fleet: Fleet, spec: RouterSpec, *, two_keys: bool = False) 
 
 def staged_router(fleet: Fleet, spec: RouterSpec) -> StagingRequest | None:
     """What its newest run was started with; None where its node can't tell."""
-    request = GangRequest(**where(spec.node, GANG))
+    request = GangRequest(**where(spec.node, ROUTER_GANG))
     answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
     answer = answers.values.get(spec.node.name)
     staged = None if answer is None else StagingRequest.read(answer.request)
@@ -95,7 +94,7 @@ def ask_router(
 ) -> HttpAnswer:
     """One such request, with the router's admin key, which never leaves its host."""
     asked = router_ask(spec, method, path, body, timeout_s=timeout_s)
-    return ask_from(fleet, spec.node.name, [asked], **where(spec.node, GANG))[0]
+    return ask_from(fleet, spec.node.name, [asked], **where(spec.node, ROUTER_GANG))[0]
 
 
 def ask_from(

@@ -25,7 +25,6 @@ from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
 from orchestrator.gang.steps.router.host import (
-    GANG,
     ask_from,
     ask_router,
     certificate_file,
@@ -51,7 +50,7 @@ from orchestrator.model.deadlines import (
 )
 from orchestrator.model.errors import DeployError, Exit, FindingsError, GangFailed, InputError, NodeError
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
@@ -233,7 +232,7 @@ class Router:
             f"the router {what}{status} {(answer.error or answer.body)[:200]}".strip(),
             where=self.spec.node.name,
             fix="run `l40s-deploy router up`, which starts it unless it serves; read its log with"
-            f" `l40s-deploy logs {GANG}`",
+            f" `l40s-deploy logs {ROUTER_GANG}`",
         )
 
 
@@ -301,7 +300,7 @@ def start_router(
         at = installed_for(router)
         suits = router.view().plan_id in (wanted.plan_id, _start_of(router, words.ANY_HEALTH, at).plan_id)
         if not suits:
-            watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
+            watcher.step(ROUTER_GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
         failure = next(iter(take_in_all(router, gangs).values()), None)
         if failure is None:
             return router.state()
@@ -423,7 +422,7 @@ def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, 
     """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router."""
     if inventory.router is None or not any(view.service_healthy for view in views):
         return
-    watcher.step(GANG, "starting, and adding the gangs that became ready")
+    watcher.step(ROUTER_GANG, "starting, and adding the gangs that became ready")
     start_router(inventory, watcher, command=command)
 
 
@@ -435,7 +434,7 @@ def rejoin(inventory: Inventory, views: Iterable[GangView], watcher: Watcher) ->
         now = router.view()
         lost = next((node.error for node in now.nodes if node.error is not None), None)
         if lost is not None:
-            say_failures({GANG: lost}, watcher)
+            say_failures({ROUTER_GANG: lost}, watcher)
         if now.serves:
             say_failures(take_in_all(router, views), watcher)
 
@@ -534,7 +533,7 @@ def _start_of(router: Router, health_path: str, at: words.InstalledRouter, *, pl
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
     request = StagingRequest(
         state_dir=spec.node.state_dir,
-        gang=GANG,
+        gang=ROUTER_GANG,
         run_id="",
         node=spec.node.name,
         node_rank=0,
@@ -563,7 +562,7 @@ def _front(spec: RouterSpec) -> words.Front:
     """What guards its port, as the controller's files say now; without an admin key, which each start makes."""
     tls = _certified_key(spec)
     return words.Front(
-        api_key=_key(spec.node.api_key_file, GANG),
+        api_key=_key(spec.node.api_key_file, ROUTER_GANG),
         certificate=tls.certificate if tls else "",
         key=tls.key if tls else "",
     )
@@ -592,7 +591,7 @@ def installed_for(router: Router) -> words.InstalledRouter:
 
 
 def _two_keys(spec: RouterSpec) -> bool:
-    asked, gangs = _key(spec.node.api_key_file, GANG), _key(spec.gang_key_file, "gangs")
+    asked, gangs = _key(spec.node.api_key_file, ROUTER_GANG), _key(spec.gang_key_file, "gangs")
     return bool(asked and gangs and asked != gangs)
 
 

@@ -14,10 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator import __version__
 from orchestrator.gang.agreement import BelievedService, current_run, leader_report, service_of
+from orchestrator.gang.names import as_called_now, former_gang, former_nodes, renamed_words
 from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.chosen import in_order
@@ -35,6 +37,7 @@ from orchestrator.remote.node_app import ask, ask_lock
 from orchestrator.remote.session import Session
 
 WAIT_S = 0.2
+NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
 OLD_S = 1.0
 """Who answered so long before another node was given up is asked again: what it said of that one is old."""
 
@@ -110,43 +113,50 @@ def views_of(
 ) -> tuple[GangView, ...]:
     """The gangs in what their nodes answered; a report that can't be read is that node's failure."""
 
-    def answers(gang: GangSpec) -> dict[str, Answer]:
-        asked = (node for node in gang.machines if not node.spare or node.name in values or node.name in failures)
-        return {node.name: failures.get(node.name) or _report(node, gang.name, values[node.name]) for node in asked}
-
-    return tuple(_seen(gang, answers(gang), values) for gang in gangs)
+    return tuple(_seen(gang, values, failures) for gang in gangs)
 
 
-def _seen(gang: GangSpec, answers: Mapping[str, Answer], values: Mapping[str, ReportAnswer]) -> GangView:
+def _seen(gang: GangSpec, values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]) -> GangView:
     """Where it serves is what the inventory, this controller's record of the plan and the other members say too."""
+    renamed = _renamed(gang, values)
+    answers: dict[str, Answer] = {
+        node.name: failures.get(node.name) or _report(gang, node, values[node.name], renamed)
+        for node in gang.machines
+        if not node.spare or node.name in values or node.name in failures
+    }
     seen = view(gang.name, answers, tuple(node.name for node in gang.machines if node.spare))
-    current = current_run({name: answer for name, answer in answers.items() if isinstance(answer, Report)})
-    leader = leader_report(current, seen.members)
-    service = BelievedService(url="")
-    if leader is not None:
-        service = service_of(
-            gang,
-            leader.node,
-            leader.service_url,
-            recorded=recorded_url(gang.name, seen.plan_id),
-            witnesses=[report.serves_at for report in current.values() if report is not leader],
-        )
+    service = _service(gang, seen, answers)
     asked = [node for node in gang.machines if node.name in values]
     strangers = [words for node in asked for words in _strangers(node, values[node.name])]
-    remarks = tuple(filter(None, (service.remark, *strangers, *seen.remarks)))
+    remarks = tuple(filter(None, (service.remark, *strangers, *renamed_words(renamed), *seen.remarks)))
     return replace(seen, service_url=service.url, remarks=remarks)
 
 
-def words_before(fleet: Fleet, gang_of: Mapping[str, str]) -> dict[str, str]:
+def _service(gang: GangSpec, seen: GangView, answers: Mapping[str, Answer]) -> BelievedService:
+    current = current_run({name: answer for name, answer in answers.items() if isinstance(answer, Report)})
+    leader = leader_report(current, seen.members)
+    if leader is None:
+        return BelievedService(url="")
+    return service_of(
+        gang,
+        leader.node,
+        leader.service_url,
+        recorded=recorded_url(gang.name, seen.plan_id),
+        witnesses=[report.serves_at for report in current.values() if report is not leader],
+    )
+
+
+def words_before(fleet: Fleet, gangs: Sequence[GangSpec]) -> dict[str, str]:
     """The state of each node's part of its gang in one word, before something is done to it; raises nothing."""
-    asked = fleet.on_every(ask_report, only=gang_of, patience=StragglerWait()).values
-    return {node: _word_of(fleet.nodes[node], gang, asked.get(node)) for node, gang in gang_of.items()}
+    names = [node.name for gang in gangs for node in gang.nodes]
+    asked = fleet.on_every(ask_report, only=names, patience=StragglerWait()).values
+    return {node.name: _word_of(node, gang, asked) for gang in gangs for node in gang.nodes}
 
 
-def _word_of(node: NodeSpec, gang: str, answer: ReportAnswer | None) -> str:
-    if answer is None:
+def _word_of(node: NodeSpec, gang: GangSpec, asked: Mapping[str, ReportAnswer]) -> str:
+    if node.name not in asked:
         return "unreachable"
-    report = _report(node, gang, answer)
+    report = _report(gang, node, asked[node.name], _renamed(gang, asked))
     return report.word if isinstance(report, Report) else "absent" if report is None else "unreadable"
 
 
@@ -173,15 +183,28 @@ def refuse_elsewhere(views: Iterable[GangView]) -> None:
             raise node.error
 
 
-def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
-    """Its report; an agent of the same node and port that has another state directory is said unless this one lives."""
-    found = own_report(node, gang, answer)
-    other = next((one for one in _same_part(node, answer) if not one.stranger), None)
-    if other is None or (isinstance(found, Report) and found.alive):
+def _report(gang: GangSpec, node: NodeSpec, answer: ReportAnswer, renamed: Mapping[str, str] = NOT_RENAMED) -> Answer:
+    """Its report; an agent of the same node that has another state directory and the same port, or another gang's name,
+    is said unless this one lives. renamed: as of `former_nodes`."""
+    found = own_report(node, gang.name, answer, renamed)
+    if isinstance(found, Report) and found.alive:
         return found
-    return RunsElsewhere(
-        other.what(answer.state_dir, answer.user), where=f"gang {gang}: {node.name}", fix=other.fix(answer.user)
-    )
+    other = next((one for one in _same_part(node, answer) if not one.stranger), None)
+    if other is not None:
+        what, fix = other.what(answer.state_dir, answer.user), other.fix(answer.user)
+        return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
+    if former := former_gang(gang, node, _living(answer)):
+        what = f"gang {former} runs there; this inventory calls its gang {gang.name}"
+        end_it = f"l40s-deploy down {gang.name} --as {former}"
+        fix = f"call it {former} again in the inventory, or end what runs there with `{end_it}`"
+        return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
+    return found
+
+
+def _living(answer: ReportAnswer) -> list[Report]:
+    """What the node's living agents report, of whichever gang; what can't be read is left out."""
+    reports = (Report.read(raw) for raw in answer.reports if isinstance(raw, dict))
+    return [report for report in reports if isinstance(report, Report) and report.alive]
 
 
 def _same_part(node: NodeSpec, answer: ReportAnswer) -> list[OtherAgent]:
@@ -195,13 +218,28 @@ def _strangers(node: NodeSpec, answer: ReportAnswer) -> list[str]:
     return [f"{node.name}: {other.what('', '')}; {other.fix('')}" for other in others]
 
 
-def own_report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
-    """What this node says of its part of this gang."""
+def own_report(node: NodeSpec, gang: str, answer: ReportAnswer, renamed: Mapping[str, str] = NOT_RENAMED) -> Answer:
+    """What this node says of its part of this gang. renamed: as of `former_nodes`."""
     for raw in answer.reports:
-        if isinstance(raw, dict) and raw.get("gang") == gang and raw.get("node") == node.name:
+        if not isinstance(raw, dict) or raw.get("gang") != gang:
+            continue
+        if node.name in (raw.get("node"), renamed.get(str(raw.get("node")))):
             report = Report.read(raw)
-            return unreadable(node.name, raw, report) if isinstance(report, Unreadable) else report
+            return (
+                unreadable(node.name, raw, report) if isinstance(report, Unreadable) else as_called_now(report, renamed)
+            )
     return None
+
+
+def _renamed(gang: GangSpec, values: Mapping[str, ReportAnswer]) -> Mapping[str, str]:
+    """As of `former_nodes`, by what these nodes answered."""
+    reports = {
+        node.name: report
+        for node in gang.machines
+        for report in (_living(values[node.name]) if node.name in values else ())
+        if report.gang == gang.name
+    }
+    return former_nodes(gang, reports)
 
 
 def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeError:

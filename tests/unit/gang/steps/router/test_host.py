@@ -11,7 +11,6 @@ import pytest
 from orchestrator.engines import router as words
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.steps.router.host import (
-    GANG,
     gangs_and_router,
     installed_router,
     router_gang,
@@ -19,7 +18,7 @@ from orchestrator.gang.steps.router.host import (
 )
 from orchestrator.gang.steps.router.routing import Router
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.node.files import RUN_FILE
 from orchestrator.remote.fleet import Fleet
 
@@ -35,21 +34,23 @@ def test_the_router_is_found_by_its_name_and_beside_all_gangs() -> None:
     def found(inventory: Inventory, *names: str) -> list[list[str]]:
         return [[gang.name for gang in part] for part in gangs_and_router(inventory, names)]
 
-    assert found(routed) == [["a", "b"], [GANG]] and found(alone) == [["a", "b"]]
+    assert found(routed) == [["a", "b"], [ROUTER_GANG]] and found(alone) == [["a", "b"]]
     assert (
-        found(routed, GANG) == [[GANG]]
+        found(routed, ROUTER_GANG) == [[ROUTER_GANG]]
         and found(routed, "b") == [["b"]]
-        and found(routed, "a", GANG) == [["a"], [GANG]]
+        and found(routed, "a", ROUTER_GANG) == [["a"], [ROUTER_GANG]]
     )
     with pytest.raises(InputError, match="no gang is called"):
-        found(alone, GANG)
+        found(alone, ROUTER_GANG)
 
 
 def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:
     reach = Reach(connection="local", host="localhost")
-    node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path))
+    node = NodeSpec(
+        name="front", gang=ROUTER_GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path)
+    )
     spec = RouterSpec(node=node)
-    gang = tmp_path / "gangs" / GANG
+    gang = tmp_path / "gangs" / ROUTER_GANG
     with Fleet(router_gang(spec).nodes) as fleet:
         assert staged_router(fleet, spec) is None
         (gang / "runs" / "r1").mkdir(parents=True)
@@ -66,7 +67,9 @@ def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:
 
 def test_what_the_routers_host_has_is_read_there(tmp_path: Path) -> None:
     reach = Reach(connection="local", host="localhost")
-    node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path / "s"))
+    node = NodeSpec(
+        name="front", gang=ROUTER_GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path / "s")
+    )
     spec = RouterSpec(node=node, venv=str(tmp_path / "venv"))
     packages = tmp_path / "venv/lib/python3.12/site-packages"
     with Fleet(router_gang(spec).nodes) as fleet:
