@@ -1,7 +1,7 @@
 """The reference pages of the documentation, made from the code when the site is built: a hook of mkdocs.
 
 Links in docs/ go from file to file of the repository. In the site, results of tests and the README are pages too, and
-a link to any other file becomes its name.
+a link to any other file becomes its name. Lists are indented as mkdocs wants them: see `indented_by_four`.
 """
 
 from __future__ import annotations
@@ -313,6 +313,40 @@ class _Source:
         return " ".join(dict.fromkeys(part for part in (*parts[:1], *added) if part))
 
 
+_ITEM = re.compile(r"(?:\d+\.|[-*]) +(?=\S)")
+"""How an item of a list begins."""
+
+
+def indented_by_four(text: str) -> str:
+    """A page whose lists have one level, with items that continue in column 4. Python-Markdown wants that, and takes
+    code indented less for a paragraph. CommonMark, as GitHub shows it, lets them continue below their first word.
+    """
+    lines = text.split("\n")
+    rewritten: list[str] = []
+    fenced = False
+    while lines:
+        line = lines.pop(0)
+        fenced ^= line.startswith("```")
+        rewritten.append(line)
+        item = None if fenced else _ITEM.match(line)
+        if item is not None:
+            body = _continued(lines, " " * item.end())
+            del lines[: len(body)]
+            rewritten += [f"    {part[item.end() :]}".rstrip() for part in body]
+    return "\n".join(rewritten)
+
+
+def _continued(lines: list[str], indent: str) -> list[str]:
+    """The lines of an item after its first: indented as its text is, with the blank ones between them."""
+    size = 0
+    for number, line in enumerate(lines, 1):
+        if line.startswith(indent):
+            size = number
+        elif line.strip():
+            break
+    return lines[:size]
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "findings": findings,
@@ -351,7 +385,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """mkdocs: links from file to file of the repository become links from page to page."""
+    """mkdocs: links from file to file of the repository become links from page to page, and lists mkdocs's own."""
     place = page.file.src_uri
     source = next((path for path, to in BESIDE.items() if to == place), f"docs/{place}")
 
@@ -363,7 +397,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         to = BESIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else "")
         return f"[{text}]({posixpath.relpath(to, posixpath.dirname(place) or '.')}{anchor})" if to else text
 
-    return re.sub(r"\[(?P<text>[^\]\n]*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)", link, markdown)
+    linked = re.sub(r"\[(?P<text>[^\]\n]*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)", link, markdown)
+    return indented_by_four(linked)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

@@ -1,5 +1,5 @@
-"""Each indented `l40s-deploy ...` line of README.md and docs/, and each in backticks in README.md, is a command that
-the real parser accepts; quick start and runbooks are whole; what the program itself advises stops nothing beyond the
+"""Each `l40s-deploy ...` line of a page, English or Chinese, and each in backticks, is a command that the real parser
+accepts; quick start and runbooks are whole; what the program itself advises stops nothing beyond the
 gang or node that it speaks of."""
 
 from __future__ import annotations
@@ -11,23 +11,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
+from tests.support.command_lines import commands_in, parsed, whole_lines
 
 from orchestrator.cli.main import parser_of
 from orchestrator.loading.profiles import load_profile
 
 ROOT = Path(__file__).parents[3]
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 README, RUNBOOKS = (ROOT / "README.md").read_text(), (ROOT / "docs" / "runbooks.md").read_text()
 QUICK_START = README.partition("## Quick start")[2].partition("\n## ")[0]
-MENTIONED = {" ".join(words.split()) for words in re.findall(r"`l40s-deploy ([^`]+)`", README)} - {"--help"}
-COMMANDS = sorted(
-    {("README.md", words) for words in MENTIONED}
-    | {
-        (page.name, line)
-        for page in PAGES
-        for line in re.findall(r"^ {4,}l40s-deploy (.+)$", page.read_text(), re.MULTILINE)
-    }
-)
+_COMMAND = re.compile(r"^(?:.* (?:\||&&) )?l40s-deploy \S")
+_MENTIONED = re.compile(r"`((?:[^`\n]* \| )?l40s-deploy\s[^`]+)`")
+
+
+def lines_of(text: str) -> set[str]:
+    """The commands of a page: lines of its blocks of code, and what stands in backticks."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    blocks = [token.content.splitlines() for token in tokens if token.type in ("code_block", "fence")]
+    typed = {line.strip() for block in blocks for line in whole_lines(block) if _COMMAND.match(line)}
+    inline = [token.content for token in tokens if token.type == "inline"]
+    return typed | {" ".join(words.split()) for text in inline for words in _MENTIONED.findall(text)}
+
+
+COMMANDS = sorted((str(page.relative_to(ROOT)), line) for page in PAGES for line in lines_of(page.read_text("utf-8")))
 TASKS = ("A node died", "Replace a card", "Upgrade the stack", "Move to another model", "Power cut", "Router died",
          "Power cut without an outage")  # fmt: skip
 """Of the runbooks."""
@@ -35,17 +42,15 @@ TASKS = ("A node died", "Replace a card", "Upgrade the stack", "Move to another 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
 def test_the_parser_accepts_it(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = shlex.split(line.partition(" > ")[0], comments=True)
-    parser, _ = parser_of(words[0])
     try:
-        _, unknown = parser.parse_known_args(words)
-    except SystemExit:
-        pytest.fail(f"{page}: l40s-deploy {line}: {capsys.readouterr().err}")
-    assert unknown == [], page
+        assert [parsed(words) for words in commands_in(line)]
+    except SystemExit as ended:
+        assert ended.code == 0, f"{page}: {line}: {capsys.readouterr().err}"
 
 
 def test_the_pages_have_commands() -> None:
-    assert {"README.md", "runbooks.md", "checkpoint.md", "doctor.md"} <= {page for page, _ in COMMANDS} and MENTIONED
+    pages = {page for page, _ in COMMANDS}
+    assert {"README.md", "README.zh.md", "docs/runbooks.md", "docs/zh/runbooks.md", "docs/doctor.md"} <= pages
 
 
 def test_the_quick_start_goes_from_hosts_to_a_service_in_this_order() -> None:
@@ -73,7 +78,7 @@ def test_each_task_starts_with_its_symptom() -> None:
 
 def test_models_and_stacks_in_it_are_there() -> None:
     for option, folder in (("--stack", "stacks"), ("--model", "models")):
-        typed = [shlex.split(line, comments=True) for page, line in COMMANDS if page == "runbooks.md"]
+        typed = [shlex.split(line, comments=True) for page, line in COMMANDS if page == "docs/runbooks.md"]
         values = {words[words.index(option) + 1] for words in typed if option in words}
         assert all((ROOT / "inventory" / folder / f"{value}.yml").is_file() for value in values)
 

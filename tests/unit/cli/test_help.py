@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.support.command_lines import commands_in, parsed, whole_lines
 
 from orchestrator.cli.main import VERBS, every_parser, main, verbs_of
 from orchestrator.cli.transfers import time_limit
@@ -51,6 +52,26 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("words", VERBS_BELOW)
 def test_help_shows_an_example(words: str, shown: Shown) -> None:
     assert f"l40s-deploy {words}" in shown(*words.split(), "--help").partition("\n\n")[2]
+
+
+def examples(text: str) -> list[str]:
+    """The lines of shell below "example:", whole."""
+    block = re.search(r"^examples?:(?P<inline>.*)\n(?P<lines>(?:  .*\n)*)", text, re.MULTILINE)
+    return [*whole_lines(block["lines"].splitlines())] if block else []
+
+
+@pytest.mark.parametrize("columns", [80, 500])
+@pytest.mark.parametrize("words", VERBS_BELOW)
+def test_an_example_can_be_pasted(words: str, columns: int, shown: Shown) -> None:
+    """Its remark is the shell's, and our own parser takes each command of it."""
+    lines = examples(shown(*words.split(), "--help", columns=columns))
+    assert lines
+    for line in lines:
+        command = line.partition("#")[0].strip()
+        assert not re.search(r"\S {2,}\S", command), f"a remark without #: {line}"
+        assert command or columns == 80
+        for typed in commands_in(line):
+            parsed(typed)
 
 
 WRONG = [

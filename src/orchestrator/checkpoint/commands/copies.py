@@ -31,9 +31,9 @@ DOWNLOAD_EXAMPLES = (
     "l40s-deploy checkpoint download meituan/DeepSeek-R1-Channel-INT8 --from modelscope",
 )
 PUSH_EXAMPLES = (
-    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node to all others",
+    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     # from one node to all others",
     "l40s-deploy checkpoint push ./DeepSeek-V3-0324 --node node1 --node node2 --bwlimit 400M",
-    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324 --node node3 --repair     only the files that differ",
+    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324 --node node3 --repair     # only the files that differ",
 )
 VERIFY_EXAMPLES = (
     "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64",

@@ -26,20 +26,18 @@ from orchestrator.rooms import answers
 from orchestrator.topology.paths import shape
 
 EXAMPLE = """examples:
-  l40s-deploy doctor --example articles         the articles' cluster as it was: without an inventory or a network
-  l40s-deploy doctor                            check all nodes of the inventory
-  l40s-deploy doctor --node node2               check one node, after a repair say
-  l40s-deploy doctor --json                     the findings as one JSON document
-  l40s-deploy doctor --from snapshots/          check what `discover --save snapshots/` wrote
+  l40s-deploy doctor --example articles         # the articles' cluster as it was: without an inventory or a network
+  l40s-deploy doctor                            # check all nodes of the inventory
+  l40s-deploy doctor --node node2               # check one node, after a repair say
+  l40s-deploy doctor --json                     # the findings as one JSON document
+  l40s-deploy doctor --from snapshots/          # check what `discover --save snapshots/` wrote
   nvidia-smi topo -m | l40s-deploy doctor --from -
-  l40s-deploy doctor --from node0=a.txt node1=b.txt
-                                                what people paste of two nodes: topo -m, lspci, NCCL's log, ...
-  l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
-                                                a machine that hwloc-gather-topology recorded
-  l40s-deploy doctor --report wiring.html       also write a page with drawings for the data centre
-  l40s-deploy doctor --watch 10m                check repeatedly; show only what is new or resolved
-  l40s-deploy doctor --watch 10m --install      the same as a systemd unit
-  l40s-deploy doctor --explain ACS-REDIRECT     explain a finding: what it reads and why
+  l40s-deploy doctor --from node0=a.txt node1=b.txt  # pasted of two nodes: topo -m, lspci, NCCL's log, ...
+  l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000  # of hwloc-gather-topology
+  l40s-deploy doctor --report wiring.html       # also write a page with drawings for the data centre
+  l40s-deploy doctor --watch 10m                # check repeatedly; show only what is new or resolved
+  l40s-deploy doctor --watch 10m --install      # the same as a systemd unit
+  l40s-deploy doctor --explain ACS-REDIRECT     # explain a finding: what it reads and why
 
 exit status: 0 no finding of severity stop or slow, 2 wrong input, 3 findings, 4 a node did not answer
 """

@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(
         parser,
-        "l40s-deploy init                                       ask for the hosts, then check them",
-        "l40s-deploy init 'l40s-[0:3]' --user deploy            four hosts that the name service knows",
+        "l40s-deploy init                                       # ask for the hosts, then check them",
+        "l40s-deploy init 'l40s-[0:3]' --user deploy            # four hosts that the name service knows",
         "l40s-deploy init 'l40s-[0:3]=192.168.10.[10:13]' --user deploy --accept-host-keys --out hosts.yml",
     )
     parser.add_argument(

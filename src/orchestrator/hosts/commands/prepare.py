@@ -29,13 +29,13 @@ _LINE_EVERY_S = 10.0
 """Of a task that takes longer, where stderr is no terminal."""
 
 _EXAMPLES = (
-    "l40s-deploy prepare --check                       show what would change, as a diff; changes nothing",
-    "l40s-deploy prepare                               packages, user, limits, sudo rule, kernel, the stack",
-    "l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without a network",
-    "l40s-deploy prepare --bundle stack.bundle --bundle router.bundle     and the router's host from its own",
-    "l40s-deploy prepare --node l40s-2 --tags limits   one node, one role",
-    "l40s-deploy prepare --tags firewall               close the gang's own ports to all but its nodes",
-    "l40s-deploy prepare --remove                      undo what prepare changed, and only that",
+    "l40s-deploy prepare --check                       # show what would change, as a diff; changes nothing",
+    "l40s-deploy prepare                               # packages, user, limits, sudo rule, kernel, the stack",
+    "l40s-deploy prepare --bundle stack.bundle         # the stack from a file of `stack build`, without a network",
+    "l40s-deploy prepare --bundle stack.bundle --bundle router.bundle     # and the router's host from its own",
+    "l40s-deploy prepare --node l40s-2 --tags limits   # one node, one role",
+    "l40s-deploy prepare --tags firewall               # close the gang's own ports to all but its nodes",
+    "l40s-deploy prepare --remove                      # undo what prepare changed, and only that",
 )
 
 
