@@ -35,8 +35,7 @@ demo: ## an emulated 4-node, 32-GPU cluster from nothing to serving; without roo
 	@scripts/demo.sh
 
 demo-down: ## stop the demo's gang and remove its lab
-	-$(BIN)/l40s-deploy down --all
-	$(BIN)/l40s-deploy lab down
+	@scripts/demo.sh down
 
 chaos: setup ## every row of the chaos table, in a lab of its own; writes tests/chaos/chaos.md
 	$(BIN)/python -m tests.chaos.chaos

@@ -87,6 +87,7 @@ _HOME_OF = {key.rpartition(".")[2]: key.rpartition(".")[0] for verbs in GROUPS.v
 VERBS = {key.rpartition(".")[2]: summary for verbs in GROUPS.values() for key, summary in verbs.items()}
 APART = {"lab": "l40s-deploy-lab"}
 """Verbs of other distributions. Their modules, which have a SUMMARY too, stand in the entry points VERBS_OF_OTHERS."""
+_USAGE = "l40s-deploy VERB [OPTION ...]"
 VERBS_OF_OTHERS = "l40s_deploy.verbs"
 
 
@@ -115,6 +116,9 @@ def _answered(words: list[str], screen: Screen) -> int:
     config = load_config()
     words, screen.quiet = without_quiet(words, config.quiet)
     words = arranged(words, {**VERBS, **APART})
+    if not words:
+        screen.verbatim(short_help().rstrip())
+        return Exit.DONE
     verb = next((word for word in words if not word.startswith("-")), "")
     parser, modules = parser_of(verb)
     if verb in config.options and words[0] == verb:
@@ -179,7 +183,7 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
     groups = _groups(others)
     parser = Parser(
         prog="l40s-deploy",
-        usage="l40s-deploy VERB [OPTION ...]",
+        usage=_USAGE,
         description="Serve one very large model on PCIe GPU servers, all ranks as one gang.",
         epilog=in_groups(groups, "l40s-deploy up --model DeepSeek-V3-0324-Block64x64"),
     )
@@ -201,6 +205,16 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
             modules[name].configure(sub)
             apart(sub)
     return parser, modules
+
+
+def short_help() -> str:
+    """What a stranger needs first: the verbs that are used most, and how to see the others."""
+    most_used = dict(list(_groups({}).items())[:1])
+    example = "l40s-deploy doctor --example articles    # needs no inventory and no GPU"
+    all_verbs = "`l40s-deploy --help` lists every verb."
+    return Parser(
+        prog="l40s-deploy", usage=_USAGE, add_help=False, epilog=f"{in_groups(most_used, example)}\n{all_verbs}"
+    ).format_help()
 
 
 def every_parser() -> argparse.ArgumentParser:

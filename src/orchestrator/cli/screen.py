@@ -20,10 +20,13 @@ from orchestrator.model.errors import DeployError, Detached, OutputLost
 if TYPE_CHECKING:  # rich costs 60 ms to import: only verbs that draw pay for it
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 _UNLIMITED = 4096
 _LEAST = 20
 """Columns; in less, nothing can be read anyway."""
+_LABEL = re.compile(r" *\S+ {2,}(?=\S)")
+"""A word that stands in a column of its own."""
 _KEPT = "\x1f"
 """In place of a space at which no line ends; printable() leaves none of these in a text."""
 
@@ -161,14 +164,15 @@ def _closed(way: int) -> IO[str]:
 
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
     from rich.console import Console
-    from rich.table import Table
 
     class Quiet(Console):
-        """A closed stdout is not an error; rich itself would exit with status 1. Tables keep their words whole."""
+        """A closed stdout is not an error; rich itself would exit with status 1. Words stay whole, those of tables too,
+        and lines that are too long keep their indent."""
 
         def print(self, *things: Any, **options: Any) -> None:
             """As rich does."""
-            whole = [fitted(one, self.width) if isinstance(one, Table) else [one] for one in things]
+            wraps = not options.get("soft_wrap", self.soft_wrap)
+            whole = [_whole(one, self.width, wraps=wraps) for one in things]
             super().print(*(one for ones in whole for one in ones), **options)
 
         def on_broken_pipe(self) -> None:
@@ -179,6 +183,41 @@ def _console(is_terminal: bool, *, stderr: bool) -> Console:
 
     width = None if is_terminal else _UNLIMITED  # what reads a pipe has no width
     return Quiet(stderr=stderr, markup=False, highlight=False, soft_wrap=not is_terminal, width=width)
+
+
+def _whole(thing: RenderableType, width: int, *, wraps: bool) -> list[RenderableType]:
+    """What is printed in so many columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if isinstance(thing, Table):
+        return fitted(thing, width)
+    text = Text(thing) if isinstance(thing, str) else thing
+    return [hanging(text, width)] if wraps and isinstance(text, Text) else [thing]
+
+
+def hanging(text: Text, width: int) -> Text:
+    """A text in so many columns, as `broken` divides its lines, with its styles."""
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        line.expand_tabs(8)
+        end = 0
+        for part in broken(line.plain, width).split("\n"):
+            words = part.strip()
+            start = line.plain.index(words, end)
+            indent = "".ljust(len(part) - len(part.lstrip()))
+            lines.append(Text(indent, style=text.style).append_text(line[start : start + len(words)]))
+            end = start + len(words)
+    joined = Text("\n", end=text.end).join(lines)
+    joined.justify, joined.overflow, joined.no_wrap, joined.style = (
+        text.justify,
+        text.overflow,
+        text.no_wrap,
+        text.style,
+    )
+    return joined
 
 
 def fitted(table: Table, width: int) -> list[RenderableType]:
@@ -217,12 +256,14 @@ def _in_width(text: str) -> str:
 
 
 def broken(line: str, width: int) -> str:
-    """A line as lines of whole words; a command in backticks that fits one is not divided."""
+    """A line as lines of whole words, below the text behind its label; a command in backticks that fits one is not
+    divided."""
     if len(line) <= width or width < _LEAST:
         return line
     whole = re.sub(r"`[^`]+`", lambda one: one[0].replace(" ", _KEPT) if len(one[0]) < width - 4 else one[0], line)
-    indented = len(line) - len(line.lstrip())
-    indent = "".ljust(indented + 2)
+    label = _LABEL.match(line)
+    indented = label.end() if label and label.end() < width // 2 else len(line) - len(line.lstrip()) + 2
+    indent = "".ljust(indented)
     lines = wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).replace(_KEPT, " ")
 

@@ -34,7 +34,7 @@ def choose_inventory(option: str | None) -> InventoryChoice:
         return InventoryChoice(Path(variable), "$L40S_INVENTORY")
     here = Path("inventory/hosts.yml")
     if here.exists():
-        return InventoryChoice(here, "./inventory/hosts.yml")
+        return InventoryChoice(here, "of this directory")
     config = load_config()
     if config.inventory is not None:
         return InventoryChoice(config.inventory, f"inventory in {config.path}")

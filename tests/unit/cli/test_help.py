@@ -83,7 +83,6 @@ WRONG = [
     (("up", "--modle=GLM-4.6-FP8"), "unrecognized arguments: --modle", "did you mean --model? run"),
     (("checkpoint", "push", "x", "--tmieout", "3"), "unrecognized arguments: --tmieout", "did you mean --timeout? run"),
     (("up", "--model"), "argument --model: expected one argument", "`l40s-deploy up --help`"),
-    ((), "the following arguments are required: VERB", "`l40s-deploy --help`"),
 ]
 
 
@@ -112,6 +111,18 @@ def test_verbs_are_shown_by_what_they_are_for(word: str, shown: Shown) -> None:
     assert re.findall(r"^  (\S+) ", out.partition("most used:")[2].partition("\n\n")[0], re.MULTILINE) == first
     assert out.index("  down ") < out.index("serve:") < out.index("inspect:") < out.index("  web ")
     assert all(f"  {verb} " in out for verb in VERBS)
+
+
+def test_without_a_word_the_short_help_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: l40s-deploy VERB") and not err
+    assert "  doctor " in out and "  exporter " not in out and "`l40s-deploy --help`" in out
+    assert len(out.splitlines()) < 24 and max(map(len, out.splitlines())) <= 80
+    assert main(["--json"]) == 2 and "required: VERB" in capsys.readouterr().err
 
 
 def test_verbs_are_read_at_80_columns(shown: Shown) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.commands.discover import show_failure
 from orchestrator.doctor.rules.support.cluster import Node
-from orchestrator.doctor.rules.support.registry import grouped, who
+from orchestrator.doctor.rules.support.registry import COSTLY, FindingGroup, grouped, who
 from orchestrator.doctor.steps.doctor import Examination, NcclExpectation
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
@@ -21,6 +21,9 @@ from orchestrator.topology.draw import paths_json
 from orchestrator.topology.paths import shape
 from orchestrator.topology.speed import PRICED_ON
 from orchestrator.topology.stated import cards_of, recognised
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 def document(examination: Examination, expectations: Sequence[NcclExpectation] = ()) -> dict[str, Any]:
@@ -124,6 +127,25 @@ _BASIS = re.compile(rf" \([^()]*{re.escape(PRICED_ON)}\)$")
 STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
 
 
+def show_heads(examination: Examination, screen: Screen) -> None:
+    """What costs speed or stops, in a line each, before the drawing that shows it."""
+    count = len(examination.cluster.topologies)
+    for group in grouped(examination.findings):
+        if group.finding.severity in COSTLY:
+            screen.out.print(_head(group, count))
+
+
+def _head(group: FindingGroup, nodes: int) -> Text:
+    from rich.text import Text
+
+    finding = group.finding
+    head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
+    head.append(f" {printable(who(group.nodes, nodes))}: ", style="bold")
+    head.append(printable(finding.title), style="")
+    head.append(f"  [{finding.id}]", style="dim")
+    return head
+
+
 def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
     """Each finding as a short paragraph; notes in one line each. What a price rests on, in brackets at its end, is said
     with the first. nodes: how many there are in all."""
@@ -132,11 +154,7 @@ def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) ->
     said: set[str] = set()
     for group in grouped(findings):
         finding, effect = group.finding, group.finding.effect
-        head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
-        head.append(f" {printable(who(group.nodes, nodes))}: ", style="bold")
-        head.append(printable(finding.title), style="")
-        head.append(f"  [{finding.id}]", style="dim")
-        screen.out.print(head)
+        screen.out.print(_head(group, nodes))
         if finding.severity is Severity.NOTE:
             continue
         prefix = f"{finding.node}: " if len(group.nodes) > 1 else ""
@@ -147,12 +165,18 @@ def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) ->
             said.add(basis[0])
         for label, words in (("costs:", effect), ("fix:", finding.fix)):
             if words:
-                screen.out.print(Text(f"        {label:6} {printable(words)}"))
+                screen.out.print(Text(f"        {label:7} {printable(words)}"))
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """'2 stop, 3 slow, 4 notes', or 'nothing wrong'."""
-    counts = Counter(finding.severity for finding in findings)
+    """'3 slow (RDMA-PORT-DOWN, TRAFFIC-ON-TCP, GPU-MODE), 4 notes', or 'nothing wrong'. What several nodes have alike
+    counts once, and is named where it stops or costs speed."""
+    groups = grouped(findings)
     plural = {Severity.NOTE: "s"}
-    words = [counted(counts[level], level.value, plural.get(level, "")) for level in Severity if counts[level]]
+    words = []
+    for level in Severity:
+        ids = [group.finding.id for group in groups if group.finding.severity is level]
+        named = f" ({', '.join(dict.fromkeys(ids))})" if level in COSTLY else ""
+        if ids:
+            words.append(f"{counted(len(ids), level.value, plural.get(level, ''))}{named}")
     return ", ".join(words) or "nothing wrong"

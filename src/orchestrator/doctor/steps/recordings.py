@@ -20,7 +20,7 @@ from orchestrator.doctor.steps.doctor import Examination, check_accept, cluster_
 from orchestrator.loading.given_files import lines_of_file, named_file
 from orchestrator.model.chosen import chosen
 from orchestrator.model.errors import InputError, VerificationDiffers
-from orchestrator.model.inventory import Inventory, NodeSpec, Overrides, Reach
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, snapshot_from_json, snapshot_json
 from orchestrator.model.topology import Topology
@@ -300,7 +300,14 @@ def examine_given(
         for name, one in hidden.items()
     }
     check_accept(accept, topologies)
-    nodes = [
+    nodes = specs_of(topologies)
+    snapshots = {names[name]: one for name, one in hidden.items()}
+    return diagnose(cluster_of(nodes, topologies, snapshots, saved=True), {}, accept=accept)
+
+
+def specs_of(topologies: Mapping[str, Topology]) -> list[NodeSpec]:
+    """Recorded nodes as one gang, each of which wants the GPUs that it shows."""
+    return [
         NodeSpec(
             name=name,
             gang="saved",
@@ -310,8 +317,12 @@ def examine_given(
         )
         for rank, (name, topology) in enumerate(topologies.items())
     ]
-    snapshots = {names[name]: one for name, one in hidden.items()}
-    return diagnose(cluster_of(nodes, topologies, snapshots, saved=True), {}, accept=accept)
+
+
+def recorded_inventory(snapshots: Mapping[str, Snapshot]) -> Inventory:
+    """Recorded nodes as a cluster of one gang."""
+    specs = specs_of({name: build(one) for name, one in snapshots.items()})
+    return Inventory(path="a recorded cluster", gangs=(GangSpec(name="saved", nodes=tuple(specs)),))
 
 
 def discover_inventory(

@@ -11,14 +11,14 @@ from orchestrator.cli.options import add_from, add_inventory, add_json, add_node
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.commands.discover import accelerators, add_accelerators, show_node
-from orchestrator.doctor.commands.findings import document, show
+from orchestrator.doctor.commands.examples import add_example, example_folder, show_examples
+from orchestrator.doctor.commands.findings import document, show, show_heads
 from orchestrator.doctor.netplan import BOND_FILE, NodeFiles, lacking
 from orchestrator.doctor.rules.support.registry import LISTED_BY, marks_of
 from orchestrator.doctor.steps.doctor import Examination, NcclExpectation, expected
 from orchestrator.doctor.steps.recordings import dump_xml, examine_given, given, write_netplan
 from orchestrator.doctor.steps.trials import labels_of
 from orchestrator.gang.steps.examination import examine_inventory
-from orchestrator.loading.resources import data_dir
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.words import counted
@@ -43,10 +43,6 @@ exit status: 0 no finding of severity stop or slow, 2 wrong input, 3 findings, 4
 """
 
 
-EXAMPLES = ("articles", "right")
-"""Folders of examples/: the articles' cluster as it was first, and put right."""
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_inventory(parser)
@@ -55,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept", action="append", default=[], metavar="ID[@NODE]", help="ignore this finding (repeatable)"
     )
-    parser.add_argument("--example", metavar="NAME", help=f"read a cluster that ships instead: {' or '.join(EXAMPLES)}")
+    add_example(parser)
     add_from(parser)
     add_accelerators(parser)
     parser.add_argument("--report", metavar="FILE", help="also write an HTML page with drawings, to send on")
@@ -84,6 +80,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return _rules(args, screen)
     for code in answers("instead", "doctor", args, screen):
         return int(code)
+    if args.example == "":
+        show_examples("doctor", screen)
+        return 0
     if args.example:
         args.saved = _example(args)
     examination = _examine(args, screen)
@@ -95,6 +94,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.json({**document(examination, expectations), **planned})
     else:
         if args.example:
+            show_heads(examination, screen)
             _draw(examination, screen)
         show(examination, expectations, screen)
         for one in files:
@@ -107,11 +107,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _example(args: argparse.Namespace) -> list[str]:
-    if args.example not in EXAMPLES:
-        raise no_such("example", args.example, EXAMPLES, where="--example")
+    folder = example_folder(args.example)
     if args.saved:
         raise InputError("is an input as --example is", where="--from", fix="give one of the two")
-    return [str(data_dir("examples") / args.example)]
+    return [folder]
 
 
 def _draw(examination: Examination, screen: Screen) -> None:

@@ -10,12 +10,16 @@ from typing import Any
 
 from orchestrator.cli.options import add_nodes, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.doctor.commands.examples import add_example, example_folder, show_examples
+from orchestrator.doctor.steps.recordings import given, recorded_inventory
 from orchestrator.gang.steps.changes import diff_inventory, diff_json
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import chosen, without
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.secret_text import shown
+from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.commands.plan_options import (
     add_plan_options,
     advisories_json,
@@ -31,7 +35,7 @@ from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
-from orchestrator.planning.steps.plan import launch_scripts, plan_inventory, write_plan
+from orchestrator.planning.steps.plan import launch_scripts, plan_inventory, plan_recorded, write_plan
 
 _SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")
 
@@ -45,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show script --node l40s-2",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show nftables --node l40s-2 >l40s.nft",
         "l40s-deploy plan --model MiniMax-M2 --replicas      # one engine per node",
+        "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --example right    # without an inventory or a network",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --out plan.json && l40s-deploy up --plan plan.json",
     )
     add_plan_options(parser)
@@ -59,21 +64,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_nodes(parser, "node for --show (repeatable; default: the leader)")
     parser.add_argument("--sources", action="store_true", help="show where every value comes from")
+    add_example(parser)
     parser.add_argument("--out", metavar="FILE", help="also save the plan to a file for `up --plan`")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Make the plan and show it as requested."""
-    take_names(args)
+    if args.example == "":
+        show_examples("plan --model DeepSeek-V3-0324-Block64x64", screen)
+        return 0
+    seen = _example(args) if args.example else {}
+    recorded = recorded_inventory(seen) if args.example else None
+    take_names(args, recorded)
     request = request_of(args)
-    inventory = without(open_inventory(args, screen), request.without)
+    inventory = without(recorded or open_inventory(args, screen), request.without)
     if request.replicas:
         inventory = as_replicas(inventory, request.gangs)
     if args.diff:
         plan, found = diff_inventory(inventory, request)
         _show_diff(plan, found, screen)
         return 0
-    planned = plan_inventory(inventory, request)
+    planned = plan_recorded(inventory, request, seen) if recorded else plan_inventory(inventory, request)
     plan = shown(planned.plan)
     if planned.why:
         screen.say(printable(f"stack: {planned.stack.name}, {planned.why} (--stack NAME decides otherwise)"))
@@ -98,6 +109,17 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         for line in lines:
             screen.out.print(printable(line))
     return 0
+
+
+def _example(args: argparse.Namespace) -> Mapping[str, Snapshot]:
+    folder = example_folder(args.example)
+    if args.diff or args.inventory or args.plan:
+        raise InputError(
+            "is a cluster of its own, in which nothing runs",
+            where="--example",
+            fix="give it without --diff, --inventory and --plan",
+        )
+    return given([folder]).snapshots
 
 
 def _spares(inventory: Inventory) -> dict[str, list[str]]:

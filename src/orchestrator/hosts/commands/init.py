@@ -118,7 +118,7 @@ def _trusted(
             fix=f"compare the fingerprints, then run it again with {_TRUST}",
         )
     if file := remember_host_keys(nodes, keys):
-        screen.say(f"{len(unknown)} host keys added to {file}")
+        screen.say(f"{counted(len(unknown), 'host key')} added to {file}")
 
 
 def _refuse(failures: Mapping[str, DeployError], screen: Screen) -> None:

@@ -15,6 +15,7 @@ from orchestrator.loading.resources import Library
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
@@ -64,7 +65,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def take_names(args: argparse.Namespace) -> None:
+def take_names(args: argparse.Namespace, recorded: Inventory | None = None) -> None:
     """Read what stands before the engine's flags as --gang, where the inventory has a gang of that name, else as
     --model. Raises InputError for a name of neither."""
     words = args.engine_args
@@ -72,7 +73,7 @@ def take_names(args: argparse.Namespace) -> None:
     names = words[: len(words) - len(args.engine_args)]
     if not names:
         return
-    gangs = {gang.name for gang in open_inventory(args, None).gangs}
+    gangs = {gang.name for gang in (recorded or open_inventory(args, None)).gangs}
     models = Library.models()
     for name in names:
         if name in gangs or re.sub(r"-\d+$", "", name) in gangs:  # one of its replicas

@@ -89,8 +89,27 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     seen = chosen_stack(gangs, profile, request.stack, [gpu for one in topologies.values() for gpu in one.gpus])
     if seen.name != choice.name:  # an L40S was assumed
         return replace(make_plan(inventory, replace(request, stack=seen.name), fleet), why=seen.why)
-    hosts = facts_of_hosts(snapshots, told.result())
-    for node in nodes:
+    return _planned(gangs, request, seen, snapshots, facts_of_hosts(snapshots, told.result()))
+
+
+def plan_recorded(inventory: Inventory, request: PlanRequest, snapshots: Mapping[str, Snapshot]) -> PlanResult:
+    """The plan of recorded nodes. What no recording holds, an engine or a checkpoint, is not judged."""
+    gangs = chosen_gangs(inventory, request.gangs)
+    gpus = [gpu for one in snapshots.values() for gpu in build(one).gpus]
+    seen = chosen_stack(gangs, Library.profile(request.model), request.stack, gpus)
+    return _planned(gangs, request, seen, snapshots, facts_of_hosts(snapshots, {}))
+
+
+def _planned(
+    gangs: tuple[GangSpec, ...],
+    request: PlanRequest,
+    choice: StackChoice,
+    snapshots: Mapping[str, Snapshot],
+    hosts: Mapping[str, HostFacts],
+) -> PlanResult:
+    profile, stack = Library.profile(request.model), Library.stack(choice.name)
+    topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
+    for node in (node for gang in gangs for node in gang.nodes):
         if (config := hosts[node.name].config) is not None:
             check_checkpoint(node, profile, config, map(Library.profile, Library.models()))
     options = PlanOptions(
@@ -104,7 +123,9 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     plan = build_plan(gangs, profile, stack, topologies, options)
     if request.saved is not None:
         refuse_changes(request.saved, plan)
-    return PlanResult(plan=plan, profile=profile, stack=stack, why=seen.why, topologies=topologies, snapshots=snapshots)
+    return PlanResult(
+        plan=plan, profile=profile, stack=stack, why=choice.why, topologies=topologies, snapshots=snapshots
+    )
 
 
 def plan_inventory(inventory: Inventory, request: PlanRequest) -> PlanResult:

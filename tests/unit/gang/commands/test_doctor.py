@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_lines import commands_in, parsed
 from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
@@ -63,16 +64,30 @@ def test_the_examples_need_neither_an_inventory_nor_a_node(capsys: pytest.Captur
     assert main(["doctor", "--example", "articles", "--report", str(tmp_path / "page.html")]) == 3
     shown = capsys.readouterr().out
     assert "at 4 requests: about 42 instead of 154 tokens/s" in shown and shown.count("driver 580.65.06") == 1
+    faults = ("RDMA card 0000:b8:00", "no RDMA port of this node can carry", "5 of 6 RDMA ports are down")
+    lines = shown.splitlines()
+    assert [fault in line for fault, line in zip(faults, lines, strict=False)] == [True, True, True]
+    assert lines[-1].endswith("examined: 3 slow (NIC-NOT-UNDER-SWITCH, TRAFFIC-ON-TCP, RDMA-PORT-DOWN)")
     assert shown.index("mlx5_5  port 1  DOWN") < shown.index("costs:") and (tmp_path / "page.html").stat().st_size
     assert main(["doctor", "--example", "rigt"]) == 2 and "did you mean right?" in capsys.readouterr().err
     assert main(["doctor", "--example", "right", "--from", "x"]) == 2
+
+
+def test_the_examples_are_listed_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("doctor", "plan"):
+        assert main([verb, "--example"]) == 0
+        typed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("l40s-deploy")]
+        assert [line.split()[-1] for line in typed] == ["articles", "right"]
+        assert [parsed(words).example for line in typed for words in commands_in(line)] == ["articles", "right"]
+    assert main(["doctor", "--example", "--json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)["examples"]] == ["articles", "right"]
 
 
 def test_findings_on_the_screen(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--from", broken]) == 3
     shown = capsys.readouterr().out
     assert "slow    node2: RDMA card 0000:c1:00 (mlx5_2, mlx5_3) in slot 6 is on a root port" in shown
-    assert "costs: 4 of 8 GPUs have no nearby card" in shown
+    assert "costs:  4 of 8 GPUs have no nearby card" in shown
     assert "all but node2 carry traffic between their halves" in shown
     assert shown.index("NIC-NOT-UNDER-SWITCH") < shown.index("GPU-MODE")
 

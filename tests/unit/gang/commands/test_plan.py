@@ -12,6 +12,7 @@ from tests.support.reference_cluster import gang
 from tests.support.reference_cluster import node as reference_node
 from tests.support.reference_plan import plan_of
 
+from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import plan as verb
 from orchestrator.loading.profiles import load_profile, load_stack
@@ -168,3 +169,19 @@ def test_the_plan_as_a_file(run, tmp_path: Path) -> None:  # type: ignore[no-unt
     assert plan_options.request_of(parse("--plan", str(tmp_path / "plan.json"))).model == "M"
     with pytest.raises(InputError):
         run("--out", str(tmp_path / "missing" / "plan.json"))
+
+
+@pytest.mark.parametrize(("name", "ports"), [("right", "mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1"), ("articles", "")])
+def test_the_plan_of_an_example_needs_neither_an_inventory_nor_a_node(
+    name: str, ports: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "DeepSeek-V3-0324-Block64x64", "--example", name, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [node["name"] for node in document["nodes"]] == ["node0", "node1", "node2", "node3"]
+    assert {node["env"].get("NCCL_IB_HCA", "").lstrip("=") for node in document["nodes"]} == {ports}
+
+
+@pytest.mark.parametrize("more", [["--diff"], ["--inventory", "hosts.yml"], ["--example", "articels"]])
+def test_what_an_example_can_not_be_combined_with(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "DeepSeek-V3-0324-Block64x64", "--example", "right", *more]) == 2
+    assert "--example" in capsys.readouterr().err
