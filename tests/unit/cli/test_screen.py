@@ -13,7 +13,7 @@ from orchestrator.cli.screen import hanging
     [
         ("      node0: a b c d e f g h i", 22, "      node0: a b c d e\n        f g h i"),
         ("slow    node2: a card in slot 6", 24, "slow    node2: a card in\n        slot 6"),
-        ("  fix:   run `ip link set ens5 up` then", 34, "  fix:   run\n         `ip link set ens5 up`\n         then"),
+        ("  fix:   run `ip link set ens5 up` then", 31, "  fix:   run\n         `ip link set ens5 up`\n         then"),
         ("short", 40, "short"),
         ("two\n\nlines", 40, "two\n\nlines"),
         ("a\tb", 40, "a       b"),

@@ -35,7 +35,7 @@ from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
-from orchestrator.planning.steps.plan import launch_scripts, plan_inventory, plan_recorded, write_plan
+from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, plan_inventory, plan_recorded, write_plan
 
 _SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")
 
@@ -73,18 +73,12 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.example == "":
         show_examples("plan --model DeepSeek-V3-0324-Block64x64", screen)
         return 0
-    seen = _example(args) if args.example else {}
-    recorded = recorded_inventory(seen) if args.example else None
-    take_names(args, recorded)
-    request = request_of(args)
-    inventory = without(recorded or open_inventory(args, screen), request.without)
-    if request.replicas:
-        inventory = as_replicas(inventory, request.gangs)
+    request, inventory, seen = _asked(args, screen)
     if args.diff:
         plan, found = diff_inventory(inventory, request)
         _show_diff(plan, found, screen)
         return 0
-    planned = plan_recorded(inventory, request, seen) if recorded else plan_inventory(inventory, request)
+    planned = plan_inventory(inventory, request) if seen is None else plan_recorded(inventory, request, seen)
     plan = shown(planned.plan)
     if planned.why:
         screen.say(printable(f"stack: {planned.stack.name}, {planned.why} (--stack NAME decides otherwise)"))
@@ -99,16 +93,31 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         _show_parts(args.show, plan, args.node, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
-        spares, fits = _spares(inventory), layouts_of(inventory, planned)
-        lines = [
-            f"spare: {name} replaces a node that is left out of {gang.name}"
-            for gang in plan.gangs
-            for name in spares.get(gang.name, ())
-        ]
-        lines += [line for gang in plan.gangs for line in speed_lines(gang, fits.get(gang.name, ()))]
-        for line in lines:
+        for line in _beside(plan, _spares(inventory), layouts_of(inventory, planned)):
             screen.out.print(printable(line))
     return 0
+
+
+def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inventory, Mapping[str, Snapshot] | None]:
+    """What is to be planned, on which nodes, and what was recorded of them; None: they are asked."""
+    seen = _example(args) if args.example else None
+    recorded = None if seen is None else recorded_inventory(seen)
+    take_names(args, recorded)
+    request = request_of(args)
+    inventory = without(recorded or open_inventory(args, screen), request.without)
+    return request, as_replicas(inventory, request.gangs) if request.replicas else inventory, seen
+
+
+def _beside(
+    plan: Plan, spares: Mapping[str, Sequence[str]], fits: Mapping[str, tuple[LayoutFit, ...]]
+) -> Iterator[str]:
+    """What else is worth knowing of each gang: its spares, its speed and its other layouts."""
+    for gang in plan.gangs:
+        yield from (
+            f"spare: {name} replaces a node that is left out of {gang.name}" for name in spares.get(gang.name, ())
+        )
+    for gang in plan.gangs:
+        yield from speed_lines(gang, fits.get(gang.name, ()))
 
 
 def _example(args: argparse.Namespace) -> Mapping[str, Snapshot]:
