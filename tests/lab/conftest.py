@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.support.router import NotInstalled, router_environment, router_group
+from tests.support.ports import free_port
+from tests.support.router import ROUTER_PORTS, NotInstalled, router_environment, router_group
 from tests.support.small_lab import RunningLab, SmallLab, small_lab
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="emulated nodes need root")
@@ -31,14 +32,14 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], R
 
 
 @contextmanager
-def routed_lab(name: str, port: int, **shape: Any) -> Iterator[SmallLab]:
+def routed_lab(name: str, **shape: Any) -> Iterator[SmallLab]:
     """A lab with the router on this machine, which is taken down first; skips the test where it can't be installed."""
     try:
         environment = router_environment()
     except NotInstalled as why:
         pytest.skip(str(why))
-    with small_lab(name, **shape) as made:
-        made.write_inventory(router=router_group(environment, made.folder / "router", port))
+    with small_lab(name, router_port=free_port(adjacent=ROUTER_PORTS), **shape) as made:
+        made.write_inventory(router=router_group(environment, made.folder / "router", made.router_port))
         try:
             yield made
         finally:

@@ -132,12 +132,13 @@ def test_the_benchmarks_client_has_a_container_of_its_own(gang: Cluster, podman:
     assert json.loads("".join(line.get("result", "") for line in lines)) == {"a": 2, "b": 1}, lines
     failed = bench(files={"in": "no JSON"})[-1]
     assert failed["ended"] == 1 and "Expecting value" in failed["what"]
-    hangs = ("-m", "timeit", "-n", "1", "-r", "1", "-s", "import time", "time.sleep(600)")
+    hung = f"time.sleep(600.{os.getpid()})"  # nobody else's on this machine
+    hangs = ("-m", "timeit", "-n", "1", "-r", "1", "-s", "import time", hung)
     late = bench(command=hangs, deadline_s=3.0)[-1]["error"]
     assert late["kind"] == "deadline"
     assert gang.states() == ["ready"], "the engine is as it was"
     assert "-bench" not in _listed(podman)
-    assert b"time.sleep(600)" not in _command_lines()
+    assert hung.encode() not in _command_lines()
 
 
 IN_PLACE = """import json, os, sys, time

@@ -26,8 +26,6 @@ MOMENTS = int(os.environ.get("MOMENTS", "1"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 SHARES = 4 if MOMENTS >= 40 else 1
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-PORT = 30190 + 10 * WORKER
-ROUTER = f"http://127.0.0.1:{PORT}"
 BEGUN = ("rolling", "maintenance", "change")
 FINISHED_BY = ("resume", "up", "guard")
 NOTHING_LEFT = "no interrupted command has left anything"
@@ -39,7 +37,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + 120 * MOMENTS), needs_r
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    with routed_lab(f"interrupted{WORKER}", PORT, gangs=3, nodes=1) as made:
+    with routed_lab(f"interrupted{WORKER}", gangs=3, nodes=1) as made:
         made.serve()
         yield made
 
@@ -115,7 +113,7 @@ def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behi
             lasts[what] = time.monotonic() - began
         after_s = chance.uniform(0.0, lasts[what])
         moment = f"SEED={seed} turn {turn}: {what}, signal {number} after {after_s:.2f} s, then {how}"
-        with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
+        with Load(lab.router_url, MODEL, clients=2, pause_s=0.05) as load:
             said = interrupt(lab, words(lab, what, turn), number, after_s)
             moment += f"\n{said}"
             if STOPPED_BY_HAND in said and number == signal.SIGINT and how == "guard":

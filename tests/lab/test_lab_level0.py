@@ -53,8 +53,9 @@ def test_nodes_have_hardware_and_engine_of_their_own(lab: RunningLab) -> None:
 
 @pytest.mark.parametrize("first", ["down", "kill the supervisor"])
 def test_what_sessions_left_behind_ends_with_the_lab(lab: RunningLab, first: str) -> None:
-    lab.ssh("node1", "setsid sleep 4321 >/dev/null 2>&1 </dev/null & echo $! >/dev/null")
-    left = [Identity.of(pid) for pid in sleepers("4321")]
+    ours = f"4321.{os.getpid()}"  # nobody else's on this machine
+    lab.ssh("node1", f"setsid sleep {ours} >/dev/null 2>&1 </dev/null & echo $! >/dev/null")
+    left = [Identity.of(pid) for pid in sleepers(ours)]
     supervisor = Identity(**json.loads((lab.directory / "supervisor.json").read_text()))
     if first != "down":
         supervisor.kill()

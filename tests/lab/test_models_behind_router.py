@@ -19,15 +19,13 @@ from tests.support.waiting import until
 from .conftest import needs_root, routed_lab
 
 pytestmark = [pytest.mark.lab, needs_root]
-PORT = 30380
-ROUTER = f"http://127.0.0.1:{PORT}"
 OTHER = "other-v3"
 ENOUGH = 50
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    with routed_lab("models", PORT, gangs=2, nodes=1) as made:
+    with routed_lab("models", gangs=2, nodes=1) as made:
         other = yaml.safe_load(made.profile.read_text()) | {"name": OTHER}
         (made.folder / f"{OTHER}.yml").write_text(yaml.safe_dump(other))
         made.serve("--gang", "gang0")
@@ -35,10 +33,10 @@ def lab() -> Iterator[SmallLab]:
         yield made
 
 
-def ask(model: str) -> int:
+def ask(lab: SmallLab, model: str) -> int:
     """The status of one request for this model."""
     body = json.dumps({"model": model, "prompt": "x", "max_tokens": 2}).encode()
-    asked = urllib.request.Request(f"{ROUTER}/v1/completions", body, {"Content-Type": "application/json"})
+    asked = urllib.request.Request(f"{lab.router_url}/v1/completions", body, {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(asked, timeout=20) as answer:
             return int(answer.status)
@@ -46,14 +44,14 @@ def ask(model: str) -> int:
         return refused.code
 
 
-def listed() -> list[str]:
-    with urllib.request.urlopen(f"{ROUTER}/v1/models", timeout=20) as answer:
+def listed(lab: SmallLab) -> list[str]:
+    with urllib.request.urlopen(f"{lab.router_url}/v1/models", timeout=20) as answer:
         return sorted(model["id"] for model in json.load(answer)["data"])
 
 
-def loaded(model: str) -> Load:
+def loaded(lab: SmallLab, model: str) -> Load:
     """What became of a load of requests for this model: enough of them, or the first that failed."""
-    with Load(ROUTER, model, clients=4) as load:
+    with Load(lab.router_url, model, clients=4) as load:
         until(lambda: load.good >= ENOUGH or load.bad, 60.0)
     return load
 
@@ -78,24 +76,24 @@ def models(lab: SmallLab) -> dict[str, list[str]]:
 
 
 def test_a_request_is_answered_by_its_own_model_alone(lab: SmallLab) -> None:
-    assert listed() == sorted((MODEL, OTHER))
+    assert listed(lab) == sorted((MODEL, OTHER))
     assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
     for model, own, foreign in ((MODEL, "gang0", "gang1"), (OTHER, "gang1", "gang0")):
         before = answered(lab)
-        load = loaded(model)
+        load = loaded(lab, model)
         after = answered(lab)
         assert load.bad == [] and after[own] - before[own] >= ENOUGH
         assert after[foreign] == before[foreign]
-    assert ask("nobody-serves-this") == 404
+    assert ask(lab, "nobody-serves-this") == 404
 
 
 def test_a_gang_that_changes_its_model_answers_for_no_other_at_any_moment(lab: SmallLab) -> None:
-    with Load(ROUTER, MODEL, clients=2, pause_s=0.02) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.02) as load:
         lab.serve("--gang", "gang1", "--replace")
         until(lambda: load.good >= ENOUGH or load.bad, 60.0)
     assert load.bad == []
-    assert listed() == [MODEL] and models(lab) == {MODEL: ["gang0", "gang1"]}
-    assert ask(OTHER) == 404
+    assert listed(lab) == [MODEL] and models(lab) == {MODEL: ["gang0", "gang1"]}
+    assert ask(lab, OTHER) == 404
 
 
 def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: SmallLab) -> None:
@@ -105,7 +103,7 @@ def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: Sma
     until(lambda: lab.gang(1)["state"] == "failed", 60.0)
     lab.deploy("up", "--model", str(lab.folder / f"{OTHER}.yml"), "--gang", "gang1")
     before = answered(lab)
-    load = loaded(MODEL)
+    load = loaded(lab, MODEL)
     assert load.bad == [] and answered(lab)["gang1"] == before["gang1"]
     assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
 
@@ -118,7 +116,7 @@ def test_behind_the_old_router_a_second_model_is_refused_and_nothing_stops(lab: 
     lab.deploy("router", "down")
     lab.serve("--gang", "gang1", "--replace")
     lab.deploy("router", "down")
-    lab.write_inventory(router=router_group(old, lab.folder / "router", PORT))
+    lab.write_inventory(router=router_group(old, lab.folder / "router", lab.router_port))
     lab.deploy("router", "up")
     assert models(lab) == {MODEL: ["gang0", "gang1"]}
     runs = [gang["run_id"] for gang in lab.json("status")["gangs"]]
@@ -127,6 +125,6 @@ def test_behind_the_old_router_a_second_model_is_refused_and_nothing_stops(lab: 
         refused = lab.deploy(*words, *more, code=3)
         assert "ROUTER-MODEL-MIXED" in refused.stderr and "prepare --tags router_env" in refused.stderr
     assert [gang["run_id"] for gang in lab.json("status")["gangs"]] == runs
-    with Load(ROUTER, MODEL, clients=2) as load:
+    with Load(lab.router_url, MODEL, clients=2) as load:
         lab.deploy("restart", "--rolling")
     assert load.bad == [] and load.good > 0

@@ -14,14 +14,12 @@ from tests.support.waiting import until
 from .conftest import needs_root, routed_lab
 
 pytestmark = [pytest.mark.lab, needs_root]
-PORT = 30280
-ROUTER = f"http://127.0.0.1:{PORT}"
 NAMES = [f"gang0-{rank}" for rank in range(4)]
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    with routed_lab("replicas", PORT, nodes=4) as made:
+    with routed_lab("replicas", nodes=4) as made:
         yield made
 
 
@@ -54,7 +52,7 @@ def test_four_engines_are_found_by_every_verb_and_one_that_dies_takes_no_other_w
     until(lambda: states(lab)[NAMES[1]] == "failed", 60.0, lambda: str(states(lab)))
     assert [state for name, state in states(lab).items() if name != NAMES[1]] == ["ready"] * 3
     until(lambda: workers(lab) == 3, 60.0, lambda: str(lab.json("router", "status")))
-    with Load(ROUTER, MODEL, clients=2, pause_s=0.02) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.02) as load:
         lab.deploy("restart", NAMES[1])
     assert load.bad == [] and load.good > 0
     assert states(lab) == dict.fromkeys(NAMES, "ready")

@@ -24,13 +24,13 @@ from tests.support.waiting import slack, until
 from .conftest import needs_root, routed_lab
 
 pytestmark = [pytest.mark.lab, needs_root]
-PORT = 30180
-ROUTER = f"http://127.0.0.1:{PORT}"
+NEXT_KEY = f"client-key-2-{os.getpid()}"
+"""On no command line of this machine; a run of the tests beside this one has another."""
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    with routed_lab("rolling", PORT, gangs=3, nodes=1) as made:
+    with routed_lab("rolling", gangs=3, nodes=1) as made:
         made.serve()
         yield made
 
@@ -46,7 +46,7 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
         (gang,) = lab.json("router", verb, "--dry-run")["gangs"]
         assert (gang["name"], gang["state"]) == ("router", "ready") and gang["what"].startswith(would)
     assert len(workers(lab)) == 3
-    with Load(ROUTER, MODEL, clients=3, pause_s=0.1) as load:
+    with Load(lab.router_url, MODEL, clients=3, pause_s=0.1) as load:
         done = lab.deploy("restart")
     assert "restarted one after the other" in done.stdout
     assert load.bad == []
@@ -60,7 +60,7 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
 def test_a_guard_brings_a_killed_router_back_and_every_record_has_it(lab: SmallLab) -> None:
     def answers() -> bool:
         try:
-            urllib.request.urlopen(f"{ROUTER}/liveness", timeout=2).close()
+            urllib.request.urlopen(f"{lab.router_url}/liveness", timeout=2).close()
         except OSError:
             return False
         return True
@@ -102,9 +102,10 @@ def forget(lab: SmallLab, gang: str) -> None:
     """Remove this gang from the router, as after a restart that ignored the router."""
     (url,) = [one["service"]["url"] for one in lab.json("status")["gangs"] if one["name"] == gang]
     admin = {"Authorization": f"Bearer {admin_key(lab)}"}
-    with urllib.request.urlopen(urllib.request.Request(f"{ROUTER}/workers", headers=admin), timeout=10) as answer:
+    asked = urllib.request.Request(f"{lab.router_url}/workers", headers=admin)
+    with urllib.request.urlopen(asked, timeout=10) as answer:
         ids = {worker["url"]: worker["id"] for worker in json.load(answer)["workers"]}
-    place = f"{ROUTER}/workers/{urllib.parse.quote(ids[url], safe='')}"
+    place = f"{lab.router_url}/workers/{urllib.parse.quote(ids[url], safe='')}"
     urllib.request.urlopen(urllib.request.Request(place, method="DELETE", headers=admin), timeout=10).close()
     until(lambda: url not in workers(lab), 20.0)
 
@@ -127,7 +128,7 @@ def plan_for(lab: SmallLab, **env: str) -> None:
 def test_up_with_a_changed_plan_changes_gang_after_gang_and_no_request_fails(lab: SmallLab) -> None:
     before = {gang["plan_id"] for gang in lab.json("status")["gangs"]}
     plan_for(lab, NCCL_MIN_CTAS="8")
-    with Load(ROUTER, MODEL, clients=3, pause_s=0.1) as load:
+    with Load(lab.router_url, MODEL, clients=3, pause_s=0.1) as load:
         done = json.loads(lab.deploy("up", "--model", str(lab.profile), "--json").stdout)
     assert load.bad == []
     assert load.good > 100
@@ -141,7 +142,7 @@ def test_up_with_a_changed_plan_changes_gang_after_gang_and_no_request_fails(lab
 def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: SmallLab) -> None:
     before = lab.json("status")["gangs"]
     plan_for(lab, STANDIN_FAIL="rank=1,phase=weights,how=oom")
-    with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.05) as load:
         ended = lab.deploy("up", "--model", str(lab.profile), code=None)
     plan_for(lab)
     assert ended.returncode == 5, ended.stderr
@@ -166,7 +167,7 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
     )
     forget(lab, "gang0")
     forget(lab, "gang2")
-    with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.05) as load:
         lab.deploy("restart", "--maintenance", "gang1", "--run", f"sh {cycle}", "--reboots", "--timeout", "90")
     assert load.bad == [] and load.good > 50
     after = lab.json("status")["gangs"]
@@ -180,7 +181,7 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
 )
 def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fault: tuple[str, ...]) -> None:
     last, clients = lab.gang(1)["run_id"], 6
-    with Load(ROUTER, MODEL, clients=clients, pause_s=0.02) as load:
+    with Load(lab.router_url, MODEL, clients=clients, pause_s=0.02) as load:
         until(lambda: load.good > 10 * clients, 60 * slack(), lambda: str(load.bad))
         lab.run("break", "node1", *fault)
         died = load.good
@@ -196,7 +197,7 @@ def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fau
 def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(lab: SmallLab) -> None:
     """The model is lost once the gang's turn has begun."""
     last = lab.gang(2)["run_id"]
-    with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.05) as load:
         running = lab.start("restart", "--rolling", "gang1", "gang2")
         assert running.stdout is not None
         next(line for line in running.stdout if "removing it from the router" in line)
@@ -231,7 +232,7 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
         trusted.check_hostname = False
         body = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 2}).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-        url = f"https://127.0.0.1:{PORT}/v1/completions"
+        url = f"https://127.0.0.1:{lab.router_port}/v1/completions"
         try:
             asked = urllib.request.Request(url, body, headers)
             with urllib.request.urlopen(asked, timeout=20, context=trusted) as answer:
@@ -254,17 +255,17 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
     lab.deploy("router", "up")
     assert len(workers(lab)) == 3 and lab.json("router", "status")["url"].startswith("https://")
     assert (complete("client-key-1"), complete("another"), complete(admin_key(lab))) == (200, 401, 401)
-    private("client", "client-key-2")
+    private("client", NEXT_KEY)
     assert "settings differ" in lab.deploy("router", "up").stderr
     lab.deploy("router", "down")
     lab.deploy("router", "up")
-    assert (complete("client-key-1"), complete("client-key-2")) == (401, 200)
+    assert (complete("client-key-1"), complete(NEXT_KEY)) == (401, 200)
     lab.deploy("restart", "--rolling", "gang0")
     after = routed(lab)
     assert after["router"]["state"] == "ready" and len(workers(lab)) == 3
     assert [gang["run_id"] for gang in after["gangs"]][1:] == runs[1:], after["gangs"]
     command_lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not any(b"client-key-2" in line or admin_key(lab).encode() in line for line in command_lines)
+    assert not any(NEXT_KEY.encode() in line or admin_key(lab).encode() in line for line in command_lines)
 
 
 @pytest.mark.long
@@ -285,7 +286,7 @@ def test_no_request_fails_while_gangs_restart_over_lines_that_lose_and_delay(lab
     for node in lab.hosts():
         for fault in faults:
             lab.run("break", node, *fault)
-    with Load(ROUTER, MODEL, clients=3, pause_s=0.1) as load:
+    with Load(lab.router_url, MODEL, clients=3, pause_s=0.1) as load:
         done = lab.deploy("restart", "--rolling")
     assert "restarted one after the other" in done.stdout
     assert load.bad == [] and load.good > 20

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support.load import complete
+from tests.support.ports import free_port
 from tests.support.preloaded import L40S_DEPLOY
-from tests.support.router import NotInstalled, router_environment, router_group
+from tests.support.router import ROUTER_PORTS, NotInstalled, router_environment, router_group
 from tests.support.small_lab import RunningLab, guarding, serving
 from tests.support.waiting import slack, until
 
@@ -23,7 +24,6 @@ pytestmark = [pytest.mark.lab, needs_root, pytest.mark.timeout(600)]
 MODEL = ("--model", "DeepSeek-V3-0324-Block64x64")
 LEASE_S = 6
 AFTER_S = 5
-ROUTER_PORT = 30380
 FOUR = ["node0", "node1", "node2", "node3"]
 
 
@@ -41,7 +41,7 @@ def routed(operator: RunningLab) -> Iterator[RunningLab]:
     """The same with the real router in front of the gang, for this test; without it if it can't be installed."""
     document = yaml.safe_load(operator.inventory.read_text())
     try:
-        group = router_group(router_environment(), operator.directory / "router", ROUTER_PORT)
+        group = router_group(router_environment(), operator.directory / "router", free_port(adjacent=ROUTER_PORTS))
     except NotInstalled:
         yield operator
         return

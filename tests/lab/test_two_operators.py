@@ -14,12 +14,11 @@ from tests.support.waiting import until
 from .conftest import needs_root, routed_lab
 
 pytestmark = [pytest.mark.lab, needs_root]
-PORT = 30680
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    with routed_lab("operators", PORT, gangs=2, nodes=1) as made:
+    with routed_lab("operators", gangs=2, nodes=1) as made:
         made.serve()
         yield made
 
@@ -27,7 +26,7 @@ def lab() -> Iterator[SmallLab]:
 def test_two_restarts_at_once_lose_nothing(lab: SmallLab) -> None:
     before = {gang["name"]: gang["run_id"] for gang in lab.json("status")["gangs"]}
     claim = lab.folder / "router/gangs/turn.all/lock"
-    with Load(f"http://127.0.0.1:{PORT}", MODEL, clients=3, pause_s=0.1) as load:
+    with Load(lab.router_url, MODEL, clients=3, pause_s=0.1) as load:
         words = [*L40S_DEPLOY, "restart", "gang1"]
         with subprocess.Popen(words, env=lab.environment, stdout=subprocess.DEVNULL) as first:
             until(claim.exists, 60.0, "the first one has its turn")

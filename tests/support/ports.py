@@ -15,11 +15,16 @@ _MOST = 64
 """Of the ports returned last, whose callers may not listen on them yet: no other process of the tests takes these."""
 
 
-def free_port(*addresses: str) -> int:
-    """A TCP port that is free on all of these addresses (default 127.0.0.1), and not one returned before."""
-    for port in itertools.islice(_NEXT, len(_PORTS)):
-        if all(_is_free(address, port) for address in addresses or ("127.0.0.1",)) and _claimed(port):
-            return port
+def free_port(*addresses: str, adjacent: int = 1) -> int:
+    """A TCP port that is free on all of these addresses (default 127.0.0.1), and not one returned before.
+
+    adjacent: so many from this one on are
+    """
+    for first in itertools.islice(_NEXT, len(_PORTS)):
+        ports = range(first, first + adjacent)
+        free = all(_is_free(address, port) for address in addresses or ("127.0.0.1",) for port in ports)
+        if free and all(_claimed(port) for port in ports):
+            return first
     raise AssertionError("no free port")
 
 

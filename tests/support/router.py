@@ -13,6 +13,8 @@ from typing import Any
 ROUTER = "smg==1.13.0"
 OLD_ROUTER = "sglang-router==0.3.2"
 """Its predecessor, which does not look at the model that a request names."""
+ROUTER_PORTS = 3
+"""Adjacent ports that `router_group` uses."""
 
 
 class NotInstalled(Exception):
@@ -38,7 +40,7 @@ def router_environment(router: str = ROUTER) -> Path:
 
 
 def router_group(environment: Path, folder: Path, port: int) -> dict[str, Any]:
-    """Group `router` of an inventory: on this machine, with its state in `folder`; also uses the next two ports."""
+    """Group `router` of an inventory: on this machine, with its state in `folder`; uses ROUTER_PORTS from `port` on."""
     return {
         "hosts": {"head": None},
         "vars": {

@@ -214,6 +214,7 @@ class SmallLab(RunningLab):
     deaths: str = "plain"
     gpus: int = 2
     env: dict[str, str] = field(default_factory=dict)
+    router_port: int = 0
 
     def __post_init__(self) -> None:
         self.folder = self.root.parent
@@ -228,6 +229,11 @@ class SmallLab(RunningLab):
     @property
     def environment(self) -> dict[str, str]:
         return {**super().environment, "XDG_STATE_HOME": str(self.folder / "state")}
+
+    @property
+    def router_url(self) -> str:
+        """Of a lab with a router, which is on this machine."""
+        return f"http://127.0.0.1:{self.router_port}"
 
     def up(self) -> None:
         """Start the lab and put the model on its nodes (the real engine's is already on them)."""

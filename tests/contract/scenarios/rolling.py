@@ -9,7 +9,7 @@ from tests.contract.contract import REAL, Scenario, See
 from tests.contract.under_test import EngineUnderTest
 from tests.support.load import Load, complete
 from tests.support.ports import free_port
-from tests.support.router import router_environment, router_group
+from tests.support.router import ROUTER_PORTS, router_environment, router_group
 from tests.support.small_lab import SmallLab, small_lab
 
 from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT
@@ -45,7 +45,7 @@ def _play(engine: EngineUnderTest, see: See) -> None:
 def _served(engine: EngineUnderTest) -> Iterator[tuple[SmallLab, int]]:
     """A lab whose two gangs of one node serve behind a router, and the router's port."""
     environment = router_environment()
-    port = free_port("127.0.0.1")
+    port = free_port(adjacent=ROUTER_PORTS)
     kind = "sglang" if engine.maker.name == REAL else "standin"
     with small_lab("rolling-contract", gangs=2, nodes=1, engine=kind) as lab:
         lab.write_inventory(router=router_group(environment, lab.folder / "router", port))
