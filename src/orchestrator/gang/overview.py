@@ -10,9 +10,10 @@ from orchestrator.engines.serving import ServedModel, Worker
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.pace import took
 from orchestrator.gang.paths import rail_sentence
+from orchestrator.gang.remarks import sentence
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.errors import DeployError, Exit, RunsElsewhere, Unreachable
-from orchestrator.model.finding import Severity
+from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import Cause
@@ -63,13 +64,19 @@ def state_words(view: GangView, reason: str = "") -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterGlance:
     """The router as it was seen. state: of its agent, None where that could not be asked; workers: None where
-    the router does not report them; error: why something could not be read."""
+    the router does not report them; error: why something could not be read; findings: what is wrong beside that."""
 
     url: str
     node: str
     state: GangState | None = None
     workers: tuple[Worker, ...] | None = None
     error: DeployError | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The findings as lines."""
+        return tuple(map(sentence, self.findings))
 
     @property
     def condition(self) -> GangState | None:
@@ -110,6 +117,7 @@ class RouterGlance:
             "workers": None if self.workers is None else workers,
             "models": None if self.workers is None else self._models(views),
             "error": self.error and self.error.as_json(),
+            "remarks": list(self.remarks),
         }
 
     def _models(self, views: Sequence[GangView]) -> list[dict[str, Any]]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from orchestrator.gang.view import GangView
 from orchestrator.model.finding import Finding, Severity
 
 ROUTER_ENTRY = "ROUTER-ENTRY-MISSING"
 POWERLESS = "GUARD-POWERLESS"
+CERTIFICATE = "CERT-EXPIRES"
+SOON = timedelta(days=14)
+"""A certificate that expires earlier is told of: an authority takes days, and some renew theirs that early."""
 
 
 def with_findings(view: GangView, findings: Iterable[Finding]) -> GangView:
@@ -41,6 +45,25 @@ def of_router_entry(view: GangView, place: str | None) -> tuple[Finding, ...]:
     if place == "unhealthy":
         title = f"{view.name} serves, and the router takes it for unhealthy: it gets no requests"
     return (Finding(id=ROUTER_ENTRY, severity=Severity.STOP, node="", title=title, fix="l40s-deploy router up"),)
+
+
+def of_certificate(until: datetime | None, now: datetime, newer: datetime | None, where: str) -> tuple[Finding, ...]:
+    """What is wrong about the certificate that the router's clients are shown.
+
+    until: when it expires, None where that is unknown; newer: when the one expires that this machine has for it, None
+    for none; where: the inventory's variable that names its file
+    """
+    if until is None or until - now > SOON:
+        return ()
+    when = "expires" if until > now else "expired"
+    title = f"the certificate that the router's clients are shown {when} on {until:%Y-%m-%d}"
+    if newer is not None and newer > until:
+        title += f"; the file of {where} has one until {newer:%Y-%m-%d}, which it has not read"
+        fix = "l40s-deploy router down, then l40s-deploy router up"
+    else:
+        fix = f"put a new one and its key where {where} says, then l40s-deploy router down and l40s-deploy router up"
+    severity = Severity.NOTE if until > now else Severity.STOP
+    return (Finding(id=CERTIFICATE, severity=severity, node="", title=title, fix=fix),)
 
 
 def powerless(view: GangView, why: str, fix: str) -> Finding:

@@ -91,6 +91,7 @@ class GangView:
     over_tcp:  one sentence where the plan has traffic between the nodes travel over TCP
     proved:    features that the plan asks for and the engine's log confirms, with the nodes if not all confirm them
     ordered:   names of the nodes that know that a person has ended this run
+    certificate: PEM text of what its clients are shown; '' for none, or where an older release started it
     """
 
     name: str
@@ -106,6 +107,7 @@ class GangView:
     service_url: str = ""
     service_healthy: bool | None = None
     canary_text: str | None = None
+    certificate: str = ""
     nodes: tuple[NodeView, ...] = ()
     transport: tuple[Finding, ...] = ()
     members: tuple[str, ...] = ()
@@ -203,7 +205,12 @@ def _service(leader: Report | None) -> dict[str, Any]:
     if leader is None:
         return {}
     healthy, text = _healthy(leader), leader.canary_text
-    return {"service_url": leader.service_url, "service_healthy": healthy, "canary_text": text}
+    return {
+        "service_url": leader.service_url,
+        "service_healthy": healthy,
+        "canary_text": text,
+        "certificate": leader.certificate,
+    }
 
 
 def _roster(

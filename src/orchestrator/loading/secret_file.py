@@ -67,15 +67,29 @@ class CertifiedKey:
     until: datetime
 
 
-def read_certified_key(cert: Path, key: Path, *, where: str) -> CertifiedKey:
-    """Both files, if they belong together. Raises InputError."""
+def valid_until(certificate: str) -> datetime | None:
+    """When the first certificate of a PEM text expires (UTC); None for what is none."""
+    try:
+        return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
+    except ValueError:
+        return None
+
+
+def read_certificate(cert: Path, *, where: str) -> str:
+    """The PEM text, with the chain as it is in the file. Raises InputError."""
     fix = "name the certificate's PEM file"
     _, content = _read(cert, fix, where)
     try:
-        text = content.decode("ascii")
-        first = x509.load_pem_x509_certificate(content)
+        x509.load_pem_x509_certificate(content)
+        return content.decode("ascii").strip() + "\n"
     except ValueError:
         raise InputError(f"{cert} holds no PEM certificate", where=where, fix=fix) from None
+
+
+def read_certified_key(cert: Path, key: Path, *, where: str) -> CertifiedKey:
+    """Both files, if they belong together. Raises InputError."""
+    text = read_certificate(cert, where=where)
+    first = x509.load_pem_x509_certificate(text.encode())
     private = read_private_text(key, what="the certificate's private key", where=where)
     try:
         public = load_pem_private_key(private.encode(), password=None).public_key()
@@ -87,4 +101,4 @@ def read_certified_key(cert: Path, key: Path, *, where: str) -> CertifiedKey:
     if public.public_bytes(*form) != first.public_key().public_bytes(*form):
         what = f"{key} is not the key of the certificate in {cert}"
         raise InputError(what, where=where, fix="name the two files of one certificate")
-    return CertifiedKey(certificate=text.strip() + "\n", key=f"{private}\n", until=first.not_valid_after_utc)
+    return CertifiedKey(certificate=text, key=f"{private}\n", until=first.not_valid_after_utc)

@@ -159,6 +159,8 @@ class Report(Message):
     engine_pid: int = 0
     ranks: tuple[RankReport, ...] = ()
     service_url: str = ""
+    certificate: str = ""
+    """PEM text of the certificate that clients are shown; '' for none, and in reports of older releases."""
     serves_at: str = ""
     """ADDRESS:PORT of the gang's service, as this node's part of the plan has it; '' in reports of older releases."""
     service_healthy: bool | None = None

@@ -83,14 +83,14 @@ class ExcerptRequest(GangRequest):
 class HttpRequest(Message):
     """One HTTP request for the node to make. body: JSON text, None for none.
 
-    certificate: of an https URL: the secret file of the request's gang that holds the one certificate to accept
+    url: or a path alone: of the service of the request's gang, with the scheme, port and certificate that it was
+         started with, whatever an inventory says by now
     authorization: for a server that is none of the request's gang; '' for that gang's own
     """
 
     method: str = "GET"
     url: str
     body: str | None = field(default=None, repr=False)
-    certificate: str = ""
     authorization: str = field(default="", repr=False)
     timeout_s: float = 5.0
 

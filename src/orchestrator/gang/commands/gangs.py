@@ -135,7 +135,9 @@ def _router_lines(router: RouterGlance, views: Sequence[GangView]) -> list[Text]
     if parts := [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]:
         head.append(f"  {printable('; '.join(parts))}")
     wrong = router.error
-    return [head, *lines([f"  {wrong.where}: {wrong.what} (fix: {wrong.fix})"] if wrong else (), "yellow")]
+    below = [f"  {wrong.where}: {wrong.what} (fix: {wrong.fix})"] if wrong else []
+    below += [f"  {words}" for words in router.remarks]
+    return [head, *lines(below, "yellow")]
 
 
 def transport_words(view: GangView) -> list[str]:

@@ -86,13 +86,15 @@ class PageWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRouter:
-    """The router. condition: of `RouterGlance`; error: why something of it could not be read, with the fix."""
+    """The router. condition: of `RouterGlance`; error: why something of it could not be read, with the fix;
+    remarks: what is wrong beside that."""
 
     url: str
     condition: GangState | None
     workers: tuple[PageWorker, ...]
     error: str
     fix: str
+    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,7 @@ def _router(router: RouterGlance, seen: Overview) -> PageRouter:
         workers=tuple(_worker(one, gangs.get(one.url)) for one in router.workers or ()),
         error=str(router.error.what) if router.error else "",
         fix=router.error.fix if router.error else "",
+        remarks=router.remarks,
     )
 
 

@@ -137,6 +137,7 @@ def staged(run: Run, now: float) -> Report:
             for place, rank in enumerate(run.tp_ranks)
         ),
         service_url=run.service.url if run.service else "",
+        certificate=_certificate(run),
         serves_at=run.serves_at,
         service_healthy=False if run.service else None,
         boot_id=processes.boot_id(),
@@ -144,6 +145,13 @@ def staged(run: Run, now: float) -> Report:
         allowed_s=run.watch.allowed_s,
         barrier_s=run.watch.barrier_s,
     )
+
+
+def _certificate(run: Run) -> str:
+    """What the service shows to its clients, read once: it was given this text, whatever the file has later."""
+    if run.service is None or not run.service.certificate:
+        return ""
+    return files.read_text(run.secret_file(run.service.certificate)) or ""
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node import files
@@ -51,20 +52,46 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     With `gang`, each request carries the API key that is staged for that gang's engine: it never leaves the node.
     """
     asked = request_of(AskRequest, request)
-    gang_dir = files.gang_dir(files.state_dir(asked.state_dir), asked.gang) if asked.gang else ""
-    authorization = staged_run.kept_secrets(gang_dir).authorization if gang_dir else ""
-    return AskAnswer(answers=tuple(_one(ask, authorization, gang_dir) for ask in asked.asks)).as_json()
+    state = files.state_dir(asked.state_dir)
+    authorization = ""
+    if asked.gang:
+        authorization = staged_run.kept_secrets(files.gang_dir(state, asked.gang)).authorization
+    service = _StagedService()
+    if any(ask.url.startswith("/") for ask in asked.asks):
+        service = _service_of(state, asked.gang)
+    return AskAnswer(answers=tuple(_one(ask, authorization, service) for ask in asked.asks)).as_json()
 
 
-def _one(ask: HttpRequest, authorization: str, gang_dir: str) -> HttpAnswer:
+@dataclass(frozen=True, slots=True)
+class _StagedService:
+    """Where a gang serves on this node, '' for nowhere; certificate: path of the one that an https URL accepts."""
+
+    url: str = ""
+    certificate: str = ""
+
+
+def _service_of(state: str, gang: str) -> _StagedService:
+    """As its newest run was staged."""
+    folder = files.current_run(state, gang)
+    run = staged_run.staged_in(folder) if folder else None
+    if run is None or run.service is None:
+        return _StagedService()
+    return _StagedService(run.service.url.rstrip("/"), run.secret_file(run.service.certificate))
+
+
+def _one(ask: HttpRequest, authorization: str, service: _StagedService) -> HttpAnswer:
     """Raises Failure for what is no URL of a web server; a refused connection is an answer."""
     headers = {"Content-Type": "application/json"} if ask.body is not None else {}
     if ask.authorization or authorization:
         headers["Authorization"] = ask.authorization or authorization
-    trusted = staged_run.secret_path(gang_dir, ask.certificate)
+    url, trusted = ask.url, ""
+    if ask.url.startswith("/"):
+        url, trusted = f"{service.url}{ask.url}", service.certificate
+        if not service.url:
+            return HttpAnswer(error="nothing was started there that serves")
     try:
         status, body = http_connection.ask(
-            ask.method, ask.url, ask.body, headers, ask.timeout_s, certificate=trusted, longest=LONGEST_BODY
+            ask.method, url, ask.body, headers, ask.timeout_s, certificate=trusted, longest=LONGEST_BODY
         )
     except (OSError, http.client.HTTPException) as error:
         return HttpAnswer(error=f"{type(error).__name__}: {error}")

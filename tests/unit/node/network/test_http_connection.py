@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +15,11 @@ from tests.support.hostile import HOSTILE, talker
 from tests.support.waiting import slack, until
 
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
+from orchestrator.node import files
 from orchestrator.node.engine.service import Service
 from orchestrator.node.network import http_connection
 from orchestrator.node.verbs import figures
-from orchestrator.protocol.staging import CanaryOrder, ProbeOrder
+from orchestrator.protocol.staging import CanaryOrder, Endpoint, ProbeOrder, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import AskRequest, HttpRequest
 
 
@@ -56,15 +58,40 @@ def url(gang_dir: Path) -> Iterator[str]:
     server.server_close()
 
 
-def asked(gang_dir: Path, url: str, certificate: str) -> tuple[int | None, str, str]:
-    request = HttpRequest(url=url, certificate=certificate)
+def asked(gang_dir: Path, url: str, certificate: str, path: str = "/workers") -> tuple[int | None, str, str]:
+    """A path of the service that a gang was staged with, at this URL and with this certificate."""
+    run = StagingRequest(
+        gang="router",
+        run_id="r1",
+        node="front",
+        node_rank=0,
+        nnodes=1,
+        argv=("router",),
+        leader=Endpoint(address="127.0.0.1", port=1),
+        service=ServiceOrder(url=url, certificate=certificate),
+    )
+    (gang_dir / "runs" / "r1").mkdir(parents=True, exist_ok=True)
+    (gang_dir / "current").write_text("r1")
+    (gang_dir / "runs" / "r1" / files.RUN_FILE).write_text(json.dumps(run.kept()))
+    request = HttpRequest(url=path)
     whole = AskRequest(state_dir=str(gang_dir.parent.parent), gang="router", asks=(request,)).as_json()
     (answer,) = figures.ask(whole)["answers"]
     return answer["status"], answer["body"], answer["error"]
 
 
 def test_the_one_certificate_is_accepted_and_gets_the_gangs_key(gang_dir: Path, url: str) -> None:
-    assert asked(gang_dir, f"{url}/workers?a=1", "ours.pem")[:2] == (200, "/workers?a=1 Bearer admin")
+    assert asked(gang_dir, url, "ours.pem", "/workers?a=1")[:2] == (200, "/workers?a=1 Bearer admin")
+
+
+def test_another_server_is_not_believed_for_the_gangs_certificate(gang_dir: Path, url: str) -> None:
+    status, _, error = asked(gang_dir, "http://127.0.0.1:1", "ours.pem", f"{url}/workers")
+    assert not status and error
+
+
+def test_where_nothing_was_started_nothing_is_asked(gang_dir: Path) -> None:
+    whole = AskRequest(state_dir=str(gang_dir.parent.parent), gang="router", asks=(HttpRequest(url="/workers"),))
+    (answer,) = figures.ask(whole.as_json())["answers"]
+    assert answer["error"] == "nothing was started there that serves"
 
 
 @pytest.mark.parametrize("certificate", ["other.pem", "absent.pem", ""])

@@ -54,6 +54,9 @@ _nettest = partial(_entry, "nettest", "the figures of the test", "docs/measure.m
 _checkpoint = partial(_entry, "checkpoint", _FILES, "safetensors format; SGLang's model loader")
 
 _OTHERS = (
+    _gang("CERT-EXPIRES", "the certificate that the router shows its clients expires within 14 days, or has",
+          "Clients refuse the router from then on. It reads its certificate at its start: a renewed one is shown "
+          "after `router down` and `router up`, which cost its clients some seconds."),
     _gang("GUARD-POWERLESS", "a guard can't bring a gang back",
           "What forbids a start lasts, a node stays away, or no layout fits what is left. It is told once a run, as an "
           "alarm: somebody has to act."),

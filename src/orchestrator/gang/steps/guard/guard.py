@@ -51,6 +51,7 @@ from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.restart import finish
 from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.gang.steps.router.host import certificate_findings
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
@@ -607,8 +608,9 @@ class _RouterPost(_Post):
             super()._look()
 
     def _known_of(self, seen: GangView) -> GangView:
-        """Its own state alone: the doctor has nothing to say of it."""
-        return self._heard(seen, time.monotonic())
+        """Its own state and its certificate: the doctor has nothing to say of it."""
+        found = certificate_findings(self.router.spec, seen)
+        return with_findings(self._heard(seen, time.monotonic()), found)
 
     def _is_due(self) -> bool:
         return False

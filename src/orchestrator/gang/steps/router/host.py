@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.engines.serving import CERTIFICATE_FILE
+from orchestrator.gang.remarks import of_certificate
 from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
+from orchestrator.model.errors import InputError
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.addresses import host_port
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
@@ -78,22 +85,35 @@ def certificate_file(spec: RouterSpec) -> str:
     return CERTIFICATE_FILE if spec.tls_cert else ""
 
 
-def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *, timeout_s: float) -> HttpRequest:
-    """A request to the router's own interface as the verb `ask` takes it, in the name of `router_gang`."""
-    return HttpRequest(
-        method=method,
-        url=f"{local_url(spec)}{path}",
-        body=None if body is None else json.dumps(body),
-        timeout_s=timeout_s,
-        certificate=certificate_file(spec),
-    )
+TLS_CERT = "l40s_router_tls_cert"
+
+
+def certificate_findings(spec: RouterSpec, view: GangView) -> tuple[Finding, ...]:
+    """What is wrong about the certificate that the running router shows. A file of this machine that can't be read is
+    no newer one."""
+    if not view.serves or not view.certificate:
+        return ()
+    from orchestrator.loading.secret_file import read_certificate, valid_until  # what most looks do not need
+
+    newer = None
+    if spec.tls_cert is not None:
+        with suppress(InputError):
+            newer = valid_until(read_certificate(Path(spec.tls_cert).expanduser(), where=TLS_CERT))
+    return of_certificate(valid_until(view.certificate), datetime.now(timezone.utc), newer, TLS_CERT)
+
+
+def router_ask(method: str, path: str, body: object = None, *, timeout_s: float) -> HttpRequest:
+    """A request to the router's own interface as the verb `ask` takes it, in the name of `router_gang`: to the router
+    that was started last, whatever port or certificate its inventory names by now."""
+    text = None if body is None else json.dumps(body)
+    return HttpRequest(method=method, url=path, body=text, timeout_s=timeout_s)
 
 
 def ask_router(
     fleet: Fleet, spec: RouterSpec, method: str, path: str, body: object = None, *, timeout_s: float
 ) -> HttpAnswer:
     """One such request, with the router's admin key, which never leaves its host."""
-    asked = router_ask(spec, method, path, body, timeout_s=timeout_s)
+    asked = router_ask(method, path, body, timeout_s=timeout_s)
     return ask_from(fleet, spec.node.name, [asked], **where(spec.node, ROUTER_GANG))[0]
 
 

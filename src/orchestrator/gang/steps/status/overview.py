@@ -11,7 +11,7 @@ from orchestrator.engines.serving import Worker
 from orchestrator.engines.serving import workers as listed
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.remarks import of_router_entry, with_findings
-from orchestrator.gang.steps.router.host import ask_router, router_gang
+from orchestrator.gang.steps.router.host import ask_router, certificate_findings, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.health import with_health
 from orchestrator.gang.steps.status.reports import everything, interrupted, see, views_of
@@ -108,7 +108,14 @@ def glance(fleet: Fleet, spec: RouterSpec) -> RouterGlance:
     wrong = _wrong(spec, view, workers, why)
     if workers is not None and not view.running:
         workers = None
-    return RouterGlance(url=spec.url, node=spec.node.name, state=view.state, workers=workers, error=wrong)
+    return RouterGlance(
+        url=spec.url,
+        node=spec.node.name,
+        state=view.state,
+        workers=workers,
+        error=wrong,
+        findings=certificate_findings(spec, view),
+    )
 
 
 def _wrong(spec: RouterSpec, view: GangView, workers: Sequence[Worker] | None, why: str) -> NodeError | None:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from tests.support.certificates import certified_key
 
 from orchestrator.engines import router as words
+from orchestrator.gang.remarks import of_certificate
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.steps.router.host import (
+    certificate_findings,
     gangs_and_router,
     installed_router,
     router_gang,
     staged_router,
 )
 from orchestrator.gang.steps.router.routing import Router
+from orchestrator.gang.view import GangView
 from orchestrator.model.errors import InputError
+from orchestrator.model.finding import Severity
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.node.files import RUN_FILE
 from orchestrator.remote.fleet import Fleet
@@ -78,3 +85,43 @@ def test_what_the_routers_host_has_is_read_there(tmp_path: Path) -> None:
         assert installed_router(fleet, spec) == words.InstalledRouter(words.SGLANG_ROUTER, spec.venv)
         (packages / "smg-1.13.0.dist-info").mkdir()
         assert installed_router(fleet, spec) == words.InstalledRouter(words.SMG, spec.venv)
+
+
+FRONT = RouterSpec(
+    node=NodeSpec(name="front", gang=ROUTER_GANG, node_rank=0, reach=Reach(connection="local", host="localhost"))
+)
+TODAY = datetime.now(timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("about", "days", "newer_days", "severity", "words"),
+    [
+        ("it lasts", 20, None, None, ""),
+        ("it expires soon", 13, None, Severity.NOTE, "put a new one and its key where l40s_router_tls_cert says"),
+        ("it has expired", -1, None, Severity.STOP, "expired on"),
+        ("a renewed one was not read", 3, 90, Severity.NOTE, "l40s-deploy router down, then l40s-deploy router up"),
+        ("the file has the same one", 3, 3, Severity.NOTE, "put a new one"),
+    ],
+)
+def test_a_certificate_is_told_of_before_it_expires(
+    about: str, days: int, newer_days: int | None, severity: Severity | None, words: str
+) -> None:
+    newer = None if newer_days is None else TODAY + timedelta(days=newer_days)
+    found = of_certificate(TODAY + timedelta(days=days), TODAY, newer, "l40s_router_tls_cert")
+    assert [one.severity for one in found] == ([] if severity is None else [severity]), about
+    assert all(one.id == "CERT-EXPIRES" and words in f"{one.title} {one.fix}" for one in found)
+
+
+def test_what_the_running_router_shows_counts_and_the_file_only_as_a_newer_one(tmp_path: Path) -> None:
+    shown, _ = certified_key("router.example", days=2)
+    renewed, _ = certified_key("router.example", days=80)
+    (tmp_path / "cert.pem").write_text(renewed)
+    view = GangView(name=ROUTER_GANG, state=GangState.READY, service_healthy=True, certificate=shown)
+    spec = replace(FRONT, tls_cert=str(tmp_path / "cert.pem"))
+    (found,) = certificate_findings(spec, view)
+    assert "which it has not read" in found.title
+    (alone,) = certificate_findings(replace(spec, tls_cert=str(tmp_path / "gone.pem")), view)
+    assert "put a new one" in alone.fix
+    assert certificate_findings(spec, replace(view, certificate=renewed)) == ()
+    assert certificate_findings(spec, replace(view, certificate="")) == ()  # an older release started it
+    assert certificate_findings(spec, replace(view, service_healthy=False)) == ()
