@@ -56,7 +56,7 @@ KINDS = {
     "nettest": "nettest",
     "bench": "bench",
     "golden": "golden",
-    "checkpoint": "checkpoint inspect",
+    "checkpoint": "checkpoint check",
     "gang": "status, why, guard",
     "cause": "causes of a failure",
 }

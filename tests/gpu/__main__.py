@@ -108,7 +108,15 @@ def prepare() -> None:
     if not model_made():
         here = [python, "-m", "tests.gpu.checkpoint", "make", str(MODELS / ORIGINAL), "128"]
         subprocess.run(here, check=True)
-        reblock = ["checkpoint", "reblock", str(MODELS / ORIGINAL), str(MODELS / REBLOCKED), "--block", "64", "--prove"]
+        reblock = [
+            "checkpoint",
+            "reblock",
+            str(MODELS / ORIGINAL),
+            str(MODELS / REBLOCKED),
+            "--block",
+            "64",
+            "--verify",
+        ]
         subprocess.run([*L40S_DEPLOY, *reblock], check=True)
     if not (HOME / "reference.json").exists():
         threading.Thread(target=_reference, args=(python,)).start()

@@ -192,7 +192,7 @@ def test_a_directory_of_the_controller_goes_through_ssh_and_is_read_only(
     assert not behind(lab)
 
 
-REBLOCKED = "checkpoint", "reblock", "--node", "node3", "/workspace/fp8", "/workspace/fp8-64", "--prove", "--json"
+REBLOCKED = "checkpoint", "reblock", "--node", "node3", "/workspace/fp8", "/workspace/fp8-64", "--verify", "--json"
 
 
 def test_reblock_on_a_node_goes_on_after_the_controller_was_killed(lab: SmallLab, tmp_path: Path) -> None:

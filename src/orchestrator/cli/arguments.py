@@ -78,6 +78,36 @@ def arranged(words: Sequence[str], verbs: Mapping[str, str]) -> list[str]:
     return [*rest[:1], *before, *rest[1:]]
 
 
+FORMER_SPELLINGS = (
+    (("checkpoint",), "inspect", "check"),
+    (("checkpoint", "reblock"), "--prove", "--verify"),
+    (("nettest",), "--verify-only", "--verify"),
+)
+"""After which words, what was typed in release 0.1, and what it is called now; they go with release 0.3."""
+
+
+def as_now(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The words of a command in today's spelling, its verb first, and what was replaced: as it was and as it is."""
+    end = words.index("--") if "--" in words else len(words)
+    changed, replaced = list(words), []
+    for verb, former, now in FORMER_SPELLINGS:
+        names = _names(changed[:end])
+        named = tuple(changed[place] for place in names[: len(verb)])
+        may_be_at = range(1, end) if former.startswith("-") else names[len(verb) : len(verb) + 1]
+        place = next((place for place in may_be_at if changed[place] == former), None)
+        if named == verb and place is not None:
+            changed[place] = now
+            replaced.append((" ".join([*verb, former]), " ".join([*verb, now])))
+    return changed, replaced
+
+
+def _names(words: Sequence[str]) -> list[int]:
+    """The places of words that are neither an option nor the inventory's name after one."""
+    options = [place for place, word in enumerate(words) if word.startswith("-")]
+    values = [place + 1 for place in options if words[place] in _INVENTORY]
+    return [place for place in range(len(words)) if place not in options and place not in values]
+
+
 def _anywhere(words: Sequence[str]) -> int:
     """How many of these words are an option that every verb may have."""
     return 2 if words[0] in _INVENTORY else int(words[0] == "--json" or words[0].startswith("--inventory="))

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from orchestrator import __version__
-from orchestrator.cli.arguments import Parser, added, apart, arranged, in_groups, strange, without_quiet
+from orchestrator.cli.arguments import Parser, added, apart, arranged, as_now, in_groups, strange, without_quiet
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.screen import Screen, answering
 from orchestrator.loading.resources import Library
@@ -72,7 +72,7 @@ GROUPS = {
     },
     "set up": {
         "hosts.stack": "pack a stack's packages into one file, or check its kernels on the nodes",
-        "checkpoint.checkpoint": "re-block, inspect, copy and verify checkpoints",
+        "checkpoint.checkpoint": "re-block, check, copy and verify checkpoints",
         "tuning.tuning": "show which tuned kernel configs a model needs and each node has; copy them between nodes",
     },
     "this program": {
@@ -116,6 +116,9 @@ def _answered(words: list[str], screen: Screen) -> int:
     config = load_config()
     words, screen.quiet = without_quiet(words, config.quiet)
     words = arranged(words, {**VERBS, **APART})
+    words, renamed = as_now(words)
+    for former, now in renamed:
+        screen.say(f"`{former}` is called `{now}` now; the next release no longer knows the former spelling")
     if not words:
         screen.verbatim(short_help().rstrip())
         return Exit.DONE

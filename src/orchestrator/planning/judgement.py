@@ -1,4 +1,4 @@
-"""What a checkpoint's own facts mean: dimensions, layouts and findings (`checkpoint inspect`), and a profile with what
+"""What a checkpoint's own facts mean: dimensions, layouts and findings (`checkpoint check`), and a profile with what
 they leave unknown (`models add`)."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Judgement:
         return str(found.get("quant_method", "none")) if isinstance(found, dict) else "none"
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `checkpoint inspect --json`."""
+        """The document of `checkpoint check --json`."""
         facts = self.facts
         return {
             "path": facts["path"],

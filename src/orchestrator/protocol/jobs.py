@@ -98,7 +98,7 @@ class WouldReblock(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReblockLine(Message):
-    """One line: how far it is, or at the end the outcome, or what would be done. doing: re-blocking or proving."""
+    """One line: how far it is, or at the end the outcome, or what would be done. doing: re-blocking or verifying."""
 
     doing: str = ""
     progress: Progress | None = None

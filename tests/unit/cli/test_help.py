@@ -165,7 +165,7 @@ DRY = {
 """Verbs that change nodes or gangs, and can rehearse it."""
 READS = {
     *("status", "web", "logs", "history", "why", "plan", "models", "doctor", "discover", "version"),
-    *("router status", "golden show", "golden check", "checkpoint inspect", "checkpoint verify"),
+    *("router status", "golden show", "golden check", "checkpoint check", "checkpoint verify"),
     *("tuning status", "exporter"),
 }
 WRITES_HERE = {

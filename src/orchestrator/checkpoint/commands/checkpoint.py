@@ -1,4 +1,4 @@
-"""`l40s-deploy checkpoint`: download, re-block to a finer block, inspect, copy to all nodes."""
+"""`l40s-deploy checkpoint`: download, re-block to a finer block, check, verify, copy to all nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from orchestrator.checkpoint.commands import copies
-from orchestrator.checkpoint.steps.checkpoint import inspect, reblock, survey
+from orchestrator.checkpoint.steps.checkpoint import check, reblock, survey
 from orchestrator.cli.options import add_examples, add_nodes, add_time_limit, add_usual, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, size
@@ -21,19 +21,19 @@ from orchestrator.planning.judgement import Judgement
 from orchestrator.protocol.jobs import Reblocked, ReblockLine, ReblockRequest, WouldReblock
 
 REBLOCK_EXAMPLES = (
-    "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --prove",
+    "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --verify",
     "l40s-deploy checkpoint reblock --node node0 /workspace/V3-0324 /workspace/V3-0324-Block64x64",
 )
-INSPECT_EXAMPLES = (
-    "l40s-deploy checkpoint inspect /models/V3-0324-Block64x64",
-    "l40s-deploy checkpoint inspect node0:/workspace/V3-0324-Block64x64",
+CHECK_EXAMPLES = (
+    "l40s-deploy checkpoint check /models/V3-0324-Block64x64",
+    "l40s-deploy checkpoint check node0:/workspace/V3-0324-Block64x64",
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The verb's own verbs and their options."""
     of_others = (copies.PUSH_EXAMPLES[0], copies.VERIFY_EXAMPLES[0])
-    add_examples(parser, copies.DOWNLOAD_EXAMPLES[0], REBLOCK_EXAMPLES[0], INSPECT_EXAMPLES[0], *of_others)
+    add_examples(parser, copies.DOWNLOAD_EXAMPLES[0], REBLOCK_EXAMPLES[0], CHECK_EXAMPLES[0], *of_others)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, (words, configured, _) in ACTIONS.items():
         configured(actions.add_parser(action, help=words))
@@ -54,7 +54,7 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
         "--block", type=int, default=64, metavar="N", help="side length of the new blocks (default: 64)"
     )
     parser.add_argument(
-        "--prove", action="store_true", help="compare SRC and DST bit by bit; if DST is already complete, only compare"
+        "--verify", action="store_true", help="compare SRC and DST bit by bit; if DST is already complete, only compare"
     )
     parser.add_argument(
         "--jobs", type=count, metavar="N", help="shards to process in parallel (default: number of CPUs, at most 8)"
@@ -63,13 +63,13 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
     add_time_limit(parser)
 
 
-def _configure_inspect(parser: argparse.ArgumentParser) -> None:
-    add_usual(parser, *INSPECT_EXAMPLES)
+def _configure_check(parser: argparse.ArgumentParser) -> None:
+    add_usual(parser, *CHECK_EXAMPLES)
     parser.add_argument("directory", metavar="DIR", help="directory on this machine, or NODE:/path")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """Exit code 0; inspect: 3 where an engine would refuse; reblock --prove: 7 where the sides differ."""
+    """Exit code 0; check: 3 where an engine would refuse; reblock --verify: 7 where the sides differ."""
     _, _, work = ACTIONS[args.action]
     return work(args, screen)
 
@@ -130,7 +130,7 @@ def _asked(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec 
             where=f"{args.source} {args.target}",
             fix="name the same node for both, then run `l40s-deploy checkpoint push NODE:DST`",
         )
-    request = ReblockRequest(source=source, target=target, block=args.block, prove=args.prove, jobs=args.jobs)
+    request = ReblockRequest(source=source, target=target, block=args.block, prove=args.verify, jobs=args.jobs)
     return node, request
 
 
@@ -157,7 +157,7 @@ def _summary(target: str, outcome: Reblocked, seconds: float) -> Iterator[str]:
         yield f"{target}: already complete; nothing written"
     if proof:
         yield (
-            f"proved: {proof.tensors} tensors ({proof.scales} of them scales) and {proof.files} files, "
+            f"verified: {proof.tensors} tensors ({proof.scales} of them scales) and {proof.files} files, "
             f"{size(proof.bytes)}, dequantise to the same bits as the source"
         )
 
@@ -167,8 +167,8 @@ def _show_pace(picture: TransferPicture, said: ReblockLine) -> None:
         picture.show([Transfer(said.doing, now.done, now.total, f"{now.shards_done} of {now.shards} shards, {{}}")])
 
 
-def _inspect(args: argparse.Namespace, screen: Screen) -> int:
-    judgement = inspect_at(args, args.directory, screen)
+def _check(args: argparse.Namespace, screen: Screen) -> int:
+    judgement = checked_at(args, args.directory, screen)
     if screen.as_json:
         screen.json(judgement.as_json())
     else:
@@ -176,9 +176,9 @@ def _inspect(args: argparse.Namespace, screen: Screen) -> int:
     return 0 if judgement.loads else 3
 
 
-def inspect_at(args: argparse.Namespace, place: str, screen: Screen) -> Judgement:
+def checked_at(args: argparse.Namespace, place: str, screen: Screen) -> Judgement:
     """A directory of this machine, or NODE:/path. Raises InputError, Unreachable."""
-    return inspect(*_place(args, place, screen))
+    return check(*_place(args, place, screen))
 
 
 def _draw(judgement: Judgement, screen: Screen) -> None:
@@ -227,10 +227,10 @@ ACTIONS: dict[str, tuple[str, Configure, Work]] = {
         copies.run_download,
     ),
     "reblock": ("write a copy of an FP8 checkpoint with finer quantisation blocks", _configure_reblock, _reblock),
-    "inspect": (
+    "check": (
         "show dimensions, quantisation, shards, and what an engine would refuse",
-        _configure_inspect,
-        _inspect,
+        _configure_check,
+        _check,
     ),
     "push": (
         "copy a checkpoint to all nodes; each byte leaves the source once",

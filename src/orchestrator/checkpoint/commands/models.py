@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.checkpoint.commands.checkpoint import inspect_at
+from orchestrator.checkpoint.commands.checkpoint import checked_at
 from orchestrator.cli.options import add_examples, add_gang_option, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.loading import resources
@@ -182,7 +182,7 @@ def _add(args: argparse.Namespace, screen: Screen) -> int:
     place = args.directory
     if ":" not in place.partition("/")[0]:
         place = str(Path(place).expanduser().absolute())
-    judgement = inspect_at(args, place, screen)
+    judgement = checked_at(args, place, screen)
     path, unknown = add_model(judgement, place, file=args.out)
     if screen.as_json:
         screen.json({"file": str(path), "unknown": unknown})

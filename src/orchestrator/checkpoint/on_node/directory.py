@@ -1,7 +1,7 @@
 """A checkpoint directory: config, index, shards' headers, and everything that is wrong with it; its files.
 
-Nothing but headers is read, so 163 shards of 4 GB take a second or two. Faults are values: `inspect` shows them
-all, `reblock` refuses at the first that would give a wrong result. Verb `inspect` answers with the facts.
+Nothing but headers is read, so 163 shards of 4 GB take a second or two. Faults are values: `checkpoint
+check` shows all, `reblock` refuses at the first that would give a wrong result. Verb `inspect` answers with the facts.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def stream(request: dict[str, Any]) -> None:
         if not (asked.prove and standing(target) is TargetState.FOREIGN):
             written = reblock(job, target, jobs=jobs, report=partial(_say, "re-blocking"))
         if asked.prove:
-            proof = prove(job, target, jobs=jobs, report=partial(_say, "proving"))
+            proof = prove(job, target, jobs=jobs, report=partial(_say, "verifying"))
     outcome = Reblocked(written=written, proof=proof, old_block=job.old, new_block=job.new)
     tell(ReblockLine(outcome=outcome).as_json())
 

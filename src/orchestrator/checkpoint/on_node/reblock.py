@@ -164,7 +164,7 @@ def _old_block(checkpoint: Checkpoint, new: Block) -> Block:
 def _refuse_faults(checkpoint: Checkpoint) -> None:
     """A fault that would make a wrong target is the end; the first is told, and how many there are."""
     if stops := [fault for fault in checkpoint.faults if fault.severity is Gravity.STOP]:
-        more = f" (and {len(stops) - 1} more: `l40s-deploy checkpoint inspect` lists them)" if len(stops) > 1 else ""
+        more = f" (and {len(stops) - 1} more: `l40s-deploy checkpoint check` lists them)" if len(stops) > 1 else ""
         where = str(checkpoint.root / stops[0].where)
         raise Failure("broken-source", f"{stops[0].what}{more}", where, stops[0].fix or "download the checkpoint again")
 
@@ -205,7 +205,7 @@ def _check_is_result(job: Job, target: Path) -> None:
     wrong += [name for name in job.others if not (target / name).is_file()]
     if wrong:
         what = f"is not empty, and differs from what this run would write: {wrong[0]} differs or is missing"
-        fix = "specify an empty or new directory (--prove compares this one with the source and writes nothing)"
+        fix = "specify an empty or new directory (--verify compares this one with the source and writes nothing)"
         raise Failure("target-exists", what, str(target), fix)
 
 

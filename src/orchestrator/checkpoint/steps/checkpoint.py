@@ -1,4 +1,4 @@
-"""Work on one machine's checkpoint: re-block, prove, inspect, download; here, or on the node that has it."""
+"""Work on one machine's checkpoint: re-block, verify, check, download; here, or on the node that has it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def survey(node: NodeSpec | None, request: ReblockRequest) -> WouldReblock:
     return would
 
 
-def inspect(node: NodeSpec | None, directory: str) -> Judgement:
+def check(node: NodeSpec | None, directory: str) -> Judgement:
     """Look at a checkpoint directory. Raises InputError where there is none, and Unreachable."""
     return _on(node, lambda session: inspected(session, InspectRequest(directory=directory)))
 

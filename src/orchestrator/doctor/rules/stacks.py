@@ -213,14 +213,14 @@ _SOURCES = (
     "the engine's sources can't be read to check for the SM89 tiles",
     "the engine lacks the SM89 tiles",
     "attention requests more than this GPU's 101376 bytes of shared memory: OutOfResources at the first long prompt",
-    "; the stock wheel of the same version does not have the patches; prove it: l40s-deploy stack check --model NAME",
+    "; the stock wheel of the same version does not have the patches; check it: l40s-deploy stack check --model NAME",
 )
 """What is said where a file can't be read, where it lacks its patch, what that costs and the fix."""
 _COMPILED = (
     "the kernels can't be read to check for the int8 GEMM",
     "the kernels lack the int8 GEMM for SM89",
     "INT8 checkpoints can't be served (no int8_scaled_mm for this compute capability); others can",
-    ", with its version of the kernels' package; prove it: l40s-deploy stack check --model NAME",
+    ", with its version of the kernels' package; check it: l40s-deploy stack check --model NAME",
 )
 """The same of a compiled file; INT8 checkpoints alone need it."""
 

@@ -30,35 +30,35 @@ def answer(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any
     return code, json.loads(said.out or said.err.splitlines()[-1])
 
 
-def test_reblock_prove_inspect_and_a_flipped_byte(
+def test_reblock_verify_check_and_a_flipped_byte(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "finer"
-    code, done = answer(capsys, "reblock", source, target, "--block", 64, "--prove")
+    code, done = answer(capsys, "reblock", source, target, "--block", 64, "--verify")
     assert (code, done["new_block"]) == (0, [64, 64])
     assert (done["written"]["shards_done"], done["proof"]["tensors"]) == (1, 2)
-    code, seen = answer(capsys, "inspect", target)
+    code, seen = answer(capsys, "check", target)
     assert code == 0 and seen["quantisation"] == {"method": "fp8", "block": [64, 64]}
     assert seen["shards"] == {"named": 1, "readable": 1, "unused": []}
-    code, again = answer(capsys, "reblock", source, target, "--prove")
+    code, again = answer(capsys, "reblock", source, target, "--verify")
     assert code == 0 and again["written"] is None
     shard = target / SHARD
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    code, failed = answer(capsys, "reblock", source, target, "--prove")
+    code, failed = answer(capsys, "reblock", source, target, "--verify")
     assert (code, failed["error"]["where"]) == (7, f"{shard}: {NAME}")
     assert "element [575, 255]" in failed["error"]["what"]
 
 
 def test_words_for_people(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["checkpoint", "reblock", str(source), str(tmp_path / "finer"), "--prove"]) == 0
+    assert main(["checkpoint", "reblock", str(source), str(tmp_path / "finer"), "--verify"]) == 0
     out = capsys.readouterr().out
     assert "1 shard in blocks of 64x64" in out
-    assert "proved: 2 tensors (1 of them scales)" in out
+    assert "verified: 2 tensors (1 of them scales)" in out
     assert main(["checkpoint", "reblock", str(source), str(tmp_path / "finer")]) == 0
     assert "already complete" in capsys.readouterr().out
-    assert main(["checkpoint", "inspect", str(source)]) == 0
+    assert main(["checkpoint", "check", str(source)]) == 0
     out = capsys.readouterr().out
     assert "fp8 in blocks of 128x128" in out
     assert "loads it" in out
@@ -84,18 +84,18 @@ def test_a_dry_run_says_what_would_be_written(source: Path, tmp_path: Path, caps
 def test_a_broken_shard_is_shown_and_exits_3(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard = source / SHARD
     shard.write_bytes(shard.read_bytes()[:-5])
-    assert main(["checkpoint", "inspect", str(source)]) == 3
+    assert main(["checkpoint", "check", str(source)]) == 3
     out = capsys.readouterr().out
     assert "SHARD-TRUNCATED" in out
     assert "refuses it" in out
-    code, seen = answer(capsys, "inspect", source)
+    code, seen = answer(capsys, "check", source)
     assert (code, seen["loads"], seen["findings"][0]["id"]) == (3, False, "SHARD-TRUNCATED")
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["inspect", "{tmp}/none"], "no such directory"),
+        (["check", "{tmp}/none"], "no such directory"),
         (["reblock", "{tmp}/none", "{tmp}/x"], "no such directory"),
         (["reblock", "{src}", "{src}"], "is the source"),
         (["reblock", "{src}", "{src}/x"], "is inside"),
@@ -116,7 +116,7 @@ def test_a_mistake_is_exit_2_and_one_message(
 def test_names_from_a_file_cannot_drive_the_terminal(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = source / "model.safetensors.index.json"
     index.write_text(index.read_text().replace(SHARD, "\\u001b[31m[bold]s.safetensors"))
-    assert main(["checkpoint", "inspect", str(source)]) == 3
+    assert main(["checkpoint", "check", str(source)]) == 3
     out = capsys.readouterr().out
     assert "\x1b[31m" not in out
     assert "\\x1b[31m[bold]s.safetensors" in out

@@ -235,10 +235,10 @@ def test_a_checkpoint_of_a_node_is_inspected_there(typed: Callable[..., tuple[in
     place = Path(node.model_root) / "one"
     place.mkdir()
     (place / "config.json").write_text('{"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}')
-    code, out = typed("inspect", f"node0:{place}", "--json")
+    code, out = typed("check", f"node0:{place}", "--json")
     assert code == 3 and json.loads(out)["findings"]
-    assert typed("inspect", f"node0:{place}x")[0] == 2
-    assert typed("inspect", "nodeX:/one")[0] == 2
+    assert typed("check", f"node0:{place}x")[0] == 2
+    assert typed("check", "nodeX:/one")[0] == 2
 
 
 def test_a_profile_is_made_from_a_checkpoint_of_a_node(

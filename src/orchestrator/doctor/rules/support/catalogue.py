@@ -1,6 +1,6 @@
 """Every id that a finding or a cause can have on screen, with the text of `doctor --explain`.
 
-Rules explain themselves, causes have their text and fix; what planning, checkpoint inspection and the proof of the
+Rules explain themselves, causes have their text and fix; what planning, checkpoint checkion and the proof of the
 transport say is explained here. A test finds ids that are missing.
 """
 
@@ -36,7 +36,7 @@ class FindingEntry:
 
 
 _NCCL = "NCCL's INFO lines in the engine's log, after a start"
-_FILES = "the checkpoint's files (`l40s-deploy checkpoint inspect`)"
+_FILES = "the checkpoint's files (`l40s-deploy checkpoint check`)"
 _PLAN = "the plan (`l40s-deploy plan`, `up`)"
 
 
