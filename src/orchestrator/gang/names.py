@@ -12,17 +12,21 @@ from dataclasses import replace
 from orchestrator.model.chosen import replicas_of
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, NodeSpec, is_gang_name
 from orchestrator.protocol.report import Cause, Report
+from orchestrator.protocol.verbs import OtherAgent
 
 
-def former_gang(gang: GangSpec, node: NodeSpec, reports: Iterable[Report]) -> str:
+def former_gang(gang: GangSpec, node: NodeSpec, agents: Iterable[Report | OtherAgent]) -> str:
     """What a living agent of this node calls its gang, where the inventory calls it otherwise; '' for nothing.
+
+    agents: by their reports, or by what those without files show.
 
     A router's host may be a gang's node too; a gang and its replicas are the same one.
     """
     if gang.name == ROUTER_GANG:
         return ""
     same = {gang.name, gang.replica_of, ROUTER_GANG, *(replica.name for replica in replicas_of(gang))}
-    mine = (report.gang for report in reports if report.alive and report.node == node.name)
+    living = (one for one in agents if isinstance(one, OtherAgent) or one.alive)
+    mine = (one.gang for one in living if one.node == node.name)
     return next((name for name in mine if name not in same and is_gang_name(name)), "")
 
 

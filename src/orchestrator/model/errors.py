@@ -105,6 +105,10 @@ class RunsElsewhere(NodeError):
     """A gang runs on a node, with its state where this inventory does not look: nothing is known of it here."""
 
 
+class WithoutFiles(NodeError):
+    """An agent lives on a node, and the files that tell of it are gone: nothing is known of it but that it runs."""
+
+
 class GangFailed(DeployError):
     """A gang did not reach the state that was asked for; nothing that we started is left running."""
 

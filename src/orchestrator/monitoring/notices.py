@@ -21,6 +21,7 @@ from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.paths import restart_of
 from orchestrator.gang.remarks import POWERLESS
 from orchestrator.gang.view import UNHEARD, GangView
+from orchestrator.model.errors import Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Event, ReceiverKind
@@ -80,7 +81,9 @@ def _trouble(view: GangView, at: float) -> Notice:
 def _unheard(view: GangView) -> str:
     lost = [f"{node.name} ({node.error.what})" for node in view.nodes if node.error is not None]
     more = f", and {len(lost) - 3} more" if len(lost) > 3 else ""
-    return f"no node of it answers, so that nobody knows whether it serves: {', '.join(lost[:3])}{more}"
+    silent = all(isinstance(node.error, Unreachable) for node in view.nodes if node.error is not None)
+    start = "no node of it answers, so that nobody knows" if silent else "nobody knows"
+    return f"{start} whether it serves: {', '.join(lost[:3])}{more}"
 
 
 QUIET_S = 300.0

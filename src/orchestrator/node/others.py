@@ -13,10 +13,12 @@ import pwd
 import socket
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from orchestrator.node import processes
 from orchestrator.node.network import netlink
+from orchestrator.node.network.netlink import UnixSocket
 from orchestrator.protocol.verbs import OtherAgent
 
 _MARK = b"l40s-agent"
@@ -43,14 +45,57 @@ def announce(state: str, gang: str, node: str, port: int) -> list[socket.socket]
 def other_agents(state: str) -> tuple[OtherAgent, ...]:
     """Those whose state is not in this directory."""
     own = os.path.realpath(state)
-    return tuple(dict.fromkeys(agent for agent in _agents().values() if agent.state_dir != own))
+    return tuple(dict.fromkeys(one.agent for one in _agents().values() if one.agent.state_dir != own))
+
+
+def agents_of(state: str) -> dict[int, ShownAgent]:
+    """Those whose state is in this directory, whatever is left of it, by process id."""
+    own = os.path.realpath(state)
+    return {pid: one for pid, one in _agents().items() if one.agent.state_dir == own}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAgent:
+    """What an agent shows of itself. sockets: inodes of those that say so."""
+
+    agent: OtherAgent
+    sockets: frozenset[int]
+
+    def is_held_by(self, pid: int) -> bool | None:
+        """Whether a process holds such a socket; None where we may not look. One that was started since with the
+        agent's id does not, whatever a fork of the agent still shows."""
+        shown = {f"socket:[{inode}]" for inode in self.sockets}
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            return None
+        except OSError:
+            return False
+        return any(_target(f"/proc/{pid}/fd/{name}") in shown for name in names)
+
+    def is_ours(self, pid: int) -> bool:
+        """Whether a process is surely this agent, and of our own user."""
+        if self.agent.stranger or not self.is_held_by(pid):
+            return False
+        try:
+            return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+        except OSError:
+            return False
+
+
+def _target(link: str) -> str:
+    """What a link leads to; '' where it is gone."""
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
 
 
 def agent_above(pid: int) -> OtherAgent | None:
     """The agent that a process belongs to, of whichever state directory; None where its ancestors show none. What a
     stranger says of somebody else's process counts for nothing."""
     agents = _agents()
-    above = ((one, agents[one]) for one in _ancestors(pid) if one in agents)
+    above = ((one, agents[one].agent) for one in _ancestors(pid) if one in agents)
     return next((agent for one, agent in above if not agent.stranger or _owner_name(one) == agent.stranger), None)
 
 
@@ -75,19 +120,19 @@ def user_name(number: int) -> str:
         return str(number)
 
 
-def _agents() -> dict[int, OtherAgent]:
+def _agents() -> dict[int, ShownAgent]:
     """By process id; that of another PID namespace means nothing here. Of two names for one process, root's or ours
     counts."""
-    pieces: dict[tuple[str, int], dict[int, bytes]] = {}
-    for name, owner in _names():
+    pieces: dict[tuple[str, int], dict[int, tuple[bytes, int]]] = {}
+    for name, (owner, inode) in _names():
         words = name.split(b" ", 2)
         if len(words) == 3 and all(word.isdigit() and len(word) <= _DIGITS for word in words[:2]):
-            pieces.setdefault((_stranger(owner), int(words[0])), {})[int(words[1])] = words[2]
-    found: dict[int, OtherAgent] = {}
-    for (stranger, pid), texts in islice(sorted(pieces.items()), _MOST):
-        agent = _read(stranger, texts)
+            pieces.setdefault((_stranger(owner), int(words[0])), {})[int(words[1])] = words[2], inode
+    found: dict[int, ShownAgent] = {}
+    for (stranger, pid), parts in islice(sorted(pieces.items()), _MOST):
+        agent = _read(stranger, b"".join(parts[place][0] for place in sorted(parts)))
         if agent is not None:
-            found.setdefault(pid, agent)
+            found.setdefault(pid, ShownAgent(agent, frozenset(inode for _, inode in parts.values())))
     return found
 
 
@@ -95,16 +140,23 @@ _DIGITS = 9
 """Of a process id, a place or a port."""
 
 
-def _names() -> list[tuple[bytes, int | None]]:
-    """What stands after our mark in the names of abstract sockets, and whose they are: None where the kernel does not
-    tell, and /proc alone does."""
+def _names() -> list[tuple[bytes, UnixSocket]]:
+    """What stands after our mark in the names of abstract sockets, and whose they are. Where the kernel does not tell
+    that, /proc shows the names, and before each the inode (proc_net(5))."""
     try:
-        owners = netlink.unix_names()
+        sockets = netlink.unix_names()
     except (OSError, struct.error):
         with open("/proc/net/unix", "rb") as file:
-            return [(line.rstrip(b"\n").partition(b" @%s " % _MARK)[2], None) for line in file]
+            lines = [line.rstrip(b"\n").partition(b" @%s " % _MARK) for line in file]
+        named = [(name, before.split()) for before, mark, name in lines if mark]
+        return [(name, UnixSocket(None, int(fields[6]))) for name, fields in named if _is_line(fields)]
     start = b"\0%s " % _MARK
-    return [(name.removeprefix(start), owner) for name, owner in owners.items() if name.startswith(start)]
+    return [(name.removeprefix(start), one) for name, one in sockets.items() if name.startswith(start)]
+
+
+def _is_line(fields: list[bytes]) -> bool:
+    """Whether a line's fields before the name are seven, the inode the last: names may have blanks and newlines."""
+    return len(fields) == 7 and fields[6].isdigit()
 
 
 def _stranger(owner: int | None) -> str:
@@ -112,8 +164,8 @@ def _stranger(owner: int | None) -> str:
     return "" if owner is None or owner in (0, os.geteuid()) else user_name(owner)
 
 
-def _read(stranger: str, pieces: dict[int, bytes]) -> OtherAgent | None:
-    words = b"".join(pieces[place] for place in sorted(pieces)).decode("utf-8", "replace").split(" ", 4)
+def _read(stranger: str, text: bytes) -> OtherAgent | None:
+    words = text.decode("utf-8", "replace").split(" ", 4)
     if len(words) != 5 or not words[0].isdecimal() or len(words[0]) > _DIGITS:
         return None
     port, node, user, gang, state = words

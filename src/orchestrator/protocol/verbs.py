@@ -137,6 +137,11 @@ class StopAnswer(Message):
     held: tuple[str, ...] = ()
     """GPUs whose memory did not become free, and what holds it, as text."""
 
+    @property
+    def clean(self) -> bool:
+        """Nothing of ours is left there, as far as the node knows."""
+        return not (self.alive or self.left_behind or self.held)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherAgent(Message):
@@ -146,6 +151,7 @@ class OtherAgent(Message):
     user: whose process it is, as it says
     stranger: the user who made it known, by the kernel, where that is neither root nor who was asked: then the rest is
               that user's word, which keeps nobody from anything, and of which no path is advised
+    pid: its process id; 0 where that is not asked for
     """
 
     gang: str
@@ -154,6 +160,7 @@ class OtherAgent(Message):
     state_dir: str
     user: str
     stranger: str = ""
+    pid: int = 0
 
     def what(self, state_dir: str, user: str) -> str:
         """For an operator whose inventory means this directory as this user."""
@@ -178,6 +185,7 @@ class ReportAnswer(Message):
     begun: names of the gangs on which something was begun that is not finished.
     others: agents of other state directories, where a living one of this directory was not asked about; user: who
     was asked
+    without_files: living agents of this directory that no file in it tells of, where the same holds
     """
 
     now: float
@@ -187,6 +195,7 @@ class ReportAnswer(Message):
     begun: tuple[str, ...] = ()
     others: tuple[OtherAgent, ...] = ()
     user: str = ""
+    without_files: tuple[OtherAgent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from orchestrator.node.agent import preflight
 from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 from orchestrator.node.network import netlink
+from orchestrator.node.network.netlink import UnixSocket
 from orchestrator.protocol.verbs import OtherAgent
 
 PORT = 7
@@ -152,7 +153,9 @@ STRANGER = 4242
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the tests' processes show is a stranger's by the kernel."""
     names = netlink.unix_names
-    monkeypatch.setattr(netlink, "unix_names", lambda: dict.fromkeys(names(), STRANGER))
+    monkeypatch.setattr(
+        netlink, "unix_names", lambda: {name: one._replace(owner=STRANGER) for name, one in names().items()}
+    )
 
 
 @pytest.mark.usefixtures("strangers")
@@ -192,7 +195,7 @@ def test_a_strangers_own_process_that_is_in_the_way_is_named_without_his_path(
 def test_where_the_kernel_does_not_tell_whose_a_socket_is_all_are_believed(
     tmp_path: Path, start: Callable[..., tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_such_thing() -> dict[bytes, int]:
+    def no_such_thing() -> dict[bytes, UnixSocket]:
         raise OSError(2, "no unix_diag")
 
     monkeypatch.setattr(netlink, "unix_names", no_such_thing)
@@ -204,7 +207,7 @@ def test_where_the_kernel_does_not_tell_whose_a_socket_is_all_are_believed(
 def test_a_strangers_sockets_do_not_crowd_out_those_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
     word = b"\0l40s-agent %d 0 7 node0 u g /%d"
     made = {word % (pid, pid): STRANGER for pid in range(1, 500)} | {word % (7, 0): 0, word % (1000, 1000): 0}
-    monkeypatch.setattr(netlink, "unix_names", lambda: made)
+    monkeypatch.setattr(netlink, "unix_names", lambda: {name: UnixSocket(owner, 1) for name, owner in made.items()})
     states = {agent.state_dir for agent in others.other_agents("/x")}
     assert {"/0", "/1000"} <= states and "/7" not in states and len(states) <= 64
 

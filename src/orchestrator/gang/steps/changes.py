@@ -11,6 +11,7 @@ from orchestrator.gang.steps.staging import staged_request, staging_requests
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import WithoutFiles
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.plan_file import GangDiff, changes
@@ -42,14 +43,15 @@ def would_stop_of(specs: Sequence[GangSpec], *, now: bool) -> tuple[GangRehearsa
     """The same of these gangs, of the router's too."""
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
         views = see(fleet, specs)
-        refuse_elsewhere(views)
+        refuse_elsewhere(views, to_end=True)
     return tuple(would(view, "", _stopping(spec, view, now)) for spec, view in zip(specs, views, strict=True))
 
 
 def _stopping(spec: GangSpec, view: GangView, now: bool) -> str:
-    lost = {node.name for node in view.unreachable}
+    unknown = {node.name for node in view.nodes if isinstance(node.error, WithoutFiles)}
+    lost = {node.name for node in view.unreachable} - unknown
     silent = f"; {', '.join(sorted(lost))} can't be reached" if lost else ""
-    if not view.running:
+    if not (view.running or unknown):
         return f"nothing is running{silent}"
     asked = ", ".join(node.name for node in spec.nodes if node.name not in lost)
     return f"would be stopped on {asked}, {'at once' if now else 'once its running requests have ended'}{silent}"

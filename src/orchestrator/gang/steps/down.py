@@ -52,7 +52,7 @@ class StopResult:
     @property
     def clean(self) -> bool:
         """Nothing of ours is left there, as far as anybody can know."""
-        return self.error is None and not (self.told.alive or self.told.left_behind or self.told.held)
+        return self.error is None and self.told.clean
 
 
 def down(
@@ -65,7 +65,7 @@ def down(
     """
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
-        refuse_elsewhere(see(fleet, gangs, patience=StragglerWait()))
+        refuse_elsewhere(see(fleet, gangs, patience=StragglerWait()), to_end=True)
         held = [
             opened.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
             for gang in gangs

@@ -107,3 +107,4 @@ def runs_in(answer: ReportAnswer) -> Iterator[LastRun]:
             report = Report.read(raw)
             alive = report.alive and not report.state.over if isinstance(report, Report) else raw.get("alive") is True
             yield LastRun(alive, str(raw.get("run_id") or ""), str(raw.get("gang") or ""))
+    yield from (LastRun(alive=True, run_id="", gang=one.gang) for one in answer.without_files if not one.stranger)

@@ -10,7 +10,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 _RTM_GETADDR, _RTM_GETDCB = 22, 78
 _NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
@@ -94,9 +94,16 @@ def flow_control_in(message: bytes) -> bytes:
     return _attributes(settings).get(_IEEE_PFC, b"")
 
 
-def unix_names() -> dict[bytes, int]:
-    """{name of a Unix socket: the user id of who made it}, of this network namespace; an abstract name begins with a
-    zero (unix(7), sock_diag(7)).
+class UnixSocket(NamedTuple):
+    """owner: the user id of who made it; None where that is not known. inode: as /proc/PID/fd has it."""
+
+    owner: int | None
+    inode: int
+
+
+def unix_names() -> dict[bytes, UnixSocket]:
+    """The Unix sockets of this network namespace that have a name, by it; an abstract name begins with a zero (unix(7),
+    sock_diag(7)).
 
     Raises OSError where the kernel does not tell: before Linux 5.3 it knows no UDIAG_SHOW_UID.
     """
@@ -105,8 +112,8 @@ def unix_names() -> dict[bytes, int]:
         return dict(unix_names_in(_dumped(kernel, _message(_SOCK_DIAG_BY_FAMILY, _NLM_F_DUMP, asked))))
 
 
-def unix_names_in(messages: bytes) -> Iterator[tuple[bytes, int]]:
-    """(name, user id) of every `struct unix_diag_msg` (linux/unix_diag.h) that has both; raises OSError for an error,
+def unix_names_in(messages: bytes) -> Iterator[tuple[bytes, UnixSocket]]:
+    """(name, socket) of every `struct unix_diag_msg` (linux/unix_diag.h) that has both; raises OSError for an error,
     and where a socket has a name and no user id."""
     for kind, body in _messages(messages):
         if kind == _NLMSG_ERROR:
@@ -119,7 +126,7 @@ def unix_names_in(messages: bytes) -> Iterator[tuple[bytes, int]]:
         if name:
             if len(owner) != 4:
                 raise OSError(errno.EOPNOTSUPP, "this kernel does not tell whose a socket is")
-            yield name, int.from_bytes(owner, sys.byteorder)
+            yield name, UnixSocket(int.from_bytes(owner, sys.byteorder), struct.unpack_from("=I", body, 4)[0])
 
 
 def _dumped(kernel: socket.socket, question: bytes) -> bytes:

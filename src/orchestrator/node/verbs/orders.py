@@ -21,7 +21,7 @@ from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import GOAL_FILE, REPORT_FILE
 from orchestrator.node.requests import request_of
-from orchestrator.node.verbs import lock, report
+from orchestrator.node.verbs import lock, report, without_files
 from orchestrator.node.verbs.report import left_over
 from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.run_files import GoalOrder
@@ -94,10 +94,14 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     """
     asked = request_of(StopRequest, request)
     lock.refuse_a_former_holder(asked, to_end=True)
-    folder = files.current_run(files.state_dir(asked.state_dir), asked.gang)
+    state = files.state_dir(asked.state_dir)
+    unfiled = without_files.end(state, asked)
+    if unfiled is not None and not unfiled.clean:
+        return unfiled.as_json()
+    folder = files.current_run(state, asked.gang)
     before = report.of_run(folder) if folder else None
     if folder is None or before is None:
-        return StopAnswer(state="absent").as_json()
+        return (unfiled or StopAnswer(state="absent")).as_json()
     goal = "stop-now" if asked.now else "stop"
     told = tell(folder, goal, asked.because, ordered=asked.ordered)
     if asked.ordered and not told:

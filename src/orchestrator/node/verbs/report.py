@@ -22,6 +22,7 @@ from orchestrator.node.files import (
     RUN_FILE,
     TRANSPORT_FILE,
 )
+from orchestrator.node.others import ShownAgent
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs.lock import AUDIT
 from orchestrator.protocol.message import Unreadable, parsed
@@ -54,13 +55,35 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 reports=tuple(reports),
                 seen=seen,
                 begun=tuple(os.path.basename(os.path.dirname(path)) for path in unfinished if os.path.exists(path)),
-                others=()
-                if asked.gang and any(_is_of(report, asked.gang) for report in reports)
-                else others.other_agents(state),
                 user=others.user_name(os.geteuid()),
+                **({} if any(_is_of(report, asked.gang) for report in reports) else _beside(state)),
             ).as_json()
         while time.monotonic() < end and _signs(state, asked.gang) == before:
             time.sleep(WAIT_POLL_S)
+
+
+def _beside(state: str) -> dict[str, Any]:
+    """Keys of the answer: agents that no report tells of."""
+    return {
+        "others": others.other_agents(state),
+        "without_files": tuple(replace(one.agent, pid=pid) for pid, one in without_files(state).items()),
+    }
+
+
+def without_files(state: str) -> dict[int, ShownAgent]:
+    """Living agents of this directory that none of its files tells of, by process id: it was deleted, or made anew, or
+    a part of it is gone."""
+    folders = filter(None, (files.current_run(state, gang) for gang in files.gangs(state)))
+    recorded = {pid for pid, start in map(agent, folders) if processes.alive(pid, start)}
+    return {
+        pid: one
+        for pid, one in others.agents_of(state).items()
+        if pid not in recorded and _lives(pid) and one.is_held_by(pid) is not False
+    }
+
+
+def _lives(pid: int) -> bool:
+    return (process := processes.read(pid)) is not None and not process.gone
 
 
 def _reports(state: str, gang: str) -> list[dict[str, Any]]:
@@ -85,8 +108,8 @@ def _signs(state: str, gang: str) -> list[object]:
 
 
 def _is_of(report: dict[str, Any], gang: str) -> bool:
-    """Whether it is a living agent's, of this gang."""
-    return bool(report.get("alive")) and report.get("gang") == gang
+    """Whether it is a living agent's, of this gang; '' is none."""
+    return bool(gang and report.get("alive")) and report.get("gang") == gang
 
 
 def _where(raw: dict[str, Any]) -> str:

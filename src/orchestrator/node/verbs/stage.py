@@ -117,6 +117,10 @@ def _refuse_beside_a_living_run(state: str, gang: str) -> None:
     if folder is not None and processes.alive(*(agent := report.agent(folder))):
         what = f"an agent of this gang is already running (pid {agent[0]}, run {os.path.basename(folder)})"
         raise Failure("running", what, folder, f"l40s-deploy down {gang}")
+    for pid, shown in report.without_files(state).items():
+        if shown.agent.gang == gang and not shown.agent.stranger:
+            what = f"an agent of this gang is already running (pid {pid}), and no file here tells of it"
+            raise Failure("running", what, state, f"l40s-deploy down {gang}")
 
 
 def engine_user(asked: str | None) -> str | None:

@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from orchestrator.node.network.netlink import (
+    UnixSocket,
     addresses_in,
     flow_control,
     flow_control_in,
@@ -111,7 +112,7 @@ def socket_of(name: bytes, *attributes: bytes) -> bytes:
 def test_names_of_unix_sockets_come_with_their_owner() -> None:
     owner = attribute(7, struct.pack("=I", 1000))
     messages = socket_of(b"\0a b\nc", owner) + message(20, b"\x01" * 16) + message(3, b"")
-    assert list(unix_names_in(messages)) == [(b"\0a b\nc", 1000)]
+    assert list(unix_names_in(messages)) == [(b"\0a b\nc", UnixSocket(1000, 0x01010101))]
 
 
 def test_a_kernel_that_does_not_tell_owners_is_an_error() -> None:
@@ -128,4 +129,4 @@ def test_this_machines_unix_sockets_are_named_or_refused() -> None:
             names = unix_names()
         except OSError:
             return
-        assert names[b"\0a test of netlink\n"] == os.geteuid()
+        assert names[b"\0a test of netlink\n"] == UnixSocket(os.geteuid(), os.fstat(shown.fileno()).st_ino)

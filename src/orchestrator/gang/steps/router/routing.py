@@ -48,7 +48,7 @@ from orchestrator.model.deadlines import (
     TAKE_IN_S,
     TAKE_OUT_S,
 )
-from orchestrator.model.errors import DeployError, Exit, FindingsError, GangFailed, InputError, NodeError
+from orchestrator.model.errors import DeployError, Exit, FindingsError, GangFailed, InputError, NodeError, WithoutFiles
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.model.secret_text import fingerprint
@@ -393,7 +393,7 @@ def stop_router(
 ) -> tuple[StopResult, ...]:
     """Stop it; requests that run get up to 60 s. timeout_s: how long its end is waited for. Raises RunsElsewhere."""
     with Router(wanted_router(inventory)) as router, ExitStack() as opened:
-        refuse_elsewhere([router.view()])
+        refuse_elsewhere([router.view()], to_end=True)
         opened.enter_context(GangLock(router.fleet, router.gang, command))
         return stop_gangs(router.fleet, [router.gang], now=now, ordered=True, timeout_s=timeout_s)
 
@@ -454,12 +454,22 @@ def withdraw(inventory: Inventory, gangs: Iterable[str]) -> tuple[str, ...]:
         if router is None:
             return ()
         before = {worker.url for worker in router.workers() if worker.healthy}
-        views = [view for view in see(fleet, chosen_gangs(inventory, tuple(gangs))) if view.service_url]
-        for view in views:
-            router.take_out(view.service_url)
-        leaving = {view.service_url.rstrip("/") for view in views}
+        chosen = chosen_gangs(inventory, tuple(gangs))
+        views = zip(chosen, see(fleet, chosen), strict=True)
+        served = {gang.name: url for gang, view in views if (url := view.service_url or _url_unread(gang, view))}
+        for url in served.values():
+            router.take_out(url)
+        leaving = {url.rstrip("/") for url in served.values()}
         last = before if before <= leaving else set()
-        return tuple(view.name for view in views if view.service_url.rstrip("/") in last)
+        return tuple(name for name, url in served.items() if url.rstrip("/") in last)
+
+
+def _url_unread(gang: GangSpec, view: GangView) -> str:
+    """Where a gang may serve whose agents have lost their files, as the inventory states it; '' where it does not, and
+    for other gangs."""
+    if not any(isinstance(node.error, WithoutFiles) for node in view.nodes):
+        return ""
+    return gang.url or gang.leader.stated_url
 
 
 def requests_left(answers: Iterable[HttpAnswer]) -> int | None:

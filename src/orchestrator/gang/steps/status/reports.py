@@ -24,8 +24,9 @@ from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.chosen import in_order
 from orchestrator.model.deadlines import ANSWER_S
-from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere
-from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, WithoutFiles
+from orchestrator.model.gang_state import NodeState
+from orchestrator.model.inventory import ROUTER_GANG, GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.node import processes
 from orchestrator.protocol.message import Unreadable, is_newer, side
@@ -157,7 +158,11 @@ def _word_of(node: NodeSpec, gang: GangSpec, asked: Mapping[str, ReportAnswer]) 
     if node.name not in asked:
         return "unreachable"
     report = _report(gang, node, asked[node.name], _renamed(gang, asked))
-    return report.word if isinstance(report, Report) else "absent" if report is None else "unreadable"
+    if isinstance(report, Report):
+        return report.word
+    if isinstance(report, WithoutFiles):
+        return NodeState.UNKNOWN.value
+    return "absent" if report is None else "unreadable"
 
 
 def ask_report(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
@@ -176,10 +181,12 @@ def _ask_all(session: Session) -> ReportAnswer:
     return ask(session, "report", ReportRequest(state_dir=session.spec.state_dir), ReportAnswer, deadline_s=ANSWER_S)
 
 
-def refuse_elsewhere(views: Iterable[GangView]) -> None:
-    """Raises RunsElsewhere where one of these gangs runs with its state in another place."""
+def refuse_elsewhere(views: Iterable[GangView], *, to_end: bool = False) -> None:
+    """Raises RunsElsewhere where one of these gangs runs with its state in another place, and WithoutFiles where its
+    agents have lost their files. to_end: it is to be ended, which needs no files."""
+    refused = RunsElsewhere if to_end else RunsElsewhere | WithoutFiles
     for node in (node for seen in views for node in seen.nodes):
-        if isinstance(node.error, RunsElsewhere):
+        if isinstance(node.error, refused):
             raise node.error
 
 
@@ -193,12 +200,26 @@ def _report(gang: GangSpec, node: NodeSpec, answer: ReportAnswer, renamed: Mappi
     if other is not None:
         what, fix = other.what(answer.state_dir, answer.user), other.fix(answer.user)
         return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
-    if former := former_gang(gang, node, _living(answer)):
+    unfiled = [one for one in answer.without_files if not one.stranger]
+    if former := former_gang(gang, node, [*_living(answer), *unfiled]):
         what = f"gang {former} runs there; this inventory calls its gang {gang.name}"
         end_it = f"l40s-deploy down {gang.name} --as {former}"
         fix = f"call it {former} again in the inventory, or end what runs there with `{end_it}`"
         return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
-    return found
+    agent = next((one for one in unfiled if one.gang == gang.name), None)
+    return found if agent is None else _without_files(gang, node, agent)
+
+
+def _without_files(gang: GangSpec, node: NodeSpec, agent: OtherAgent) -> WithoutFiles:
+    end, start = f"down {gang.name}", f"up --model NAME --gang {gang.name}"
+    if gang.name == ROUTER_GANG:
+        end, start = "router down", "router up"
+    return WithoutFiles(
+        f"its agent (pid {agent.pid}) runs, and no file in {agent.state_dir} tells of it: was that directory deleted?"
+        " Whether it serves is unknown",
+        where=f"gang {gang.name}: {node.name}",
+        fix=f"end it with `l40s-deploy {end}` when requests may fail, then run `l40s-deploy {start}`",
+    )
 
 
 def _living(answer: ReportAnswer) -> list[Report]:
@@ -214,7 +235,8 @@ def _same_part(node: NodeSpec, answer: ReportAnswer) -> list[OtherAgent]:
 
 def _strangers(node: NodeSpec, answer: ReportAnswer) -> list[str]:
     """What a local user's process says of itself, which counts for nothing, in words."""
-    others = [other for other in _same_part(node, answer) if other.stranger]
+    others = [*_same_part(node, answer), *(one for one in answer.without_files if one.node == node.name)]
+    others = [other for other in others if other.stranger]
     return [f"{node.name}: {other.what('', '')}; {other.fix('')}" for other in others]
 
 
