@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -118,6 +119,53 @@ def test_a_renamed_gang_is_said_in_every_verb_and_ended_by_its_former_name(servi
     former = called(other, "prod", "gang0")  # as `--as` has it
     assert [node.was for node in down(former, DownRequest(gangs=("gang0",)))] == ["ready"] * len(serving.gang.nodes)
     assert status(other.gangs).views[0].state is GangState.ABSENT
+
+
+def test_a_gang_whose_files_were_deleted_is_unknown_and_down_ends_it(serving: LocalGang) -> None:
+    agents = [serving.agent(rank) for rank in range(2)]
+    for node in serving.gang.nodes:
+        shutil.rmtree(str(node.state_dir))
+    seen = status(serving.inventory.gangs)
+    (view,) = seen.views
+    assert (view.state, seen.exit_code) == (GangState.UNKNOWN, Exit.UNREACHABLE)
+    assert f"its agent (pid {agents[0][0]}) runs, and no file in {serving.state_dir(0)}" in view.remarks[0]
+    notes: Any = Notes()
+    refusing: tuple[Callable[[], object], ...] = (
+        lambda: restart(serving.inventory, RestartRequest(), notes),
+        lambda: restart(serving.inventory, RestartRequest(verb=ROLLBACK), notes),
+        lambda: up(serving.inventory, UpRequest(plan=PlanRequest(model="Fake")), notes),
+        lambda: why(serving.inventory),
+        lambda: history(serving.inventory),
+    )
+    for refuse in refusing:
+        with pytest.raises(NodeError, match="runs, and no file in") as refused:
+            refuse()
+        assert refused.value.exit_code == Exit.FINDINGS and "`l40s-deploy down gang0`" in refused.value.fix
+    (would,) = would_stop(serving.inventory, (), now=False)
+    assert would.what == "would be stopped on node0, node1, once its running requests have ended"
+    with pytest.raises(RunsElsewhere, match="gang gang0 runs there; this inventory calls its gang prod"):
+        down(called(serving.inventory, "gang0", "prod"), DownRequest())
+    assert all(processes.alive(*agent) for agent in agents)
+    stopped = down(serving.inventory, DownRequest())
+    assert [(node.was, node.clean) for node in stopped] == [("unknown", True)] * 2
+    assert not any(processes.alive(*agent) for agent in agents)
+    serving.nothing_left()
+    assert status(serving.inventory.gangs).views[0].state is GangState.ABSENT
+    assert [view.state for view in serving.up()] == [GangState.READY]
+
+
+def test_a_gang_with_one_node_whose_files_were_deleted_serves_and_says_so(serving: LocalGang) -> None:
+    agent = serving.agent(1)
+    shutil.rmtree(serving.state_dir(1))
+    (view,) = status(serving.inventory.gangs).views
+    assert view.serves and (view.state, view.trouble) == (GangState.DEGRADED, "unreachable")
+    assert any(f"node1: its agent (pid {agent[0]}) runs" in words for words in view.remarks)
+    assert [(node.was, node.clean) for node in down(serving.inventory, DownRequest())] == [
+        ("ready", True),
+        ("unknown", True),
+    ]
+    assert not processes.alive(*agent)
+    serving.nothing_left()
 
 
 def test_a_renamed_node_is_the_same_one(serving: LocalGang) -> None:

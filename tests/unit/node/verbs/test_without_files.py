@@ -48,8 +48,10 @@ def whose_it_is(state: Path, run_id: str) -> None:
     (state / "gangs/gang0/runs" / run_id / "agent.json").unlink()
 
 
-@pytest.mark.parametrize("gone", [everything, made_anew, run, current, whose_it_is])
-@pytest.mark.parametrize("now", [False, True], ids=["drains", "at once"])
+@pytest.mark.parametrize(
+    ("gone", "now"),
+    [(everything, False), (everything, True), (made_anew, True), (run, False), (current, True), (whose_it_is, False)],
+)
 def test_an_agent_without_files_is_told_and_ended(gang: Gang, gone: Callable[[Path, str], None], *, now: bool) -> None:
     cluster = gang(nodes=2).ready()
     agents = [cluster.agent(rank) for rank in range(2)]
