@@ -32,7 +32,6 @@ NOT_YET: dict[str, dict[str, int]] = {
         "gang/steps/maintenance.py": 1,
         "gang/steps/restart_sequence.py": 1,
         "gang/steps/status/logs_read.py": 1,
-        "gang/steps/status/reports.py": 1,
         "monitoring/commands/notify.py": 1,
         "node/engine/watch.py": 1,
         "node/verbs/figures.py": 1,

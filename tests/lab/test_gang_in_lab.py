@@ -102,6 +102,26 @@ def test_a_killed_up_is_followed_by_the_next_and_it_serves(operator: RunningLab)
         assert operator.ssh(name, "ls /run/l40s-lab/gpu-claims").split() == []
 
 
+def test_a_gang_whose_state_directories_were_deleted_is_unknown_and_down_ends_it(operator: RunningLab) -> None:
+    """An agent runs from a copy of the application in that directory."""
+    operator.deploy("up", *MODEL)
+    assert len(operator.engine_processes()) == 4
+    for name in operator.hosts():
+        operator.ssh(name, "rm -r /var/lib/l40s-deploy")
+    gang = operator.gang(code=4)
+    assert gang["state"] == "unknown" and states(gang) == ["unknown"] * 4
+    refused = operator.deploy("up", *MODEL, code=3).stderr
+    assert "no file in /var/lib/l40s-deploy tells of it" in refused and "`l40s-deploy down gang0`" in refused
+    assert len(operator.engine_processes()) == 4, "what serves goes on"
+    said = operator.deploy("down", "gang0").stdout
+    assert "gang0: stopped on node0, node1, node2, node3" in said
+    assert operator.engine_processes() == {} and operator.gang()["state"] == "absent"
+    for name in operator.hosts():
+        assert "l40s" not in operator.ssh(name, "ps -eo comm")
+        assert operator.ssh(name, "ls /run/l40s-lab/gpu-claims").split() == []
+    operator.deploy("up", *MODEL)
+
+
 def test_a_killed_rank_is_named_and_ends_everybody_as_another_user_too(operator: RunningLab) -> None:
     operator = replace(operator, inventory=write_inventory(operator, "nobody.yml", l40s_engine_user="nobody"))
     operator.deploy("up", *MODEL)

@@ -12,7 +12,7 @@ from orchestrator.gang.pace import took
 from orchestrator.gang.paths import rail_sentence
 from orchestrator.gang.remarks import sentence
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
-from orchestrator.model.errors import DeployError, Exit, RunsElsewhere, Unreachable
+from orchestrator.model.errors import DeployError, Exit, RunsElsewhere, Unreachable, WithoutFiles
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.message import Message
@@ -164,7 +164,7 @@ class Overview:
             return Exit.GANG_FAILED
         if any(self.reason(view) for view in self.views):
             return Exit.FINDINGS
-        lost = self.router is not None and isinstance(self.router.error, Unreachable | RunsElsewhere)
+        lost = self.router is not None and isinstance(self.router.error, Unreachable | RunsElsewhere | WithoutFiles)
         return Exit.UNREACHABLE if lost or any(view.unreachable for view in self.views) else Exit.DONE
 
 

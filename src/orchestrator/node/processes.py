@@ -63,6 +63,12 @@ def alive(pid: int, start: int) -> bool:
     return process is not None and process.start == start and not process.gone
 
 
+def lives(pid: int) -> bool:
+    """Some process with this id runs."""
+    process = read(pid)
+    return process is not None and not process.gone
+
+
 def boot_id() -> str:
     """Names this boot of the machine (random(4)); '' where the kernel does not tell."""
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.gang.remarks import powerless, with_findings
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import Unreachable
+from orchestrator.model.errors import Unreachable, WithoutFiles
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import Event, ReceiverKind
@@ -148,6 +148,15 @@ def test_a_gang_of_which_no_node_answers_is_told_of_once_and_so_is_its_end() -> 
     node = NodeView(name="node0", node_rank=0, state=NodeState.UNREACHABLE, error=gone)
     notice, _ = news("well", replace(UNHEARD, nodes=(node,) * 5), 1.0)
     assert notice is not None and "node0 (no answer within 9 s)" in notice.text and notice.text.endswith("and 2 more")
+    assert notice.text.startswith("no node of it answers, so that nobody knows whether it serves: ")
+
+
+def test_a_gang_whose_nodes_answer_and_know_nothing_is_told_of_without_saying_that_they_are_silent() -> None:
+    lost = WithoutFiles("its agent runs without files", where="node0", fix="down")
+    node = NodeView(name="node0", node_rank=0, state=NodeState.UNKNOWN, error=lost)
+    notice, _ = news("well", replace(UNHEARD, nodes=(node,)), 1.0)
+    assert notice is not None
+    assert notice.text == "nobody knows whether it serves: node0 (its agent runs without files)"
 
 
 ECC = Finding(id="GPU-ECC", severity=Severity.STOP, node="node1", devices=("GPU3",), title="GPU3 lost data", fix="swap")

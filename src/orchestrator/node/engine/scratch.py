@@ -68,7 +68,7 @@ def forget_shared(pids: Collection[int], user: str | None, where: str = SHARED) 
     removed = []
     for path in _files_of(user, where):
         of = {int(number) for number in _NUMBER.findall(path.name)} & set(pids)
-        if of and not any(_lives(pid) for pid in of):
+        if of and not any(processes.lives(pid) for pid in of):
             with contextlib.suppress(OSError):
                 path.unlink()
                 removed.append(path.name)
@@ -118,8 +118,3 @@ def _files_of(user: str | None, where: str) -> list[pathlib.Path]:
     except (OSError, KeyError):
         return []  # the folder is gone: the next run's end looks again
     return [path for path, seen in found if stat.S_ISREG(seen.st_mode) and seen.st_uid == owner]
-
-
-def _lives(pid: int) -> bool:
-    process = processes.read(pid)
-    return process is not None and not process.gone

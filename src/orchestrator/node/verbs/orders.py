@@ -96,12 +96,12 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     lock.refuse_a_former_holder(asked, to_end=True)
     state = files.state_dir(asked.state_dir)
     unfiled = without_files.end(state, asked)
-    if unfiled is not None and not unfiled.clean:
-        return unfiled.as_json()
-    folder = files.current_run(state, asked.gang)
-    before = report.of_run(folder) if folder else None
-    if folder is None or before is None:
-        return (unfiled or StopAnswer(state="absent")).as_json()
+    if unfiled.clean and (folder := files.current_run(state, asked.gang)) and (before := report.of_run(folder)):
+        return _stop(folder, before, asked).as_json()
+    return unfiled.as_json()
+
+
+def _stop(folder: str, before: Report, asked: StopRequest) -> StopAnswer:
     goal = "stop-now" if asked.now else "stop"
     told = tell(folder, goal, asked.because, ordered=asked.ordered)
     if asked.ordered and not told:
@@ -117,12 +117,8 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     if not after.alive:
         _clean_up(folder)
         after = _settle(folder, after, asked.because, clear=asked.clear)
-    left_behind = tuple(sorted({*left, *filter(_lives, after.left_behind)}))
-    return StopAnswer(state=after.state.value, alive=after.alive, left_behind=left_behind, held=held).as_json()
-
-
-def _lives(pid: int) -> bool:
-    return (process := processes.read(pid)) is not None and not process.gone
+    left_behind = tuple(sorted({*left, *filter(processes.lives, after.left_behind)}))
+    return StopAnswer(state=after.state.value, alive=after.alive, left_behind=left_behind, held=held)
 
 
 def _clean_up(folder: str) -> None:

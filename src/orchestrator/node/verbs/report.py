@@ -78,12 +78,8 @@ def without_files(state: str) -> dict[int, ShownAgent]:
     return {
         pid: one
         for pid, one in others.agents_of(state).items()
-        if pid not in recorded and _lives(pid) and one.is_held_by(pid) is not False
+        if pid not in recorded and processes.lives(pid) and one.is_held_by(pid) is not False
     }
-
-
-def _lives(pid: int) -> bool:
-    return (process := processes.read(pid)) is not None and not process.gone
 
 
 def _reports(state: str, gang: str) -> list[dict[str, Any]]:

@@ -26,11 +26,11 @@ POLL_S = 0.1
 """Each look reads all of /proc."""
 
 
-def end(state: str, asked: StopRequest) -> StopAnswer | None:
-    """End those of the gang; None where there is none. Raises Failure where one belongs to another user."""
+def end(state: str, asked: StopRequest) -> StopAnswer:
+    """End those of the gang. Raises Failure where one belongs to another user."""
     agents = _agents(state, asked.gang)
     if not agents:
-        return None
+        return StopAnswer(state="absent")
     family = _Family(agents)
     family.tell(signal.SIGUSR2 if asked.now else signal.SIGTERM)
     ended = family.await_end(min(asked.deadline_s, STUCK_S) if asked.now else asked.deadline_s)

@@ -33,6 +33,7 @@ from orchestrator.model.errors import (
     NodeError,
     RunsElsewhere,
     Unreachable,
+    WithoutFiles,
 )
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
@@ -711,3 +712,17 @@ def test_down_learns_that_it_takes_the_last_one_out(world: World, monkeypatch: p
     world.behind.append("http://b")
     assert routing.withdraw(INVENTORY, ["a"]) == ("a",)
     assert routing.withdraw(INVENTORY, ["a"]) == ()
+
+
+def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_its_address(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.router = router(GangState.READY)
+    lost = WithoutFiles("no file tells of it", where="a", fix="down")
+    (served,) = (replace(node, error=lost) for node in router(GangState.UNKNOWN).nodes)
+    world.gangs = (GangView(name="a", state=GangState.UNKNOWN, nodes=(served,)), gang("b"))
+    world.behind = ["http://a", "http://b"]
+    monkeypatch.setattr(routing.Router, "workers", lambda _: tuple(Worker(url, url, True, 0) for url in world.behind))
+    stated = replace(INVENTORY, gangs=(replace(GANGS[0], url="http://a"), *GANGS[1:]))
+    assert routing.withdraw(INVENTORY, ["a"]) == () and world.behind == ["http://a", "http://b"]
+    assert routing.withdraw(stated, ["a"]) == () and world.behind == ["http://b"]
