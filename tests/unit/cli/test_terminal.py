@@ -351,7 +351,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("why", explained(None, view("absent")), ("gang0: no recorded run has failed",)),
     ("logs", LOGS, (r"l40s-1 | ready\x1b[2J to serve",)),
     ("lock", {"gang.commands.lock.locks": lambda *_: ()}, ("no locks are held",)),
-    ("models", ALONE, ("*: the default of `plan`",)),
+    ("models", ALONE, ("*: the default of `plan` and `up`",)),
     ("doctor --from {seen}", ALONE, ("4 nodes, 32 GPUs examined",)),
     ("discover --from {seen}", ALONE, ("4 nodes, 32 GPUs, 20 of 20 RDMA ports active",)),
     ("prepare", PREPARE, ("4 of 4 nodes ready after 12.3 s",)),

@@ -87,11 +87,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         (_models if args.action is None else _layouts)(names, listed, screen)
     screen.out.print(f"GPUs: {ASSUMED}")
     more = (
-        "more: other layouts that fit, see `l40s-deploy models NAME`"
+        "--layout: where the default does not work, name it; more: others that fit, see `l40s-deploy models NAME`"
         if args.action is None
         else "what is not measured is calculated"
     )
-    screen.out.print(f"*: the default of `plan`; {more}")
+    screen.out.print(f"*: the default of `plan` and `up`; {more}")
     for basis, those in _bases(listed).items():
         of = f" of {', '.join(those)}" if len(gangs) > 1 else ""
         screen.show(f"tokens/s{of}: decoded for 1 and for 128 requests, {basis}.")
@@ -134,13 +134,21 @@ def _models(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
         shown = f"{size / 1e9:.0f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
         first = next((fit for fit in offer.fits if fit.default), offer.fits[0] if offer.fits else None)
         more = f"+{len(offer.fits) - 1}" if len(offer.fits) > 1 else ""
-        rows.append((each.profile.name, shown, *(_cells(first) if first else ("none", "", "")), more))
+        rows.append((each.profile.name, shown, *_first_cells(first), more))
     screen.out.print(_table(("model", "weights", "layout", "KV", "tokens/s", "more"), rows))
     unfit = (each for each in listed if all(reason for _, reason in each.stacks))
     if refused := collected((each.stacks[0][1], each.profile.name) for each in unfit):
         screen.out.print("no engine here can serve:")
     for reason, names in refused.items():
         screen.show(f"  {', '.join(names)}: {reason}")
+
+
+def _first_cells(fit: LayoutFit | None) -> tuple[str, str, str]:
+    """Of the layout that a model is listed with. One that has to be asked for is shown as the option that does."""
+    if fit is None:
+        return "none", "", ""
+    name, tokens, speed = _cells(fit)
+    return name if fit.default else f"--layout {name}", tokens, speed
 
 
 def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen) -> None:

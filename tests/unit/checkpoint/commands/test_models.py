@@ -53,6 +53,18 @@ def test_every_profile_with_what_fits_the_reference_cluster(capsys: pytest.Captu
     assert "48 GB L40S (46068 MiB by NVML), assumed" in shown and len(shown.splitlines()) <= 40
 
 
+def test_what_is_listed_can_be_planned_as_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    stack = ("--stack", "sglang-0.5.23")
+    shown = said(capsys, "-i", REFERENCE, *stack)
+    rows = re.findall(r"^(\S+) +[\d.]+ [GM]B +(--layout \S+|\S+\*) ", shown, re.MULTILINE)
+    assert {layout.split()[0] for name, layout in rows if name.startswith("MiniMax")} == {"--layout"}
+    assert len(rows) > 15
+    for name, layout in rows:
+        asked = layout.split() if layout.startswith("--") else []
+        assert main(["plan", name, "--example", "right", *stack, *asked]) == 0, name
+    capsys.readouterr()
+
+
 def test_one_model_with_all_its_layouts_and_why_the_usual_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(capsys, "DeepSeek-V3-0324-Block64x64", "-i", REFERENCE, "--stack", "sglang-0.4.4-l40s")
     assert re.search(r"^tp32\* +211k +51-803 +measured *$", shown, re.MULTILINE) and "DeepSeek-R1" not in shown
