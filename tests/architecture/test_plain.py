@@ -59,7 +59,6 @@ NOT_YET: dict[str, dict[str, int]] = {
         "doctor/rules/stacks.py": 1,
         "doctor/rules/support/registry.py": 1,
         "doctor/steps/doctor.py": 1,
-        "gang/steps/status/logs.py": 1,
         "monitoring/steps/doctor_watch.py": 1,
         "nettest/schedule.py": 1,
         "nettest/steps/nettest.py": 1,

@@ -268,6 +268,15 @@ def broken(line: str, width: int) -> str:
     return "\n".join(lines).replace(_KEPT, " ")
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+"""Select graphic rendition (ECMA-48, 8.3.117)."""
+
+
+def uncoloured(text: str) -> str:
+    """A line of a log without the colours that its program gave it."""
+    return _COLOUR.sub("", text)
+
+
 def printable(text: str) -> str:
     """Text from outside with control characters made visible, so that it cannot drive a terminal."""
     return "".join(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.engines.engine import ARGUMENTS_FILE, STUB_FILE, Engine
 from orchestrator.engines.serving import CERTIFICATE_FILE
+from orchestrator.model.inventory import ROUTER_POLICIES
 from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
 
 VERSION = "1.13.0"
@@ -23,8 +24,11 @@ _HEALTH_FLAG = "--health-check-endpoint"
 
 PYTHON_FIX = "run `l40s-deploy prepare --tags router_env`, or set l40s_router_venv to the router's virtual environment"
 
+NO_HUB = "http://127.0.0.1:9"
+"""HF_ENDPOINT: both releases look a model's tokenizer up on a hub by the name that its gang gives, and have no need of
+it. Nothing listens there (port 9, discard)."""
+
 _FLAGS: tuple[tuple[str, str], ...] = (
-    ("--policy", "cache_aware"),
     # An engine of 32 ranks answers a probe that generates after up to 20 s, and its flag at once.
     ("--health-check-interval-secs", "5"),
     ("--health-check-timeout-secs", "25"),
@@ -178,13 +182,20 @@ class Front:
 
 
 def command(
-    at: InstalledRouter, host: str, port: int, metrics_port: int, health_path: str, *, tls: bool = False
+    at: InstalledRouter,
+    host: str,
+    port: int,
+    metrics_port: int,
+    health_path: str,
+    *,
+    policy: str = ROUTER_POLICIES[0],
+    tls: bool = False,
 ) -> list[str]:
     """The router's command line. Gangs are added once it runs; its keys are in files that only it can read."""
     words = [f"{at.venv}/bin/python3", f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", at.release.module]
     words += ["--host", host, "--port", str(port)]
     words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
-    words += [_HEALTH_FLAG, health_path]
+    words += [_HEALTH_FLAG, health_path, "--policy", policy]
     for flag, value in _FLAGS:
         words += [flag, value]
     words += at.release.options
@@ -197,7 +208,7 @@ def launch_script(release: RouterRelease, words: list[str]) -> str:
     """What the agent starts, and what a human can run with L40S_GANG_DIR set."""
     lines = " \\\n    ".join(_quoted(word) for word in words)
     head = f"#!/bin/sh\n# {release.package} {release.version} before the gangs. Written by l40s-deploy.\n"
-    return f"{head}set -eu\nexec {lines}\n"
+    return f"{head}set -eu\nexport HF_ENDPOINT={NO_HUB}\nexec {lines}\n"
 
 
 def _quoted(word: str) -> str:

@@ -151,12 +151,22 @@ def _before_it_was_cleared(report: Report) -> Report:
     return replace(report, state=AgentState.FAILED) if failed and not report.alive else report
 
 
+def _clock_of(cause: Cause, answers: Mapping[str, Answer]) -> float | None:
+    """The time now by the clock that the cause's own time is from: that of the node that wrote it down as its own; of
+    what the leader alone saw of another node, the leader's. None where that node did not answer."""
+    origin = answers.get(cause.node)
+    reports = [one for one in answers.values() if isinstance(one, Report)]
+    leader = next((one for one in reports if one.node_rank == 0 and one.verdict == cause), None)
+    if isinstance(origin, Report) and (origin.cause == cause or leader is None):
+        return origin.now
+    return leader.now if leader is not None and isinstance(origin, Report) else None
+
+
 def _verdict(gang: str, run_id: str, answers: Mapping[str, Answer], *, newest: bool) -> FailureVerdict | None:
     seen = view(gang, answers)
     if seen.cause is None or seen.state.was_ready:
         return None
-    origin = answers.get(seen.cause.node)
-    clock = origin.now if isinstance(origin, Report) else None
+    clock = _clock_of(seen.cause, answers)
     return FailureVerdict(
         gang=gang,
         run_id=run_id,

@@ -14,6 +14,7 @@ from orchestrator.loading.sources import Values, evaluated, read_source
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import (
     ROUTER_GANG,
+    ROUTER_POLICIES,
     Event,
     GangSpec,
     Inventory,
@@ -164,6 +165,7 @@ def _router(source: AnsibleInventory, gangs: Sequence[GangSpec], hosts: Sequence
         port=port,
         metrics_port=metrics,
         venv=variables.path("l40s_router_venv") or usual.venv,
+        policy=variables.choice("l40s_router_policy", ROUTER_POLICIES),
         tls_cert=cert,
         tls_key=key,
         gang_key_file=_gang_key_file(variables, gangs) if node.api_key_file else None,

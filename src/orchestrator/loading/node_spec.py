@@ -167,7 +167,7 @@ OURS = (
     "l40s_ib_hca", "l40s_ib_sl", "l40s_ib_tc",
     "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_notify", "l40s_port_failover",
     "l40s_role",
-    "l40s_router_metrics_port", "l40s_router_port", "l40s_router_tls_cert", "l40s_router_tls_key",
+    "l40s_router_metrics_port", "l40s_router_policy", "l40s_router_port", "l40s_router_tls_cert", "l40s_router_tls_key",
     "l40s_router_venv", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
     "l40s_transport", "l40s_venv",
 )  # fmt: skip

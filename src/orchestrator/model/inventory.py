@@ -201,6 +201,8 @@ class GangSpec:
 
 ROUTER_GANG = "router"
 """The name of the router's own gang of one node, and of its group in the inventory."""
+ROUTER_POLICIES = ("cache_aware", "power_of_two", "round_robin", "random")
+"""How the router chooses a gang for a request, as both of its releases name it; the first is the usual one."""
 _GANG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -216,6 +218,7 @@ class RouterSpec:
     venv: virtual environment that holds the router, smg
     metrics_port: its figures, on that machine's loopback address only
     tls_cert, tls_key: PEM files on the controller; with them clients come by https, and only so
+    policy: how it chooses a gang for a request, one of ROUTER_POLICIES
     gang_key_file: `l40s_api_key_file` of the gangs, where the router asks its clients for a key of its own
     """
 
@@ -223,6 +226,7 @@ class RouterSpec:
     port: int = 30000
     metrics_port: int = 29000
     venv: str = "/opt/l40s/venvs/smg-1.13.0"
+    policy: str = ROUTER_POLICIES[0]
     tls_cert: str | None = None
     tls_key: str | None = None
     gang_key_file: str | None = None

@@ -19,6 +19,8 @@ from orchestrator.node.failure import FULL, Failure, disk_full
 from orchestrator.protocol.message import M, Unreadable, parsed
 from orchestrator.protocol.verbs import GangRequest
 
+PAST_FILE = "past.jsonl"
+"""In a gang's folder: the reports of runs whose folders are gone, the newest last."""
 BEGUN_FILE = "begun.json"
 """In a gang's folder: what a command has begun on the gang and not finished."""
 RUN_FILE = "run.json"
@@ -75,7 +77,10 @@ def wanted_run(asked: GangRequest) -> str:
     state, gang = state_dir(asked.state_dir), asked.gang
     folder = run_dir(state, gang, asked.run_id) if asked.run_id else current_run(state, gang) or ""
     if not folder or not os.path.isdir(folder):
-        raise Failure("no-run", f"no such run of gang {gang!r} is staged", f"{state}/gangs", "run `up` again")
+        if asked.run_id:
+            what, fix = f"the files of run {asked.run_id} of gang {gang!r} are not kept here", "l40s-deploy history"
+            raise Failure("no-run", what, f"{state}/gangs", fix)
+        raise Failure("no-run", f"no run of gang {gang!r} is staged", f"{state}/gangs", "run `up` again")
     return folder
 
 

@@ -65,9 +65,11 @@ class LogsRequest(GangRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRequest(GangRequest):
-    """run_id: with that run's events; audit: with who worked on the gang."""
+    """run_id: with that run's events; audit: with who worked on the gang; older: with the runs of 30 days
+    of which the report alone is kept."""
 
     audit: bool = False
+    older: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from orchestrator.cli.screen import hanging
+from orchestrator.cli.screen import hanging, printable, uncoloured
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,8 @@ def test_styles_stay_where_they_were() -> None:
     line = hanging(text, 24)
     styles = {line.plain[span.start : span.end].strip(): str(span.style) for span in line.spans if span.style}
     assert styles["node2: a card in"] == styles["slot 6"] == "bold"
+
+
+def test_colours_are_taken_out_of_a_log_and_nothing_else() -> None:
+    line = "\x1b[2m2026\x1b[0m \x1b[38;5;9mERROR\x1b[0m \x1b[2J"
+    assert printable(uncoloured(line)) == "2026 ERROR \\x1b[2J"

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.engines import router, serving
 from orchestrator.engines.registry import engine_of
+from orchestrator.model.inventory import ROUTER_POLICIES
 from orchestrator.model.profile import Stack
 
 LISTED = (
@@ -52,6 +53,18 @@ def test_running_requests(body: str, running: int | None) -> None:
 )
 def test_finished_requests(body: str, finished: int | None) -> None:
     assert serving.finished_requests(body) == finished
+
+
+def test_it_looks_for_nothing_on_a_hub() -> None:
+    script = router.launch_script(router.SGLANG_ROUTER, ["printenv", "HF_ENDPOINT"])
+    said = subprocess.run(["/bin/sh"], input=script, capture_output=True, text=True, check=True, timeout=10).stdout
+    assert said.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("policy", ROUTER_POLICIES)
+def test_the_policy_is_the_inventorys(policy: str) -> None:
+    words = router.command(router.InstalledRouter(router.SMG, "/v"), "0.0.0.0", 1, 2, "/ready", policy=policy)
+    assert words[words.index("--policy") + 1] == policy and words.count("--policy") == 1
 
 
 def test_the_launch_script_is_what_is_run() -> None:

@@ -131,3 +131,16 @@ def test_of_two_failures_the_newer_one() -> None:
     found = last_verdict("gang0", {"node1": [report("node1", "r2", cause=again), *FAILED["node1"]]})
     assert found is not None
     assert (found.run_id, found.cause.text) == ("r2", "again")
+
+
+SILENT = Cause(node="node1", text="the agent on node1 was silent for 30 s", at=90.0)
+
+
+def test_an_age_is_by_the_clock_that_the_cause_was_written_with() -> None:
+    """node1's clock is 600 s ahead of that of the leader, which alone saw it fall silent."""
+    leader = report("node0", cause=replace(SILENT, node="node0", secondary=True), verdict=SILENT, now=330.0)
+    other = report("node1", cause=Cause(node="node1", text="cut off", at=690.0, secondary=True), now=930.0)
+    verdict = last_verdict("gang0", {"node0": [leader], "node1": [other]})
+    assert verdict is not None and verdict.cause.node == "node1" and verdict.ago_s == 240.0
+    own = last_verdict("gang0", FAILED)
+    assert own is not None and own.ago_s == 10.0

@@ -337,6 +337,13 @@ def test_a_host_with_its_own_ports(tmp_path: Path) -> None:
     assert spec.url == "http://10.0.0.1:8080"
 
 
+def test_how_it_chooses_a_gang(tmp_path: Path) -> None:
+    assert read(tmp_path, "router: {hosts: {a: }}\n").policy == "cache_aware"
+    assert read(tmp_path, "router: {hosts: {a: {l40s_router_policy: round_robin}}}\n").policy == "round_robin"
+    with pytest.raises(InputError, match="cache_aware, power_of_two, round_robin or random"):
+        read(tmp_path, "router: {hosts: {a: {l40s_router_policy: least}}}\n")
+
+
 def test_a_gangs_node_may_run_it(tmp_path: Path) -> None:
     assert read(tmp_path, "router: {hosts: {a: }}\n").node.gang == "router"
 

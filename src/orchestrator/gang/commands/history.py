@@ -17,7 +17,10 @@ from orchestrator.gang.history import PastRun
 from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.status.history import GangHistory, history
 from orchestrator.model.errors import Exit
-from orchestrator.model.words import counted
+from orchestrator.model.words import counted, one_line
+
+_LONGEST = 4_000
+"""Characters of a command with what came of it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +56,9 @@ def _commands(found: Sequence[GangHistory]) -> Iterator[str]:
             at = line.get("at")
             when = _moment(float(at)) if isinstance(at, (int, float)) else ""
             who = f"{line.get('who')}@{line.get('host')} (pid {line.get('pid')})"
+            words = f"{line.get('action')}  {line.get('command')}"
             why = f" ({line['why']})" if line.get("why") else ""
-            yield f"{when}  {kept.gang}  {who}  {line.get('action')}  {line.get('command')}{why}"
+            yield f"{when}  {kept.gang}  {who}  {one_line(words + why, _LONGEST)}"
         if not kept.audit:
             yield f"{kept.gang}: no commands recorded"
 
@@ -70,7 +74,8 @@ def _runs(found: Sequence[GangHistory]) -> Iterator[str | Text]:
     midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
     for kept in found:
         if today := sum(run.started >= midnight for run in kept.runs):
-            yield f"{kept.gang}: started {counted(today, 'time')} since midnight"
+            least = "at least " if kept.failures else ""
+            yield f"{kept.gang}: started {least}{counted(today, 'time')} since midnight"
     if not any(kept.runs for kept in found):
         yield "no runs recorded"
 

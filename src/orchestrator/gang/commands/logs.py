@@ -7,7 +7,7 @@ import re
 import sys
 
 from orchestrator.cli.options import add_duration, add_examples, add_gangs, add_inventory, count
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen, printable, uncoloured
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.steps.status.history import around_failure
 from orchestrator.gang.steps.status.logs import LogFilter, logs
@@ -22,7 +22,10 @@ AFTER = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(
-        parser, "l40s-deploy logs -f --node l40s-2", "l40s-deploy logs --rank 19 --since 10m --grep 'NCCL|error'"
+        parser,
+        "l40s-deploy logs -f --node l40s-2",
+        "l40s-deploy logs --rank 19 --since 10m --grep 'NCCL|error'",
+        "l40s-deploy logs --run 20261122-150405-3f2a    # of `l40s-deploy history`",
     )
     add_inventory(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="follow new lines until Ctrl-C")
@@ -37,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show the log around the last failure, on the node that failed first: N lines before it, some after",
     )
+    parser.add_argument("--run", default="", metavar="ID", help="the log of this run, which `history` names")
     add_gangs(parser)
 
 
@@ -45,28 +49,30 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     code = 0
     inventory = open_cluster(args, screen)
     if args.around_failure:
-        return _around_failure(inventory, tuple(args.gang), LINES if args.lines is None else args.lines, screen)
+        return _around_failure(inventory, args, screen)
     width = max(len(node.name) for node in inventory.nodes)
     wanted = LogFilter(rank=args.rank, since_s=args.since, pattern=args.grep)
     lines = args.lines if args.lines is not None else LINES if wanted == LogFilter() else MOST_LINES
     gangs, nodes = tuple(args.gang), tuple(args.node)
-    for line in logs(inventory, gangs=gangs, nodes=nodes, lines=lines, follow=args.follow, wanted=wanted):
+    how = {"lines": lines, "follow": args.follow, "wanted": wanted, "run": args.run}
+    for line in logs(inventory, gangs=gangs, nodes=nodes, **how):
         if line.failure is not None:
             code = code or _say(line.failure, screen)
             continue
-        sys.stdout.write(f"{line.node:<{width}} | {printable(line.text)}\n")
+        sys.stdout.write(f"{line.node:<{width}} | {printable(uncoloured(line.text))}\n")
         if args.follow:
             sys.stdout.flush()
     return code
 
 
-def _around_failure(inventory: Inventory, gangs: tuple[str, ...], before: int, screen: Screen) -> int:
+def _around_failure(inventory: Inventory, args: argparse.Namespace, screen: Screen) -> int:
     """The line that shows the failure has a mark."""
-    for excerpt in around_failure(inventory, gangs, before=before, after=AFTER):
+    before = LINES if args.lines is None else args.lines
+    for excerpt in around_failure(inventory, tuple(args.gang), before=before, after=AFTER, run=args.run):
         cause = excerpt.verdict.cause
         screen.say(f"{excerpt.verdict.gang}: {cause.node}: {cause.text}")
         for place, line in enumerate(excerpt.lines):
-            sys.stdout.write(f"{cause.node} {'>' if place == excerpt.marked else '|'} {printable(line)}\n")
+            sys.stdout.write(f"{cause.node} {'>' if place == excerpt.marked else '|'} {printable(uncoloured(line))}\n")
     return 0
 
 

@@ -125,10 +125,13 @@ def show(account: Explanation, screen: Screen, *, everything: bool) -> None:
 
 
 def _standing(now: GangView | None) -> Iterator[RenderableType]:
-    """What is wrong about a gang although it serves."""
-    if now is not None and now.findings:
-        yield f"{now.name}: {now.state.value} now, and not well:"
-        yield from (f"  {sentence(one)}" for one in now.findings)
+    """What is wrong about a gang although it runs, and what else is worth knowing of it now."""
+    if now is None or now.state in (GangState.ABSENT, GangState.FAILED):
+        return
+    wrong = [sentence(one) for one in now.findings]
+    if remarks := [*wrong, *(remark for remark in now.remarks if remark not in wrong)]:
+        yield f"{now.name}: {now.state.value} now, {'and not well' if wrong else 'worth knowing'}:"
+        yield from (f"  {remark}" for remark in remarks)
 
 
 def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
@@ -136,9 +139,9 @@ def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
     yield from _standing(now)
     if now is not None and now.state is GangState.DEGRADED:
         yield f"{now.name}: degraded now ({now.trouble}): {now.model} by {now.stack}"
-        yield from cause_lines(now.cause) if now.cause else [f"  {remark}" for remark in now.remarks]
+        yield from cause_lines(now.cause) if now.cause else ()
     if verdict is None:
-        yield f"{account.gang}: " + ("this run has not failed" if now is None else "no recorded run has failed")
+        yield f"{account.gang}: {_no_failure(account)}"
     else:
         when = f", {ago(verdict.ago_s)} ago" if verdict.ago_s is not None else ""
         since = "" if verdict.newest else "; it was started again since"
@@ -150,6 +153,18 @@ def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
             yield from (f"  {event.at - events[0].at:9.3f} s  {event.node}: {event.words}" for event in events)
     if now is not None and (back := _brings_back(now, verdict)):
         yield back
+
+
+def _no_failure(account: Explanation) -> str:
+    """Only what was read says that nothing failed."""
+    if account.now is None:
+        return "this run has not failed"
+    if not account.failures:
+        return "no recorded run has failed"
+    if len(account.failures) == len(account.now.nodes):
+        return "whether a run has failed is not known: no node was read"
+    unread = ", ".join(account.failures)
+    return f"no run that the nodes which answered have recorded has failed; not read: {unread}"
 
 
 def _brings_back(now: GangView, failed: FailureVerdict | None) -> str:

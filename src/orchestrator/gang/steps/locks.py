@@ -22,6 +22,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
+from orchestrator.model.words import one_line
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import documents
 from orchestrator.remote.fleet import Fleet, StragglerWait
@@ -178,7 +179,7 @@ class GangLock:
         if self in _held:
             _held.remove(self)
         with contextlib.suppress(KeyboardInterrupt):
-            self._ask(op="release", token=self.token, ended=ended[:MOST_ENDED], patience=StragglerWait())
+            self._ask(op="release", token=self.token, ended=one_line(ended, MOST_ENDED), patience=StragglerWait())
 
     def _dead_token(self, holder: LockHolder | None) -> str:
         """Of a holder that was on this machine and is gone, or of anybody with `force`."""

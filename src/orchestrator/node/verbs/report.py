@@ -17,6 +17,7 @@ from orchestrator.node.files import (
     AGENT_FILE,
     EVENTS_LOG,
     GOAL_FILE,
+    PAST_FILE,
     PROCESSES_FILE,
     REPORT_FILE,
     RUN_FILE,
@@ -203,22 +204,45 @@ def _whose(folder: str) -> dict[str, Any]:
 
 
 MOST_EVENTS = 400
+MOST_OF_A_MONTH = 2_000
+"""Runs, and lines of the audit log, of a gang that is restarted every 20 minutes for 30 days."""
+PAST_S = 30 * 86400.0
+"""So long the report of a run is kept whose files are gone."""
 
 
 def history(request: dict[str, Any]) -> dict[str, Any]:
-    """One report a kept run, the newest last; with events or audit where they are asked for."""
+    """One report a kept run, the newest last; with events, audit or older runs where they are asked for."""
     asked = request_of(HistoryRequest, request)
     state = files.state_dir(asked.state_dir)
     gang = files.gang_dir(state, asked.gang)
+    reports = list(filter(None, map(raw_of, sorted(glob.glob(f"{glob.escape(gang)}/runs/*")))))
     return HistoryAnswer(
-        reports=tuple(filter(None, map(raw_of, sorted(glob.glob(f"{glob.escape(gang)}/runs/*"))))),
-        events=_lines(f"{files.run_dir(state, asked.gang, asked.run_id)}/{EVENTS_LOG}") if asked.run_id else (),
-        audit=_lines(f"{gang}/{AUDIT}") if asked.audit else (),
+        reports=(*(_past(gang, reports) if asked.older else ()), *reports),
+        events=_lines(f"{files.run_dir(state, asked.gang, asked.run_id)}/{EVENTS_LOG}", MOST_EVENTS)
+        if asked.run_id
+        else (),
+        audit=_of_both(f"{gang}/{AUDIT}") if asked.audit else (),
         now=time.time(),
     ).as_json()
 
 
-def _lines(path: str) -> tuple[dict[str, Any], ...]:
+def _past(gang: str, kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The reports of runs of the last 30 days whose folders are gone."""
+    since, there = time.time() - PAST_S, {report.get("run_id") for report in kept}
+    lines = _of_both(f"{gang}/{PAST_FILE}")
+    return [one for one in lines if one.get("run_id") not in there and _is_since(one.get("started_at"), since)]
+
+
+def _is_since(at: object, since: float) -> bool:
+    return isinstance(at, (int, float)) and at >= since
+
+
+def _of_both(path: str) -> tuple[dict[str, Any], ...]:
+    """The newest lines of a bounded log and its predecessor."""
+    return (*_lines(f"{path}.1", MOST_OF_A_MONTH), *_lines(path, MOST_OF_A_MONTH))[-MOST_OF_A_MONTH:]
+
+
+def _lines(path: str, most: int) -> tuple[dict[str, Any], ...]:
     """The newest lines, oldest first; one that a crash cut short is passed over."""
-    events = map(parsed, (files.read_text(path) or "").splitlines()[-MOST_EVENTS:])
+    events = map(parsed, (files.read_text(path) or "").splitlines()[-most:])
     return tuple(event for event in events if isinstance(event, dict))

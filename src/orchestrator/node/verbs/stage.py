@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pathlib
 import pwd
@@ -16,6 +18,7 @@ from orchestrator.node import files, processes, supervision
 from orchestrator.node.agent import preflight, record, staged_run, weights
 from orchestrator.node.agent.preflight import NOTHING, OwnRun
 from orchestrator.node.agent.staged_run import Run, run_of
+from orchestrator.node.bounded_log import append_line
 from orchestrator.node.engine import scratch
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
@@ -150,7 +153,7 @@ def for_user(run: Run) -> Run:
 
 def _forget_old_runs(gang: str, current: str) -> None:
     """The newest ones stay, and those that failed, up to a size, the last one whatever its size and whatever came after
-    it: `why` is asked days later, and how often a guard restarted is counted."""
+    it: `why` is asked days later, and how often a guard restarted is counted. Of the others the report stays."""
     folders = sorted(pathlib.Path(gang, "runs").iterdir(), key=lambda path: path.stat().st_mtime)
     older = [folder for folder in folders if folder.name != current]
     for folder in older:
@@ -160,7 +163,15 @@ def _forget_old_runs(gang: str, current: str) -> None:
     stay = [one for one, size in zip(failed, sizes, strict=True) if one is failed[0] or size <= FAILED_BYTES]
     for folder in folders[:-RUNS_KEPT]:
         if folder.name != current and folder not in stay[:FAILED_KEPT]:
+            _keep_report(gang, str(folder))
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep_report(gang: str, folder: str) -> None:
+    """A full disk prevents no start."""
+    if kept := report.raw_of(folder):
+        with contextlib.suppress(OSError):
+            append_line(f"{gang}/{files.PAST_FILE}", json.dumps(kept, separators=(",", ":")))
 
 
 def _size(folder: pathlib.Path) -> int:

@@ -16,9 +16,10 @@ from orchestrator.gang.commands import why
 from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.steps.status import logs_read
 from orchestrator.gang.steps.status.history import Explanation
-from orchestrator.gang.view import GangView
+from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading import given_files
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.errors import NodeError
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import Cause
 
 LOGS = Path(__file__).parents[2] / "gang" / "steps" / "status" / "logs"
@@ -163,3 +164,34 @@ def test_what_is_wrong_now_comes_first_and_the_command_last(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(first) and lines[-1].startswith(last), lines
     assert "Xid 79" in "".join(lines) and ("TP19" in lines[1]) == bool(trouble)
+
+
+UNREAD = NodeError("does not answer", where="node", fix="")
+
+
+@pytest.mark.parametrize(
+    ("unread", "words"),
+    [
+        ((), "gang0: no recorded run has failed"),
+        (("node1",), "the nodes which answered have recorded has failed; not read: node1"),
+        (("node0", "node1"), "gang0: whether a run has failed is not known: no node was read"),
+    ],
+)
+def test_only_what_was_read_has_not_failed(
+    unread: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = tuple(NodeView(name=f"node{rank}", node_rank=rank, state=NodeState.ABSENT) for rank in (0, 1))
+    now = GangView(name="gang0", state=GangState.UNKNOWN if unread else GangState.ABSENT, nodes=nodes)
+    account = Explanation(gang="gang0", verdict=None, now=now, failures=dict.fromkeys(unread, UNREAD))
+    why.show(account, Screen(), everything=False)
+    assert words in capsys.readouterr().out
+
+
+def test_remarks_of_a_gang_that_serves_come_before_its_last_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    now = GangView(name="gang0", state=GangState.READY, remarks=("node2: mlx5_0 has failed in this run",))
+    verdict = FailureVerdict(
+        gang="gang0", run_id="r1", plan_id="p", model="M", stack="S", cause=DIED, secondary=(), ago_s=9.0, newest=False
+    )
+    why.show(Explanation(gang="gang0", verdict=verdict, now=now, failures={}), Screen(), everything=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["gang0: ready now, worth knowing:", "  node2: mlx5_0 has failed in this run"]

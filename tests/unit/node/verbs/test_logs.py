@@ -78,7 +78,7 @@ def test_both_parts_of_a_rotated_log_are_read(tmp_path: Path) -> None:
     (run / "engine.log").write_text("three\rfour")
     request = {"state_dir": str(tmp_path), "gang": "gang0", "run_id": "r1", "lines": ["four"], "before": 9}
     assert logs.excerpt(request)["lines"] == ["one", "two", "three", "four"]
-    with pytest.raises(Failure, match="no such run"):
+    with pytest.raises(Failure, match="files of run r2"):
         logs.excerpt({**request, "run_id": "r2"})
 
 

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.node import files
 from orchestrator.node.agent.staged_run import staged_in
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import arm, stage
+from orchestrator.node.verbs import arm, report, stage
 
 
 def staged(state: Path, number: int = 1, **more: object) -> Path:
@@ -72,3 +72,16 @@ def test_the_cache_folder_is_made_for_the_engine_alone(tmp_path: Path) -> None:
 def test_a_cache_elsewhere_is_the_operators_own_business(tmp_path: Path, outside: str) -> None:
     staged(tmp_path / "state", env={"XDG_CACHE_HOME": outside.format(tmp_path)})
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_of_a_run_whose_files_went_the_report_stays_for_thirty_days(tmp_path: Path) -> None:
+    for number in range(1, 12):
+        staged(tmp_path, number)
+    asked = {"state_dir": str(tmp_path), "gang": "gang0"}
+    runs = [one["run_id"] for one in report.history({**asked, "older": True})["reports"]]
+    assert sorted(runs, key=lambda name: int(name[1:])) == [f"r{number}" for number in range(1, 12)]
+    assert len(report.history(asked)["reports"]) == stage.RUNS_KEPT
+    past = tmp_path / "gangs/gang0/past.jsonl"
+    old = [{**json.loads(line), "started_at": 1.0} for line in past.read_text().splitlines()]
+    past.write_text("".join(f"{json.dumps(line)}\n" for line in old) + "{cut")
+    assert len(report.history({**asked, "older": True})["reports"]) == stage.RUNS_KEPT

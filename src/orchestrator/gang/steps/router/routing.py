@@ -538,7 +538,9 @@ def _start_of(router: Router, health_path: str, at: words.InstalledRouter, *, pl
     each, is no part of it."""
     spec, front = router.spec, _front(router.spec)
     tls = spec.tls_cert is not None
-    argv = words.command(at, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
+    argv = words.command(
+        at, spec.node.http_host, spec.port, spec.metrics_port, health_path, policy=spec.policy, tls=tls
+    )
     plan_id = plan_id or short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
     request = StagingRequest(

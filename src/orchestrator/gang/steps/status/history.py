@@ -56,7 +56,7 @@ def _fleets(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Fleet,
 
 
 def _kept(fleet: Fleet, gang: GangSpec) -> GangHistory:
-    answers = ask_history(fleet, gang, audit=True)
+    answers = ask_history(fleet, gang, audit=True, older=True)
     audit = {name: answer.audit for name, answer in answers.values.items()}
     return GangHistory(
         gang=gang.name,
@@ -67,12 +67,18 @@ def _kept(fleet: Fleet, gang: GangSpec) -> GangHistory:
 
 
 def ask_history(
-    fleet: Fleet, gang: GangSpec, *, audit: bool = False, patience: StragglerWait | None = None
+    fleet: Fleet,
+    gang: GangSpec,
+    *,
+    audit: bool = False,
+    older: bool = False,
+    patience: StragglerWait | None = None,
 ) -> PerNode[HistoryAnswer]:
-    """What each node of a gang has kept of its runs; with audit, of the commands that changed it."""
+    """What each node of a gang has kept of its runs; with audit, of the commands that changed it; with older, of the
+    last 30 days."""
 
     def one(session: Session) -> HistoryAnswer:
-        request = HistoryRequest(**where(session.spec, gang.name), audit=audit)
+        request = HistoryRequest(**where(session.spec, gang.name), audit=audit, older=older)
         return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
 
     return fleet.on_every(one, only=[node.name for node in gang.nodes], patience=patience)
@@ -124,19 +130,21 @@ def _with_health(inventory: Inventory, accounts: Sequence[Explanation]) -> list[
     return [replace(account, now=known.get(account.gang, account.now)) for account in accounts]
 
 
-def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int, after: int) -> tuple[Excerpt, ...]:
+def around_failure(
+    inventory: Inventory, gangs: tuple[str, ...], *, before: int, after: int, run: str = ""
+) -> tuple[Excerpt, ...]:
     """The log of the node that failed first, around the line that shows it; an excerpt a gang that has failed.
+    run: of this run alone.
 
     Raises InputError where none has, and what the node's answer raises.
     """
     found: list[Excerpt] = []
     for fleet, chosen in _fleets(inventory, gangs):
-        accounts = _accounts(fleet, chosen, events=False)
+        accounts = _accounts(fleet, chosen, events=False, run=run)
         found += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
     if not found:
-        raise InputError(
-            "no recorded run has failed", where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`"
-        )
+        what = f"run {run} has not failed, or is not kept" if run else "no recorded run has failed"
+        raise InputError(what, where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`")
     return tuple(found)
 
 
@@ -150,7 +158,7 @@ def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool, run: str
 
 def _account(fleet: Fleet, gang: GangSpec, *, events: bool, run: str = "") -> Explanation | None:
     """None for a gang that has not had this run."""
-    answers = ask_history(fleet, gang)
+    answers = ask_history(fleet, gang, older=bool(run))
     kept: dict[str, Kept] = {
         node.name: answers.failures.get(node.name) or reports_of(answers.values[node.name]) for node in gang.nodes
     }

@@ -5,15 +5,17 @@ from __future__ import annotations
 import queue
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from orchestrator.gang.steps.router.host import gangs_and_router
+from orchestrator.gang.steps.status.history import ask_history, reports_of
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_nodes
-from orchestrator.model.errors import DeployError
-from orchestrator.model.inventory import Inventory, NodeSpec
-from orchestrator.protocol.verbs import LogsRequest
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.protocol.verbs import HistoryAnswer, LogsRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import stream
 from orchestrator.remote.session import Session
@@ -56,18 +58,22 @@ def logs(
     lines: int,
     follow: bool,
     wanted: LogFilter = LogFilter(),
+    run: str = "",
 ) -> Iterator[LogLine]:
     """All nodes side by side; without `follow` node after node. No gang or node named means all, without
-    the router.
+    the router. run: of this run, as far as its log is kept, on the nodes that had a part in it.
 
-    Raises InputError for an unknown gang or node.
+    Raises InputError for an unknown gang or node, and a run that no node knows.
     """
-    with Fleet(_chosen(inventory, gangs, nodes)) as fleet:
+    chosen = _chosen(inventory, gangs, nodes) if not run else _of_run(inventory, gangs, nodes, run)
+    with Fleet(chosen) as fleet:
         together = _LineQueue()
         arrived = {name: together if follow else _LineQueue() for name in fleet.nodes}
 
         def one(session: Session) -> None:
-            request = LogsRequest(**where(session.spec), lines=lines, follow=follow, since_s=wanted.since_s)
+            request = LogsRequest(
+                **where(session.spec), run_id=run or None, lines=lines, follow=follow, since_s=wanted.since_s
+            )
             for raw in stream(session, "logs", request, endless=follow):
                 text = raw.decode("utf-8", "replace").rstrip("\r\n")
                 if wanted.takes(text):
@@ -112,5 +118,30 @@ def _size(item: LogLine | None) -> int:
 
 def _chosen(inventory: Inventory, gangs: tuple[str, ...], names: tuple[str, ...]) -> list[NodeSpec]:
     parts = gangs_and_router(inventory, gangs) if gangs else (inventory.gangs,)
-    nodes = [node for chosen in parts for gang in chosen for node in gang.nodes]
+    nodes = [*chain.from_iterable(map(_nodes_of, parts))]
     return list(chosen_nodes(nodes, names, f"{inventory.path}: --node").values())
+
+
+def _of_run(inventory: Inventory, gangs: tuple[str, ...], names: tuple[str, ...], run: str) -> list[NodeSpec]:
+    """Of these nodes those that know this run."""
+    parts = gangs_and_router(inventory, gangs)
+    chosen = chosen_nodes(chain.from_iterable(map(_nodes_of, parts)), names, f"{inventory.path}: --node")
+    found: list[NodeSpec] = []
+    for part in parts:
+        with Fleet([node for node in _nodes_of(part) if node.name in chosen]) as fleet:
+            for gang in part:
+                told = ask_history(fleet, gang, older=True).values
+                having = {name for name, answer in told.items() if run in _runs_of(answer)}
+                found += [node for node in gang.nodes if node.name in having]
+    if not found:
+        fix = "see the ids of the runs that are kept with `l40s-deploy history`"
+        raise InputError(f"no run {run!r} is kept", where=f"{inventory.path}: --run", fix=fix)
+    return found
+
+
+def _nodes_of(gangs: Iterable[GangSpec]) -> list[NodeSpec]:
+    return [node for gang in gangs for node in gang.nodes]
+
+
+def _runs_of(answer: HistoryAnswer) -> list[str]:
+    return [report.run_id for report in reports_of(answer)]

@@ -13,9 +13,11 @@ from tests.support.waiting import until
 
 from orchestrator.gang.steps.status import logs as module
 from orchestrator.gang.steps.status.logs import LogFilter, LogLine, logs
-from orchestrator.model.errors import NodeError
+from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.protocol.verbs import LogsRequest
+from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.report import AgentState, Report
+from orchestrator.protocol.verbs import HistoryAnswer, LogsRequest
 from orchestrator.remote.session import Session
 
 MB = 1 << 20
@@ -96,3 +98,24 @@ def test_nodes_come_one_after_the_other_and_a_failure_in_its_place(monkeypatch: 
         ("node1", "three"),
     ]
     assert isinstance(found[0], LogLine)
+
+
+def kept(*runs: str) -> HistoryAnswer:
+    reports = [Report(run_id=run, gang="g", node="n", node_rank=0, state=AgentState.STOPPED) for run in runs]
+    return HistoryAnswer(now=1.0, reports=tuple(one.as_json() for one in reports))
+
+
+def test_the_log_of_a_run_is_that_of_the_nodes_which_had_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = PerNode(values={"node0": kept("r1", "r2"), "node1": kept("r2")}, failures={})
+    asked: list[tuple[str, str | None]] = []
+
+    def told(session: Session, _: str, request: LogsRequest, **__: Any) -> Iterator[bytes]:
+        asked.append((session.spec.name, request.run_id))
+        yield b"line\n"
+
+    monkeypatch.setattr(module, "stream", told)
+    monkeypatch.setattr(module, "ask_history", lambda *_, **__: answers)
+    assert [line.node for line in logs(INVENTORY, lines=5, follow=False, run="r1")] == ["node0"]
+    assert asked == [("node0", "r1")]
+    with pytest.raises(InputError, match="no run 'r9' is kept"):
+        list(logs(INVENTORY, lines=5, follow=False, run="r9"))
