@@ -271,6 +271,7 @@ class SimulatedGuardian:
     pid: int = 0
     channel: Channel = field(default_factory=Channel)
     alive: bool = True
+    logging_in: bool = False
     frozen: bool = False
     words: list[dict[str, Any]] = field(default_factory=list)
     obituary: DeathReport | None = None

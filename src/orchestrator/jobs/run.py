@@ -22,7 +22,7 @@ from orchestrator.gang.steps.status.reports import see, where
 from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder, JobRequest
 from orchestrator.loading.resources import template
-from orchestrator.model.deadlines import ANSWER_S
+from orchestrator.model.deadlines import ANSWER_S, KILL_S
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult, launch_scripts, make_plan
@@ -30,7 +30,7 @@ from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import Ports, StagingRequest, Watch
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import ask_http, messages
+from orchestrator.remote.node_app import StreamLimit, ask_http, messages
 from orchestrator.remote.session import Session
 
 L = TypeVar("L", bound=JobLine)
@@ -89,7 +89,8 @@ def follow(
     """
     node, told = session.spec.name, False
     request = JobRequest(**where(session.spec, gang), token=token, order=order)
-    with closing(messages(session, "job", request, kind)) as lines:
+    limit = StreamLimit(total_s=order.deadline_s + KILL_S)
+    with closing(messages(session, "job", request, kind, limit)) as lines:
         for line in lines:
             if order.run is not None and line.ended > 0 and not told:
                 raise _never_began(order.run, order, node, line)

@@ -43,6 +43,10 @@ KERNEL_S = 180.0
 INSPECT_S = 300.0
 """For the headers of all shards; a cold network file system takes its time."""
 SAME_ROOT_S = 30.0
+LOGIN_S = 20.0
+"""For what a node does between a key that was accepted and our command: PAM, start-up files, sudo."""
+LOGIN_GLANCE_S = 10.0
+"""A glance waits so long for a login's end, and says then that it waits for that."""
 FIRST_LINE_S = 60.0
 SILENT_S = 60.0
 """A node at work on a checkpoint tells twice a second how far it is."""

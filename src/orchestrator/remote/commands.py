@@ -1,23 +1,22 @@
-"""What sessions over SSH and on this machine share: a command's shell line, what a login prints before it begins,
-its output until its end, and commands that stay."""
+"""What sessions over SSH and on this machine share: a command's shell line, its input once its login has ended, its
+output until its end, and commands that stay."""
 
 from __future__ import annotations
 
-import re
-import secrets
 import shlex
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
-from orchestrator.model.deadlines import FIRST_LINE_S
-from orchestrator.model.errors import DeployError, NodeError, Unreachable
+from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import session
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.session import CommandFailed, CommandResult, any_line, too_much
+from orchestrator.remote.login import SAY_BEGIN, LoginOutput, shown
+from orchestrator.remote.session import CommandResult, any_line, too_much
 
 _STDERR_KEPT = 65536
 """Bytes of a stream's last errors."""
@@ -29,6 +28,11 @@ class RunningCommand(ABC):
     @abstractmethod
     def output(self, login: LoginOutput) -> Iterator[tuple[bool, bytes]]:
         """(is stderr, chunk) until its end. Raises DeadlinePassed, and Unreachable where the connection is lost."""
+
+    @abstractmethod
+    def feed(self, stdin: bytes, deadline: Deadline) -> None:
+        """All of its input, once it has begun: start-up files of a login may read what comes before. It is written
+        while the output is read; a command that ends without reading it is no fault of ours."""
 
     @abstractmethod
     def say(self, line: bytes, deadline: Deadline) -> None:
@@ -58,18 +62,30 @@ class CommandSession(ABC):
 
     def __init__(self, spec: NodeSpec) -> None:
         self.spec = spec
+        self._login: LoginOutput | None = None
         self._conversations: list[CommandConversation] = []
 
-    @abstractmethod
-    def begin(self, line: str, stdin: bytes | None, deadline: Deadline) -> RunningCommand:
-        """Start a line for a shell with this input; None where it comes later. Raises Unreachable, NodeError."""
+    @property
+    def logging_in(self) -> bool:
+        """Whether the command that was started last waits for its login's end."""
+        return self._login is not None and self._login.waits
 
-    def too_late(self, command: str, seconds: float) -> Unreachable:
-        """The error for a command that did not end in time."""
-        name = self.spec.name
-        return Unreachable(
-            f"`{command}` did not end within {seconds:g} s", where=name, fix=self.late_fix.format(node=name)
-        )
+    @abstractmethod
+    def begin(self, line: str, deadline: Deadline, *, stays: bool) -> RunningCommand:
+        """Start a line for a shell. stays: its errors go nowhere. Raises Unreachable, NodeError."""
+
+    def too_late(self, login: LoginOutput) -> Unreachable:
+        """The error for a command that did not begin, or end, in time."""
+        what, fix = login.late(self.late_fix)
+        return Unreachable(what, where=self.spec.name, fix=fix)
+
+    def started(self, login: LoginOutput, become: bool | None, *, stays: bool) -> RunningCommand:
+        """The command of a login, started. Raises as `begin` does."""
+        line = command_line(login.command, self.spec.reach, become)
+        running = self.begin(line, login.deadline, stays=stays)
+        self._login = login
+        login.starts()
+        return running
 
     def run(
         self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
@@ -77,30 +93,39 @@ class CommandSession(ABC):
         """As Session.run."""
         login = LoginOutput(self.spec, command, Deadline(deadline_s))
         out, err = bytearray(), bytearray()
-        with self._running(login, stdin, become) as running:
-            for is_error, chunk in running.output(login):
-                (err if is_error else out).extend(chunk if is_error else login.past(chunk))
+        with self._running(login, become) as running:
+            for is_error, chunk in _fed(running, login, stdin):
+                (err if is_error else out).extend(chunk)
                 if len(out) + len(err) > session.MOST_OUTPUT:
                     raise too_much(self.spec.name, shown(command), session.MOST_OUTPUT)
             status = running.status(login.deadline)
         login.expect_begun(status, bytes(err))
         return CommandResult(status, bytes(out), bytes(err))
 
-    def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
+    def stream(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        deadline_s: float | None,
+        quiet_s: float | None = None,
+    ) -> Iterator[bytes]:
         """As Session.stream."""
-        login = LoginOutput(self.spec, command, Deadline(deadline_s))
+        login = LoginOutput(self.spec, command, Deadline(deadline_s), quiet_s)
         err = bytearray()
 
         def written(running: RunningCommand) -> Iterator[bytes]:
-            for is_error, chunk in running.output(login):
+            for is_error, chunk in _fed(running, login, stdin):
                 if is_error:
                     err.extend(chunk)
                     del err[:-_STDERR_KEPT]
                 else:
-                    yield login.past(chunk)
+                    yield chunk
 
-        with self._running(login, stdin) as running:
-            yield from lines(written(running))
+        with self._running(login) as running:
+            for line in lines(written(running)):
+                yield line
+                login.hears_a_line()
             status = running.status(login.deadline)
         login.expect_success(status, bytes(err))
 
@@ -110,9 +135,9 @@ class CommandSession(ABC):
         return self._conversations[-1]
 
     @contextmanager
-    def _running(self, login: LoginOutput, stdin: bytes, become: bool | None = None) -> Iterator[RunningCommand]:
+    def _running(self, login: LoginOutput, become: bool | None = None) -> Iterator[RunningCommand]:
         try:
-            running = self.begin(command_line(login.command, self.spec.reach, become), stdin, login.deadline)
+            running = self.started(login, become, stays=False)
             try:
                 yield running
             except GeneratorExit:
@@ -121,7 +146,17 @@ class CommandSession(ABC):
             finally:
                 running.close()
         except DeadlinePassed:
-            raise self.too_late(shown(login.command), login.seconds) from None
+            raise self.too_late(login) from None
+
+
+def _fed(running: RunningCommand, login: LoginOutput, stdin: bytes) -> Iterator[tuple[bool, bytes]]:
+    """(is stderr, chunk) of the command alone, which gets its input when it begins."""
+    began = False
+    for is_error, chunk in running.output(login):
+        yield is_error, chunk if is_error else login.past(chunk)
+        if login.begun and not began:
+            began = True
+            running.feed(stdin, login.deadline)
 
 
 class CommandConversation:
@@ -137,20 +172,22 @@ class CommandConversation:
 
     def ask(self, line: bytes, *, deadline_s: float, wanted: Callable[[bytes], bool] = any_line) -> bytes | None:
         """As Conversation.ask."""
-        ours, deadline = self._session(), Deadline(deadline_s)
+        ours = self._session()
         if ours is None:
             return None
         with self._asking:
             try:
-                running = self._running or self._begin(ours, deadline)
-                self._login.until(deadline)
-                running.say(line + b"\n", deadline)
+                if (running := self._running) is None:
+                    running = self._begin(ours, Deadline(deadline_s))
+                else:
+                    self._login.until(Deadline(deadline_s))
+                running.say(line + b"\n", self._login.deadline)
                 answer = next((one for one in self._lines if not one.endswith(b"\n") or wanted(one[:-1])), b"")
                 if len(answer) > session.MOST_OUTPUT:
                     raise too_much(ours.spec.name, shown(self._command), session.MOST_OUTPUT)
             except DeadlinePassed:
                 self._over()
-                raise ours.too_late(shown(self._command), deadline_s) from None
+                raise ours.too_late(self._login) from None
             except DeployError:
                 self._over()
                 raise
@@ -170,10 +207,12 @@ class CommandConversation:
             running.kill()
 
     def _begin(self, ours: CommandSession, deadline: Deadline) -> RunningCommand:
+        """With the login behind it: start-up files may read what comes before."""
         login = self._login = LoginOutput(ours.spec, self._command, deadline)
-        running = self._running = ours.begin(command_line(self._command, ours.spec.reach, None), None, deadline)
+        running = self._running = ours.started(login, None, stays=True)
         chunks = (login.past(chunk) for is_error, chunk in running.output(login) if not is_error)
-        self._lines = lines(chunks, session.MOST_OUTPUT)
+        first = next((chunk for chunk in chunks if login.begun), b"")
+        self._lines = lines(chain((first,), chunks), session.MOST_OUTPUT)
         return running
 
     def _over(self) -> None:
@@ -204,114 +243,13 @@ def lines(chunks: Iterable[bytes], longest: int = LONGEST) -> Iterator[bytes]:
         yield bytes(rest)
 
 
-_OURS = f"l40s-deploy-{secrets.token_hex(8)}"
-"""Of this process alone: some logins print what an earlier one has printed."""
-BEGIN = f"\x1e{_OURS}\x1e".encode()
-_SAY_BEGIN = f"printf '\\036%s\\036' {_OURS}"
-"""Not what it prints: some logins print the command that they are asked for, and echo may resolve escapes."""
-MOST_NOISE = 1 << 20
-"""Bytes that a login may print before a command begins."""
-
-
-class LoginOutput:
-    """What a node prints before our command begins: its login's start-up files, in any shell, and sudo. It is passed
-    over, with or without a newline.
-
-    deadline: of the whole command; a login without an end has FIRST_LINE_S where that is None
-    """
-
-    def __init__(self, spec: NodeSpec, command: str | Sequence[str], deadline: Deadline) -> None:
-        self.command, self.seconds = command, deadline.seconds or FIRST_LINE_S
-        self._spec, self._deadline = spec, deadline
-        self._first = deadline if deadline.seconds is not None else Deadline(FIRST_LINE_S)
-        self._noise: bytearray | None = bytearray()
-
-    @property
-    def deadline(self) -> Deadline:
-        """What to wait for now."""
-        return self._deadline if self._noise is None else self._first
-
-    def until(self, deadline: Deadline) -> None:
-        """Wait for this from now on."""
-        self._deadline = self._first = deadline
-
-    def past(self, chunk: bytes) -> bytes:
-        """The part of stdout that is the command's. Raises NodeError past the limit."""
-        if self._noise is None:
-            return chunk
-        searched = max(0, len(self._noise) - len(BEGIN))
-        self._noise += chunk
-        if (begin := self._noise.find(BEGIN, searched)) >= 0:
-            rest, self._noise = bytes(self._noise[begin + len(BEGIN) :]), None
-            return rest
-        if len(self._noise) > MOST_NOISE:
-            raise too_much(self._spec.name, "what it runs at login", MOST_NOISE)
-        return b""
-
-    def expect_begun(self, status: int, err: bytes) -> None:
-        """Raises NodeError where the command ended before it began, with the cause: sudo, or the login."""
-        if self._noise is None:
-            return
-        refusal = sudo_refusal(self._spec.name, self._spec.reach, bytes(err) + b"\n" + bytes(self._noise))
-        if refusal is not None:
-            raise refusal
-        words = (bytes(err).strip() or bytes(self._noise).strip()).decode("utf-8", "replace").rsplit("\n", 1)[-1][:300]
-        ended = "a signal" if status < 0 else f"status {status}"
-        raise NodeError(
-            f"its login ended with {ended} before `{shown(self.command)}` began: {words or 'it printed nothing'}",
-            where=self._spec.name,
-            fix=f"check the shell of that user and what it runs at login: ssh {self._spec.name} true",
-        )
-
-    def expect_success(self, status: int, err: bytes) -> None:
-        """Raises as expect_begun does, and CommandFailed for a status other than 0."""
-        self.expect_begun(status, err)
-        if status:
-            last = err.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-            raise CommandFailed(
-                f"`{shown(self.command)}` ended with status {status}: {last}",
-                where=self._spec.name,
-                fix="run it on the node yourself",
-                status=status,
-                err=err,
-            )
-
-
-_REFUSED = re.compile(
-    rb"^(sudo: |Sorry, user |.{1,80} is not in the sudoers file|"
-    rb".*sudo: (command )?not found|.*(command not found|[Uu]nknown command): '?sudo\b).*",
-    re.MULTILINE,
-)
-"""Sudo's own complaints, and what sh, bash, zsh and fish say without one; the part before a colon is not translated."""
-
-
 def command_line(command: str | Sequence[str], reach: Reach, become: bool | None) -> str:
     """Text for a node's login shell, whichever it is: /bin/sh tells that it begins, and runs the command.
 
     A sequence is quoted word by word, a string is taken as text for /bin/sh. become: None follows the inventory.
     """
     line = command if isinstance(command, str) else f"exec {shlex.join(command)}"
-    line = f"/bin/sh -c {shlex.quote(f'{_SAY_BEGIN}; {line}')}"
+    line = f"/bin/sh -c {shlex.quote(f'{SAY_BEGIN}; {line}')}"
     if not (reach.become if become is None else become):
         return f"exec {line}"
     return f"exec sudo -n -H -u {shlex.quote(reach.become_user)} -- {line}"
-
-
-def shown(command: str | Sequence[str]) -> str:
-    """A command for an error message, cut to one short line."""
-    words = " ".join((command if isinstance(command, str) else shlex.join(command)).split())
-    return words if len(words) <= 70 else words[:67] + "..."
-
-
-def sudo_refusal(node: str, reach: Reach, said: bytes) -> NodeError | None:
-    """The error if sudo would not run a command, by what was said before it could begin; else None."""
-    if (found := _REFUSED.search(said)) is None:
-        return None
-    who = reach.user or "the SSH user"
-    return NodeError(
-        f"sudo does not let {who} become {reach.become_user} without a password: "
-        f"{found[0][:300].decode('utf-8', 'replace').strip()}",
-        where=node,
-        fix=f"allow it on the node: echo '{reach.user or 'USER'} ALL=({reach.become_user}) NOPASSWD: ALL' "
-        "> /etc/sudoers.d/l40s-deploy, or set ansible_become: false and log in as that user",
-    )

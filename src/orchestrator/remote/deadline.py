@@ -31,6 +31,23 @@ class Deadline:
             raise DeadlinePassed
         return left
 
+    @property
+    def is_over(self) -> bool:
+        """It has passed."""
+        return self._end is not None and self._end <= time.monotonic()
+
+    def later(self, seconds: float) -> Deadline:
+        """The same, so much later."""
+        moved = Deadline(self.seconds)
+        moved._end = None if self._end is None else self._end + seconds
+        return moved
+
+    def sooner(self, other: Deadline) -> Deadline:
+        """Whichever comes first."""
+        if other._end is None:
+            return self
+        return other if self._end is None or other._end < self._end else self
+
     def wait(self, event: threading.Event) -> None:
         """Wait for an event. Raises Passed."""
         if not event.wait(self.left()):

@@ -14,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
+from orchestrator.model.deadlines import LOGIN_GLANCE_S
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
@@ -26,39 +27,68 @@ T = TypeVar("T")
 class StragglerWait:
     """For a glance: who has not answered when the others did is waited for a little longer, not for its own deadline.
 
-    least_s: so long at least; times: so many times as long as the slowest of the others took, on a busy machine
+    least_s: so long at least; times: so many times as long as the slowest of the others took, on a busy machine;
+    login_s: so long for a login that has not come to its end, which is no word on the node behind it
     """
 
     least_s: float = 2.5
     times: float = 2.0
+    login_s: float = LOGIN_GLANCE_S
 
-    def wait(self, jobs: Sequence[Callable[[], object]], answered: Callable[[], int]) -> None:
-        """Run the jobs in threads of their own, and wait. answered: how many of them have succeeded."""
+    def wait(
+        self,
+        jobs: Sequence[Callable[[], object]],
+        answered: Callable[[], int],
+        logging_in: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Run the jobs in threads of their own, and wait.
+
+        answered: how many of them have succeeded; logging_in: whether one waits for a login's end
+        """
         ended: queue.SimpleQueue[float] = queue.SimpleQueue()
         began = time.monotonic()
         for job in jobs:
             threading.Thread(target=_noting, args=(job, ended), daemon=True).start()
         until: float | None = None
         for _ in jobs:
-            try:
-                at = ended.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
-            except queue.Empty:
+            at = _taken(ended, until)
+            while at is None and logging_in() and time.monotonic() < began + self.login_s:
+                at = _taken(ended, time.monotonic() + _LOOK_S)
+            if at is None:
                 return
             if answered():
                 until = began + max(self.least_s, self.times * (at - began))
+
+
+_LOOK_S = 0.1
+
+
+def _taken(ended: queue.SimpleQueue[float], until: float | None) -> float | None:
+    """The next one's time; None where it does not come until then."""
+    try:
+        return ended.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+    except queue.Empty:
+        return None
 
 
 class Fleet:
     """Sessions to a set of nodes, each opened at its first use. A context manager; safe to use from threads.
 
     hands_over: the next fleet of the process takes the idle ones, where it wants the same nodes at once
+    asks_lost:  whether a node that could not be reached is tried again at the next question; a command that only
+                looks does not, so that it waits once for a node that answers too slowly
     opener:     how a session is opened (`local.connect`), set where a process starts: who asks nodes needs no SSH
     """
 
     opener: ClassVar[Callable[[NodeSpec, float], Connection]]
 
     def __init__(
-        self, nodes: Iterable[NodeSpec], *, connect_deadline_s: float = 10.0, hands_over: bool = False
+        self,
+        nodes: Iterable[NodeSpec],
+        *,
+        connect_deadline_s: float = 10.0,
+        hands_over: bool = False,
+        asks_lost: bool = True,
     ) -> None:
         self.nodes = {node.name: node for node in nodes}
         self._connect_deadline_s = connect_deadline_s
@@ -68,6 +98,8 @@ class Fleet:
         """Why the last try to connect failed, by node."""
         self._closed = False
         self._hands_over = hands_over
+        self._asks_lost = asks_lost
+        self._lost: dict[str, Unreachable] = {}
         self._busy: Counter[str] = Counter()
         self._counting = threading.Lock()
 
@@ -103,7 +135,7 @@ class Fleet:
                 values[name] = work(self._session(name))
             except Unreachable as failure:
                 self._drop(name)
-                failures[name] = failure
+                self._lost[name] = failures[name] = failure
             except DeployError as failure:
                 failures[name] = failure
             except BaseException as defect:
@@ -115,12 +147,13 @@ class Fleet:
         if patience is None:
             _side_by_side(jobs)
         else:
-            patience.wait(jobs, lambda: len(values))
+            patience.wait(jobs, lambda: len(values), lambda: any(self._logs_in(name) for name in names))
         if defects:
             raise defects[0]
         found = PerNode(values=values, failures=failures).ordered(names)
-        late = {name: _left_behind(name) for name in names if name not in found.values and name not in found.failures}
-        return PerNode(values=found.values, failures={**found.failures, **late})
+        late = [name for name in names if name not in found.values and name not in found.failures]
+        left_behind = {name: self._left_behind(name) for name in late}
+        return PerNode(values=found.values, failures={**found.failures, **left_behind})
 
     def close(self) -> None:
         """Close every session, or leave it to the next fleet; work that still runs on one ends with Unreachable."""
@@ -136,6 +169,8 @@ class Fleet:
             self._busy[name] += more
 
     def _session(self, name: str) -> Session:
+        if not self._asks_lost and (lost := self._lost.get(name)) is not None:
+            raise Unreachable(lost.what, where=lost.where, fix=lost.fix)
         before = self._failed.get(name)
         with self._opening[name]:
             session = self._open.get(name)
@@ -154,6 +189,17 @@ class Fleet:
             self._expect_open(name)  # nobody waited for it, perhaps
             return session
 
+    def _logs_in(self, name: str) -> bool:
+        session = self._open.get(name)
+        return session is not None and session.logging_in
+
+    def _left_behind(self, name: str) -> Unreachable:
+        what, fix = "no answer while the others answered", f"check that it responds: ssh {name} uptime"
+        if self._logs_in(name):
+            what = "its login takes longer than all that the others did, so it was not asked"
+            fix = f"see what that user's start-up files do or wait for (~/.bashrc, PAM): ssh {name} true"
+        return Unreachable(what, where=name, fix=fix)
+
     def _expect_open(self, name: str) -> None:
         if self._closed:
             self._drop(name)
@@ -169,11 +215,6 @@ def _noting(job: Callable[[], object], ended: queue.SimpleQueue[float]) -> None:
         job()
     finally:
         ended.put(time.monotonic())
-
-
-def _left_behind(name: str) -> Unreachable:
-    what, fix = "no answer while the others answered", f"check that it responds: ssh {name} uptime"
-    return Unreachable(what, where=name, fix=fix)
 
 
 def _side_by_side(jobs: Sequence[Callable[[], object]]) -> None:

@@ -12,8 +12,9 @@ import weakref
 from collections.abc import Iterator
 
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.remote.commands import CommandSession, LoginOutput, RunningCommand
+from orchestrator.remote.commands import CommandSession, RunningCommand
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
+from orchestrator.remote.login import LoginOutput
 from orchestrator.remote.session import Connection
 
 _CHUNK = 65536
@@ -26,9 +27,9 @@ class LocalSession(CommandSession):
     alive = True
     late_fix = "check the load of this machine (`uptime`), then try again"
 
-    def begin(self, line: str, stdin: bytes | None, _: Deadline) -> RunningCommand:
+    def begin(self, line: str, _: Deadline, *, stays: bool) -> RunningCommand:
         """As CommandSession.begin."""
-        return _LocalCommand(line, stdin)
+        return _LocalCommand(line, stays)
 
     def close(self) -> None:
         """End what stays between commands."""
@@ -39,29 +40,31 @@ class LocalSession(CommandSession):
 class _LocalCommand(RunningCommand):
     """A process group. One that stays ends with this object, and its errors go nowhere."""
 
-    def __init__(self, line: str, stdin: bytes | None) -> None:
-        self._stdin = stdin
+    def __init__(self, line: str, stays: bool) -> None:
+        self._stdin: memoryview | None = None
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", line],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stderr=subprocess.DEVNULL if stays else subprocess.PIPE,
             start_new_session=True,
         )
         weakref.finalize(self, _end, self._process)
 
     def output(self, login: LoginOutput) -> Iterator[tuple[bool, bytes]]:
-        process, left = self._process, memoryview(self._stdin or b"")
+        process, feeding = self._process, False
         with selectors.DefaultSelector() as selector:
-            if self._stdin is not None and process.stdin is not None:
-                selector.register(process.stdin, selectors.EVENT_WRITE)
             told = {stream for stream in (process.stdout, process.stderr) if stream is not None}
             for stream in told:
                 selector.register(stream, selectors.EVENT_READ)
             while told:
+                if self._stdin is not None and process.stdin is not None and not feeding:
+                    selector.register(process.stdin, selectors.EVENT_WRITE)
+                    feeding = True
                 for key, _ in selector.select(login.deadline.left()):
                     if key.fileobj is process.stdin:
-                        if not (left := _feed(key.fd, left)):
+                        self._stdin = _feed(key.fd, self._stdin or memoryview(b""))
+                        if not self._stdin:
                             selector.unregister(process.stdin)
                             process.stdin.close()
                     elif chunk := os.read(key.fd, _CHUNK):
@@ -69,6 +72,9 @@ class _LocalCommand(RunningCommand):
                     else:
                         selector.unregister(key.fileobj)
                         told = {stream for stream in told if stream is not key.fileobj}
+
+    def feed(self, stdin: bytes, _: Deadline) -> None:
+        self._stdin = memoryview(stdin)
 
     def say(self, line: bytes, deadline: Deadline) -> None:
         assert self._process.stdin is not None

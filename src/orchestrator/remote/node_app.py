@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from orchestrator.model.deadlines import ANSWER_S
-from orchestrator.model.errors import Exit, NodeError
+from orchestrator.model.errors import Exit, NodeError, Unreachable
 from orchestrator.protocol.message import M, Message, Unreadable, parsed
 from orchestrator.protocol.verbs import (
     AskAnswer,
@@ -28,6 +28,7 @@ from orchestrator.protocol.verbs import (
     StagedAnswer,
 )
 from orchestrator.remote import session as session_limits
+from orchestrator.remote.deadline import Deadline, DeadlinePassed
 from orchestrator.remote.session import CommandFailed, CommandResult, Conversant, Conversation, Session
 
 _ABSENT = 121
@@ -80,17 +81,44 @@ class NodeRefusal(NodeError):
 def call(session: Session, verb: str, request: Message, *, deadline_s: float) -> Any:
     """The value that a verb answers with.
 
+    deadline_s: for the answer, once more where the application had to be delivered first; its login aside
     Raises NodeRefusal for an error that the node tells (its place prefixed by the node's name), NodeError for a
     node that cannot run the application, Unreachable as Session.run does.
     """
     app = App.made()
-    if (answer := _staying(app, session).ask(app, session, verb, request, deadline_s)) is not None:
+    limit = _AnswerLimit(session, verb, deadline_s)
+    if (answer := _staying(app, session).ask(app, verb, request, limit)) is not None:
         return _told(session, answer)
     stdin = _request(request)
-    if (done := session.run(_run(app, session, verb), stdin=stdin, deadline_s=deadline_s)).status == _ABSENT:
-        _deliver(app, session)
-        done = session.run(_run(app, session, verb), stdin=stdin, deadline_s=deadline_s)
+    if (done := session.run(_run(app, session, verb), stdin=stdin, deadline_s=limit.left())).status == _ABSENT:
+        limit.deliver(app)
+        done = session.run(_run(app, session, verb), stdin=stdin, deadline_s=limit.left())
     return _value(session, verb, done)
+
+
+class _AnswerLimit:
+    """The time for a verb's answer, whichever way and however often it is asked for."""
+
+    def __init__(self, session: Session, verb: str, seconds: float) -> None:
+        self._session, self._verb, self._seconds = session, verb, seconds
+        self._deadline = Deadline(seconds)
+        self._delivered = False
+
+    def left(self) -> float:
+        """Raises Unreachable where nothing is left."""
+        try:
+            return self._deadline.left() or self._seconds
+        except DeadlinePassed:
+            name = self._session.spec.name
+            what = f"its answer to {self._verb} did not come within {self._seconds:g} s"
+            raise Unreachable(what, where=name, fix=f"check that it responds: ssh {name} uptime") from None
+
+    def deliver(self, app: App) -> None:
+        """The application, after which the time begins again; once."""
+        _deliver(app, self._session)
+        if not self._delivered:
+            self._deadline = Deadline(self._seconds)
+        self._delivered = True
 
 
 def ask(session: Session, verb: str, request: Message, answer: type[M], *, deadline_s: float) -> M:
@@ -109,16 +137,31 @@ def answer_of(session: Session, verb: str, value: object, answer: type[M]) -> M:
     return found
 
 
-def stream(session: Session, verb: str, request: Message, *, endless: bool = False) -> Iterator[bytes]:
-    """Lines that a streaming verb writes, as they come, each with its newline. Raises as `call` does.
+@dataclass(frozen=True, slots=True)
+class StreamLimit:
+    """total_s: for all lines together; line_s: for the next one. None for no such limit.
 
-    endless: no bound on all of them together, for a caller that keeps none.
+    endless: no bound on the bytes of all lines together either, for a caller that keeps none
     """
+
+    total_s: float | None = None
+    line_s: float | None = None
+    endless: bool = False
+
+
+FOLLOWED = StreamLimit(endless=True)
+"""As long as somebody watches: an engine's log may be silent for days."""
+
+
+def stream(session: Session, verb: str, request: Message, limit: StreamLimit) -> Iterator[bytes]:
+    """Lines that a streaming verb writes, as they come, each with its newline. Raises as `call` does."""
     app = App.made()
     for delivered in (False, True):
-        written = session.stream(_run(app, session, verb), stdin=_request(request), deadline_s=None)
+        written = session.stream(
+            _run(app, session, verb), stdin=_request(request), deadline_s=limit.total_s, quiet_s=limit.line_s
+        )
         try:
-            yield from _told_lines(session, written if endless else _bounded(session, verb, written))
+            yield from _told_lines(session, written if limit.endless else _bounded(session, verb, written))
         except CommandFailed as failed:
             if delivered or failed.status != _ABSENT:
                 raise _cannot_run(session, verb, failed.status, failed.err) from None
@@ -127,13 +170,15 @@ def stream(session: Session, verb: str, request: Message, *, endless: bool = Fal
             return
 
 
-def messages(session: Session, verb: str, request: Message, kind: type[M]) -> Generator[M, None, None]:
+def messages(
+    session: Session, verb: str, request: Message, kind: type[M], limit: StreamLimit
+) -> Generator[M, None, None]:
     """The messages that a streaming verb writes, as they come; what is no JSON object is of no verb.
 
     Raises as `stream` does, and NodeError for an object that is no such message. When it is closed, the node ends what
     it does.
     """
-    for line in stream(session, verb, request):
+    for line in stream(session, verb, request, limit):
         raw = parsed(line)
         if isinstance(raw, Mapping):
             yield answer_of(session, verb, raw, kind)
@@ -211,23 +256,23 @@ class _Staying:
     asked: int = 0
     free: threading.Lock = field(default_factory=threading.Lock)
 
-    def ask(self, app: App, session: Session, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
+    def ask(self, app: App, verb: str, request: Message, limit: _AnswerLimit) -> dict[str, Any] | None:
         """The answer; None if it can't be had this way."""
         if self.line is None or self.tries <= 0 or not self.free.acquire(timeout=PATIENCE_S):
             return None
         try:
-            answer = self._ask(self.line, verb, request, deadline_s)
+            answer = self._ask(self.line, verb, request, limit)
             if answer is not None and _is_absent(answer):
-                _deliver(app, session)
+                limit.deliver(app)
                 # the line that tells the shell to look for the application again may still be answered by it
-                told = (self._ask(self.line, verb, request, deadline_s) for _ in range(2))
+                told = (self._ask(self.line, verb, request, limit) for _ in range(2))
                 answer = next((one for one in told if one is None or not _is_absent(one)), None)
             self.tries = TRIES if answer is not None else self.tries - 1
             return answer
         finally:
             self.free.release()
 
-    def _ask(self, line: Conversation, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
+    def _ask(self, line: Conversation, verb: str, request: Message, limit: _AnswerLimit) -> dict[str, Any] | None:
         self.asked += 1
         which = self.asked
         asked = json.dumps({"id": which, "verb": verb, "request": request.as_json()}, separators=(",", ":"))
@@ -240,7 +285,7 @@ class _Staying:
             found.append(answer)
             return True
 
-        line.ask(asked.encode("ascii"), deadline_s=deadline_s, wanted=answers)
+        line.ask(asked.encode("ascii"), deadline_s=limit.left(), wanted=answers)
         return found[0] if found else None
 
 

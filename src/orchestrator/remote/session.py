@@ -64,9 +64,17 @@ class Session(Protocol):
         """
         ...
 
-    def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
+    def stream(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        deadline_s: float | None,
+        quiet_s: float | None = None,
+    ) -> Iterator[bytes]:
         """Lines of stdout as they come, each with its newline (the last may lack it); for `logs -f`.
 
+        deadline_s: for all of them; quiet_s: for each, which bytes without a newline do not lengthen
         Closing the iterator closes the channel. Raises CommandFailed at the end when the status is not 0,
         and what `run` raises.
         """
@@ -102,3 +110,8 @@ class Connection(Session, Protocol):
 
     @property
     def alive(self) -> bool: ...
+
+    @property
+    def logging_in(self) -> bool:
+        """Whether the command that was started last waits for its login's end."""
+        ...

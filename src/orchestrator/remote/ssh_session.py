@@ -10,8 +10,9 @@ import paramiko
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.remote.commands import CommandSession, LoginOutput, RunningCommand, shown
+from orchestrator.remote.commands import CommandSession, RunningCommand
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
+from orchestrator.remote.login import LoginOutput, shown
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.remote.ssh_way import SshConnection, open_way
 
@@ -39,14 +40,9 @@ class SshSession(CommandSession):
         """False once the connection has ended, by us or by anything else."""
         return self._way.transport.is_active()
 
-    def begin(self, line: str, stdin: bytes | None, deadline: Deadline) -> RunningCommand:
+    def begin(self, line: str, deadline: Deadline, *, stays: bool) -> RunningCommand:  # noqa: ARG002
         """As CommandSession.begin."""
-        channel = self._channel(line, deadline)
-        if stdin is not None and len(stdin) > _FED_INLINE:
-            threading.Thread(target=_write, args=(channel, stdin, deadline), daemon=True).start()
-        elif stdin is not None:
-            _write(channel, stdin, deadline)
-        return _SshCommand(self.spec.name, self._way, channel)
+        return _SshCommand(self.spec.name, self._way, self._channel(line, deadline))
 
     def _channel(self, line: str, deadline: Deadline) -> paramiko.Channel:
         transport = self._way.transport
@@ -71,10 +67,10 @@ class SshSession(CommandSession):
                 ) from None
             raise _lost(self.spec.name, self._way) from None
 
-    def too_late(self, command: str, seconds: float) -> Unreachable:
+    def too_late(self, login: LoginOutput) -> Unreachable:
         """It is unknown whether the node still hears us, so the connection is closed too."""
         self.close()
-        return super().too_late(command, seconds)
+        return super().too_late(login)
 
     def close(self) -> None:
         """End the connection and everything on it."""
@@ -99,8 +95,10 @@ class _SshCommand(RunningCommand):
             finished = channel.closed or channel.eof_received
             while channel.recv_ready():
                 yield False, channel.recv(_CHUNK)
+                login.deadline.left()
             while channel.recv_stderr_ready():
                 yield True, channel.recv_stderr(_CHUNK)
+                login.deadline.left()
             if finished:
                 login.deadline.wait(channel.status_event)
                 break
@@ -110,10 +108,15 @@ class _SshCommand(RunningCommand):
         if channel.exit_status == -1 and not channel.eof_received:
             raise _lost(self._node, self._way, f" while `{shown(login.command)}` ran")
 
+    def feed(self, stdin: bytes, deadline: Deadline) -> None:
+        if len(stdin) > _FED_INLINE:
+            threading.Thread(target=_write, args=(self._channel, stdin, deadline), daemon=True).start()
+        else:
+            _write(self._channel, stdin, deadline)
+
     def say(self, line: bytes, deadline: Deadline) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-            self._channel.settimeout(deadline.left())
-            self._channel.sendall(line)
+            _send(self._channel, line, deadline)
 
     def status(self, _: Deadline) -> int:
         return self._channel.exit_status
@@ -134,9 +137,16 @@ def _lost(node: str, way: SshConnection, when: str = "") -> Unreachable:
 def _write(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:
     """Write the input and end it; a command that ends without reading it is no fault of ours."""
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException, DeadlinePassed):
-        channel.settimeout(deadline.left())
-        channel.sendall(stdin)
+        _send(channel, stdin, deadline)
         channel.shutdown_write()
+
+
+def _send(channel: paramiko.Channel, data: bytes, deadline: Deadline) -> None:
+    """A node that makes room for a byte at a time does not lengthen it."""
+    left = memoryview(data)
+    while left:
+        channel.settimeout(deadline.left())
+        left = left[channel.send(bytes(left[:_CHUNK])) :]
 
 
 class _Arrived(threading.Event):

@@ -22,10 +22,11 @@ from typing import Any
 import paramiko
 
 from orchestrator.model.errors import DeployError, Unreachable
-from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.remote import ssh_keys
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
+from orchestrator.remote.refusals import OF_A_LOGIN, fix_of, last_words
 from orchestrator.remote.ssh_keys import KnownKey, candidates, fingerprint
 from orchestrator.remote.ssh_target import SshTarget, target_of
 
@@ -206,7 +207,7 @@ def _close_all(closers: list[Callable[[], object]]) -> None:
 
 def _transport(
     hop: SshTarget, through: paramiko.Transport | None, deadline: Deadline, closers: list[Callable[[], object]]
-) -> paramiko.Transport:
+) -> _SshTransport:
     if through is not None:
         stream: socket.socket | paramiko.Channel = _channel_to(hop, through, deadline)
     elif hop.proxy_command is not None:
@@ -220,11 +221,24 @@ def _transport(
 
 
 class _SshTransport(paramiko.Transport):
-    """Ends completely if the connection is lost while a channel is being opened.
+    """Keeps what the server says when it ends the connection, and ends completely if that is lost while a channel is
+    being opened.
 
     paramiko 5.1's `Transport.open_channel` lists the channel before it gives it the transport that `Channel._unlink`
     uses. Without this, the reading thread's traceback is on the screen and the opener waits until its deadline.
     """
+
+    parting_words = b""
+
+    @property
+    def said(self) -> bytes:
+        """The server's last banner, which is how PAM's messages come, and why it ended the connection."""
+        banner = getattr(self.auth_handler, "banner", None) or b""
+        return bytes(banner) + b"\n" + self.parting_words
+
+    def _parse_disconnect(self, message: paramiko.Message) -> None:
+        message.get_int()
+        self.parting_words = message.get_string()
 
     def run(self) -> None:
         try:
@@ -317,7 +331,7 @@ def _proxy(command: str, closers: list[Callable[[], object]]) -> socket.socket:
     return ours
 
 
-def _prove(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -> None:
+def _prove(hop: SshTarget, transport: _SshTransport, deadline: Deadline) -> None:
     """Key exchange, their key, our key."""
     known = ssh_keys.known_keys(hop)
     kind, key = _exchange(transport, deadline, known)
@@ -341,7 +355,7 @@ def _exchange(transport: paramiko.Transport, deadline: Deadline, known: Sequence
     return key.get_name(), key.asbytes()
 
 
-def _log_in(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -> None:
+def _log_in(hop: SshTarget, transport: _SshTransport, deadline: Deadline) -> None:
     tried: list[str] = []
     with contextlib.closing(candidates(hop, deadline)) as keys:
         for key, origin in keys:
@@ -353,7 +367,7 @@ def _log_in(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -
             if transport.is_authenticated():
                 return
             if not transport.is_active():
-                break
+                raise _ended_login(hop, transport.said)
     raise _refused_key(hop, tried, transport.get_exception())
 
 
@@ -390,6 +404,17 @@ def _no_ssh(hop: SshTarget, fault: Exception | None) -> Unreachable:
     else:
         what, fix = f"the key exchange failed: {fault or 'connection closed'}", _by_hand(hop)
     return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
+
+
+def _ended_login(hop: SshTarget, said: bytes) -> Unreachable:
+    """Not about the key: sshd answers a refused one, and goes on."""
+    words, reach = last_words(said), Reach(host=hop.host, user=hop.user)
+    see_why = f"see why on the node: sudo journalctl -t sshd -n 20; {_by_hand(hop)}"
+    return Unreachable(
+        f"{_place(hop)}: its sshd ended the login of {hop.user}: {words or 'it did not say why'}",
+        where=hop.name,
+        fix=fix_of(words, OF_A_LOGIN, see_why, reach),
+    )
 
 
 def _refused_key(hop: SshTarget, tried: list[str], fault: Exception | None) -> Unreachable:

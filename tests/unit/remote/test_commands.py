@@ -19,8 +19,9 @@ from tests.support.waiting import slack, until
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import session as limits
-from orchestrator.remote.commands import BEGIN, command_line, lines, shown, sudo_refusal
+from orchestrator.remote.commands import command_line, lines
 from orchestrator.remote.local import LocalSession
+from orchestrator.remote.login import BEGIN, shown
 from orchestrator.remote.session import CommandFailed, CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
@@ -218,35 +219,6 @@ def test_become_goes_through_sudo_and_never_asks() -> None:
     assert command_line("a 'b'", BECOME, None).startswith("exec sudo -n -H -u l40s -- /bin/sh -c ")
     assert command_line(["a"], BECOME, False) == command_line(["a"], PLAIN, None)
     assert command_line(["a"], PLAIN, True).startswith("exec sudo -n -H -u root --")
-
-
-@pytest.mark.parametrize(
-    "err",
-    [
-        b"sudo: a password is required\n",
-        b"sudo: ein Passwort ist notwendig\n",
-        b"sudo: a terminal is required to read the password; either use ...\nsudo: a password is required\n",
-        b"Sorry, user deploy is not allowed to execute '/bin/sh' as root on n.\n",
-        b"deploy is not in the sudoers file.\n",
-        b"bash: line 1: sudo: command not found\n",
-        b"sudo: unknown user l40s\n",
-        b"zsh:1: command not found: sudo\n",
-        b"fish: Unknown command: sudo\n",
-        b"mesg: ttyname failed\nWelcome\nsudo: a password is required\n",
-    ],
-)
-def test_a_refusal_of_sudo_is_told(err: bytes) -> None:
-    refusal = sudo_refusal("n0", BECOME, err)
-    assert refusal is not None
-    assert refusal.where == "n0"
-    assert "deploy" in refusal.what
-    assert "NOPASSWD" in refusal.fix
-
-
-def test_other_words_are_none_of_sudos() -> None:
-    assert not [
-        err for err in (b"no such file\n", b"welcome to sudo: the game\n", b"") if sudo_refusal("n0", BECOME, err)
-    ]
 
 
 def test_a_shown_command_is_one_short_line() -> None:

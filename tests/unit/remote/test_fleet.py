@@ -14,6 +14,7 @@ from tests.support.waiting import until
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote.fleet import Fleet, StragglerWait, take
+from orchestrator.remote.local import LocalSession
 from orchestrator.remote.session import Connection, Session
 
 from .conftest import Sshd
@@ -220,3 +221,46 @@ def test_a_connection_that_nobody_takes_is_closed(sshd: Sshd, monkeypatch: pytes
     monkeypatch.setattr("orchestrator.remote.fleet.KEPT_S", 0.05)
     left = left_by(sshd.spec("a"))
     until(lambda: not left.alive)
+
+
+@pytest.mark.parametrize("login_s", [60.0, 0.0])
+def test_a_glance_waits_for_a_login_and_says_where_one_is_too_slow(
+    login_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    class SlowLogin(LocalSession):
+        @property
+        def logging_in(self) -> bool:
+            return self.spec.name == "slow" and not ended.is_set()
+
+    def work(session: Session) -> int:
+        if session.spec.name == "slow":
+            threading.Timer(1.0, ended.set).start()
+            ended.wait(60)
+        return 1
+
+    monkeypatch.setattr(Fleet, "opener", lambda spec, _: SlowLogin(spec))
+    with Fleet([local("a"), local("slow")]) as fleet:
+        seen = fleet.on_every(work, patience=StragglerWait(least_s=0.05, times=1.0, login_s=login_s))
+    ended.set()
+    if login_s:
+        assert seen.values == {"a": 1, "slow": 1}
+    else:
+        assert "its login takes longer" in seen.failures["slow"].what
+
+
+def test_a_command_that_only_looks_asks_a_lost_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def connect(spec: NodeSpec, deadline_s: float) -> Any:
+        tries.append(spec.name)
+        raise Unreachable("was silent", where=spec.name, fix="look")
+
+    monkeypatch.setattr(Fleet, "opener", connect)
+    for asks_lost in (True, False):
+        tries.clear()
+        with Fleet([local("a")], asks_lost=asks_lost) as fleet:
+            failures = [fleet.on_every(lambda session: 1).failures["a"].what for _ in range(3)]
+        assert failures == ["was silent"] * 3
+        assert len(tries) == (3 if asks_lost else 1)

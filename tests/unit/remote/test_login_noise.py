@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from tests.support.hostile import NOISES
 
 from orchestrator.model.errors import NodeError, Unreachable
-from orchestrator.remote import commands, ssh_session
+from orchestrator.remote import login, ssh_session
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
@@ -70,19 +71,21 @@ def test_what_a_login_prints_is_passed_over(noise: str, noisy: Sshd, session: Ss
 def test_a_login_without_an_end_is_the_nodes_failure(
     noisy: Sshd, session: SshSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways: tuple[Callable[[], object], ...] = (
-        lambda: session.run("true", deadline_s=60),
-        lambda: list(session.stream("true", deadline_s=None)),
-        lambda: session.converse("cat").ask(b"x", deadline_s=60),
+    ways: tuple[Callable[[SshSession], object], ...] = (
+        lambda session: session.run("true", deadline_s=60),
+        lambda session: list(session.stream("true", deadline_s=None)),
+        lambda session: session.converse("cat").ask(b"x", deadline_s=60),
     )
     (noisy.folder / "noise").write_text("yes")
     for way in ways:
         with pytest.raises(NodeError, match="`what it runs at login` wrote more than 1 MB"):
-            way()
+            way(session)
     (noisy.folder / "noise").write_text("printf hello; exec sleep 60")
-    monkeypatch.setattr(commands, "FIRST_LINE_S", 0.5)
-    with pytest.raises(Unreachable, match="`true` did not end within"):
-        list(session.stream("true", deadline_s=None))
+    monkeypatch.setattr(login, "LOGIN_S", 0.5)
+    for way in ways:
+        words = "its login did not come to an end within 0.5 s, so `.*` did not begin; it printed: hello"
+        with closing(open_session(noisy.spec(), deadline_s=20)) as opened, pytest.raises(Unreachable, match=words):
+            way(opened)
 
 
 def test_a_login_that_ends_before_the_command_is_told_with_its_words(noisy: Sshd, session: SshSession) -> None:
@@ -93,3 +96,24 @@ def test_a_login_that_ends_before_the_command_is_told_with_its_words(noisy: Sshd
         assert "ssh node0 true" in caught.value.fix
     (noisy.folder / "noise").write_text("")
     assert session.run("true", deadline_s=20) == CommandResult(0, b"", b"")
+
+
+def test_start_up_files_that_read_get_none_of_the_commands_input(
+    noisy: Sshd, session: SshSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a time limit of their own they find nothing; without one they are what the login waits for."""
+    (noisy.folder / "noise").write_text("timeout 0.3 cat")
+    assert session.run("cat", stdin=b"ours", deadline_s=20).out == b"ours"
+    assert list(session.stream("cat", stdin=b"ours", deadline_s=20)) == [b"ours"]
+    assert session.converse('while read -r line; do echo "<$line>"; done').ask(b"a", deadline_s=20) == b"<a>"
+    (noisy.folder / "noise").write_text("read answer")
+    monkeypatch.setattr(login, "LOGIN_S", 0.5)
+    with pytest.raises(Unreachable, match="its login did not come to an end within") as caught:
+        session.run("cat", stdin=b"ours", deadline_s=20)
+    assert "start-up files do or wait for" in caught.value.fix
+
+
+def test_a_slow_login_takes_none_of_the_commands_time(noisy: Sshd, session: SshSession) -> None:
+    (noisy.folder / "noise").write_text("sleep 1.5")
+    assert session.run("echo", deadline_s=1.4).out == b"\n"
+    assert session.converse("cat").ask(b"a", deadline_s=1.4) == b"a"

@@ -89,9 +89,16 @@ class Counting:
         self.commands += 1
         return self._session.run(command, stdin=stdin, deadline_s=deadline_s, become=become)
 
-    def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
+    def stream(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        deadline_s: float | None,
+        quiet_s: float | None = None,
+    ) -> Iterator[bytes]:
         self.commands += 1
-        return self._session.stream(command, stdin=stdin, deadline_s=deadline_s)
+        return self._session.stream(command, stdin=stdin, deadline_s=deadline_s, quiet_s=quiet_s)
 
     def close(self) -> None:
         self._session.close()
@@ -141,16 +148,16 @@ def test_lines_together_are_bounded_where_somebody_may_keep_them(
 ) -> None:
     monkeypatch.setattr(sessions, "MOST_OUTPUT", 1 << 20)
     with pytest.raises(NodeError, match="`lines` wrote more than 1 MB"):
-        list(node_app.stream(session, "lines", Raw({"count": 200_000})))
-    assert sum(1 for _ in node_app.stream(session, "lines", Raw({"count": 200_000}), endless=True)) == 200_000
+        list(node_app.stream(session, "lines", Raw({"count": 200_000}), node_app.StreamLimit(total_s=60)))
+    assert sum(1 for _ in node_app.stream(session, "lines", Raw({"count": 200_000}), node_app.FOLLOWED)) == 200_000
 
 
 def test_the_first_stream_uploads_and_the_second_does_not(sshd: Sshd, session: Counting, app: App) -> None:
     forget(sshd, app)
     wanted = [b"line 0\n", b"line 1\n"]
-    assert list(node_app.stream(session, "lines", Raw({"count": 2}))) == wanted
+    assert list(node_app.stream(session, "lines", Raw({"count": 2}), node_app.FOLLOWED)) == wanted
     assert session.commands == 3
-    assert list(node_app.stream(session, "lines", Raw({"count": 2}))) == wanted
+    assert list(node_app.stream(session, "lines", Raw({"count": 2}), node_app.FOLLOWED)) == wanted
     assert session.commands == 4
 
 
@@ -178,7 +185,7 @@ def test_a_told_failure_has_the_nodes_name_and_a_defect_is_ours(
 
 
 def test_a_failure_in_a_stream_comes_after_its_lines(session: Counting, app: App) -> None:
-    lines = node_app.stream(session, "lines-then-told", Raw({}))
+    lines = node_app.stream(session, "lines-then-told", Raw({}), node_app.FOLLOWED)
     assert next(lines) == b"line 0\n"
     with pytest.raises(node_app.NodeRefusal, match="no such run"):
         next(lines)
@@ -190,7 +197,7 @@ def test_no_answer_is_told_with_the_last_words(verb: str, words: str, session: C
         node_app.call(session, verb, Raw({}), deadline_s=20)
     if verb == "crash":
         with pytest.raises(NodeError, match=words):
-            list(node_app.stream(session, verb, Raw({})))
+            list(node_app.stream(session, verb, Raw({}), node_app.FOLLOWED))
 
 
 @pytest.mark.skipif(not NOEXEC.exists(), reason="sudo is not installed")
@@ -207,7 +214,7 @@ def test_a_sudo_that_bars_programs_is_told(
     session = open_session(server.spec(become=True, become_user="l40s"), deadline_s=20)
     for ask in (
         lambda: node_app.call(session, "echo", Raw({}), deadline_s=20),
-        lambda: list(node_app.stream(session, "lines", Raw({}))),
+        lambda: list(node_app.stream(session, "lines", Raw({}), node_app.FOLLOWED)),
     ):
         with pytest.raises(NodeError, match=r"commands of l40s start no other program \(NOEXEC\)") as caught:
             ask()
@@ -219,7 +226,7 @@ def test_a_missing_python_is_told(sshd: Sshd, app: App) -> None:
     session = open_session(sshd.spec(python="/no/python3"), deadline_s=20)
     for ask in (
         lambda: node_app.call(session, "echo", Raw({}), deadline_s=20),
-        lambda: list(node_app.stream(session, "lines", Raw({}))),
+        lambda: list(node_app.stream(session, "lines", Raw({}), node_app.FOLLOWED)),
     ):
         with pytest.raises(NodeError, match="cannot run /no/python3") as caught:
             ask()

@@ -9,18 +9,19 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from orchestrator.checkpoint.on_node.push.target import checked
-from orchestrator.model.deadlines import FIRST_LINE_S, SILENT_S
+from orchestrator.model.deadlines import FIRST_LINE_S, INSPECT_S, SILENT_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.node.files import FIX
 from orchestrator.protocol.jobs import Giving, PushLine, ReceiveRequest
 from orchestrator.protocol.message import Message
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.node_app import NodeRefusal, StreamLimit
 from orchestrator.remote.port_forward import port_forward
 from orchestrator.remote.session import Session
 
 LOOK_S = 0.2
+_PUSHES = StreamLimit(line_s=INSPECT_S)
 LOOPBACK = "127.0.0.1"
 
 
@@ -118,7 +119,7 @@ class VerbStream:
         self._begun.set()
 
     def _read(self, session: Session, verb: str, request: Message) -> None:
-        with closing(node_app.messages(session, verb, request, PushLine)) as lines:
+        with closing(node_app.messages(session, verb, request, PushLine, _PUSHES)) as lines:
             for said in lines:
                 self._hear(said)
                 if self._over:

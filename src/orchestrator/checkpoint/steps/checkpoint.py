@@ -31,7 +31,7 @@ from orchestrator.protocol.jobs import (
 from orchestrator.protocol.message import parsed
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.node_app import NodeRefusal, StreamLimit
 from orchestrator.remote.session import Session
 
 T = TypeVar("T")
@@ -109,11 +109,14 @@ def inspected(session: Session, request: InspectRequest) -> Judgement:
     return judge(_facts(session, answer))
 
 
+_WORKS = StreamLimit(line_s=INSPECT_S)
+
+
 def followed(
     session: Session, verb: str, request: ReblockRequest | HubRequest, kind: type[L], report: Callable[[L], None]
 ) -> L:
     """The line with which one node ends its work, and all others to `report`. Raises as `node_app.messages` does."""
-    for said in node_app.messages(session, verb, request, kind):
+    for said in node_app.messages(session, verb, request, kind, _WORKS):
         if (ended := said.would if request.dry_run else said.outcome) is not None:
             if isinstance(ended, (Reblocked, WouldReblock)):
                 for block in (ended.old_block, ended.new_block):

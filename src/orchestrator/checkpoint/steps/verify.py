@@ -17,7 +17,7 @@ from queue import Empty, Queue
 from orchestrator.checkpoint.steps.checkpoint import of_its_kind
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.chosen import chosen_nodes
-from orchestrator.model.deadlines import SAME_ROOT_S, SILENT_S
+from orchestrator.model.deadlines import INSPECT_S, SAME_ROOT_S, SILENT_S
 from orchestrator.model.errors import NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode, majority
@@ -111,6 +111,9 @@ def _digests(session: Session, directory: str, *, fresh: bool, report: Report) -
     )
 
 
+_READS = node_app.StreamLimit(line_s=INSPECT_S)
+
+
 def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
     """What the node says. Raises as node_app.stream does, and Unreachable where it reads nothing for SILENT_S.
 
@@ -120,7 +123,7 @@ def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
 
     def listen() -> None:
         try:
-            for said in node_app.messages(session, "digests", request, DigestsLine):
+            for said in node_app.messages(session, "digests", request, DigestsLine, _READS):
                 heard.put(said)
             heard.put(None)
         except BaseException as wrong:

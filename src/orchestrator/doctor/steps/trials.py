@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.model.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_END_S, LOOK_S, UNHEARD_TRY_S
+from orchestrator.model.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_END_S, LOOK_S, MARGIN_S, UNHEARD_TRY_S
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.looks import (
@@ -47,6 +47,7 @@ TRIES, SPACING_S = 4, 0.5
 Rails = Mapping[str, tuple[str, str]]
 """{RDMA device: (address, interface)}."""
 _Target = Callable[..., DialTarget]
+_LISTENS = node_app.StreamLimit(total_s=LISTEN_S + MARGIN_S)
 MOST_TRIED_ACROSS = 8
 """In a larger gang each node tries the next one's other rails only: NCCL's rings go there."""
 
@@ -66,7 +67,7 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
             seconds=LISTEN_S,
             rails=dict(ways[spec.name].values()),
         )
-        lines = node_app.stream(session, "listen", request)
+        lines = node_app.stream(session, "listen", request, _LISTENS)
         listeners[spec.name] = lines
         first = parsed(next(iter(lines), b"{}"))
         value = first.get("value") if isinstance(first, dict) else first

@@ -65,7 +65,7 @@ POLL_S = 0.05
 LOST_POLL_S = 1.0
 """While a node can't be reached: its failure is known at once, without that second."""
 USUAL = StragglerWait()
-GLANCE = StragglerWait(least_s=0.5)
+GLANCE = StragglerWait(least_s=0.5, login_s=0.0)
 """With a node that did not answer the look before: it is connected to meanwhile."""
 
 

@@ -54,7 +54,7 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
             yield listening
 
 
-PATIENCE = StragglerWait(least_s=1.0, times=3.0)
+PATIENCE = StragglerWait(least_s=1.0, times=3.0, login_s=0.0)
 AGAIN_S = 1.0
 """Two readers within this time see the same scrape."""
 MEASURED_EVERY_S = 30.0

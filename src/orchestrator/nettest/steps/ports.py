@@ -13,7 +13,7 @@ from typing import NamedTuple
 from orchestrator.gang.steps.locks import fence
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.jobs.run import in_place_of
-from orchestrator.model.deadlines import RAILS_ROUND_S
+from orchestrator.model.deadlines import MARGIN_S, RAILS_ROUND_S
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
@@ -25,7 +25,7 @@ from orchestrator.nettest.verdict import LinkResult
 from orchestrator.protocol.planned import takes
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import messages
+from orchestrator.remote.node_app import StreamLimit, messages
 from orchestrator.remote.session import Session
 from orchestrator.topology.distance import Distances
 
@@ -187,9 +187,12 @@ class _RailsAnswers:
         return "; ".join(words)
 
 
+_RAILS = StreamLimit(total_s=RAILS_ROUND_S + MARGIN_S)
+
+
 def _follow(session: Session, request: RailsRequest, heard: _RailsAnswers) -> None:
     """Until the node's runs are over, or a node turns out to lack the program: it ends ours when we stop reading."""
-    with closing(messages(session, "rails", request, RailsLine)) as lines:
+    with closing(messages(session, "rails", request, RailsLine, _RAILS)) as lines:
         for line in lines:
             heard.take(session.spec.name, line)
             if line.ended or heard.missing:

@@ -97,7 +97,7 @@ def fleet(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     ports = GangPorts(dist_init=port, agent=free_port())
     spec = NodeSpec(name="a", gang="g", node_rank=0, reach=Reach(host=HERE), ports=ports)
     made = Nodes({"a": Node(spec)})
-    monkeypatch.setattr(node_app, "stream", lambda node, _, request: node.lines(request))
+    monkeypatch.setattr(node_app, "stream", lambda node, _, request, *__: node.lines(request))
     monkeypatch.setattr(node_app, "call", lambda *_, **__: [])
     yield made
     for node in made.nodes.values():

@@ -267,7 +267,7 @@ LOST = Unreachable("no answer for 15 s", where="node1", fix="check its power and
 
 
 def two_ranks(said: Mapping[str, Callable[[JobRequest], Iterator[NettestLine]]]) -> Callable[..., Any]:
-    def messages(session: Any, verb: str, request: JobRequest, line: object) -> Iterator[NettestLine]:
+    def messages(session: Any, verb: str, request: JobRequest, line: object, *_: object) -> Iterator[NettestLine]:
         assert verb == "job"
         return said[session.spec.name](request)
 

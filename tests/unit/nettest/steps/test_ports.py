@@ -83,7 +83,7 @@ def test_a_node_that_is_early_waits_for_the_others_round(monkeypatch: pytest.Mon
     told: list[tuple[str, str]] = []
     asked: dict[str, list[set[int]]] = {name: [] for name in NODES}
 
-    def messages(session: Any, verb: str, request: RailsRequest, line: type[RailsLine]) -> Any:
+    def messages(session: Any, verb: str, request: RailsRequest, line: type[RailsLine], *_: object) -> Any:
         name = session.spec.name
         told.append(("begin", name))
         asked[name].append({run.id for run in request.order.runs})

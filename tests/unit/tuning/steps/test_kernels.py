@@ -46,7 +46,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[JobRequest]]:
     def made(**verdicts: str) -> list[JobRequest]:
         asked: list[JobRequest] = []
 
-        def messages(session: Any, verb: str, request: JobRequest, kind: object) -> Iterator[KernelLine]:
+        def messages(session: Any, verb: str, request: JobRequest, kind: object, *_: object) -> Iterator[KernelLine]:
             asked.append(request)
             verdict = verdicts[session.spec.name]
             if verdict == "lost":

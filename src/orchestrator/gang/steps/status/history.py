@@ -42,7 +42,8 @@ def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistor
     gang has its state in another place."""
     found: list[GangHistory] = []
     for fleet, chosen in _fleets(inventory, gangs):
-        kept = [_kept(fleet, gang) for gang in chosen]
+        answers = _histories(fleet, chosen, audit=True, older=True)
+        kept = [_kept(gang, answers) for gang in chosen]
         if not any(one.runs for one in kept):
             refuse_elsewhere(see(fleet, chosen))
         found += kept
@@ -51,12 +52,12 @@ def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistor
 
 def _fleets(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Fleet, Sequence[GangSpec]]]:
     for chosen in gangs_and_router(inventory, names):
-        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        with Fleet([node for gang in chosen for node in gang.nodes], asks_lost=False) as fleet:
             yield fleet, chosen
 
 
-def _kept(fleet: Fleet, gang: GangSpec) -> GangHistory:
-    answers = ask_history(fleet, gang, audit=True, older=True)
+def _kept(gang: GangSpec, asked: PerNode[HistoryAnswer]) -> GangHistory:
+    answers = asked.ordered([node.name for node in gang.nodes])
     audit = {name: answer.audit for name, answer in answers.values.items()}
     return GangHistory(
         gang=gang.name,
@@ -67,21 +68,28 @@ def _kept(fleet: Fleet, gang: GangSpec) -> GangHistory:
 
 
 def ask_history(
+    fleet: Fleet, gang: GangSpec, *, older: bool = False, patience: StragglerWait | None = None
+) -> PerNode[HistoryAnswer]:
+    """What each node of a gang has kept of its runs; with older, of the last 30 days."""
+    return _histories(fleet, [gang], older=older, patience=patience)
+
+
+def _histories(
     fleet: Fleet,
-    gang: GangSpec,
+    gangs: Sequence[GangSpec],
     *,
     audit: bool = False,
     older: bool = False,
     patience: StragglerWait | None = None,
 ) -> PerNode[HistoryAnswer]:
-    """What each node of a gang has kept of its runs; with audit, of the commands that changed it; with older, of the
-    last 30 days."""
+    """The same of every node of several gangs, at the same time; with audit, of the commands that changed them."""
+    gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
 
     def one(session: Session) -> HistoryAnswer:
-        request = HistoryRequest(**where(session.spec, gang.name), audit=audit, older=older)
+        request = HistoryRequest(**where(session.spec, gang_of[session.spec.name]), audit=audit, older=older)
         return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
 
-    return fleet.on_every(one, only=[node.name for node in gang.nodes], patience=patience)
+    return fleet.on_every(one, only=list(gang_of), patience=patience)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,15 +158,19 @@ def around_failure(
 
 def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool, run: str = "") -> list[Explanation]:
     """Raises RunsElsewhere where nothing is kept because a gang has its state in another place."""
-    accounts = [one for gang in gangs if (one := _account(fleet, gang, events=events, run=run)) is not None]
+    answers = _histories(fleet, gangs, older=bool(run))
+    told = (_account(fleet, gang, answers, events=events, run=run) for gang in gangs)
+    accounts = [one for one in told if one is not None]
     if not run and not any(account.verdict for account in accounts):
         refuse_elsewhere(see(fleet, gangs))
     return accounts
 
 
-def _account(fleet: Fleet, gang: GangSpec, *, events: bool, run: str = "") -> Explanation | None:
+def _account(
+    fleet: Fleet, gang: GangSpec, asked: PerNode[HistoryAnswer], *, events: bool, run: str = ""
+) -> Explanation | None:
     """None for a gang that has not had this run."""
-    answers = ask_history(fleet, gang, older=bool(run))
+    answers = asked.ordered([node.name for node in gang.nodes])
     kept: dict[str, Kept] = {
         node.name: answers.failures.get(node.name) or reports_of(answers.values[node.name]) for node in gang.nodes
     }
@@ -246,7 +258,7 @@ class NodeVersion:
 def versions(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeVersion, ...]:
     """Ask every node of the chosen gangs once."""
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
-    with Fleet(nodes) as fleet:
+    with Fleet(nodes, asks_lost=False) as fleet:
         answers = fleet.on_every(ask_report)
     return tuple(
         _version(node, answers.failures.get(node.name) or own_report(node, node.gang, answers.values[node.name]))

@@ -13,11 +13,12 @@ from orchestrator.gang.steps.router.host import gangs_and_router
 from orchestrator.gang.steps.status.history import ask_history, reports_of
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_nodes
+from orchestrator.model.deadlines import EXCERPT_S
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.protocol.verbs import HistoryAnswer, LogsRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import stream
+from orchestrator.remote.node_app import FOLLOWED, StreamLimit, stream
 from orchestrator.remote.session import Session
 
 MOST_WAITING = 8 << 20
@@ -74,7 +75,7 @@ def logs(
             request = LogsRequest(
                 **where(session.spec), run_id=run or None, lines=lines, follow=follow, since_s=wanted.since_s
             )
-            for raw in stream(session, "logs", request, endless=follow):
+            for raw in stream(session, "logs", request, FOLLOWED if follow else StreamLimit(total_s=EXCERPT_S)):
                 text = raw.decode("utf-8", "replace").rstrip("\r\n")
                 if wanted.takes(text):
                     arrived[session.spec.name].put(LogLine(session.spec.name, text))

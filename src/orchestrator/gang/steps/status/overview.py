@@ -76,7 +76,7 @@ def _with_unheard(seen: Overview, inventory: Inventory) -> Overview:
 def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
     """Look once at these gangs, or at their replicas where they stand as such; a node that does not answer is
     unreachable in its gang's view. names: only gangs and replicas that are called so. Raises InputError for others."""
-    with Fleet([node for gang in gangs for node in gang.machines]) as fleet:
+    with Fleet([node for gang in gangs for node in gang.machines], asks_lost=False) as fleet:
         answers = everything(fleet, patience=StragglerWait())
         standing = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="l40s-deploy status")
         views = views_of(standing, answers.values, answers.failures)

@@ -18,6 +18,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.verbs import HistoryAnswer, LogsRequest
+from orchestrator.remote.node_app import StreamLimit
 from orchestrator.remote.session import Session
 
 MB = 1 << 20
@@ -66,8 +67,8 @@ def test_what_is_wanted_is_asked_of_the_nodes_and_filtered_here(
 ) -> None:
     asked: list[LogsRequest] = []
 
-    def told(session: Session, verb: str, request: LogsRequest, *, endless: bool) -> Iterator[bytes]:
-        assert (verb, endless) == ("logs", follow)
+    def told(session: Session, verb: str, request: LogsRequest, limit: StreamLimit) -> Iterator[bytes]:
+        assert verb == "logs" and (limit.total_s is None) == limit.endless == follow
         asked.append(request)
         yield from (b"[TP3] NCCL error\n", b"[TP3] fine\n", b"[TP31] NCCL error\n", b"(Worker_TP3 pid=1) error\n")
 

@@ -1,0 +1,144 @@
+"""What sshd, PAM, a login's shell and sudo say when they let nobody in: shown, and judged only by what it says.
+
+Sources: pam_nologin(8), pam_unix and pam_faillock of Linux-PAM, nologin(8), OpenSSH's auth.c and session.c, sudo's and
+sudo-rs' messages.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from orchestrator.model.errors import NodeError
+from orchestrator.model.inventory import Reach
+
+_SHOWN = 300
+"""Characters of another program's words in one of our messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWords:
+    """What is said, and the fix for who reads it. {user}, {become}: who logs in, and who runs the command."""
+
+    said: re.Pattern[str]
+    fix: str
+
+
+def _known(said: str, fix: str) -> KnownWords:
+    return KnownWords(re.compile(said, re.IGNORECASE), fix)
+
+
+OF_A_LOGIN = (
+    _known(
+        r"system is booting up|unprivileged users are not permitted",
+        "wait until it has started, then run this again (systemctl is-system-running --wait, there); where that does "
+        "not help, remove /run/nologin and /etc/nologin there",
+    ),
+    _known(
+        r"system is going down|(?:system|going down for).{0,40}(?:reboot|power-?off|halt|maintenance)|shutting down",
+        "wait for it to come back, or end its shutdown there: sudo shutdown -c",
+    ),
+    _known(
+        r"(?:account|password).{0,20} (?:has expired|is expired)|change your password|password change required",
+        "see what has expired there, and extend it: sudo chage -l {user}; sudo chage -E -1 -M -1 {user}",
+    ),
+    _known(
+        r"account is (?:temporarily )?locked|account has been locked|locked due to \d+ failed logins",
+        "unlock it there: sudo faillock --user {user} --reset; sudo passwd -u {user}",
+    ),
+    _known(
+        r"account is currently not available|account is currently disabled",
+        "give that user a shell there: sudo usermod -s /bin/bash {user}",
+    ),
+    _known(
+        r"too many logins|maxlogins|resource temporarily unavailable|cannot fork|fork: retry",
+        "raise maxlogins and nproc of that user there (/etc/security/limits.conf), or end what it left running: "
+        "loginctl terminate-user {user}",
+    ),
+    _known(
+        r"too many authentication failures",
+        "name the one key: ansible_ssh_private_key_file and IdentitiesOnly=yes, or raise MaxAuthTries in its "
+        "sshd_config",
+    ),
+    _known(
+        r"no space left on device|disk quota exceeded|read-only file system",
+        "see its disks, as another user if need be: df -h; df -i",
+    ),
+)  # fmt: skip
+
+_ALLOW = (
+    "allow it on the node: echo '{user} ALL=({become}) NOPASSWD: ALL' > /etc/sudoers.d/l40s-deploy, "
+    "or set ansible_become: false and log in as that user"
+)
+_PASSWORD = re.compile(
+    r"password is required|terminal is required to (?:read|authenticate)|no tty present|interactive authentication is"
+    r" required|askpass",
+    re.IGNORECASE,
+)
+OF_SUDO = (
+    _known(
+        r"must have a tty",
+        "let it run without a terminal, on the node: echo 'Defaults:{user} !requiretty' > "
+        "/etc/sudoers.d/l40s-deploy-tty",
+    ),
+    KnownWords(_PASSWORD, _ALLOW),
+    _known(r"not in the sudoers file|not allowed to|may not run sudo|i'm afraid i can't do that", _ALLOW),
+    _known(
+        r"command not found|not found: sudo|unknown command|: not found",
+        "install sudo on the node, or set ansible_become: false and log in as that user",
+    ),
+    _known(
+        r"unknown user",
+        "make that user (l40s-deploy prepare does), or correct ansible_become_user",
+    ),
+    _known(
+        r"setuid bit|nosuid|no new privileges|effective uid is not 0",
+        "have sudo run as root there: chown root:root /usr/bin/sudo && chmod 4755 /usr/bin/sudo, on a file system "
+        "without nosuid",
+    ),
+    _known(
+        r"parse error|syntax error|no valid sudoers|is owned by|is world writable|bad permissions",
+        "mend its sudoers as root there: visudo -c",
+    ),
+    _known(
+        r"account validation|account or password is expired|has expired|PAM account management|PAM authentication",
+        "see what PAM has against that account, on the node: sudo chage -l {user}; journalctl -t sudo -n 20",
+    ),
+)  # fmt: skip
+_SEE_SUDO = "see what it says on the node: sudo -n -l -U "
+
+_SUDOS = re.compile(
+    r"^(sudo: |sudo-rs: |Sorry, user |.{1,80} is not in the sudoers file|"
+    r".*sudo: (command )?not found|.*(command not found|[Uu]nknown command): '?sudo\b).*",
+    re.MULTILINE,
+)
+"""Sudo's own complaints, and what sh, bash, zsh and fish say without one; the part before a colon is not translated."""
+_REMARK = re.compile(r"unable to resolve host|setrlimit\(|error initializing audit plugin|timestamp", re.IGNORECASE)
+"""Sudo goes on after these."""
+
+
+def fix_of(words: str, known: tuple[KnownWords, ...], otherwise: str, reach: Reach) -> str:
+    """The fix of the first known words in these; `otherwise` where none are."""
+    fix = next((one.fix for one in known if one.said.search(words)), None)
+    return otherwise if fix is None else fix.format(user=reach.user or "USER", become=reach.become_user)
+
+
+def sudo_refusal(node: str, reach: Reach, said: bytes) -> NodeError | None:
+    """The error if sudo would not run a command, by what was said before it could begin; else None."""
+    lines = [found[0].strip() for found in _SUDOS.finditer(said.decode("utf-8", "replace"))]
+    lines = [line for line in lines if not _REMARK.search(line)]
+    if not lines:
+        return None
+    words = next((line for line in lines if any(one.said.search(line) for one in OF_SUDO)), lines[-1])[:_SHOWN]
+    who, how = reach.user or "the SSH user", ""
+    if _PASSWORD.search(words):
+        how = " without a password"
+    what = f"sudo does not let {who} become {reach.become_user}{how}: {words}"
+    return NodeError(what, where=node, fix=fix_of(words, OF_SUDO, _SEE_SUDO + (reach.user or "USER"), reach))
+
+
+def last_words(text: bytes) -> str:
+    """The end of what another program printed, in one line; '' for nothing."""
+    lines = text[-(1 << 16) :].decode("utf-8", "replace").split("\n")
+    told = " ".join(" ".join(line.split()) for line in lines if line.strip())
+    return told if len(told) <= _SHOWN else f"...{told[-_SHOWN:]}"
