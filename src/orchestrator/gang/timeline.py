@@ -58,6 +58,12 @@ def timeline(told: Mapping[str, NodeEvents]) -> tuple[TimelineEvent, ...]:
     return tuple(sorted(found, key=lambda happened: happened.at))
 
 
+def since_ready(events: Sequence[TimelineEvent]) -> tuple[TimelineEvent, ...]:
+    """What happened after the last node had become ready: once a gang serves, its start says nothing any more."""
+    ready = [place for place, one in enumerate(events) if one.what in ("state", "phase") and one.words == "ready"]
+    return tuple(events[ready[-1] + 1 :]) if ready else tuple(events)
+
+
 _SENTENCES = {
     "checked": "the checks before the start have passed",
     "state": "{state}",

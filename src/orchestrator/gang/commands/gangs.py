@@ -164,7 +164,7 @@ def nodes_table(view: GangView, loads: LoadCells | None = None) -> Table:
     nodes = (*view.nodes, *view.spares)
     phases, loaded = any(map(phase_words, nodes)), loads is not None
     steps = loaded and any(node.phase.of for node in view.nodes)
-    titles = ["rank", "node", "state", *["phase"] * phases, *[""] * steps, "TP ranks", "GPU memory"]
+    titles = ["rank", "node", "state", *["phase"] * phases, *[""] * steps, "TP ranks", "GPU GiB"]
     titles += LOAD_TITLES * loaded
     table = plain_table(*titles, left=titles)
     for node in nodes:
@@ -220,4 +220,4 @@ def _memory(ranks: Sequence[RankReport]) -> str:
     if not held:
         return ""
     least, most = min(held), max(held)
-    return f"{least:.1f} GiB each" if most - least < 0.1 else f"{least:.1f} to {most:.1f} GiB"
+    return f"{least:.1f}" if most - least < 0.1 else f"{least:.1f}-{most:.1f}"

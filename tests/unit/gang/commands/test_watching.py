@@ -8,6 +8,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,3 +188,44 @@ def test_json_is_a_document_a_line(capsys: pytest.CaptureFixture[str], monkeypat
     assert first["gangs"][0]["serving"]["tokens_s"] == 312.4
     assert first["gangs"][0]["nodes"][0]["gpus"][3]["temperature_c"] == 68
     assert second["gangs"][0]["cause"]["tp_rank"] == 19
+
+
+def several(*states: str) -> Moment:
+    """A gang for each state, whose start has left more events than a small terminal has lines."""
+    first = moment()
+    (view,) = first.seen.views
+    steps = [TimelineEvent(at=float(at), node="node1", what="phase", words=f"step {at}") for at in range(9)]
+    began = (*steps, TimelineEvent(at=9.0, node="node3", what="state", words="ready"))
+    died = Cause(node="node2", tp_rank=19, text="TP19 was killed by signal 9")
+    views = tuple(
+        replace(view, name=f"gang{place}", state=GangState(state), cause=died if state == "failed" else None)
+        for place, state in enumerate(states)
+    )
+    names = [one.name for one in views]
+    busy = first.gangs["gang0"]
+    seen = Overview(views=views)
+    return replace(first, seen=seen, gangs=dict.fromkeys(names, busy), events=dict.fromkeys(names, began))
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_every_gang_has_a_line_in_a_small_terminal(count: int, shown: Callable[..., Shown]) -> None:
+    told = shown(several(*["ready"] * count), terminal=Terminal(columns=80, rows=24))
+    assert len(told.lines) <= 24 and max(map(len, told.lines)) <= 80
+    assert all(any(line.startswith(f"gang{place} ready") for line in told.lines) for place in range(count))
+    assert "step 8" not in told.text and "node3  ready" in told.text
+    assert ("more lines" in told.text) == (count > 2)
+
+
+def test_gangs_that_are_not_well_have_their_details_first(shown: Callable[..., Shown]) -> None:
+    told = shown(several("ready", "ready", "failed", "ready"), terminal=Terminal(columns=80, rows=24))
+    brief, details = told.lines[1:5], told.lines[5:]
+    assert brief[0].startswith("gang0 ready  312.4 tokens/s, 12 running")
+    assert brief[2].startswith("gang2 failed  node2: TP19 was killed by signal 9")
+    assert details[0].startswith("gang2 failed")
+
+
+def test_what_happens_after_the_start_is_shown(shown: Callable[..., Shown]) -> None:
+    seen = several("ready")
+    later = TimelineEvent(at=99.0, node="node1", what="rails", words="RDMA ports that are down: mlx5_0")
+    told = shown(replace(seen, events={"gang0": (*seen.events["gang0"], later)}))
+    assert "RDMA ports that are down: mlx5_0" in told.text and "step 8" not in told.text
