@@ -17,7 +17,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
-from orchestrator.planning import choices, layout, memory, page_cache
+from orchestrator.planning import choices, layout, memory, page_cache, reserve
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning.choices import rdma_choice, tcp_choices
 from orchestrator.planning.dimensions import context_length
@@ -115,20 +115,21 @@ def _plan_gang(
     hosts = {node.name: options.hosts.get(node.name, HostFacts()) for node in gang.nodes}
     seen, config = [gpu for each in gpus.values() for gpu in each], hosts[gang.leader.name].config
 
-    def budget(profile: ModelProfile, its_layout: Layout) -> Memory:
+    def budget(profile: ModelProfile, its_layout: Layout, *, own: bool = False) -> Memory:
+        flags = commands.asked(engine, profile, stack, gang.leader, options.extra_args)
         return memory.budget(
             profile,
             stack,
             its_layout,
-            flags=commands.asked(engine, profile, stack, gang.leader, options.extra_args),
+            flags=reserve.engines_own(flags) if own else flags,
             gpu_total=min((gpu.memory_total for gpu in seen if gpu.memory_total), default=None),
             where=where,
             context=context_length(config) if config is not None else None,
         )
 
-    def fits(profile: ModelProfile, its_layout: Layout) -> bool:
+    def fits(profile: ModelProfile, its_layout: Layout, *, own: bool = False) -> bool:
         with suppress(InputError):
-            budget(profile, its_layout)
+            budget(profile, its_layout, own=own)
             return True
         return False
 
@@ -142,6 +143,7 @@ def _plan_gang(
     about = _choices(gang, profile, stack, topologies, hosts, gpus, its_layout)
     its_memory, to_read = budget(profile, its_layout), memory.checkpoint_bytes(profile)
     caches = page_cache.fits(to_read, its_layout, gpus, topologies)
+    usual_memory = budget(profile, its_layout, own=True) if fits(profile, its_layout, own=True) else None
     nodes = tuple(_node_plan(about, node, options) for node in gang.nodes)
     ports = gang.leader.ports
     plan = GangPlan(
@@ -169,6 +171,7 @@ def _plan_gang(
         *about.decision.findings,
         *_not_measured(about),
         *page_cache.findings(caches),
+        *reserve.findings(gang.name, its_memory, usual_memory),
         *(finding for node in gang.nodes for finding in _node_findings(about, node)),
         *choices.by_hand(about.decision, plan),
         *_port_failover(about, nodes),

@@ -194,17 +194,24 @@ class GangDiff:
     """What `up` would change on one gang.
 
     running: plan id of what was staged last, '' where nothing was; state: the gang's, as status says it
+    left: nodes of the running plan that the inventory has no more
     """
 
     name: str
     state: str
     running: str
     changes: tuple[SettingChange, ...]
+    left: tuple[str, ...] = ()
 
     @property
     def restart(self) -> bool:
         """An engine reads all of this once, when it starts."""
-        return bool(self.changes)
+        return bool(self.changes or self.left)
+
+    @property
+    def differs(self) -> bool:
+        """Whether `up` would start it, or start it otherwise."""
+        return self.restart or not self.running
 
 
 def words_of(command: Sequence[str], flags: Iterable[Sequence[str]]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from orchestrator.doctor.steps.recordings import given, recorded_inventory
 from orchestrator.gang.steps.changes import diff_inventory, diff_json
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import chosen, without
-from orchestrator.model.errors import InputError
+from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.secret_text import shown
@@ -62,6 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show what would change in the running gangs, and whether that needs a restart",
     )
+    parser.add_argument(
+        "--exit-code", action="store_true", help="with --diff: 7 where a gang runs otherwise, or never ran"
+    )
     add_nodes(parser, "node for --show (repeatable; default: the leader)")
     parser.add_argument("--sources", action="store_true", help="show where every value comes from")
     add_example(parser)
@@ -77,7 +80,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.diff:
         plan, found = diff_inventory(inventory, request)
         _show_diff(plan, found, screen)
-        return 0
+        return Exit.DIFFERS if args.exit_code and any(gang.differs for gang in found) else Exit.DONE
     planned = plan_inventory(inventory, request) if seen is None else plan_recorded(inventory, request, seen)
     plan = shown(planned.plan)
     if planned.why:
@@ -100,6 +103,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inventory, Mapping[str, Snapshot] | None]:
     """What is to be planned, on which nodes, and what was recorded of them; None: they are asked."""
+    if args.exit_code and not args.diff:
+        raise InputError("tells whether something differs", where="--exit-code", fix="give it with --diff")
     seen = _example(args) if args.example else None
     recorded = None if seen is None else recorded_inventory(seen)
     take_names(args, recorded)
@@ -173,9 +178,11 @@ def diff_lines(gang: GangDiff, plan_id: str) -> Iterator[str]:
         return
     there = "ran last" if gang.state in _ENDED else "runs"
     yield f"gang {gang.name}: plan {gang.running} {there} ({gang.state}); this is plan {plan_id}"
+    if gang.left:
+        yield f"  {', '.join(gang.left)}: in the running plan, and not in the inventory any more"
     for (name, was, will), nodes in by_change(gang.changes).items():
         yield f"  {nodes}: {name}: {side(was)} -> {side(will)}"
-    if not gang.changes:
+    if not gang.differs:
         yield "  no changes"
     elif gang.state in _ENDED:
         yield "  `up` starts the gang with these changes"

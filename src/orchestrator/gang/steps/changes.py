@@ -3,8 +3,8 @@ words of the verb itself. Takes no lock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.gang.steps.staging import staged_request, staging_requests
@@ -67,15 +67,20 @@ def diff_inventory(inventory: Inventory, request: PlanRequest) -> tuple[Plan, tu
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
         plan = make_plan(inventory, request, fleet).plan
-        return plan, compare(fleet, gangs, plan)
+        return plan, compare(fleet, gangs, plan, without=request.without)
 
 
-def compare(fleet: Fleet, gangs: Sequence[GangSpec], plan: Plan) -> tuple[GangDiff, ...]:
-    """One difference per gang. Raises the failure of the first node that does not report what was staged."""
+def compare(
+    fleet: Fleet, gangs: Sequence[GangSpec], plan: Plan, *, without: Collection[str] = ()
+) -> tuple[GangDiff, ...]:
+    """One difference per gang. without: nodes that are left out on purpose.
+
+    Raises the failure of the first node that does not report what was staged."""
     scripts = launch_scripts(plan)
     plans = {gang.name: gang for gang in plan.gangs}
     states = {view.name: view.state.value for view in see(fleet, gangs)}
-    return tuple(_compare(fleet, gang, plans[gang.name], plan.plan_id, scripts, states[gang.name]) for gang in gangs)
+    found = (_compare(fleet, gang, plans[gang.name], plan.plan_id, scripts, states[gang.name]) for gang in gangs)
+    return tuple(replace(one, left=tuple(name for name in one.left if name not in without)) for one in found)
 
 
 def _compare(
@@ -85,7 +90,9 @@ def _compare(
     will = staging_requests(gang, plan, scripts, plan_id=plan_id)
     running = next((request.plan_id for request in was.values()), "")
     found = changes(was, will, {node.name: node.env_public for node in plan.nodes}) if was else ()
-    return GangDiff(name=gang.name, state=state, running=running, changes=found)
+    members = dict.fromkeys(name for request in was.values() for name in request.members)
+    left = tuple(name for name in members if name not in {node.name for node in gang.machines})
+    return GangDiff(name=gang.name, state=state, running=running, changes=found, left=left)
 
 
 def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequest]:
@@ -114,6 +121,7 @@ def diff_json(plan: Plan, found: Sequence[GangDiff]) -> dict[str, Any]:
                 "state": gang.state,
                 "running_plan_id": gang.running,
                 "restart": gang.restart,
+                "left_inventory": list(gang.left),
                 "changes": [asdict(change) for change in gang.changes],
             }
             for gang in found

@@ -140,21 +140,29 @@ def stacks_of_plan(plan: Plan) -> list[Stack]:
 def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:
     """The plan for a human: each gang's layout, memory, nodes and settings, then what is worth knowing."""
     plan = shown(plan)
-    for gang in plan.gangs:
-        where = f"{gang.layout.nnodes} x {gang.layout.gpus_per_node}"
-        for line in (
-            f"gang {gang.name}: {gang.model} by {gang.stack}",
-            f"layout: {gang.layout} on {where}; rendezvous {gang.dist_init}, service {gang.service_url}",
-            *gang.memory.explanation,
-        ):
-            screen.out.print(printable(line))
+    for gangs in _alike(plan.gangs):
+        first, many = gangs[0], "gangs" if len(gangs) > 1 else "gang"
+        screen.show(
+            f"{many} {', '.join(gang.name for gang in gangs)}: {first.model} by {first.stack}",
+            f"layout: {first.layout} on {first.layout.nnodes} x {first.layout.gpus_per_node}",
+            *first.memory.explanation,
+        )
         titles = ("rank", "node", "address", "TP ranks", "interface", "RDMA ports", "GID")
-        screen.out.print(table(titles, map(_cells, gang.nodes)))
-        screen.out.print(_settings(gang, sources=sources))
+        for gang in gangs:
+            named = f"{gang.name}: " if len(gangs) > 1 else ""
+            screen.show(f"{named}rendezvous {gang.dist_init}, service {gang.service_url}")
+            screen.show(table(titles, map(_cells, gang.nodes)))
+        screen.show(_settings([node for gang in gangs for node in gang.nodes], sources=sources))
     for finding in plan.findings:
         _finding(finding, screen)
     say_advisories(stacks_of_plan(plan), screen)
     screen.out.print(f"plan {plan.plan_id}, facts {plan.facts_digest}; nothing was changed")
+
+
+def _alike(gangs: Sequence[GangPlan]) -> list[list[GangPlan]]:
+    """Gangs that run the same in the same way, together."""
+    found = collected(((gang.model, gang.stack, gang.layout, gang.memory.explanation), gang) for gang in gangs)
+    return [list(alike) for alike in found.values()]
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -174,18 +182,18 @@ def _cells(node: NodePlan) -> tuple[str, ...]:
     return str(node.node_rank), node.name, node.address, _span(node.tp_ranks), network.interface, ports, gid
 
 
-def _settings(gang: GangPlan, *, sources: bool) -> Table:
+def _settings(nodes: Sequence[NodePlan], *, sources: bool) -> Table:
     """Every variable and flag once where all nodes agree, else node by node."""
     by_node = {
-        node.name: {**dict(node.env), **{flag: " ".join(values) for flag, *values in node.flags}} for node in gang.nodes
+        node.name: {**dict(node.env), **{flag: " ".join(values) for flag, *values in node.flags}} for node in nodes
     }
-    origins = {node.name: dict(node.sources) for node in gang.nodes}
+    origins = {node.name: dict(node.sources) for node in nodes}
     rows = []
     for name in dict.fromkeys(name for values in by_node.values() for name in values):
         found = collected((values[name], node) for node, values in by_node.items() if name in values)
-        for value, nodes in found.items():
-            where = "all" if len(nodes) == len(gang.nodes) else ", ".join(nodes)
-            rows.append([name, value, where] + [origins[nodes[0]].get(name, "")] * sources)
+        for value, having in found.items():
+            where = "all" if len(having) == len(nodes) else ", ".join(having)
+            rows.append([name, value, where] + [origins[having[0]].get(name, "")] * sources)
     return table(("setting", "value", "node", "source")[: 3 + sources], rows)
 
 

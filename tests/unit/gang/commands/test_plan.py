@@ -185,3 +185,41 @@ def test_the_plan_of_an_example_needs_neither_an_inventory_nor_a_node(
 def test_what_an_example_can_not_be_combined_with(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "DeepSeek-V3-0324-Block64x64", "--example", "right", *more]) == 2
     assert "--example" in capsys.readouterr().err
+
+
+SAME = GangDiff(name="gang0", state="ready", running="aaa", changes=())
+
+
+@pytest.mark.parametrize(
+    ("gang", "code"),
+    [
+        (SAME, 0),
+        (replace(SAME, changes=(SettingChange("node0", "--port", "1", "2"),)), 7),
+        (replace(SAME, left=("node9",)), 7),
+        (replace(SAME, running=""), 7),
+    ],
+)
+def test_a_script_is_told_whether_something_differs(
+    gang: GangDiff, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
+    monkeypatch.setattr(verb, "diff_inventory", lambda *_: (planned(), (gang,)))
+    assert verb.run(parse("--model", "M", "--diff", "--exit-code"), Screen()) == code
+    assert verb.run(parse("--model", "M", "--diff"), Screen()) == 0
+    with pytest.raises(InputError, match="something differs"):
+        verb.run(parse("--model", "M", "--exit-code"), Screen())
+
+
+def test_a_node_that_left_the_inventory_is_said() -> None:
+    said = list(verb.diff_lines(replace(SAME, left=("node9",)), "bbb"))
+    assert said[1] == "  node9: in the running plan, and not in the inventory any more"
+    assert "  no changes" not in said and "needs a restart" in said[2]
+
+
+def test_gangs_that_are_planned_alike_are_shown_once(run) -> None:  # type: ignore[no-untyped-def]
+    one = planned()
+    second = replace(one.gangs[0], name="gang1", dist_init="10.0.1.10:5000")
+    other = replace(one.gangs[0], name="gang2", stack="another")
+    shown = run(plan=replace(one, gangs=(*one.gangs, second, other)))
+    assert "gangs gang0, gang1: " in shown and "gang gang2: " in shown
+    assert shown.count("KV tokens: ") == 2 and "gang1: rendezvous 10.0.1.10:5000" in shown

@@ -14,6 +14,7 @@ from typing import Literal
 from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.engines import causes, router
 from orchestrator.planning.page_cache import KEPT
+from orchestrator.planning.reserve import ID as RESERVE_SMALL
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
 
@@ -86,6 +87,10 @@ _OTHERS = (
           f"Files that do not fit come from the disk at every start. Calculated from the node's memory, less {KEPT}. "
           "`doctor` checks the running model; the cost is the time to read the rest again.",
           "proc_meminfo(5), NUMA domains of the snapshot"),
+    _plan(RESERVE_SMALL, "a memory fraction leaves too little for graphs and activations",
+          "What weights and KV cache do not take is for CUDA graphs and activations of a prompt's chunk. A fraction "
+          "that leaves less than half of what the engine's own rule does costs graphs, or ends the gang under load.",
+          "SGLang server_args.py; vLLM config/cache.py"),
     _plan("GID-INDEX-MIXED", "NCCL_IB_GID_INDEX stays unset",
           "No single GID index is RoCE v2 over IPv4 on all chosen ports. NCCL 2.21 and newer finds each port's own.",
           "NCCL src/transport/net_ib, ncclIbGetGidIndex"),

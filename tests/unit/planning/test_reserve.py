@@ -1,0 +1,28 @@
+"""A memory fraction that leaves too little is said with its sum, before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.reference_plan import plan_of
+
+from orchestrator.model.finding import Severity
+from orchestrator.model.plan import Memory
+from orchestrator.planning.reserve import ID, findings
+
+
+@pytest.mark.parametrize(("stack", "fraction"), [("sglang-0.5.23", "0.99"), ("sglang-0.4.4-l40s", "0.95")])
+def test_too_little_is_slow_with_the_sum(stack: str, fraction: str) -> None:
+    plan = plan_of(stack=stack, extra_args=("--mem-fraction-static", fraction))
+    (found,) = (one for one in plan.findings if one.id == ID)
+    assert found.severity is Severity.SLOW and f"a memory fraction of {fraction} leaves" in found.title
+    assert [line.startswith("reserved for graphs and activations: ") for line in found.evidence] == [True, True]
+
+
+@pytest.mark.parametrize("extra", [(), ("--mem-fraction-static", "0.8")])
+def test_what_the_engine_takes_itself_or_nearly_is_fine(extra: tuple[str, ...]) -> None:
+    assert ID not in {one.id for one in plan_of(extra_args=extra).findings}
+
+
+def test_what_is_not_known_is_no_fault() -> None:
+    assert not list(findings("gang0", Memory(), Memory(reserve=9, static_fraction=0.8)))
+    assert not list(findings("gang0", Memory(reserve=1, static_fraction=0.99), None))
