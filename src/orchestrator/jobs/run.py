@@ -23,7 +23,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder, JobRequest
 from orchestrator.loading.resources import template
 from orchestrator.model.deadlines import ANSWER_S, KILL_S
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.errors import Disturbed, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult, launch_scripts, make_plan
 from orchestrator.protocol.message import Message
@@ -168,9 +168,9 @@ def _finished(fleet: Fleet, gang: GangSpec, url: str) -> int | None:
     return next((count for count in counts if count is not None), None)
 
 
-def disturbed(gang: GangSpec, what: str) -> NodeError:
+def disturbed(gang: GangSpec, what: str) -> Disturbed:
     """A run that others' requests have slowed down."""
-    return NodeError(
+    return Disturbed(
         f"requests of others ran during the measurement: {what}; the figures are discarded",
         where=f"gang {gang.name}",
         fix="remove the gang from its router or stop its clients, then run `l40s-deploy bench` again",

@@ -101,6 +101,10 @@ class NodeError(DeployError):
     exit_code = Exit.FINDINGS
 
 
+class Disturbed(NodeError):
+    """Others' requests ran during a measurement: it says nothing of what was measured."""
+
+
 class RunsElsewhere(NodeError):
     """A gang runs on a node, with its state where this inventory does not look: nothing is known of it here."""
 

@@ -28,7 +28,7 @@ _LOAD = (
     ("rate", "requests sent a second"),
 )
 _LISTED = 20
-SWEEP = (1, 4, 32, 128)
+LOADS = (1, 4, 32, 128)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy bench",
         "l40s-deploy bench --gate --concurrency 32 --prompts 64",
-        "l40s-deploy bench --sweep 1,4,32,128 --input 200 --output 512",
-        "l40s-deploy bench --sweep 1,4,32,128 --html bench.html",
+        "l40s-deploy bench --load 1,4,32,128 --input 200 --output 512",
+        "l40s-deploy bench --load 1,4,32,128 --html bench.html",
         "l40s-deploy bench list",
         "l40s-deploy bench --markdown 20260714-101500-gang0 20260714-113000-gang0",
         "l40s-deploy bench --compare 20260714-101500-gang0 20260714-113000-gang0",
@@ -50,26 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="GANG",
         help="which gang, where there are several; list: the recorded runs",
     )
-    for name, what in _LOAD:
-        default = getattr(Load(), name)
-        parser.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} ({default})")
-    parser.add_argument(
-        "--dataset", metavar="FILE", help="prompts in ShareGPT's format, sent to the leader (default: our own text)"
-    )
+    _add_load(parser)
     parser.add_argument("--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help="time limit of a run (30m)")
     parser.add_argument(
         "--gate",
         action="store_true",
         help="exit 7 if it is slow, 2 if there is nothing to compare with or the runs differ too much",
-    )
-    parser.add_argument(
-        "--sweep",
-        type=_counts,
-        nargs="?",
-        const=SWEEP,
-        metavar="N,N,...",
-        help="one run for each number of requests, all sent at once: throughput against latency, and the articles' "
-        f"decode table ({','.join(map(str, SWEEP))})",
     )
     parser.add_argument(
         "--markdown", nargs="+", metavar="RUN", help="show recorded runs as a table; contacts no engine"
@@ -81,6 +67,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also write a page with curves beside the profile's speeds; with --markdown or list: of those runs",
     )
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two recorded runs side by side; asks no engine")
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    for name, what in _LOAD:
+        default = getattr(Load(), name)
+        parser.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} ({default})")
+    parser.add_argument(
+        "--dataset", metavar="FILE", help="prompts in ShareGPT's format, sent to the leader (default: our own text)"
+    )
+    parser.add_argument(
+        "--load",
+        type=_counts,
+        nargs="?",
+        const=LOADS,
+        metavar="N,N,...",
+        help="one run for each number of requests, all sent at once: throughput against latency, and the articles' "
+        f"decode table ({','.join(map(str, LOADS))})",
+    )
+    parser.add_argument("--sweep", type=_counts, nargs="?", const=LOADS, dest="old_load", help=argparse.SUPPRESS)
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -99,6 +104,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.bench import store
     from orchestrator.bench.steps import report
 
+    if args.old_load:
+        screen.say("--sweep is called --load now, and goes with the next release: `sweep` compares plans")
+        args.load = args.load or args.old_load
     if args.html:
         report.refuse_unwritable(args.html)
     if args.markdown and args.json:
@@ -125,19 +133,17 @@ def _measure(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.cli.transfers import counting
 
     load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
-    most = max(args.sweep) if args.sweep else load.prompts
+    most = max(args.load) if args.load else load.prompts
     dataset = bench.read_dataset(Path(args.dataset).expanduser(), most) if args.dataset else None
     inventory = open_cluster(args, screen)
     order = bench.BenchOptions(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
     with counting(screen, "requests answered") as at:
-        found = (
-            bench.sweep_now(inventory, order, args.sweep, at) if args.sweep else (bench.run_now(inventory, order, at),)
-        )
+        found = bench.at_loads(inventory, order, args.load, at) if args.load else (bench.run_now(inventory, order, at),)
     measured = tuple(one.record for one in found)
     _page(measured, args, screen)
     if args.json:
-        screen.json(report.sweep_json(found) if args.sweep else report.bench_json(found[0]))
-    elif args.sweep:
+        screen.json(report.loads_json(found) if args.load else report.bench_json(found[0]))
+    elif args.load:
         _markdown(measured, screen)
         for one in found:
             screen.out.print(printable(f"{one.record['load']['concurrency']} at once:"))

@@ -63,16 +63,20 @@ ALL_AT_ONCE = 1_000_000
 """Requests a second."""
 Progress = Callable[[str, int, int], None]
 """(what runs, requests answered so far, of)."""
+Enough = Callable[[Sequence[Mapping[str, float]]], bool]
+"""Of the figures of all runs so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to run. timeout_s: for each run; dataset: None for our own text."""
+    """What to run. timeout_s: for each run; dataset: None for our own text; enough: whether these runs' figures tell
+    what is asked, None for those that leave one verdict."""
 
     gangs: tuple[str, ...] = ()
     load: Load
     timeout_s: float
     dataset: Dataset | None = None
+    enough: Enough | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +122,7 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
             with alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
                 return bench.run(lambda done, of: progress(f"run {number}", done, of))
 
-        ran = until_decided(one, measure)
+        ran = until_decided(one, order.enough or measure.decided)
         machines = {
             "before": _states(looked.values),
             "loaded": loaded,
@@ -129,15 +133,15 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
     return bench.judged({**record, **about, "machines": machines, "raw_file": raw_file}, ran, measure)
 
 
-def until_decided(one: Callable[[int], _Ran], measure: _Measure) -> list[_Ran]:
-    """As many runs as leave one verdict of every figure that decides."""
+def until_decided(one: Callable[[int], _Ran], enough: Enough) -> list[_Ran]:
+    """As many runs as are enough, within FEWEST_RUNS and MOST_RUNS."""
     ran = list[_Ran]()
-    while len(ran) < FEWEST_RUNS or (len(ran) < MOST_RUNS and not measure.decided([one.figures for one in ran])):
+    while len(ran) < FEWEST_RUNS or (len(ran) < MOST_RUNS and not enough([one.figures for one in ran])):
         ran.append(one(len(ran) + 1))
     return ran
 
 
-def sweep_now(
+def at_loads(
     inventory: Inventory, order: BenchOptions, requests: Sequence[int], progress: Progress
 ) -> tuple[BenchedGang, ...]:
     """One measurement a number of requests, all of which are sent at once. Raises what `run_now` raises; what was

@@ -73,8 +73,8 @@ def _decode(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def sweep_json(done: Sequence[BenchedGang]) -> dict[str, Any]:
-    """The document of `bench --sweep --json`: the run with the most requests at once as `bench --json` has it, with
+def loads_json(done: Sequence[BenchedGang]) -> dict[str, Any]:
+    """The document of `bench --load --json`: the run with the most requests at once as `bench --json` has it, with
     the decode rows and the causes of all runs and the gravest of their verdicts; each run is among `runs`."""
     runs = [bench_json(one) for one in done]
     most = max(runs, key=lambda run: int(run["load"]["concurrency"]))

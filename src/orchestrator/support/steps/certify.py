@@ -336,10 +336,10 @@ class _Certification:
         """How fast it answers."""
         order = bench.BenchOptions(gangs=(self.gang.name,), load=self.options.load, timeout_s=self.options.timeout_s)
         with self.screen.counting("requests answered") as at:
-            found = bench.sweep_now(self.inventory, order, self.options.at_once, at)
+            found = bench.at_loads(self.inventory, order, self.options.at_once, at)
         self._stood_in(any(one.record["stand_in"] for one in found))
         slow = gravest([one.verdict for one in found]) is BenchVerdict.SLOW
-        return StepVerdict.DIFFERS if slow else StepVerdict.OK, report.sweep_json(found)
+        return StepVerdict.DIFFERS if slow else StepVerdict.OK, report.loads_json(found)
 
     def kill(self) -> Found:
         """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""

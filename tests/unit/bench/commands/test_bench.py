@@ -42,8 +42,8 @@ def swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Output of a sweep whose second run is slow."""
     (tmp_path / "hosts.yml").write_text("all: {children: {gangs: {children: {gang0: {hosts: {node0: {}}}}}}}\n")
     monkeypatch.setattr("orchestrator.bench.commands.bench.open_cluster", lambda *_: None)
-    monkeypatch.setattr("orchestrator.bench.steps.bench.sweep_now", lambda *_: (benched(1, 99.0), benched(4, 50.0)))
-    return ["bench", "--sweep", "1,4"]
+    monkeypatch.setattr("orchestrator.bench.steps.bench.at_loads", lambda *_: (benched(1, 99.0), benched(4, 50.0)))
+    return ["bench", "--load", "1,4"]
 
 
 def test_a_sweep_says_the_verdict_the_figures_and_the_causes_of_each_run(
@@ -55,6 +55,16 @@ def test_a_sweep_says_the_verdict_the_figures_and_the_causes_of_each_run(
     first, second = out.split("1 at once:")[1].split("4 at once:")
     assert "verdict: as expected" in first and "99 %" in first and "likely" not in first
     assert "verdict: BENCH-SLOW" in second and "50 %" in second and "likely: traffic on TCP" in second
+
+
+def test_the_former_name_of_load_works_and_says_the_new_one(
+    swept: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(swept) == 0
+    now = capsys.readouterr()
+    assert main(["bench", "--sweep", "1,4"]) == 0
+    then = capsys.readouterr()
+    assert then.out == now.out and "--load" not in now.err and "--sweep is called --load now" in then.err
 
 
 def test_a_sweeps_document_has_the_keys_of_a_run(swept: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +102,6 @@ def test_a_sweeps_data_set_must_do_for_its_largest_run(
     sweep: str, conversations: int, refused: bool, swept: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own.json").write_text(own_text(conversations))
-    code = main(["bench", "--sweep", sweep, "--dataset", str(tmp_path / "own.json")])
+    code = main(["bench", "--load", sweep, "--dataset", str(tmp_path / "own.json")])
     assert code == (2 if refused else 0)
     assert not refused or "wanted 512" in capsys.readouterr().err

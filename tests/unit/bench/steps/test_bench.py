@@ -63,7 +63,7 @@ def test_a_load_is_repeated_until_its_noise_leaves_one_verdict(
     case = {"gang": "g", "model": "m", "stack": "k", "layout": "TP2", "gpu": "g", "dataset": dataset, "load": {},
             "stand_in": False}  # fmt: skip
     one: Any = lambda number: SimpleNamespace(figures={"output_tok_s": speeds[number - 1]})  # noqa: E731
-    ran = bench.until_decided(one, bench._measure_of(case, Load()))
+    ran = bench.until_decided(one, bench._measure_of(case, Load()).decided)
     assert [one.figures["output_tok_s"] for one in ran] == list(speeds[:runs])
 
 

@@ -81,8 +81,8 @@ class Cluster:
         patch.setattr(nettesting, "run_now", nettest)
         tested = {"gangs": [{"file": str(kept), "on": gang.name(1)}]}
         patch.setattr(nettesting, "nettest_json", lambda _: tested)
-        patch.setattr(benching, "sweep_now", bench)
-        patch.setattr(benching_report, "sweep_json", lambda _: {"decode": []})
+        patch.setattr(benching, "at_loads", bench)
+        patch.setattr(benching_report, "loads_json", lambda _: {"decode": []})
         if "restart" in says:
             patch.setattr(certifying, "restart", lambda *_: says_of("restart", None))
 
