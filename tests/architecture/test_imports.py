@@ -12,11 +12,12 @@ from tests.support.sources import LAB, PRODUCT, source_files
 FILES = source_files()
 STAND_IN = LAB / "standin"
 
-ROOMS = {"bench", "checkpoint", "golden", "hosts", "monitoring", "nettest", "support", "tuning"}
+ROOMS = {"bench", "checkpoint", "golden", "hosts", "monitoring", "nettest", "support", "sweep", "tuning"}
 """Capabilities that can be taken out."""
 OF_EACH_OTHER = {
     "golden": {"bench"}, "monitoring": {"bench", "nettest"}, "bench": {"nettest", "tuning"},
     "hosts": {"checkpoint", "tuning"}, "support": {"bench", "nettest", "tuning"},
+    "sweep": {"bench", "golden", "nettest"},
 }  # fmt: skip
 SHARED = {"model", "protocol"}
 PURE = {"topology", "engines", "planning", "doctor", "gang", "rendering"}

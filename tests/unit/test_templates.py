@@ -34,6 +34,14 @@ from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, Unr
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.measured import (
+    Candidate,
+    CandidateResult,
+    CandidateState,
+    LoadPoint,
+    SweepLoad,
+    SweepRecord,
+)
 from orchestrator.model.plan import Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.monitoring.steps.export import prometheus_files
@@ -42,8 +50,11 @@ from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 from orchestrator.protocol.looks import LabelsAnswer
+from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.report import Cause, Phase, RailChange, RankReport, RankState
 from orchestrator.rendering import compose_file, profile_file, report_page
+from orchestrator.sweep.steps.page import page_of as sweep_of
+from orchestrator.sweep.steps.page import sweep_html
 from orchestrator.topology.distance import Groups
 
 NASTY = "<script>alert(1)</script>"
@@ -268,6 +279,34 @@ def test_the_page_of_bench(records: list[dict[str, Any]]) -> None:
     escaped(bench_html(bench_of(records)))
 
 
+POINTS = st.builds(
+    LoadPoint, requests=st.sampled_from((1, 4)), tok_s=st.floats(0, 1e6), ttft_ms=MOMENTS, itl_ms=MOMENTS,
+    decode_tok_s=st.none() | st.floats(0, 1e6), runs=st.integers(2, 5), noise=st.floats(0, 2),
+)  # fmt: skip
+RESULTS = st.builds(
+    CandidateResult,
+    candidate=st.builds(
+        Candidate, id=NAMES, model=TEXTS, layout=st.just(Layout(tensor_parallel=8, nnodes=1, gpus_per_node=8)),
+        settings=st.dictionaries(TEXTS, TEXTS, max_size=2),
+        expected=st.dictionaries(st.sampled_from(("1", "4")), st.floats(0, 1e6)),
+    ),
+    state=st.sampled_from(CandidateState), cause=TEXTS, kv_tokens=st.none() | COUNTS, start_s=st.none() | MOMENTS,
+    points=several(POINTS), stand_in=st.booleans(),
+)  # fmt: skip
+SWEEPS = st.builds(
+    SweepRecord, gang=NAMES, addresses=st.just(()), model=TEXTS, stack=TEXTS, results=several(RESULTS, 4),
+    load=st.builds(
+        SweepLoad, requests=st.sampled_from(((1,), (1, 4))), input=st.just(200), output=st.just(200), dataset=TEXTS
+    ),
+)  # fmt: skip
+
+
+@often
+@given(record=SWEEPS)
+def test_the_page_of_sweep(record: SweepRecord) -> None:
+    escaped(sweep_html(sweep_of(record)))
+
+
 def plans() -> list[Plan]:
     """The golden cases: one node and eight, containers, TCP, InfiniBand, a CPU, vLLM."""
     planned = [case / "case.yml" for case in CASES if (case / "plan.json").exists()]
@@ -317,6 +356,7 @@ def test_a_model_profile(name: str, unknown: dict[str, str]) -> None:
 
 RENDERED = {
     "live.html.j2", "live_part.html.j2", "node_drawing.html.j2", "curves.html.j2", "report.html.j2", "bench.html.j2",
+    "sweep.html.j2",
     "launch.sh.j2", "launch_container.sh.j2", "agent.service.j2", "compose.yml.j2", "model.yml.j2",
 }  # fmt: skip
 

@@ -61,6 +61,7 @@ GROUPS = {
         "nettest.nettest": "measure the network between GPUs and nodes with the stack's own libraries, and name"
         " what is slow",
         "bench.bench": "measure the speed with the engine's own benchmark, and compare it with the expected speed",
+        "sweep.sweep": "measure layouts and settings one after the other, and show the best for each load",
         "golden.golden": "check that a gang still returns the answers that you accepted",
         "support.certify": "measure, start, bench, kill a rank and restart, and write what was found as one file"
         " without names",

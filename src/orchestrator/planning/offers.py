@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
@@ -29,6 +30,7 @@ class LayoutFit:
     speeds:    calculated; None where nothing can be said; unsaid: why
     sent:      bytes that the nodes send to each other for a generated token, calculated
     read:      bytes of weight files that one node reads at a start
+    here:      tokens a second by requests at once, as `sweep` measured them on these nodes
     """
 
     layout: Layout
@@ -41,6 +43,7 @@ class LayoutFit:
     unsaid: str = ""
     sent: int = 0
     read: int = 0
+    here: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

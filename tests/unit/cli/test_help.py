@@ -160,7 +160,7 @@ def test_the_inventory_may_stand_before_the_verb(before: tuple[str, ...], capsys
 
 DRY = {
     *("up", "down", "restart", "rollback", "router up", "router down", "prepare"),
-    *("checkpoint download", "checkpoint reblock", "checkpoint push", "tuning push"),
+    *("checkpoint download", "checkpoint reblock", "checkpoint push", "tuning push", "sweep"),
 }
 """Verbs that change nodes or gangs, and can rehearse it."""
 READS = {

@@ -425,8 +425,9 @@ def test_every_verb_is_tried() -> None:
     tried = {line.split()[0] for line, *_ in SCENES}
     # `up --dry-run` shows what plan shows; tests/lab/test_newcomer.py answers the questions of init on a terminal
     # `exporter` serves until it is ended and draws nothing; `notify` prints a line per recipient, and the reference
-    # inventory has no recipients (tests/lab/test_monitoring_in_lab.py); `certify` draws what `nettest` and `up` do
-    assert {*cli.VERBS} - tried == {"plan", "init", "exporter", "notify", "certify"}
+    # inventory has no recipients (tests/lab/test_monitoring_in_lab.py); `certify` and `sweep` draw what `nettest`, `up`
+    # and `bench` do
+    assert {*cli.VERBS} - tried == {"plan", "init", "exporter", "notify", "certify", "sweep"}
 
 
 @pytest.mark.parametrize("line", ["restart", "restart --rolling", f"up --model {MODEL}"])

@@ -20,7 +20,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.planning.layout import short
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import LayoutFit, ModelOffer
-from orchestrator.planning.steps.models import ASSUMED, ModelListing, add_model, list_models, models_json
+from orchestrator.planning.steps.models import ASSUMED, ModelListing, add_model, here_words, list_models, models_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -157,12 +157,17 @@ def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Scree
     profile = listed[0].profile
     block = f" {profile.block[0]}x{profile.block[1]}" if any(profile.block) else ""
     screen.show(f"{profile.name}: {checkpoint_bytes(profile) / 1e9:.1f} GB {profile.quantisation}{block}")
-    if rows := [(*_cells(fit), "measured" if fit.measured else "", fit.name) for fit in offer.fits]:
+    if rows := [(*_cells(fit), _measured(fit), fit.name) for fit in offer.fits]:
         screen.out.print(_table(("--layout", "KV tokens", "tokens/s", "", ""), rows))
     if offer.refusal:
         screen.show(f"{offer.refusal}\n  {offer.instead}")
     for name, reason in listed[0].stacks:
         screen.show(f"{name}: {f'no, {reason}' if reason else 'can serve it'}")
+
+
+def _measured(fit: LayoutFit) -> str:
+    """What was measured on these nodes, else that somebody has measured the layout."""
+    return here_words(fit) or ("measured" if fit.measured else "")
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

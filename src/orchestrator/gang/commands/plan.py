@@ -23,6 +23,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.commands.plan_options import (
     add_plan_options,
     advisories_json,
+    for_its_load,
     request_of,
     show_plan,
     stacks_of_plan,
@@ -48,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show script --node l40s-2",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show nftables --node l40s-2 >l40s.nft",
+        "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --for 128     # the fastest with so many requests",
         "l40s-deploy plan --model MiniMax-M2 --replicas      # one engine per node",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --example right    # without an inventory or a network",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --out plan.json && l40s-deploy up --plan plan.json",
@@ -110,7 +112,9 @@ def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inven
     take_names(args, recorded)
     request = request_of(args)
     inventory = without(recorded or open_inventory(args, screen), request.without)
-    return request, as_replicas(inventory, request.gangs) if request.replicas else inventory, seen
+    if request.replicas:
+        inventory = as_replicas(inventory, request.gangs)
+    return for_its_load(args, request, inventory, screen), inventory, seen
 
 
 def _beside(

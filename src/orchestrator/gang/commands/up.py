@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
         "l40s-deploy up GLM-4.6-FP8                       # the same as --model GLM-4.6-FP8",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --for 128",
         "l40s-deploy up --model MiniMax-M2 --replicas        # one engine per node, behind the router",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     wanted = plan_options.request_of(args)
     inventory = without(open_inventory(args, screen), wanted.without)
     inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
+    wanted = plan_options.for_its_load(args, wanted, inventory, screen)
     request = UpRequest(
         plan=wanted,
         command=command_line(),

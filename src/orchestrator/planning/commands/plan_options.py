@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_gang_option, add_layout, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.loading.resources import Library
-from orchestrator.model.chosen import no_such
+from orchestrator.model.chosen import chosen_gangs, no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Inventory
@@ -20,6 +20,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
 from orchestrator.model.secret_text import shown
+from orchestrator.planning.steps.load_choice import choice_for
 from orchestrator.planning.steps.look import named_stack
 from orchestrator.planning.steps.plan import PlanRequest, read_request
 
@@ -44,6 +45,14 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="attention data parallel degree: groups of ranks, each with its own requests",
     )
     add_layout(parser)
+    parser.add_argument(
+        "--for",
+        dest="requests",
+        type=count,
+        metavar="N",
+        help="the layout and settings that are the fastest with N requests at once: measured by `sweep`, else"
+        " calculated",
+    )
     parser.add_argument(
         "--replicas",
         action="store_true",
@@ -99,7 +108,7 @@ def asks(args: argparse.Namespace) -> bool:
 
 def _wishes(args: argparse.Namespace) -> bool:
     degrees = (args.tp, args.pp, args.ep, args.attn_dp, args.layout)
-    return any((args.model, args.stack, *degrees, args.replicas, args.without, args.engine_args))
+    return any((args.model, args.stack, args.requests, *degrees, args.replicas, args.without, args.engine_args))
 
 
 def request_of(args: argparse.Namespace) -> PlanRequest:
@@ -131,6 +140,15 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
         gangs=tuple(args.gang),
         without=tuple(args.without),
     )
+
+
+def for_its_load(args: argparse.Namespace, asked: PlanRequest, inventory: Inventory, screen: Screen) -> PlanRequest:
+    """With --for, the request for the best plan for that load, and why on stderr; else the same."""
+    if args.requests is None:
+        return asked
+    choice = choice_for(chosen_gangs(inventory, asked.gangs), asked, args.requests)
+    screen.say(f"for {args.requests} requests at once: {choice.why}")
+    return choice.request
 
 
 def stacks_of_plan(plan: Plan) -> list[Stack]:

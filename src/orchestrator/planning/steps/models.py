@@ -21,6 +21,7 @@ from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import L40S_BYTES, LayoutFit, ModelOffer, offer
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.planning.roofline import Network
+from orchestrator.planning.steps.measured import with_measured
 from orchestrator.planning.steps.plan import PlanResult, chosen_stack, who_can
 from orchestrator.protocol.planned import Transport
 from orchestrator.records.documents import write_whole
@@ -47,7 +48,7 @@ def list_models(gangs: Sequence[GangSpec], stack: str | None, name: str | None =
     for profile in map(Library.profile, Library.models() if name is None else (name,)):
         stacks = [Library.stack(chosen_stack((gang,), profile, stack).name) for gang in gangs]
         offers = [
-            offer(profile, its_stack, gang, network=network_of(gang, its_stack.name, profile))
+            with_measured(offer(profile, its_stack, gang, network=network_of(gang, its_stack.name, profile)), gang)
             for gang, its_stack in zip(gangs, stacks, strict=True)
         ]
         listed.append(ModelListing(profile, tuple(offers), who_can(profile)))
@@ -95,6 +96,7 @@ def _offer(each: ModelOffer) -> dict[str, Any]:
                 "weights_bytes_per_gpu": fit.weights,
                 "kv_tokens": fit.kv_tokens,
                 "measured": fit.measured,
+                "measured_here": _here(fit),
                 "default": fit.default,
                 **_figures(fit),
             }
@@ -115,10 +117,26 @@ def layouts_json(fits: tuple[LayoutFit, ...]) -> list[dict[str, Any]]:
             "attn_dp": fit.layout.attention_data_parallel,
             "layout": fit.name or None,
             "kv_tokens": fit.kv_tokens,
+            "measured_here": _here(fit),
             **_figures(fit),
         }
         for fit in fits
     ]
+
+
+def _here(fit: LayoutFit) -> dict[str, float] | None:
+    """Tokens a second by requests at once, as `sweep` measured them; None where it did not."""
+    return {str(requests): speed for requests, speed in fit.here.items()} or None
+
+
+def here_words(fit: LayoutFit) -> str:
+    """'measured here: 48 to 770 tokens/s at 1 and 128 requests'; '' where nothing was."""
+    if not fit.here:
+        return ""
+    least, most = min(fit.here), max(fit.here)
+    if least == most:
+        return f"measured here: {fit.here[most]:.0f} tokens/s at {most} requests"
+    return f"measured here: {fit.here[least]:.0f} to {fit.here[most]:.0f} tokens/s at {least} and {most} requests"
 
 
 def _figures(fit: LayoutFit) -> dict[str, Any]:
@@ -147,14 +165,15 @@ def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[Lay
         if plan := plans.get(gang.name):
             seen = (planned.topologies[node.name] for node in gang.nodes if node.name in planned.topologies)
             with suppress(DeployError):
-                found[gang.name] = offer(
+                offered = offer(
                     planned.profile,
                     planned.stack,
                     gang,
                     gpu_total=plan.memory.gpu_total or L40S_BYTES,
                     gpu=next((gpu.name for topology in seen for gpu in topology.gpus if gpu.name), ""),
                     network=network_of(gang, plan.stack, planned.profile, plan),
-                ).fits
+                )
+                found[gang.name] = with_measured(offered, gang).fits
     return found
 
 
@@ -169,6 +188,7 @@ def fit_words(fit: LayoutFit) -> str:
         least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)
         rates = f"{fit.speeds.tokens_per_s[least]:.0f} to {fit.speeds.tokens_per_s[most]:.0f}"
         parts.append(f"{rates} tokens/s at {least} and {most} requests")
+    parts += filter(None, [here_words(fit)])
     parts.append(f"{fit.read / 1e9:.0f} GB to read on each node at a start ({fit.read / FAST_DISK:.0f} s at 5 GB/s)")
     name = f" ({fit.name})" if fit.name else ""
     return f"{fit.layout}{name}{', measured' if fit.measured else ''}: {', '.join(parts)}"

@@ -1,0 +1,80 @@
+"""`--for N`: the best plan for so many requests at once, as `sweep` measured it, else as it is calculated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.loading.resources import Library
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.measured import Candidate, CandidateResult, best, nearest_load, speed
+from orchestrator.planning.layout import usual
+from orchestrator.planning.offers import LayoutFit, offer
+from orchestrator.planning.steps.measured import request_of, results_of
+from orchestrator.planning.steps.models import network_of
+from orchestrator.planning.steps.plan import PlanRequest, chosen_stack
+from orchestrator.records.sweeps import sweeps_of
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChoice:
+    """What is to be planned for a number of requests at once, and why, in words."""
+
+    request: PlanRequest
+    why: str
+
+
+def choice_for(gangs: Sequence[GangSpec], asked: PlanRequest, requests: int) -> LoadChoice:
+    """The best measured candidate for so many requests at once; else the layout whose calculated speed is the highest;
+    else what `plan` takes. asked: without a layout, which is what is looked for; gangs: those that it is for
+
+    Raises InputError where the request names a layout.
+    """
+    if asked.saved or asked.layout or any((asked.tp, asked.pp, asked.ep, asked.attn_dp)):
+        raise InputError(
+            "--for was combined with a layout, which it chooses",
+            where="command line",
+            fix="leave out one of them",
+        )
+    profile = Library.profile(asked.model)
+    for gang in gangs:
+        results = results_of(gang, profile.name, asked.stack)
+        load = nearest_load(results, requests)
+        if load is not None and (winner := best(results, load)) is not None:
+            return _measured(asked, gang, winner, load)
+    return _calculated(gangs[0], asked, requests)
+
+
+def _measured(asked: PlanRequest, gang: GangSpec, winner: CandidateResult, load: int) -> LoadChoice:
+    stack = next(record.stack for record in sweeps_of(gang, winner.candidate.model) if winner in record.results)
+    made = request_of(winner.candidate, gang.name, stack)
+    request = replace(made, gangs=asked.gangs, without=asked.without, replicas=asked.replicas)
+    request = replace(request, model=asked.model, extra_args=(*made.extra_args, *asked.extra_args))
+    why = f"{winner.candidate.id}, measured here: {speed(winner, load):.1f} tokens/s at {load} requests, the most"
+    return LoadChoice(request, f"{why} of what `sweep` has measured on {gang.name}")
+
+
+def _calculated(gang: GangSpec, asked: PlanRequest, requests: int) -> LoadChoice:
+    profile = Library.profile(asked.model)
+    stack = Library.stack(chosen_stack((gang,), profile, asked.stack).name)
+    offered = offer(profile, stack, gang, network=network_of(gang, stack.name, profile))
+    known = [fit for fit in offered.fits if fit.speeds is not None]
+    sweep = f"`l40s-deploy sweep --model {asked.model}` measures"
+    if not known:
+        why = f"nothing is measured here, and nothing can be calculated: the plan's own choice; {sweep}"
+        return LoadChoice(asked, why)
+    fastest = max(known, key=lambda fit: _calculated_speed(fit, requests))
+    layout = fastest.layout
+    why = f"{layout}, calculated, not measured here: {_calculated_speed(fastest, requests):.0f} tokens/s; {sweep}"
+    if layout == usual(profile, len(gang.nodes), gang.leader.gpus):
+        return LoadChoice(asked, why)
+    bare = Candidate(id="", model=profile.name, layout=layout)
+    made = request_of(bare, gang.name, stack.name)
+    return LoadChoice(replace(asked, tp=made.tp, pp=made.pp, ep=made.ep, attn_dp=made.attn_dp), why)
+
+
+def _calculated_speed(fit: LayoutFit, requests: int) -> float:
+    known = fit.speeds.tokens_per_s if fit.speeds is not None else {}
+    near = min((load for load in known if load >= requests), default=max(known, default=0))
+    return known.get(near, 0.0)

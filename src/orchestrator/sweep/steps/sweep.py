@@ -1,0 +1,312 @@
+"""`sweep`: candidates one after the other on one gang: start, canary, accepted answers, benchmark, next.
+
+What is kept after every load and what runs on the nodes decide what comes next (sweep/course.py), so that a sweep that
+was interrupted or killed goes on with the same command. Candidates are never behind the router: no client reaches them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from orchestrator.bench.steps import bench
+from orchestrator.engines.settings import SAME_TEXT
+from orchestrator.gang.claims import taking_turns
+from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
+from orchestrator.gang.steps.raising import UpRequest, Watcher, everybody_answers
+from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.gang.steps.router.routing import withdraw
+from orchestrator.gang.steps.status.reports import as_they_run, see
+from orchestrator.gang.steps.up import asked_of, planned_again, up
+from orchestrator.gang.view import GangView
+from orchestrator.golden.steps import golden
+from orchestrator.model.errors import (
+    DeployError,
+    Disturbed,
+    FindingsError,
+    GangFailed,
+    InputError,
+    NodeError,
+    RunsElsewhere,
+    VerificationDiffers,
+)
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord, best, speed
+from orchestrator.model.plan import Plan
+from orchestrator.model.profile import Load
+from orchestrator.protocol.staging import Asked
+from orchestrator.records.sweeps import keep_sweep
+from orchestrator.remote.fleet import Fleet
+from orchestrator.sweep.budget import CUT, took
+from orchestrator.sweep.course import Running, SweepStep, SweepStepKind, ended_with, next_step, with_result
+from orchestrator.sweep.noise import enough, point_of
+from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions, alone, up_request
+
+Progress = Callable[[str, int, int], None]
+OF_THE_CANDIDATE = (FindingsError, GangFailed, InputError, NodeError, VerificationDiffers)
+"""What a candidate may fail with; a node that does not answer, a held lock and an interruption end the sweep."""
+OF_OTHERS = (Disturbed, RunsElsewhere)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepScreen:
+    """Who is told: lines, measurements as they go on, starts, and each candidate once it is over."""
+
+    say: Callable[[str], None]
+    ended: Callable[[CandidateResult], None]
+    counting: Callable[[str], AbstractContextManager[Progress]]
+    rising: Callable[[], AbstractContextManager[Watcher]]
+
+
+def sweep(
+    inventory: Inventory, gang: GangSpec, begun: PlannedSweep, options: SweepOptions, screen: SweepScreen
+) -> SweepRecord:
+    """Measure what waits, then leave the gang as it was, or with the best; the record of it.
+
+    Raises InputError where something serves that may not be stopped, GangFailed where what served before does not come
+    up, and what ends a sweep early; what was measured is kept in any case.
+    """
+    run = _Sweep(inventory, gang, options, screen, begun.record, begun.seconds)
+    while run.step():
+        pass
+    return run.record
+
+
+@dataclass
+class _Sweep:
+    """seconds: that each candidate will take, by id; began: of this call, for the budget"""
+
+    inventory: Inventory
+    gang: GangSpec
+    options: SweepOptions
+    screen: SweepScreen
+    record: SweepRecord
+    seconds: Mapping[str, float]
+    began: float = field(default_factory=time.monotonic)
+
+    def step(self) -> bool:
+        """Take the next step; False once nothing is left to do."""
+        view = self._look()
+        running = Running(view.plan_id if view.running else "", view.serves)
+        step = next_step(self.record, running, keep_best=self.options.keep_best, replaces=self.options.replaces)
+        match step.do:
+            case SweepStepKind.REFUSE:
+                raise self._refused(view)
+            case SweepStepKind.STOP:
+                self._stop(view)
+            case SweepStepKind.MEASURE:
+                self._measure(step)
+            case SweepStepKind.KEEP:
+                self._keep_best(step)
+            case SweepStepKind.RETURN:
+                self._return()
+            case SweepStepKind.DONE:
+                kept = ended_with(self.record, running, keep_best=self.options.keep_best)
+                self._keep(replace(self.record, started=(), before=None, before_plan="", kept=kept))
+        return step.do is not SweepStepKind.DONE
+
+    def _look(self) -> GangView:
+        with Fleet(self.gang.machines, hands_over=True) as fleet:
+            (view,) = see(fleet, [self.gang])
+        everybody_answers([view])
+        return view
+
+    def _keep(self, record: SweepRecord) -> None:
+        self.record = replace(record, at=time.time())
+        keep_sweep(self.record)
+
+    def _keep_result(self, result: CandidateResult) -> None:
+        self._keep(with_result(self.record, result))
+
+    def _refused(self, view: GangView) -> InputError:
+        return InputError(
+            f"it runs plan {view.plan_id} ({view.model}), which a sweep stops: it would serve no requests meanwhile",
+            where=f"gang {self.gang.name}",
+            fix="run the same command with --replace; it ends with the plan that serves now, or with --keep best",
+        )
+
+    def _stop(self, view: GangView) -> None:
+        """What somebody else has started is remembered, and leaves the router first."""
+        ours = view.plan_id in self.record.started
+        if ours:
+            self._down(now=True)
+            return
+        self._keep(replace(self.record, before=self._asked(), before_plan=view.plan_id, kept=""))
+        self._say_others()
+        with self.screen.rising() as watcher, self._turn(watcher) as turn:
+            turn.wait()
+            last = withdraw(self.inventory, (self.gang.name,))
+            if last:
+                watcher.step(self.gang.name, "it served alone behind the router: requests fail until the sweep ends")
+            self._down(now=False)
+
+    def _asked(self) -> Asked:
+        with Fleet(self.gang.nodes) as fleet:
+            (gang,) = as_they_run(fleet, [self.gang])
+            return asked_of(fleet, gang)
+
+    def _say_others(self) -> None:
+        others = [gang.name for gang in taking_turns(self.inventory) if gang.name != self.gang.name]
+        if others:
+            self.screen.say(f"{self.gang.name} is measured; {', '.join(others)} goes on serving behind the router")
+
+    def _turn(self, watcher: Watcher) -> RouterTurn:
+        return RouterTurn(
+            inventory=self.inventory,
+            gangs=(self.gang.name,),
+            command=self.options.command,
+            watcher=watcher,
+            patience_s=self.options.timeout_s,
+        )
+
+    def _down(self, *, now: bool) -> None:
+        request = DownRequest(gangs=(self.gang.name,), now=now, command=self.options.command)
+        refuse_leftovers(down(alone(self.inventory, self.gang), request))
+
+    def _measure(self, step: SweepStep) -> None:
+        assert step.result is not None
+        if self._over_budget(step.result):
+            return
+        began, before = time.monotonic(), step.result.seconds
+        try:
+            measured = self._measured(step.result)
+        except OF_OTHERS:
+            raise
+        except OF_THE_CANDIDATE as failure:
+            measured = self._failed(step.result, failure)
+        ended = replace(measured, seconds=round(before + time.monotonic() - began, 1))
+        self._keep_result(ended)
+        self.screen.ended(ended)
+
+    def _over_budget(self, result: CandidateResult) -> bool:
+        """What does not fit into what is left of the budget is cut; the first candidate was let through before."""
+        budget_s, gone = self.options.budget_s, time.monotonic() - self.began
+        takes = took(self.record.results) or self.seconds.get(result.candidate.id, 0.0)
+        if budget_s is None or gone + takes <= budget_s:
+            return False
+        left = f"{max(budget_s - gone, 0.0):.0f} s are left"
+        self._keep_result(replace(result, cause=f"{CUT}: it takes about {takes:.0f} s, and {left}"))
+        return True
+
+    def _measured(self, result: CandidateResult) -> CandidateResult:
+        """Started, asked for its accepted answers, and measured at every load that is not measured yet."""
+        self.screen.say(f"{result.candidate.id}: starting")
+        result = self._started(result)
+        self._check_answers(result)
+        for requests in self.record.load.requests:
+            if result.point(requests) is None:
+                result = self._at_load(result, requests)
+                self._keep_result(result)
+        return replace(result, state=CandidateState.MEASURED, cause="")
+
+    def _started(self, result: CandidateResult) -> CandidateResult:
+        request = up_request(self.record, result, self.options)
+        with self.screen.rising() as shown:
+            outcome = up(alone(self.inventory, self.gang), request, _Noting(shown, self._note_start))
+        start_s = result.start_s if outcome.ready_before else round(outcome.seconds, 1)
+        result = replace(result, plan_id=outcome.plan.plan_id, start_s=start_s)
+        self._keep_result(result)
+        return result
+
+    def _note_start(self, plan: Plan) -> None:
+        """Before anything of it runs: what is not among `started` is somebody else's."""
+        self._keep(replace(self.record, started=tuple(dict.fromkeys((*self.record.started, plan.plan_id)))))
+
+    def _check_answers(self, result: CandidateResult) -> None:
+        """Where answers were accepted for this stack and layout, and the settings leave the arithmetic alone."""
+        if not SAME_TEXT.issuperset(result.candidate.settings):
+            return
+        with Fleet(self.gang.nodes) as fleet, self.screen.counting("prompts asked") as at:
+            checked = golden.check_gang(fleet, self.gang, at)
+        if finding := checked.finding:
+            raise VerificationDiffers(f"{finding.id}: {finding.title}", where=f"gang {self.gang.name}", fix=finding.fix)
+
+    def _at_load(self, result: CandidateResult, requests: int) -> CandidateResult:
+        load, fastest = self.record.load, best(self.record.results, requests)
+        top = speed(fastest, requests) if fastest is not None else 0.0
+        order = bench.BenchOptions(
+            gangs=(self.gang.name,),
+            load=Load(
+                input=load.input,
+                output=load.output,
+                prompts=requests,
+                concurrency=requests,
+                rate=bench.ALL_AT_ONCE,
+            ),
+            timeout_s=self.options.timeout_s,
+            dataset=self.options.dataset,
+            enough=lambda runs: enough(runs, top),
+        )
+        with self.screen.counting("requests answered") as at:
+            words = f"{result.candidate.id}, {requests} at once"
+            done = bench.run_now(
+                alone(self.inventory, self.gang), order, lambda what, n, of: at(f"{words}, {what}", n, of)
+            )
+        point = point_of(requests, done.record["serving"], done.record["runs"])
+        stand_in = result.stand_in or bool(done.record["stand_in"])
+        return replace(result, points=(*result.points, point), stand_in=stand_in)
+
+    def _failed(self, result: CandidateResult, failure: DeployError) -> CandidateResult:
+        """With its cause, and nothing of it left. Raises the failure where it is not the candidate's own: a node does
+        not answer, or somebody has stopped the gang or started another plan."""
+        result = next(kept for kept in self.record.results if kept.candidate.id == result.candidate.id)
+        view = self._look()
+        if view.running and view.plan_id not in self.record.started:
+            raise failure
+        if isinstance(failure, InputError) and view.serves:  # others' requests, or a client's file
+            raise failure
+        if view.ordered and not view.running and view.plan_id == result.plan_id:  # a person has stopped it
+            raise failure
+        cause = failure.what
+        if view.state is GangState.FAILED and view.cause is not None and not isinstance(failure, GangFailed):
+            cause = f"{view.cause.text} ({view.cause.node}); {cause}"
+        if view.running:
+            self._down(now=True)
+        return replace(result, state=CandidateState.FAILED, cause=cause.partition("\n")[0])
+
+    def _keep_best(self, step: SweepStep) -> None:
+        assert step.result is not None
+        self.screen.say(f"{self.gang.name}: serving the best, {step.result.candidate.id}")
+        self._serve(self.inventory, up_request(self.record, step.result, self.options))
+
+    def _return(self) -> None:
+        asked = self.record.before
+        assert asked is not None
+        self.screen.say(f"{self.gang.name}: returning to what it served before, plan {self.record.before_plan}")
+        inventory, plan = planned_again(self.inventory, self.gang, asked)
+        request = UpRequest(
+            plan=plan, command=self.options.command, timeout_s=self.options.timeout_s, accept=asked.accept
+        )
+        self._serve(inventory, request)
+
+    def _serve(self, inventory: Inventory, request: UpRequest) -> None:
+        """Behind the router again. From here on it is no candidate that may be stopped."""
+        self._keep(replace(self.record, started=()))
+        with self.screen.rising() as shown:
+            outcome = up(inventory, request, shown)
+        if outcome.failure is not None:
+            raise outcome.failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Noting:
+    """A watcher that tells the plan that is about to start, before it shows it."""
+
+    shown: Watcher
+    note: Callable[[Plan], None]
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made; nothing is changed yet."""
+        self.note(plan)
+        self.shown.planned(plan)
+
+    def step(self, gang: str, words: str) -> None:
+        """A step begins."""
+        self.shown.step(gang, words)
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """The gangs were examined again."""
+        self.shown.seen(views)

@@ -1,0 +1,105 @@
+"""`sweep` against a gang of two emulated nodes that serves: four candidates, the controller killed three times on the
+way; the same table, nothing measured twice, and what served before serves again."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.small_lab import MODEL, SmallLab, small_lab
+from tests.support.waiting import slack, until
+
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800), needs_root]
+
+WORDS = (
+    *("sweep", "--model", MODEL, "--load", "1,4", "--input", "20", "--output", "10"),
+    *("--layout", "tp4", "--layout", "pp2,tp2", "--vary", "chunk=2048,4096"),
+)
+CANDIDATES = ["tp4+chunk=2048", "tp4+chunk=4096", "pp2,tp2+chunk=2048", "pp2,tp2+chunk=4096"]
+RUNS_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    with small_lab("sweep", nodes=2) as made:
+        (made.folder / "models").mkdir()
+        (made.folder / "models" / f"{MODEL}.yml").write_text(made.profile.read_text())
+        made.write_inventory()
+        made.deploy("up", "--model", MODEL)
+        yield made
+
+
+def kept(lab: SmallLab) -> dict[str, Any]:
+    """The record on this machine; {} before there is one."""
+    for file in (Path(lab.environment["XDG_STATE_HOME"]) / "l40s-deploy" / "sweep").glob("*.json"):
+        document: dict[str, Any] = json.loads(file.read_text())
+        return document
+    return {}
+
+
+def points(lab: SmallLab) -> dict[str, list[dict[str, Any]]]:
+    return {result["candidate"]["id"]: result["points"] for result in kept(lab).get("results", ())}
+
+
+def measured(lab: SmallLab) -> int:
+    return sum(map(len, points(lab).values()))
+
+
+def kill_after(lab: SmallLab, wanted: int) -> None:
+    """Start a sweep, and kill it once so many points are measured in all."""
+    process = lab.start(*WORDS, "--replace")
+    until(lambda: measured(lab) >= wanted or process.poll() is not None, RUNS_S * slack(), f"{wanted} points")
+    over = process.poll() is not None
+    process.send_signal(signal.SIGKILL)
+    said, _ = process.communicate(timeout=60)
+    assert not over, said
+
+
+def test_it_is_killed_three_times_and_ends_with_what_served_before(lab: SmallLab) -> None:
+    before = lab.gang()
+    refused = lab.deploy(*WORDS, code=2)
+    assert "with --replace" in refused.stderr and lab.gang()["state"] == "ready"
+    shown = lab.deploy(*WORDS, "--dry-run", "--json")
+    waiting = json.loads(shown.stdout)["sweep"]["candidates"]
+    assert sorted(one["id"] for one in waiting) == sorted(CANDIDATES) and "in all" in shown.stderr
+    assert {one["state"] for one in waiting} == {"left"} and measured(lab) == 0
+
+    at_kill: list[dict[str, list[dict[str, Any]]]] = []
+    for wanted in (1, 3, 6):
+        kill_after(lab, wanted)
+        at_kill.append(points(lab))
+    page = lab.folder / "sweep.html"
+    done = lab.deploy(*WORDS, "--replace", "--json", "--html", str(page), timeout=RUNS_S)
+    found = json.loads(done.stdout)["sweep"]
+
+    assert sorted(one["id"] for one in found["candidates"]) == sorted(CANDIDATES)
+    assert {one["state"] for one in found["candidates"]} == {"measured"}
+    assert {tuple(point["requests"] for point in one["points"]) for one in found["candidates"]} == {(1, 4)}
+    assert found["best"].keys() == {"1", "4"} and found["kept"] == "before"
+    now = points(lab)
+    for then in at_kill:  # what was measured before a kill is what the table has
+        assert all(now[name][: len(known)] == known for name, known in then.items())
+    assert all(name in page.read_text() for name in CANDIDATES)
+
+    gang = lab.gang()
+    assert (gang["state"], gang["plan_id"]) == ("ready", before["plan_id"])
+    again = lab.deploy(*WORDS, "--replace")
+    assert "0 candidates to measure" in again.stderr and lab.gang()["run_id"] == gang["run_id"]
+
+
+def test_what_was_measured_is_shown_and_used(lab: SmallLab) -> None:
+    lab.deploy("down")
+    words = ("sweep", "--model", MODEL, "--load", "1", "--input", "20", "--output", "10", "--layout", "pp2,tp2")
+    found = json.loads(lab.deploy(*words, "--keep", "best", "--json", timeout=RUNS_S).stdout)["sweep"]
+    assert (found["best"], found["kept"]) == ({"1": "pp2,tp2"}, "pp2,tp2") and lab.gang()["state"] == "ready"
+    listed = json.loads(lab.deploy("models", MODEL, "--json").stdout)["models"][0]["gangs"][0]["layouts"]
+    here = {one["flags"]: one["measured_here"] for one in listed}
+    assert here.pop("--pp 2 --tp 2")["1"] > 0 and not any(here.values())
+    plan = lab.deploy("plan", "--model", MODEL, "--for", "1")
+    assert "pp2,tp2, measured here" in plan.stderr and "PP2 x TP2" in plan.stdout

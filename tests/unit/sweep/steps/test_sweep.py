@@ -1,0 +1,251 @@
+"""A sweep over a real gang of local agents, whose plans and benchmark are made up: what is measured once, what failed,
+what is left after an interruption, and what serves at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.local_gang import LocalGang, Notes
+from tests.unit.sweep.made import LOAD, record, result
+
+from orchestrator.bench.steps import bench as benching
+from orchestrator.gang.steps.raising import UpResult
+from orchestrator.golden.steps import golden as asking
+from orchestrator.model.errors import (
+    DeployError,
+    Disturbed,
+    FindingsError,
+    GangFailed,
+    InputError,
+    NodeError,
+    Unreachable,
+)
+from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord
+from orchestrator.protocol.staging import Asked
+from orchestrator.records.sweeps import kept_sweep
+from orchestrator.sweep.steps import sweep as sweeping
+from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions
+from orchestrator.sweep.steps.sweep import SweepScreen
+
+pytestmark = pytest.mark.processes
+Local = Callable[..., LocalGang]
+BEFORE = "plan-before"
+OPTIONS = SweepOptions(
+    models=("Fake",), stack=None, layouts=(), vary=(), requests=LOAD.requests, input=LOAD.input, output=LOAD.output,
+    dataset=None, budget_s=None, keep_best=False, replaces=False, again=False, accept=(), timeout_s=60.0, command="x",
+)  # fmt: skip
+
+
+class Cluster:
+    """A local gang. says: what a start or a run of the benchmark raises, by candidate or (candidate, requests)"""
+
+    def __init__(self, gang: LocalGang, patch: pytest.MonkeyPatch) -> None:
+        self.gang, self.says = gang, dict[Any, BaseException]()
+        self.started: list[str] = []
+        self.ran: list[tuple[str, int]] = []
+        self.said: list[str] = []
+        patch.setattr(sweeping, "up", self._up)
+        patch.setattr(sweeping, "asked_of", lambda *_: Asked(model="before"))
+        patch.setattr(benching, "run_now", self._bench)
+        patch.setattr(asking, "check_gang", self._golden)
+
+    def _up(self, _: Any, request: Any, watcher: Any) -> UpResult:
+        name = request.plan.model if request.plan.model == "before" else request.plan.layout
+        plan = self.gang.plan(f"plan-{name}")
+        watcher.planned(plan)
+        self._raise(name)
+        view = self.gang.view()
+        ready = view.serves and view.plan_id == plan.plan_id
+        if not ready:
+            self.started.append(name)
+            (view,) = self.gang.up(plan_id=plan.plan_id)
+        return UpResult(plan=plan, views=(view,), ready_before=frozenset({"gang0"} if ready else ()), seconds=2.0)
+
+    def _bench(self, inventory: Any, order: Any, progress: Any) -> Any:
+        assert inventory.router is None and order.load.prompts == order.load.concurrency
+        name, requests = self.gang.view().plan_id.removeprefix("plan-"), order.load.prompts
+        progress("run 1", 1, requests)
+        self._raise((name, requests))
+        self.ran.append((name, requests))
+        speed = {"a": 10.0, "b": 30.0, "c": 20.0}[name] * requests
+        serving = {"output_tok_s": speed, "ttft_median_ms": 1.0, "itl_median_ms": 1.0}
+        assert order.enough([serving, serving]) is True
+        return SimpleNamespace(record={"serving": serving, "runs": [serving, serving], "stand_in": True})
+
+    def _golden(self, *_: Any) -> Any:
+        wrong = self.says.get("golden " + self.gang.view().plan_id.removeprefix("plan-"))
+        words = SimpleNamespace(id="GOLDEN-DIFFERS", title="3 answers differ", fix="look")
+        return SimpleNamespace(finding=words if wrong else None)
+
+    def _raise(self, of: Any) -> None:
+        if of in self.says:
+            raise self.says.pop(of)
+
+    def record(self, *results: CandidateResult) -> SweepRecord:
+        kept = kept_sweep(record(gang="gang0"))
+        if kept is not None:
+            return kept
+        return record(*(results or map(candidate, "abc")), gang="gang0")
+
+    def sweep(self, *results: CandidateResult, seconds: float = 1.0, **options: Any) -> SweepRecord:
+        begun = self.record(*results)
+        planned = PlannedSweep(begun, {each.candidate.id: seconds for each in begun.results})
+        screen = SweepScreen(
+            say=self.said.append,
+            ended=lambda each: self.said.append(f"{each.candidate.id} {each.state.value}"),
+            counting=lambda _: nullcontext(lambda *_: None),
+            rising=lambda: nullcontext(Notes()),
+        )
+        return sweeping.sweep(self.gang.inventory, self.gang.gang, planned, replace(OPTIONS, **options), screen)
+
+    def states(self) -> dict[str, str]:
+        kept = self.record()
+        return {each.candidate.id: each.state.value for each in kept.results}
+
+
+def candidate(name: str) -> CandidateResult:
+    plain = result(name)
+    return replace(plain, candidate=replace(plain.candidate, named=name))
+
+
+@pytest.fixture
+def cluster(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    return Cluster(local(), monkeypatch)
+
+
+def test_each_is_measured_at_each_load_and_nothing_is_left(cluster: Cluster) -> None:
+    found = cluster.sweep()
+    assert cluster.states() == dict.fromkeys("abc", "measured")
+    assert cluster.ran == [(name, requests) for name in "abc" for requests in LOAD.requests]
+    first = found.results[0]
+    assert (first.start_s, first.points[1].tok_s, first.points[1].runs, first.stand_in) == (2.0, 40.0, 2, True)
+    assert first.seconds > 0 and (found.kept, found.started, found.before) == ("", (), None)
+    assert "c measured" in cluster.said
+    cluster.gang.nothing_left()
+
+
+def test_what_serves_is_stopped_only_with_replace_and_serves_again(cluster: Cluster) -> None:
+    cluster.gang.up(plan_id=BEFORE)
+    run = cluster.gang.view().run_id
+    with pytest.raises(InputError, match="which a sweep stops") as refused:
+        cluster.sweep()
+    assert "--replace" in refused.value.fix and cluster.gang.view().run_id == run
+    found = cluster.sweep(replaces=True)
+    view = cluster.gang.view()
+    assert (view.plan_id, view.serves, view.run_id != run, found.kept) == (BEFORE, True, True, "before")
+    assert cluster.started == ["a", "b", "c", "before"]
+    again = cluster.sweep()
+    assert again.kept == "before" and cluster.gang.view().run_id == view.run_id, "nothing is left to do"
+
+
+def test_the_best_is_kept(cluster: Cluster) -> None:
+    cluster.gang.up(plan_id=BEFORE)
+    found = cluster.sweep(replaces=True, keep_best=True)
+    view = cluster.gang.view()
+    assert (view.plan_id, view.serves, found.kept) == ("plan-b", True, "b")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        GangFailed("CUDA out of memory\n    | line", where="gang0", fix="x"),
+        FindingsError("a finding", where="x", fix="x"),
+        NodeError("a node's check", where="x", fix="x"),
+        InputError("no such flag", where="x", fix="x"),
+    ],
+)
+def test_a_candidate_that_does_not_start_costs_its_start_alone(cluster: Cluster, failure: DeployError) -> None:
+    cluster.says["a"] = failure
+    found = cluster.sweep()
+    assert cluster.states() == {"a": "failed", "b": "measured", "c": "measured"}
+    assert found.results[0].cause == failure.what.partition("\n")[0] and cluster.started == ["b", "c"]
+    assert [name for name, _ in cluster.ran] == ["b", "b", "c", "c"]
+
+
+def test_one_that_answers_wrong_is_out(cluster: Cluster) -> None:
+    cluster.says["golden b"] = ValueError()
+    found = cluster.sweep()
+    assert cluster.states()["b"] == "failed" and "GOLDEN-DIFFERS" in found.results[1].cause
+    assert ("b", 1) not in cluster.ran
+    cluster.gang.nothing_left()
+
+
+def test_answers_are_not_asked_for_where_the_arithmetic_is_another(cluster: Cluster) -> None:
+    plain = candidate("b")
+    other = replace(plain, candidate=replace(plain.candidate, settings={"kv": "fp8"}))
+    cluster.says["golden b"] = ValueError()
+    cluster.sweep(other)
+    assert cluster.states() == {"b": "measured"}
+
+
+def test_one_that_breaks_under_load_has_its_cause_and_its_points(cluster: Cluster) -> None:
+    cluster.says["a", 4] = NodeError("the client ended with status 1", where="x", fix="x")
+    found = cluster.sweep()
+    assert cluster.states()["a"] == "failed" and "the client ended" in found.results[0].cause
+    assert [point.requests for point in found.results[0].points] == [1]
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        KeyboardInterrupt(),
+        Unreachable("a node", where="x", fix="x"),
+        Disturbed("requests of others", where="x", fix="x"),
+        InputError("it was never idle", where="x", fix="x"),
+    ],
+)
+def test_what_ends_it_early_leaves_all_that_was_measured_and_it_goes_on(cluster: Cluster, stop: BaseException) -> None:
+    cluster.gang.up(plan_id=BEFORE)
+    cluster.says["b", 4] = stop
+    with pytest.raises(type(stop)):
+        cluster.sweep(replaces=True)
+    view = cluster.gang.view()
+    assert (view.plan_id, view.serves) == ("plan-b", True), "the candidate that runs is left as it is"
+    assert cluster.states() == {"a": "measured", "b": "left", "c": "left"}
+    cluster.sweep()
+    assert cluster.ran == [(name, requests) for name in "abc" for requests in LOAD.requests], "nothing twice"
+    assert cluster.started == ["a", "b", "c", "before"] and cluster.gang.view().plan_id == BEFORE
+
+
+def test_a_budget_of_nothing_ends_it_with_what_served_before(cluster: Cluster) -> None:
+    cluster.gang.up(plan_id=BEFORE)
+    cluster.says["a", 4] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.sweep(replaces=True)
+    found = cluster.sweep(budget_s=0.0)
+    assert cluster.states() == dict.fromkeys("abc", "left") and cluster.gang.view().plan_id == BEFORE
+    assert all(each.cause.startswith("cut by --budget") for each in found.results) and found.kept == "before"
+
+
+def test_what_somebody_starts_meanwhile_is_left_alone(cluster: Cluster) -> None:
+    """Between two candidates somebody's plan comes up: `up` refuses, and so does the next sweep."""
+    taken = InputError("this gang runs another plan", where="gang gang0", fix="x")
+
+    def somebody(name: str) -> None:
+        if name == "b" and not cluster.gang.view().running:
+            cluster.gang.up(plan_id="plan-theirs")
+            raise taken
+
+    cluster._raise = somebody  # type: ignore[method-assign, assignment]
+    with pytest.raises(InputError, match="another plan"):
+        cluster.sweep()
+    assert cluster.states() == {"a": "measured", "b": "left", "c": "left"}
+    with pytest.raises(InputError, match="which a sweep stops"):
+        cluster.sweep()
+    assert cluster.gang.view().plan_id == "plan-theirs" and cluster.gang.view().serves
+
+
+def test_a_failure_of_what_served_before_is_raised_and_everything_is_kept(cluster: Cluster) -> None:
+    cluster.gang.up(plan_id=BEFORE)
+    cluster.says["before"] = GangFailed("no memory", where="gang gang0", fix="x")
+    with pytest.raises(GangFailed, match="no memory"):
+        cluster.sweep(replaces=True)
+    assert set(cluster.states().values()) == {CandidateState.MEASURED.value}
+    assert cluster.sweep().kept == "before" and cluster.gang.view().plan_id == BEFORE
