@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.engines.serving import ServedModel, Worker
@@ -142,6 +142,10 @@ class Overview:
     router: RouterGlance | None = None
     interrupted: tuple[GangOperation, ...] = ()
     """What was begun on these gangs and no command works on any more."""
+    stated: Mapping[str, str] = field(default_factory=dict)
+    """Where gangs of the inventory serve by its own word, those too that were not looked at: names by URL."""
+    unstated: bool = False
+    """A gang of the inventory serves where only its nodes can tell."""
 
     def begun(self, view: GangView) -> GangOperation | None:
         """What was interrupted on this gang."""

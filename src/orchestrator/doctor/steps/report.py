@@ -85,10 +85,28 @@ def _finding(group: FindingGroup, number: int, nodes: int) -> dict[str, Any]:
         "title": finding.title,
         "effect": finding.effect,
         "fix": finding.fix,
-        "steps": [step for step in finding.fix.split("; ") if step],
+        "steps": [_pieces(step) for step in sentences(finding.fix)],
         "evidence_of": finding.node if len(group.nodes) > 1 else "",
         "evidence": finding.evidence,
     }
+
+
+_SENTENCE = re.compile(r"(?<=[.!?]) +(?=[A-Z`])")
+
+
+def sentences(text: str) -> list[str]:
+    """A text's sentences; a command in backticks is not divided."""
+    found: list[str] = []
+    for part in filter(None, _SENTENCE.split(text)):
+        inside = bool(found) and found[-1].count("`") % 2 == 1
+        found[-1:] = [f"{found[-1]} {part}"] if inside else [*found[-1:], part]
+    return found
+
+
+def _pieces(text: str) -> list[dict[str, Any]]:
+    """A sentence's words and its commands, which stand in backticks."""
+    parts = enumerate(text.split("`"))
+    return [{"text": part, "code": place % 2 == 1} for place, part in parts if part]
 
 
 def _marks(node: Node, groups: Sequence[FindingGroup]) -> dict[str, Mark]:

@@ -120,24 +120,32 @@ def around_block(seen: Overview) -> list[Text]:
     """What is around the gangs, for `status`: the router's state and address, and which gangs it sends requests to;
     what a killed command has left half done."""
     return [
-        *(_router_lines(seen.router, seen.views) if seen.router else ()),
+        *(_router_lines(seen.router, seen) if seen.router else ()),
         *lines(sentence(seen.interrupted), "bold yellow"),
     ]
 
 
-def _router_lines(router: RouterGlance, views: Sequence[GangView]) -> list[Text]:
+def _router_lines(router: RouterGlance, seen: Overview) -> list[Text]:
     state = router.condition.value if router.condition is not None else "unreachable"
     head = Text.assemble(("router", "bold"), " ", styled(state), f"  {printable(router.url)}")
-    places = [(router.place(view.service_url), view.name) for view in views]
-    gangs = {place: [name for its, name in places if its == place] for place in ("in", "unhealthy", "out")}
-    known = {view.service_url.rstrip("/") for view in views}
-    gangs["not of this inventory"] = [one.url for one in router.workers or () if one.url not in known]
-    if parts := [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]:
+    if parts := [f"{word}: {', '.join(names)}" for word, names in _placed(router, seen).items() if names]:
         head.append(f"  {printable('; '.join(parts))}")
     wrong = router.error
     below = [f"  {wrong.where}: {wrong.what} (fix: {wrong.fix})"] if wrong else []
     below += [f"  {words}" for words in router.remarks]
     return [head, *lines(below, "yellow")]
+
+
+def _placed(router: RouterGlance, seen: Overview) -> dict[str, list[str]]:
+    """Gangs by the place that they have in the router, those too that were not looked at, and workers that are none."""
+    urls = {**seen.stated, **router.gangs_by_url(seen.views)}
+    workers = router.workers or ()
+    read = [view for view in seen.views if view.service_url or not view.unreachable]
+    placed = {view.name: router.place(view.service_url) for view in read}
+    placed |= {urls[one.url]: router.place(one.url) for one in workers if one.url in urls}
+    gangs = {place: [name for name, its in placed.items() if its == place] for place in ("in", "unhealthy", "out")}
+    strange = "of a gang that was not read, or not of this inventory" if seen.unstated else "not of this inventory"
+    return {**gangs, strange: [one.url for one in workers if one.url not in urls]}
 
 
 def transport_words(view: GangView) -> list[str]:

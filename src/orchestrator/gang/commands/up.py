@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.cli.options import add_accept, add_hung_after, add_timeout, add_usual, open_inventory
@@ -17,8 +17,10 @@ from orchestrator.gang.steps.raising import UpRequest, UpResult
 from orchestrator.gang.steps.restart import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.up import rehearse, up
+from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import without
 from orchestrator.model.errors import Exit, Undone
+from orchestrator.model.inventory import Inventory
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import plan_json
 from orchestrator.rooms import answers
@@ -99,10 +101,20 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     started = any(view.name not in outcome.ready_before for view in outcome.views)
     checks = answers("after_ready", inventory, outcome.views, args, screen) if started else []
     _show(outcome, screen, checks_json(checks), wanted.without)
+    if not args.json:
+        screen.show(*_clients_use(inventory, outcome.views))
     code = say_checks(checks, screen)
     if outcome.failure is not None:  # that they do serve is shown first
         raise outcome.failure
     return code
+
+
+def _clients_use(inventory: Inventory, views: Iterable[GangView]) -> list[str]:
+    """Where requests go: to the router where there is one, else to each gang that serves."""
+    serving = [view for view in views if view.serves]
+    if inventory.router is not None and serving:
+        return [f"clients use {inventory.router.url} (the router)"]
+    return [f"clients use {view.service_url} ({view.name})" for view in serving if view.service_url]
 
 
 def _finish(args: argparse.Namespace, screen: Screen) -> int:

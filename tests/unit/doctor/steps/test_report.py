@@ -15,7 +15,7 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.steps.doctor import diagnose, expected
-from orchestrator.doctor.steps.report import bmc, page_of, serial, switch_ports, write_report
+from orchestrator.doctor.steps.report import bmc, page_of, sentences, serial, switch_ports, write_report
 from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.protocol.looks import LabelsAnswer
 
@@ -56,7 +56,7 @@ def test_what_is_to_do_is_a_list_with_a_step_a_line(tmp_path: Path) -> None:
     findings = diagnose(cluster_with("node2", several_faults), {}).findings
     assert page.count('<span class="tick">') == len(findings)
     todo = page[page.index("<h2>To do") : page.index("<h2>Paths")]
-    assert todo.count("<li>") == len(findings) + sum(len(finding.fix.split("; ")) for finding in findings)
+    assert todo.count("<li>") == len(findings) + sum(len(sentences(finding.fix)) for finding in findings)
 
 
 def several_faults(node: HealthyNode) -> None:
@@ -65,10 +65,10 @@ def several_faults(node: HealthyNode) -> None:
 
 
 def test_the_page_has_findings_prices_fixes_evidence_and_both_drawings(tmp_path: Path) -> None:
-    page = html.unescape(written(cluster_with("node2", several_faults), tmp_path))
+    page = re.sub("</?code>", "`", html.unescape(written(cluster_with("node2", several_faults), tmp_path)))
     examination = diagnose(cluster_with("node2", several_faults), {})
     for finding in examination.findings:
-        for words in (finding.title, finding.effect, *finding.fix.split("; "), *finding.evidence, finding.id):
+        for words in (finding.title, finding.effect, *sentences(finding.fix), *finding.evidence, finding.id):
             assert words in page
     assert page.count("<svg") == 3  # links between the nodes; node2; the three others, alike
     assert "node0, node1, node3" in page
@@ -203,3 +203,10 @@ def test_the_bmcs_addresses() -> None:
              "MAC Address             : 00:26:fd:a0:0d:52")  # fmt: skip
     assert bmc(lines) == "10.155.8.180 (00:26:fd:a0:0d:52)"
     assert bmc(("IP Address              : 0.0.0.0",)) == bmc(()) == ""
+
+
+def test_a_command_is_code_and_a_sentence_is_not_divided(tmp_path: Path) -> None:
+    page = written(cluster_with("node2", several_faults), tmp_path)
+    assert "<code>nvidia-smi --gpu-reset</code>" in page and "`" not in re.sub(r"(?s)<style>.*?</style>", "", page)
+    assert sentences("run `a b. C d`; then look. Plug it in") == ["run `a b. C d`; then look.", "Plug it in"]
+    assert sentences("plug the cable; run `x`") == ["plug the cable; run `x`"] and sentences("") == []

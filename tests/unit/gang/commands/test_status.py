@@ -12,13 +12,15 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.commands import status as verb
+from orchestrator.gang.commands.gangs import around_block
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.paths import Contact
+from orchestrator.gang.steps.status.overview import with_stated
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.model.inventory import GangSpec
+from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 
 INVENTORY = """
@@ -222,3 +224,29 @@ def test_without_a_router_nothing_is_said_of_one(run: Run) -> None:
     assert "router" not in run(gang())[1]
     told = json.loads(run(gang(), "--json")[1])
     assert told["router"] is None and told["gangs"][0]["router"] is None
+
+
+OTHER = Worker("2", "http://192.0.2.2:8000", True, 0)
+
+
+@pytest.mark.parametrize(
+    ("stated", "unstated", "line"),
+    [
+        ({OTHER.url: "h"}, False, "in: g, h"),
+        ({}, True, "in: g; of a gang that was not read, or not of this inventory: http://192.0.2.2:8000"),
+        ({}, False, "in: g; not of this inventory: http://192.0.2.2:8000"),
+    ],
+)
+def test_another_gangs_address_is_not_a_strangers(stated: dict[str, str], unstated: bool, line: str) -> None:
+    seen = Overview(views=(gang(),), router=router(WELL, OTHER), stated=stated, unstated=unstated)
+    assert line in str(around_block(seen)[0])
+
+
+def test_the_inventory_says_where_gangs_serve() -> None:
+    def spec(name: str, address: str | None) -> GangSpec:
+        node = NodeSpec(name=f"{name}0", gang=name, node_rank=0, reach=Reach(host="x"), address=address)
+        return GangSpec(name=name, nodes=(node,))
+
+    told = with_stated(Overview(views=()), [spec("g", "192.0.2.1"), spec("h", "192.0.2.2")])
+    assert told.stated == {SERVES: "g", OTHER.url: "h"} and not told.unstated
+    assert with_stated(Overview(views=()), [spec("g", None)]).unstated

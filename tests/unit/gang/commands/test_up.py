@@ -220,3 +220,19 @@ def test_the_gang_leads_a_line_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.splitlines() == [
         "g1 will not serve until it has restarted", "g1: g10 is the leader's", "g1: staging",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "address"),
+    [
+        ("", "http://192.0.2.1:8000 (g)"),
+        (", router: {hosts: {head: {ansible_host: 192.0.2.9}}}", "http://192.0.2.9:30000"),
+    ],
+)
+def test_it_ends_with_the_address_that_clients_use(run: Run, tmp_path: Path, more: str, address: str) -> None:
+    gangs = "gangs: {children: {g: {hosts: {a: , b: }}}}"
+    (tmp_path / "hosts.yml").write_text(f"all: {{children: {{{gangs}{more}}}}}")
+    done = outcome()
+    served = tuple(replace(view, service_url="http://192.0.2.1:8000", service_healthy=True) for view in done.views)
+    _, out, _ = run(replace(done, views=served))
+    assert out.splitlines()[-1].startswith(f"clients use {address}")

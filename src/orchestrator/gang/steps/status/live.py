@@ -20,7 +20,7 @@ from orchestrator.gang.overview import Overview, RouterGlance, overview_json
 from orchestrator.gang.remarks import with_findings
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status.health import health
-from orchestrator.gang.steps.status.overview import glance, with_entries
+from orchestrator.gang.steps.status.overview import glance, with_entries, with_stated
 from orchestrator.gang.steps.status.reports import as_it_runs, ask_report, interrupted, views_of, where
 from orchestrator.gang.timeline import NodeEvents, PortRate, TimelineEvent, growth, port_rates, timeline
 from orchestrator.gang.view import GangView
@@ -65,6 +65,7 @@ class Watching:
 
     def __init__(self, inventory: Inventory, gangs: tuple[str, ...] = ()) -> None:
         self._gangs = chosen_gangs(inventory, gangs)
+        self._all = inventory.gangs
         self._router = inventory.router
         self._fleet = Fleet([node for gang in self._gangs for node in gang.machines])
         self._routers = Fleet(router_gang(self._router).nodes if self._router else ())
@@ -109,11 +110,14 @@ class Watching:
             raise self._defects[0]
         return Moment(
             taken_at=time.time(),
-            seen=with_entries(Overview(views=self._views(), router=self._glance, interrupted=self._begun)),
+            seen=with_entries(with_stated(self._overview(), self._all)),
             nodes=dict(self._nodes),
             gangs=dict(self._loads),
             events=dict(self._events),
         )
+
+    def _overview(self) -> Overview:
+        return Overview(views=self._views(), router=self._glance, interrupted=self._begun)
 
     def _views(self) -> tuple[GangView, ...]:
         asked = {name: self._asked.get(name, self._began) for name in self._fleet.nodes}

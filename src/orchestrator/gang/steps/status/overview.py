@@ -45,7 +45,15 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
             fix="run `l40s-deploy router status`, which waits longer",
         )
         router = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
-    return with_entries(replace(seen, router=router))
+    return with_entries(with_stated(replace(seen, router=router), inventory.gangs))
+
+
+def with_stated(seen: Overview, gangs: Sequence[GangSpec]) -> Overview:
+    """With where the inventory says that its gangs serve. gangs: all of them"""
+    stated = {node.stated_url.rstrip("/"): gang.name for gang in gangs for node in gang.machines if node.stated_url}
+    known = {view.name for view in seen.views if view.service_url}
+    unstated = any(not gang.leader.stated_url and gang.name not in known for gang in gangs)
+    return replace(seen, stated=stated, unstated=unstated)
 
 
 def with_entries(seen: Overview) -> Overview:
