@@ -64,6 +64,12 @@ def open_inventory(args: argparse.Namespace, screen: Screen | None) -> Inventory
     return inventory
 
 
+def read_again(args: argparse.Namespace, path: str) -> Inventory:
+    """The inventory that this command has read, as it is written now. path: where it was found."""
+    inventory: Inventory = args.read_inventory(path, lambda _: None)
+    return inventory
+
+
 TIMEOUT_S = 3600.0
 
 

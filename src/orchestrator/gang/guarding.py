@@ -265,6 +265,11 @@ def returned(memory: GuardMemory) -> GuardMemory:
     return GuardMemory(returned=memory.returned, return_at=memory.return_at)
 
 
+def on_other_nodes(memory: GuardMemory) -> GuardMemory:
+    """After the inventory gave its gang other machines: what was found impossible may be possible with them."""
+    return replace(memory, barred=(), hopeless=(), unfit=(), on_fewer_at=0.0)
+
+
 def _remember(view: GangView, memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     if view.state is not GangState.READY and not _fewer(view):
         return replace(memory, ready_since=None)

@@ -63,9 +63,9 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
     for gang in gangs:
         _refuse_disagreement(gang, variables)
     _refuse_shared(source, gangs, variables)
-    resources.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
     router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GANG, ())])
     told = _recipients(variables[gangs[0].leader.name])
+    resources.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
     return Inventory(path=str(file), gangs=gangs, router=router, notify=told), values
 
 

@@ -61,9 +61,12 @@ _by_path: list[Path] = []
 
 
 def remember(inventory: Path) -> None:
-    """Count the folder of this inventory among those that are searched, before all others."""
-    _beside[:] = [inventory.absolute().parent]
-    _by_path.clear()
+    """Count the folder of this inventory among those that are searched, before all others. Until it has been read, what
+    an inventory in that folder named by a path is found as before: a guard reads it again while it plans."""
+    folder = inventory.absolute().parent
+    if _beside != [folder]:
+        _by_path.clear()
+    _beside[:] = [folder]
 
 
 def remember_stacks(names: Iterable[str]) -> None:

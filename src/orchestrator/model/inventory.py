@@ -19,6 +19,8 @@ class Event(str, Enum):
     RESTORED = "restored"
     GIVEN_UP = "given-up"
     FINDING = "finding"
+    CHANGED = "changed"
+    """The inventory: a guard goes on by the new one."""
 
 
 class ReceiverKind(str, Enum):

@@ -5,9 +5,18 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from orchestrator.cli.options import add_duration, add_hung_after, add_install, add_timeout, add_usual_of_gangs, count
+from orchestrator.cli.options import (
+    add_duration,
+    add_hung_after,
+    add_install,
+    add_timeout,
+    add_usual_of_gangs,
+    count,
+    read_again,
+)
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line, install_unit
 from orchestrator.cli.units import GUARD
@@ -16,7 +25,9 @@ from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
+from orchestrator.gang.steps.guard.rereading import InventoryWatch
 from orchestrator.loading.secret_file import read_private_line
+from orchestrator.loading.stamps import stamp_of
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.rooms import answers
@@ -74,6 +85,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when no gang was given up or left failed, 5 otherwise; it runs until Ctrl-C without --once."""
     inventory = open_cluster(args, screen)
     shown = GuardProgress(screen)
+    path = inventory.path
     notifier = next(iter(answers("notifier", inventory, lambda words: shown.say(f"notify: {words}"))), None)
     request = GuardRequest(
         notifier=notifier,
@@ -93,6 +105,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         hung_after_s=args.hung_after,
         timeout_s=args.timeout,
         check=next(iter(answers("guard_event", args)), None),
+        reread=InventoryWatch(partial(stamp_of, path), lambda: read_again(args, path)),
     )
     if args.install:
         return install_unit(GUARD, args, inventory, screen)

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,14 @@ def keep_outcome(inventory: str, recipient: Recipient, wrong: str) -> None:
             keep_told(file, unheard | ({who: wrong} if wrong else {}))
 
 
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """To one receiver."""
+
+    waiting: queue.SimpleQueue[Notice | None]
+    thread: threading.Thread
+
+
 class Notifier:
     """A context manager: on leaving, what waits is still sent for LAST_NOTICES_S.
 
@@ -82,37 +91,48 @@ class Notifier:
     """
 
     def __init__(self, recipients: Sequence[Recipient], inventory: str, trouble: Callable[[str], None]) -> None:
-        self._recipients = tuple(recipients)
+        self._wanted = tuple(recipients)
         self._trouble = trouble
         self._inventory = inventory
         self._file = told_file(inventory)
-        self._told = read_told(self._file) if recipients else {}
+        self._told: dict[str, str] = {}
         self._seen: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._waiting: list[queue.SimpleQueue[Notice | None]] = [queue.SimpleQueue() for _ in self._recipients]
-        self._threads = [
-            threading.Thread(target=self._live, args=each, name="notify", daemon=True)
-            for each in zip(self._recipients, self._waiting, strict=True)
-        ]
+        self._lines: dict[Recipient, _Sending] = {}
 
     def __enter__(self) -> Notifier:
-        if self._recipients:
-            known, file = {shown(one) for one in self._recipients}, unheard_file(self._inventory)
-            keep_told(file, {who: wrong for who, wrong in read_told(file).items() if who in known})
-        for thread in self._threads:
-            thread.start()
+        self.renew(self._wanted)
         return self
 
     def __exit__(self, *_: object) -> None:
         ends = time.monotonic() + LAST_NOTICES_S
-        for waiting in self._waiting:
-            waiting.put(None)
-        for thread in self._threads:
-            thread.join(max(0.0, ends - time.monotonic()))
+        for line in self._lines.values():
+            line.waiting.put(None)
+        for line in self._lines.values():
+            line.thread.join(max(0.0, ends - time.monotonic()))
+
+    def renew(self, recipients: Sequence[Recipient]) -> None:
+        """Tell these from now on. Those that are gone are sent what waits for them."""
+        if recipients:
+            known, file = {shown(one) for one in recipients}, unheard_file(self._inventory)
+            keep_told(file, {who: wrong for who, wrong in read_told(file).items() if who in known})
+        with self._lock:
+            if recipients and not self._lines:
+                self._told = read_told(self._file)
+            before, lines = self._lines, {one: self._lines.get(one) or self._line(one) for one in recipients}
+            self._lines = lines
+        for gone in (line for one, line in before.items() if one not in lines):
+            gone.waiting.put(None)
+
+    def _line(self, recipient: Recipient) -> _Sending:
+        waiting: queue.SimpleQueue[Notice | None] = queue.SimpleQueue()
+        thread = threading.Thread(target=self._live, args=(recipient, waiting), name="notify", daemon=True)
+        thread.start()
+        return _Sending(waiting, thread)
 
     def look(self, view: GangView) -> None:
         """Tell what is new of a gang, and of what is wrong about it."""
-        if not self._recipients:
+        if not self._lines:
             return
         with self._lock:
             before = dict(self._told)
@@ -132,11 +152,11 @@ class Notifier:
 
     def tell(self, notice: Notice) -> None:
         """Send it, soon, to those who want to hear of such an event."""
-        for recipient, waiting in zip(self._recipients, self._waiting, strict=True):
+        for recipient, line in self._lines.items():
             if notice.event not in recipient.events:
                 continue
-            if waiting.qsize() < MOST_WAITING:
-                waiting.put(notice)
+            if line.waiting.qsize() < MOST_WAITING:
+                line.waiting.put(notice)
             else:
                 self._trouble(f"{MOST_WAITING} notifications wait for {shown(recipient)}; dropped: {notice.title}")
 

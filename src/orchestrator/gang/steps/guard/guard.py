@@ -33,12 +33,14 @@ from orchestrator.gang.guarding import (
     may_finish,
     not_back_yet,
     noted,
+    on_other_nodes,
     restarted,
     returned,
     returning,
     settling,
     waits_in_vain,
 )
+from orchestrator.gang.inventory_changes import as_it_stood, changes_of
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.remarks import powerless, with_findings
 from orchestrator.gang.steps import raising
@@ -62,7 +64,7 @@ from orchestrator.model.chosen import as_written, chosen_gangs, staffed
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import Event, GangSpec, Inventory
+from orchestrator.model.inventory import ROUTER_GANG, Event, GangSpec, Inventory, Recipient, RouterSpec
 from orchestrator.model.notice import Notice
 from orchestrator.model.plan import Plan
 from orchestrator.planning.choices import TCP
@@ -106,13 +108,17 @@ class Notifies(Protocol):
     def tell(self, notice: Notice) -> None:
         """Send this, soon."""
 
+    def renew(self, recipients: Sequence[Recipient]) -> None:
+        """Tell these from now on."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRequest:
     """once: look once, and do what is due (for cron, and for tests). timeout_s: for one start.
     hung_after_s: for an engine that it starts: how long it may show no progress before it counts as hung; None: as it
     was. restores: return to all nodes as soon as the doctor allows it; else only say how. notifier: tells who is named
-    in the inventory. check: what a gang that serves is asked now and then."""
+    in the inventory. check: what a gang that serves is asked now and then. reread: asked again and again: an inventory
+    that was read since, why it can't be used, or None."""
 
     gangs: tuple[str, ...] = ()
     once: bool = False
@@ -125,6 +131,7 @@ class GuardRequest:
     restores: bool = False
     notifier: Notifies | None = None
     check: GuardCheck | None = None
+    reread: Callable[[], Inventory | DeployError | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,24 +147,16 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) ->
     `once`.
 
     A gang that is given up is still checked with the others: it is guarded again once it has been fixed.
+    Where the inventory changes meanwhile, the gangs that it has then are guarded, as it has them.
     Raises LockHeld where another guard watches one of them already; with `once`, whatever a loop breaks by.
     """
     inventory = replace(inventory, gangs=tuple(map(as_written, inventory.gangs)))
-    gangs = chosen_gangs(inventory, request.gangs)
-    with Fleet([node for gang in gangs for node in gang.machines]) as fleet, ExitStack() as held:
-        for gang in gangs:
-            held.enter_context(_guard_lock(fleet, gang, request))
-        places = RouterWatch(inventory.router)
-        posts = [_Post(inventory, fleet, gang, request, watcher, places=places) for gang in gangs]
-        if inventory.router is not None:
-            router = held.enter_context(Router(inventory.router))
-            posts.append(_RouterPost(inventory, router.fleet, router.gang, request, watcher, router=router, held=held))
-        held.callback(places.end)
-        places.start(once=request.once)
-        _side_by_side(posts)
+    with _Roster(inventory, request, watcher) as roster:
+        roster.man([gang.name for gang in chosen_gangs(inventory, request.gangs)])
+        roster.watch()
         return tuple(
             GuardedGang(decision=post.surrender or post.decision, view=post.view)
-            for post in posts
+            for post in roster.posts.values()
             if post.view is not None
         )
 
@@ -173,6 +172,8 @@ class _Post:
 
     view: as it was seen last; surrender: why it was given up, once that has been reported
     places: where the router has it; health: what the doctor would refuse it for
+    held: gives back its guard lock and its connections; manned: it has them
+    wanted: by what it is to go on from the next look; taken: by what it goes on
     _heard_at: when one of its nodes answered last; _failed_looks: in a row; _powerless: why a due restart is impossible
     _back: runs, and what was told of their RDMA ports that work again; _checked_at: in monotonic seconds
     """
@@ -188,6 +189,10 @@ class _Post:
     surrender: GuardDecision | None = None
     defect: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
+    held: ExitStack = field(default_factory=ExitStack)
+    manned: bool = True
+    wanted: _Orders | None = None
+    taken: _Orders | None = None
     _told: str = ""
     places: RouterWatch = field(default_factory=lambda: RouterWatch(None))
     health: HealthWatch = field(init=False)
@@ -223,6 +228,7 @@ class _Post:
         """Look, decide, act, again and again until `ended`."""
         try:
             while not self.ended.is_set():
+                self._take_orders()
                 self._look_again()
                 if not self.memory.given_up:
                     self.surrender = None
@@ -235,9 +241,32 @@ class _Post:
         except BaseException as defect:
             self.defect = defect
 
+    def man(self) -> None:
+        """Connect to the gang's machines, and keep other guards away. Raises LockHeld where there is one."""
+        self.held.close()
+        self.fleet = self.held.enter_context(Fleet(self.gang.machines))
+        self.held.enter_context(_guard_lock(self.fleet, self.gang, self.request))
+        self.manned = True
+
+    @property
+    def is_relieved(self) -> bool:
+        """Whether what it knows of the inventory is old."""
+        return self.ended.is_set() or self.wanted is not self.taken
+
+    def _take_orders(self) -> None:
+        wanted = self.wanted
+        if wanted is None or wanted is self.taken:
+            return
+        if wanted.gang.machines != self.gang.machines:
+            self.manned, self.memory = False, on_other_nodes(self.memory)
+        self.inventory, self.gang, self.places = wanted.inventory, wanted.gang, wanted.places
+        self.taken = wanted
+
     def _look_again(self) -> None:
         """A defect of ours at one look is said, and ends neither this loop nor the others: somebody relies on them."""
         try:
+            if not self.manned:
+                self.man()
             self._look()
             self._failed_looks = 0
         except DeployError as failure:
@@ -297,20 +326,26 @@ class _Post:
             self._back |= {(self.view.run_id, words) for words in new}
         begun = self._begun(self.view)
         self.decision, self.memory = decide(self.view, self.memory, time.monotonic(), self.request.policy, begun)
+        if self.is_relieved:
+            return  # the next look decides, by the new inventory, or nobody does
         self._tell(self.decision)
         if waits_in_vain(self.decision, self.view, self.memory, time.monotonic(), self.request.policy):
             self._say_powerless(self.decision.reason, "switch the node on, or run the guard with --degrade-after 10m")
+        self._act(self.view, begun)
+
+    def _act(self, seen: GangView, begun: GangOperation | None) -> None:
+        """Do what was decided."""
         if self.decision.do is GuardAction.RESTART:
             self._restart(self.decision.why, begun)
         elif self.decision.do is GuardAction.DEGRADE:
             self._go_on_without(self.decision)
         elif self.decision.do is GuardAction.REPLAN:
-            self._replan(self.decision, self.view)
+            self._replan(self.decision, seen)
         elif self.decision.do is GuardAction.RETURN:
             self._return(self.decision.why)
         elif self.decision.do is GuardAction.GIVE_UP:
             self._failed(self.decision.why)
-        elif self.decision.do is GuardAction.NOTHING and self.view.serves and self._is_due():
+        elif self.decision.do is GuardAction.NOTHING and seen.serves and self._is_due():
             self._checked_at = time.monotonic()
             asking = threading.Thread(target=self._check, daemon=True)
             asking.start()
@@ -593,10 +628,13 @@ class _RouterPost(_Post):
     """The loop about the router. Another guard may watch it already: this one takes over when that one has ended."""
 
     router: Router
-    held: ExitStack
-    """Gives its guard lock back."""
-
     ours: bool = False
+
+    def man(self) -> None:
+        """Connect to its host. Its guard lock is taken once no other guard has it."""
+        self.held.close()
+        self.router = self.held.enter_context(Router(self.router.spec))
+        self.fleet, self.gang, self.ours, self.manned = self.router.fleet, self.router.gang, False, True
 
     def _look(self) -> None:
         """As at a gang, once no other guard holds its guard lock."""
@@ -635,17 +673,180 @@ def _active_ports(cluster: Cluster) -> tuple[str, ...]:
     )
 
 
-def _side_by_side(posts: Sequence[_Post]) -> None:
-    """Daemon threads, so that Ctrl-C ends the guard and leaves the gangs as they are. Raises the first defect."""
-    threads = [threading.Thread(target=post.stand, daemon=True) for post in posts]
-    for thread in threads:
+@dataclass(frozen=True, slots=True)
+class _Orders:
+    """By what a post goes on."""
+
+    inventory: Inventory
+    gang: GangSpec
+    places: RouterWatch
+
+
+@dataclass
+class _Roster:
+    """The posts of all guarded gangs, by the newest inventory that could be read: a thread each, as daemons, so that
+    Ctrl-C ends the guard and leaves the gangs as they are.
+
+    posts: by the gang's name; leaving: those of gangs that left the inventory, until they have ended what they do
+    memories: of gangs that left it, and may come back
+    """
+
+    inventory: Inventory
+    request: GuardRequest
+    watcher: GuardWatcher
+    posts: dict[str, _Post] = field(default_factory=dict)
+    leaving: list[_Post] = field(default_factory=list)
+    memories: dict[str, GuardMemory] = field(default_factory=dict)
+    places: RouterWatch = field(init=False)
+    _threads: dict[int, threading.Thread] = field(default_factory=dict)
+    """By the post's id()."""
+    _wrong: bool = False
+    """The newest inventory can't be used, which was said."""
+
+    def __post_init__(self) -> None:
+        self.places = RouterWatch(self.inventory.router)
+
+    def __enter__(self) -> _Roster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.places.end()
+        for post in (*self.posts.values(), *self.leaving):
+            post.held.close()
+
+    def man(self, names: Collection[str]) -> None:
+        """A post for each of these gangs, and for the router. Raises LockHeld where another guard has one."""
+        for gang in self.inventory.gangs:
+            if gang.name in names:
+                self.posts[gang.name] = self._post_of(gang)
+        if self.inventory.router is not None:
+            self.posts[ROUTER_GANG] = self._router_post(self.inventory.router)
+        for post in self.posts.values():
+            post.man()
+
+    def watch(self) -> None:
+        """Until all gangs are given up, or once. Raises the first defect."""
+        self.places.start(once=self.request.once)
+        for post in self.posts.values():
+            self._start(post)
+        read_at = time.monotonic()
+        while not self._is_over():
+            self._wait()
+            if self.posts and all(post.surrender is not None for post in self.posts.values()):
+                for post in self.posts.values():
+                    post.ended.set()
+            elif not self.request.once and time.monotonic() - read_at >= LOOK_EVERY_S:
+                self._reread()
+                read_at = time.monotonic()
+        for defect in (post.defect for post in self._all if post.defect is not None):
+            raise defect
+
+    @property
+    def _all(self) -> tuple[_Post, ...]:
+        return (*self.posts.values(), *self.leaving)
+
+    def _is_over(self) -> bool:
+        """A guard without a gang waits for an inventory that has one."""
+        living = any(self._threads[id(post)].is_alive() for post in self.posts.values())
+        return any(post.defect is not None for post in self._all) or (not living and bool(self.posts))
+
+    def _wait(self) -> None:
+        """A moment, or until some loop has ended."""
+        living = [thread for post in self.posts.values() if (thread := self._threads[id(post)]).is_alive()]
+        if living:
+            living[0].join(JOIN_S)
+        else:
+            time.sleep(JOIN_S)
+
+    def _start(self, post: _Post) -> None:
+        thread = self._threads[id(post)] = threading.Thread(target=post.stand, daemon=True)
         thread.start()
-    while living := [thread for thread in threads if thread.is_alive()]:
-        if any(post.defect is not None for post in posts):
-            break
-        if all(post.surrender is not None for post in posts):
-            for post in posts:
-                post.ended.set()
-        living[0].join(JOIN_S)
-    for defect in (post.defect for post in posts if post.defect is not None):
-        raise defect
+
+    def _post_of(self, gang: GangSpec) -> _Post:
+        memory = self.memories.pop(gang.name, GuardMemory())
+        words = (self.inventory, Fleet(gang.machines), gang, self.request, self.watcher)
+        return _Post(*words, memory=memory, places=self.places, manned=False)
+
+    def _router_post(self, spec: RouterSpec) -> _Post:
+        router = Router(spec)
+        words = (self.inventory, router.fleet, router.gang, self.request, self.watcher)
+        return _RouterPost(*words, router=router, manned=False)
+
+    def _reread(self) -> None:
+        self._see_off()
+        found = self.request.reread()
+        if isinstance(found, DeployError):
+            self._say_wrong(found)
+        elif found is not None:
+            try:
+                self._go_on_by(as_it_stood(found, self.inventory))
+            except DeployError as wrong:
+                self._say_wrong(wrong)
+        self._fill()
+
+    def _say_wrong(self, wrong: DeployError) -> None:
+        self._wrong = True
+        why = f"{wrong.where}: {wrong.what}"
+        self.watcher.step("inventory", f"it can't be used, and the guard goes on by the old one: {why}; {wrong.fix}")
+        self._tell(Event.FINDING, f"it can't be used, and the guard goes on by the old one: {why}", wrong.fix)
+
+    def _go_on_by(self, now: Inventory) -> None:
+        words, before = changes_of(self.inventory, now), self.inventory
+        if self._wrong:
+            self._wrong = False
+            self.watcher.step("inventory", "it can be used again")
+            self._tell(Event.RESTORED, "it can be used again")
+        if now == before:
+            return
+        self.inventory = now
+        if now.router != before.router:
+            self.places.end()
+            self.places = RouterWatch(now.router)
+            self.places.start(once=False)
+        if self.request.notifier is not None:
+            self.request.notifier.renew(now.notify)
+        if words:
+            self.watcher.step("inventory", f"it has changed, and the guard goes on by it: {'; '.join(words)}")
+            self._tell(Event.CHANGED, f"the guard goes on by it: {'; '.join(words)}")
+        self._give_orders(before)
+
+    def _tell(self, event: Event, text: str, fix: str = "") -> None:
+        if self.request.notifier is not None:
+            self.request.notifier.tell(Notice(event=event, subject="inventory", text=text, fix=fix, at=time.time()))
+
+    @property
+    def _meant(self) -> dict[str, GangSpec]:
+        names = set(self.request.gangs)
+        gangs = self.inventory.gangs
+        return {gang.name: gang for gang in gangs if not names or {gang.name, gang.replica_of} & names}
+
+    def _give_orders(self, before: Inventory) -> None:
+        meant = self._meant
+        for name, post in list(self.posts.items()):
+            same_router = name == ROUTER_GANG and self.inventory.router == before.router
+            if name in meant or same_router:
+                post.wanted = _Orders(self.inventory, meant.get(name, post.gang), self.places)
+                continue
+            self.posts.pop(name).ended.set()
+            self.leaving.append(post)
+            if name not in meant and name != ROUTER_GANG:
+                self.watcher.step(name, "the inventory has no such gang any more: it is not guarded")
+
+    def _see_off(self) -> None:
+        """Posts of gangs that have left end what they do first, and nobody takes their places before."""
+        for post in [post for post in self.leaving if not self._threads[id(post)].is_alive()]:
+            self.leaving.remove(post)
+            del self._threads[id(post)]
+            self.memories[post.gang.name] = post.memory
+            post.held.close()
+
+    def _fill(self) -> None:
+        """Posts of gangs that are new, and of the router."""
+        held = {*self.posts, *(post.gang.name for post in self.leaving)}
+        added = [self._post_of(gang) for name, gang in self._meant.items() if name not in held]
+        if self.inventory.router is not None and ROUTER_GANG not in held:
+            added.append(self._router_post(self.inventory.router))
+        for post in added:
+            self.posts[post.gang.name] = post
+            self.watcher.step(post.gang.name, "it is guarded from now on")
+            self._start(post)
