@@ -173,6 +173,21 @@ def test_a_receiver_that_is_no_longer_named_is_forgotten(tmp_path: Path) -> None
         assert read_told(unheard_file(path)) == {"slack at new": "HTTP 500"}
 
 
+def test_receivers_that_an_inventory_names_later_are_told_from_then_on(tmp_path: Path) -> None:
+    with receiver() as first, receiver() as second:
+        one, other = (Recipient(kind=ReceiverKind.WEBHOOK, url=there.url) for there in (first, second))
+        with Notifier([], str(tmp_path / "hosts.yml"), print) as notifier:
+            notifier.look(FAILED)
+            for recipients in ([one], [one, other], [other], []):
+                notifier.renew(recipients)
+                notifier.tell(Notice(event=Event.CHANGED, subject=f"for {len(recipients)}", text="x"))
+            notifier.renew([other])
+            notifier.look(FAILED)
+    assert [document["subject"] for document in first.documents()] == ["for 1", "for 2"]
+    titles = sorted(document["title"] for document in second.documents())
+    assert titles == ["for 1: changed", "for 2: changed", "g: failed"]
+
+
 def test_for_a_receiver_that_takes_none_only_so_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held, good = (Recipient(kind=ReceiverKind.SLACK, url=f"http://{host}") for host in ("held", "good"))
     freed, heard, troubles = threading.Event(), queue.SimpleQueue[str](), list[str]()
