@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from orchestrator.loading.resources import Library
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.measured import Candidate, CandidateResult, best, nearest_load, speed
+from orchestrator.model.measured import Candidate, CandidateResult, SweepRecord, best, nearest_load, speed
 from orchestrator.planning.layout import usual
 from orchestrator.planning.offers import LayoutFit, offer
-from orchestrator.planning.steps.measured import request_of, results_of
+from orchestrator.planning.steps.measured import measured_in, request_of
 from orchestrator.planning.steps.models import network_of
 from orchestrator.planning.steps.plan import PlanRequest, chosen_stack
 from orchestrator.records.sweeps import sweeps_of
@@ -39,11 +39,27 @@ def choice_for(gangs: Sequence[GangSpec], asked: PlanRequest, requests: int) -> 
         )
     profile = Library.profile(asked.model)
     for gang in gangs:
-        results = results_of(gang, profile.name, asked.stack)
+        results = _comparable(gang, profile.name, asked.stack)
         load = nearest_load(results, requests)
         if load is not None and (winner := best(results, load)) is not None:
             return _measured(asked, gang, winner, load)
     return _calculated(gangs[0], asked, requests)
+
+
+def _comparable(gang: GangSpec, model: str, stack: str | None) -> list[CandidateResult]:
+    """What was measured by the stack and with the prompts and answers of the newest sweep (None: any stack): tokens a
+    second of others say nothing beside these."""
+    records = [record for record in sweeps_of(gang, model) if stack in (None, record.stack)]
+    measured = [record for record in records if measured_in(record)]
+    if not measured:
+        return []
+    newest = _case(measured[0])
+    return [result for record in measured if _case(record) == newest for result in measured_in(record)]
+
+
+def _case(record: SweepRecord) -> tuple[str, int, int, str]:
+    load = record.load
+    return record.stack, load.input, load.output, load.dataset
 
 
 def _measured(asked: PlanRequest, gang: GangSpec, winner: CandidateResult, load: int) -> LoadChoice:

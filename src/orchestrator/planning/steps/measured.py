@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.measured import Candidate, CandidateResult, CandidateState
+from orchestrator.model.measured import Candidate, CandidateResult, CandidateState, SweepRecord
 from orchestrator.planning.offers import LayoutFit, ModelOffer
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.records.sweeps import sweeps_of
@@ -29,7 +29,8 @@ def request_of(candidate: Candidate, gang: str, stack: str) -> PlanRequest:
 
 def with_measured(offered: ModelOffer, gang: GangSpec) -> ModelOffer:
     """The same, with what was measured of each layout on these nodes by this stack."""
-    results = results_of(gang, offered.model, offered.stack)
+    records = [record for record in sweeps_of(gang, offered.model) if record.stack == offered.stack]
+    results = [result for record in records for result in measured_in(record)]
     return replace(offered, fits=tuple(replace(fit, here=_here(fit, results)) for fit in offered.fits))
 
 
@@ -39,8 +40,6 @@ def _here(fit: LayoutFit, results: Sequence[CandidateResult]) -> dict[int, float
     return {point.requests: point.tok_s for result in reversed(mine) for point in result.points}
 
 
-def results_of(gang: GangSpec, model: str, stack: str | None) -> list[CandidateResult]:
-    """Measured candidates of a model by a stack (None: any), the newest sweep first."""
-    records = [record for record in sweeps_of(gang, model) if stack in (None, record.stack)]
-    results = (result for record in records for result in record.results)
-    return [result for result in results if result.state is CandidateState.MEASURED]
+def measured_in(record: SweepRecord) -> list[CandidateResult]:
+    """The candidates that were measured to their end."""
+    return [result for result in record.results if result.state is CandidateState.MEASURED]

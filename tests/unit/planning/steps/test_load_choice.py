@@ -39,6 +39,13 @@ def test_the_best_that_was_measured(requests: int, args: tuple[str, ...]) -> Non
     assert "measured here" in choice.why
 
 
+def test_other_prompts_and_answers_are_not_compared() -> None:
+    keep()
+    other = record(result("tp32", {1: 9.0, 128: 90.0}, candidate=PLAIN), **HERE, at=9.0)
+    keep_sweep(replace(other, load=replace(other.load, output=512)))
+    assert choice_for((GANG,), PlanRequest(model=MODEL), 128).request.extra_args == (), "700 tokens/s of short answers"
+
+
 @pytest.mark.parametrize("asked", [{"stack": "sglang-0.4.4-l40s"}, {"stack": None}])
 def test_without_a_measurement_the_calculated_one_and_it_says_so(asked: dict[str, Any]) -> None:
     if asked["stack"]:
