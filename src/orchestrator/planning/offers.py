@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.engines.registry import engine_of
@@ -12,7 +12,16 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning import layout, memory, page_cache
-from orchestrator.planning.roofline import RDMA, REDUCES_A_LAYER, Network, Speeds, bytes_a_token, speeds, unsaid
+from orchestrator.planning.roofline import (
+    RDMA,
+    REDUCES_A_LAYER,
+    Network,
+    OwnPoint,
+    Speeds,
+    bytes_a_token,
+    speeds,
+    unsaid,
+)
 from orchestrator.protocol.planned import Layout
 
 L40S_BYTES = L40S.nvml_mib << 20
@@ -71,10 +80,11 @@ def offer(
     gpu_total: int = L40S_BYTES,
     gpu: str = L40S.name,
     network: Network = RDMA,
+    own: Sequence[OwnPoint] = (),
 ) -> ModelOffer:
     """Every layout that the checkpoint's arithmetic and the memory allow; nothing unmeasured is ranked.
 
-    network: how its nodes communicate, and what `nettest` measured of that
+    network: how its nodes communicate, and what `nettest` measured of that; own: what `sweep` measured of the model
     """
     nodes, each = len(gang.nodes), gang.leader.gpus
     engine = engine_of(stack)
@@ -98,7 +108,7 @@ def offer(
             kv_tokens=tokens,
             measured=(stack.name, str(candidate)) in profile.measured,
             default=candidate == usual and not refusal,
-            speeds=None if why else speeds(profile, candidate, gpu, network=network, whole_reduces=reduces),
+            speeds=None if why else speeds(profile, candidate, gpu, network=network, whole_reduces=reduces, own=own),
             unsaid=why,
             sent=bytes_a_token(profile.dimensions, candidate, whole_reduces=reduces),
             read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),

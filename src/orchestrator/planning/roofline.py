@@ -16,7 +16,7 @@ right or with wrong wiring.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -84,6 +84,19 @@ RDMA = Network()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPoint:
+    """What somebody has measured of the model on these nodes: tokens/s of decoding with so many requests at once."""
+
+    layout: Layout
+    requests: int
+    tokens_per_s: float
+
+
+OWN = 4
+"""Own points from which on the rest is fitted to them, as the articles' table has so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
     """Tokens/s by requests at once. basis: what they rest on, in words; error: the largest of the points that were
     predicted from the others (`leave_one_out`), a share"""
@@ -114,16 +127,16 @@ def speeds(
     *,
     network: Network = RDMA,
     whole_reduces: int = REDUCES_A_LAYER,
+    own: Sequence[OwnPoint] = (),
 ) -> Speeds:
-    """Of a case of which `unsaid` says nothing. whole_reduces: as for `bytes_a_token`"""
+    """Of a case of which `unsaid` says nothing. whole_reduces: as for `bytes_a_token`; own: of this model and stack,
+    which the rest is fitted to instead of the articles' points where there are enough"""
     facts = facts_of(gpu)
-    bandwidth, rest = MEMORY_GBS[facts.name if facts else gpu], _fitted(POINTS)
-    steps = {
-        batch: _step_s(
-            profile, layout, math.ceil(batch / layout.pipeline_parallel), bandwidth, rest, network, whole_reduces
-        )
-        for batch in BATCHES
-    }
+    case = _Case(profile, MEMORY_GBS[facts.name if facts else gpu], network, whole_reduces)
+    if len(own) >= OWN and _spread(own) and (fitted := _by_own(case, layout, own)) is not None:
+        return fitted
+    rest, bandwidth = _fitted(POINTS), case.bandwidth
+    steps = {batch: case.step_s(layout, batch, rest) for batch in BATCHES}
     over_tcp = network.traffic is Traffic.TCP and layout.nnodes > 1 and not layout.inside_nodes
     error = max(leave_one_out(Traffic.TCP if over_tcp else Traffic.RAILS).values())
     return Speeds(
@@ -131,6 +144,62 @@ def speeds(
         basis=_basis(layout, network, bandwidth, error, over_tcp),
         error=error,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What a step's time depends on beside the layout and the requests."""
+
+    profile: ModelProfile
+    bandwidth: int
+    network: Network
+    whole_reduces: int
+
+    def step_s(self, layout: Layout, requests: int, rest: Line) -> float:
+        """A token for each request. rest: of what neither memory nor network explains"""
+        batch = math.ceil(requests / layout.pipeline_parallel)
+        return _step_s(self.profile, layout, batch, self.bandwidth, rest, self.network, self.whole_reduces)
+
+    def fitted(self, points: Collection[OwnPoint]) -> Line:
+        """What is left of the measured steps for each layer, by the requests in a step, as `_fitted`."""
+        layers, each = self.profile.dimensions.num_hidden_layers, list(points)
+        left = [
+            (point.requests / point.tokens_per_s - self.step_s(point.layout, point.requests, _nothing)) / layers
+            for point in each
+        ]
+        batches = [math.ceil(point.requests / point.layout.pipeline_parallel) for point in each]
+        weights = [(point.tokens_per_s / point.requests) ** 2 for point in each]
+        return _through(batches, left, weights)
+
+    def missed(self, point: OwnPoint, others: Collection[OwnPoint]) -> float:
+        """How far the others' prediction of a point is off, as a share of what was measured."""
+        predicted = point.requests / self.step_s(point.layout, point.requests, self.fitted(others))
+        return abs(predicted - point.tokens_per_s) / point.tokens_per_s
+
+
+def _nothing(_: float) -> float:
+    return 0.0
+
+
+def _spread(points: Collection[OwnPoint]) -> bool:
+    """Whether any point can be left out, and the others still lie at two loads: else no line goes through them."""
+    batches = [math.ceil(point.requests / point.layout.pipeline_parallel) for point in points]
+    return all(len(set(batches[:place] + batches[place + 1 :])) > 1 for place in range(len(batches)))
+
+
+def _by_own(case: _Case, layout: Layout, own: Sequence[OwnPoint]) -> Speeds | None:
+    """From the points that were measured here; the error is the largest of those that the others predict. None where
+    it is as large as a speed itself: these points do not lie on one line."""
+    rest = case.fitted(own)
+    error = max(case.missed(point, [*own[:place], *own[place + 1 :]]) for place, point in enumerate(own))
+    steps = {batch: case.step_s(layout, batch, rest) for batch in BATCHES}
+    if error >= 1 or min(steps.values()) <= 0:
+        return None
+    basis = (
+        f"calculated: {100 * OF_MEMORY:.0f} % of {case.bandwidth} GB/s and the network's all-reduces, the rest fitted"
+        f" to {len(own)} points measured here; each of which it predicts from the others within {100 * error:.0f} %"
+    )
+    return Speeds(tokens_per_s={batch: batch / seconds for batch, seconds in steps.items()}, basis=basis, error=error)
 
 
 def _basis(layout: Layout, network: Network, bandwidth: int, error: float, over_tcp: bool) -> str:
@@ -236,11 +305,17 @@ def _fitted(points: Mapping[int, float]) -> Line:
 
 def _line(values: Mapping[int, float], weights: Mapping[int, float]) -> Line:
     """Least squares."""
-    total = sum(weights.values())
-    x = sum(weights[one] * one for one in values) / total
-    y = sum(weights[one] * values[one] for one in values) / total
-    over = sum(weights[one] * (one - x) ** 2 for one in values)
-    slope = sum(weights[one] * (one - x) * (values[one] - y) for one in values) / over
+    return _through(list(values), list(values.values()), [weights[one] for one in values])
+
+
+def _through(places: Sequence[float], values: Sequence[float], weights: Sequence[float]) -> Line:
+    """The same of points of which several may be at one place."""
+    total = sum(weights)
+    x = sum(weight * place for weight, place in zip(weights, places, strict=True)) / total
+    y = sum(weight * value for weight, value in zip(weights, values, strict=True)) / total
+    over = sum(weight * (place - x) ** 2 for weight, place in zip(weights, places, strict=True))
+    each = zip(weights, places, values, strict=True)
+    slope = sum(weight * (place - x) * (value - y) for weight, place, value in each) / over
     return lambda batch: y - slope * x + slope * batch
 
 

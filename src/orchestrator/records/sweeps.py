@@ -33,14 +33,18 @@ def kept_sweep(like: SweepRecord) -> SweepRecord | None:
 
 
 def sweeps_of(gang: GangSpec, model: str) -> tuple[SweepRecord, ...]:
-    """Every sweep of this model on these very nodes, as SSH reaches them: newest first."""
+    """Every sweep on these very nodes, as SSH reaches them, that this model has a part in: newest first."""
     addresses = tuple(addresses_of(gang.nodes))
     mine = (
         record
         for record in _all()
-        if (record.gang, record.addresses) == (gang.name, addresses) and record.model == model
+        if (record.gang, record.addresses) == (gang.name, addresses) and _concerns(record, model)
     )
     return tuple(sorted(mine, key=lambda record: -record.at))
+
+
+def _concerns(record: SweepRecord, model: str) -> bool:
+    return record.model == model or any(result.candidate.model == model for result in record.results)
 
 
 def _all() -> Iterator[SweepRecord]:

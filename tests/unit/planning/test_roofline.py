@@ -19,6 +19,7 @@ from orchestrator.planning.roofline import (
     RDMA,
     WRONG_POINTS,
     Network,
+    OwnPoint,
     bytes_a_token,
     leave_one_out,
     speeds,
@@ -188,3 +189,40 @@ def test_a_stage_a_node_reads_a_quarter_and_says_its_name() -> None:
     assert document["calculated"] and document["network_bytes_per_token"] == staged.sent == 3 * 2 * NUMBER
     seconds = {"5 GB/s": round(whole / 4 / 5e9), "1 GB/s": round(whole / 4 / 1e9)}
     assert document["start"] == {"read_bytes_per_node": whole // 4, "read_s": seconds}
+
+
+def own(slower_s: float, layouts: tuple[Layout, ...] = (TP32,), loads: tuple[int, ...] = BATCHES) -> list[OwnPoint]:
+    """As if each step of an engine took so many seconds more than the calculated one, whatever the load."""
+    return [
+        OwnPoint(layout=layout, requests=load, tokens_per_s=load / (load / of(layout)[load] + slower_s))
+        for layout in layouts
+        for load in loads
+    ]
+
+
+@pytest.mark.parametrize("slower_s", [0.0, 0.01])
+def test_from_four_own_points_on_the_rest_is_fitted_to_them(slower_s: float) -> None:
+    refitted = speeds(ARTICLES, PP4, own=own(slower_s, (TP32, PP4), (4, 32, 128)))
+    calculated = of(PP4)
+    assert dict(refitted.tokens_per_s) == pytest.approx({
+        load: load / (load / tokens + slower_s) for load, tokens in calculated.items()
+    })  # fmt: skip
+    assert refitted.error < 1e-6 and "fitted to 6 points measured here" in refitted.basis
+
+
+def uneven(share: float) -> list[OwnPoint]:
+    """The third of four faster by this share."""
+    first, second, third, last = own(0.01)
+    return [first, second, replace(third, tokens_per_s=third.tokens_per_s * (1 + share)), last]
+
+
+def test_the_error_is_that_of_the_point_which_the_others_predict_worst() -> None:
+    refitted = speeds(ARTICLES, PP4, own=uneven(0.1))
+    assert 0.05 < refitted.error < 1 and f"within {100 * refitted.error:.0f} %" in refitted.basis
+
+
+@pytest.mark.parametrize(
+    "points", [own(0.01)[:3], own(0.01, loads=(32, 32, 32, 128)), own(0.01, loads=(1,) * 5), uneven(0.5), []]
+)
+def test_where_they_are_too_few_or_on_no_line_the_articles_points_count(points: list[OwnPoint]) -> None:
+    assert speeds(ARTICLES, PP4, own=points) == speeds(ARTICLES, PP4)

@@ -10,9 +10,9 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.measured import Candidate, CandidateResult, SweepRecord, best, nearest_load, speed
 from orchestrator.planning.layout import usual
-from orchestrator.planning.offers import LayoutFit, offer
+from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.steps.measured import measured_in, request_of
-from orchestrator.planning.steps.models import network_of
+from orchestrator.planning.steps.models import offer_here
 from orchestrator.planning.steps.plan import PlanRequest, chosen_stack
 from orchestrator.records.sweeps import sweeps_of
 
@@ -50,11 +50,11 @@ def _comparable(gang: GangSpec, model: str, stack: str | None) -> list[Candidate
     """What was measured by the stack and with the prompts and answers of the newest sweep (None: any stack): tokens a
     second of others say nothing beside these."""
     records = [record for record in sweeps_of(gang, model) if stack in (None, record.stack)]
-    measured = [record for record in records if measured_in(record)]
+    measured = [record for record in records if measured_in(record, model)]
     if not measured:
         return []
     newest = _case(measured[0])
-    return [result for record in measured if _case(record) == newest for result in measured_in(record)]
+    return [result for record in measured if _case(record) == newest for result in measured_in(record, model)]
 
 
 def _case(record: SweepRecord) -> tuple[str, int, int, str]:
@@ -74,7 +74,7 @@ def _measured(asked: PlanRequest, gang: GangSpec, winner: CandidateResult, load:
 def _calculated(gang: GangSpec, asked: PlanRequest, requests: int) -> LoadChoice:
     profile = Library.profile(asked.model)
     stack = Library.stack(chosen_stack((gang,), profile, asked.stack).name)
-    offered = offer(profile, stack, gang, network=network_of(gang, stack.name, profile))
+    offered = offer_here(profile, stack, gang)
     known = [fit for fit in offered.fits if fit.speeds is not None]
     sweep = f"`l40s-deploy sweep --model {asked.model}` measures"
     if not known:

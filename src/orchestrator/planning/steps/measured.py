@@ -8,6 +8,7 @@ from dataclasses import replace
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.measured import Candidate, CandidateResult, CandidateState, SweepRecord
 from orchestrator.planning.offers import LayoutFit, ModelOffer
+from orchestrator.planning.roofline import OwnPoint
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.records.sweeps import sweeps_of
 
@@ -29,8 +30,7 @@ def request_of(candidate: Candidate, gang: str, stack: str) -> PlanRequest:
 
 def with_measured(offered: ModelOffer, gang: GangSpec) -> ModelOffer:
     """The same, with what was measured of each layout on these nodes by this stack."""
-    records = [record for record in sweeps_of(gang, offered.model) if record.stack == offered.stack]
-    results = [result for record in records for result in measured_in(record)]
+    results = _results(gang, offered.model, offered.stack)
     return replace(offered, fits=tuple(replace(fit, here=_here(fit, results)) for fit in offered.fits))
 
 
@@ -40,6 +40,29 @@ def _here(fit: LayoutFit, results: Sequence[CandidateResult]) -> dict[int, float
     return {point.requests: point.tok_s for result in reversed(mine) for point in result.points}
 
 
-def measured_in(record: SweepRecord) -> list[CandidateResult]:
-    """The candidates that were measured to their end."""
-    return [result for result in record.results if result.state is CandidateState.MEASURED]
+def own_points(gang: GangSpec, model: str, stack: str) -> tuple[OwnPoint, ...]:
+    """Decoding by the plan's own settings, as `sweep` measured it on these nodes: what the calculation is fitted to. A
+    stand-in's figures are none."""
+    real = [result for result in _results(gang, model, stack) if not (result.candidate.settings or result.stand_in)]
+    points = {
+        (result.candidate.layout, point.requests): point.decode_tok_s
+        for result in reversed(real)
+        for point in result.points
+    }
+    return tuple(
+        OwnPoint(layout=layout, requests=requests, tokens_per_s=speed)
+        for (layout, requests), speed in points.items()
+        if speed
+    )
+
+
+def _results(gang: GangSpec, model: str, stack: str) -> list[CandidateResult]:
+    """Of the model by the stack, the newest sweep first."""
+    records = [record for record in sweeps_of(gang, model) if record.stack == stack]
+    return [result for record in records for result in measured_in(record, model)]
+
+
+def measured_in(record: SweepRecord, model: str) -> list[CandidateResult]:
+    """The candidates of this model that were measured to their end."""
+    mine = (result for result in record.results if result.candidate.model == model)
+    return [result for result in mine if result.state is CandidateState.MEASURED]

@@ -14,14 +14,14 @@ from orchestrator.loading.resources import Library, template
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
-from orchestrator.model.profile import BYTES_A_NUMBER, Between, ModelProfile
+from orchestrator.model.profile import BYTES_A_NUMBER, Between, ModelProfile, Stack
 from orchestrator.planning.judgement import Judgement, draft, known_dimensions
 from orchestrator.planning.layout import flags
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import L40S_BYTES, LayoutFit, ModelOffer, offer
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.planning.roofline import Network
-from orchestrator.planning.steps.measured import with_measured
+from orchestrator.planning.steps.measured import own_points, with_measured
 from orchestrator.planning.steps.plan import PlanResult, chosen_stack, who_can
 from orchestrator.protocol.planned import Transport
 from orchestrator.records.documents import write_whole
@@ -47,12 +47,15 @@ def list_models(gangs: Sequence[GangSpec], stack: str | None, name: str | None =
     listed = []
     for profile in map(Library.profile, Library.models() if name is None else (name,)):
         stacks = [Library.stack(chosen_stack((gang,), profile, stack).name) for gang in gangs]
-        offers = [
-            with_measured(offer(profile, its_stack, gang, network=network_of(gang, its_stack.name, profile)), gang)
-            for gang, its_stack in zip(gangs, stacks, strict=True)
-        ]
+        offers = [offer_here(profile, its_stack, gang) for gang, its_stack in zip(gangs, stacks, strict=True)]
         listed.append(ModelListing(profile, tuple(offers), who_can(profile)))
     return tuple(listed)
+
+
+def offer_here(profile: ModelProfile, stack: Stack, gang: GangSpec) -> ModelOffer:
+    """By the inventory, and by what was measured on these nodes."""
+    network, own = network_of(gang, stack.name, profile), own_points(gang, profile.name, stack.name)
+    return with_measured(offer(profile, stack, gang, network=network, own=own), gang)
 
 
 def models_json(listed: Sequence[ModelListing]) -> dict[str, Any]:
@@ -172,6 +175,7 @@ def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[Lay
                     gpu_total=plan.memory.gpu_total or L40S_BYTES,
                     gpu=next((gpu.name for topology in seen for gpu in topology.gpus if gpu.name), ""),
                     network=network_of(gang, plan.stack, planned.profile, plan),
+                    own=own_points(gang, planned.profile.name, plan.stack),
                 )
                 found[gang.name] = with_measured(offered, gang).fits
     return found

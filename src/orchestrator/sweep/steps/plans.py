@@ -22,7 +22,7 @@ from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import L40S_BYTES, offer
 from orchestrator.planning.page_cache import SLOW_DISK, to_read
 from orchestrator.planning.steps.look import look
-from orchestrator.planning.steps.measured import request_of
+from orchestrator.planning.steps.measured import own_points, request_of
 from orchestrator.planning.steps.models import network_of
 from orchestrator.planning.steps.plan import chosen_stack, make_plan
 from orchestrator.records.documents import last_start
@@ -114,6 +114,7 @@ def _model(gang: GangSpec, name: str, stack_name: str | None, gpus: Sequence[Gpu
         gpu_total=min((gpu.memory_total for gpu in gpus if gpu.memory_total), default=L40S_BYTES),
         gpu=next((gpu.name for gpu in gpus if gpu.name), ""),
         network=network_of(gang, stack.name, profile),
+        own=own_points(gang, profile.name, stack.name),
     )
     file = str(Path(name).resolve()) if name.endswith((".yml", ".yaml")) else ""
     return SweptModel(file=file, profile=profile, stack=stack, fits=offered.fits)

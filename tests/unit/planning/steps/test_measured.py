@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.reference_cluster import gang
-from tests.unit.sweep.made import record, result
+from tests.unit.sweep.made import point, record, result
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.measured import Candidate, CandidateState
@@ -15,10 +15,11 @@ from orchestrator.planning.steps.measured import request_of
 from orchestrator.planning.steps.models import fit_words, layouts_json, list_models
 from orchestrator.protocol.planned import Layout
 from orchestrator.records.nettests import addresses_of
-from orchestrator.records.sweeps import keep_sweep
+from orchestrator.records.sweeps import keep_sweep, sweeps_of
 
 MODEL, STACK = "DeepSeek-V3-0324-Block64x64", "sglang-0.5.23"
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
+MEASURED = {1: 40.0, 4: 120.0, 32: 350.0, 128: 600.0}
 PLAIN = Candidate(id="tp32", model=MODEL, layout=TP32)
 GANG = gang()
 HERE = {"gang": GANG.name, "addresses": tuple(addresses_of(GANG.nodes)), "model": MODEL, "stack": STACK}
@@ -59,6 +60,28 @@ def test_it_is_shown_and_in_the_document() -> None:
     assert [one["measured_here"] for one in layouts_json(fits) if one["measured_here"]] == [{"1": 48.0, "128": 770.0}]
     (words,) = (fit_words(fit) for fit in fits if fit.here)
     assert "measured here: 48 to 770 tokens/s at 1 and 128 requests" in words
+
+
+def test_four_own_points_refit_what_was_not_measured() -> None:
+    def basis() -> str:
+        (listed,) = list_models((GANG,), STACK, MODEL)
+        (speeds,) = (fit.speeds for fit in listed.offers[0].fits if str(fit.layout) == "PP4 x TP8")
+        return speeds.basis if speeds is not None else ""
+
+    points = tuple(replace(point(load, 0.0), decode_tok_s=speed) for load, speed in MEASURED.items())
+    plain = replace(result("tp32", {1: 1.0}, candidate=PLAIN), points=points)
+    stood_in = replace(plain, stand_in=True)
+    keep_sweep(record(stood_in, **HERE))
+    assert "of TP32 on L40S" in basis(), "a stand-in's figures are none"
+    keep_sweep(record(plain, **HERE))
+    assert "fitted to 4 points measured here" in basis()
+
+
+def test_another_checkpoint_beside_it_has_its_own_speeds() -> None:
+    other = replace(PLAIN, id="x", model="DeepSeek-V3-0324")
+    keep_sweep(record(result("tp32", {1: 50.0}, candidate=PLAIN), result("x", {1: 9.0}, candidate=other), **HERE))
+    assert here() == {"TP32": {1: 50.0}}
+    assert [len(found.results) for found in sweeps_of(GANG, "DeepSeek-V3-0324")] == [2]
 
 
 def test_a_candidate_as_a_request() -> None:
