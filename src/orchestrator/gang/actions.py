@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -171,23 +171,43 @@ class ChangeSchedule:
     rise:  nothing runs there, or already what the plan wants: starting them interrupts no service
     turns: stopped and started with the new plan, one after the other; those that do not serve come first
     busy:  those of `turns` that are starting with another plan
-    alone: those of `turns` that stop while nothing else serves
+    alone: those of `turns` that stop while nothing else serves their model
+    last:  those of `turns` whose model nobody serves afterwards
     """
 
     rise: tuple[str, ...] = ()
     turns: tuple[str, ...] = ()
     busy: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
 
 
-def course(gangs: Sequence[GangView], same: Collection[str], *, elsewhere: int) -> ChangeSchedule:
-    """same: names of gangs that run what the plan wants; elsewhere: how many gangs outside the plan serve behind the
-    same router."""
+def course(
+    gangs: Sequence[GangView], same: Collection[str], *, model: str, elsewhere: Collection[str]
+) -> ChangeSchedule:
+    """same: names of gangs that run what the plan wants; model: that it serves; elsewhere: models that gangs outside
+    the plan serve behind the same router."""
     other = [gang for gang in gangs if gang.name not in same]
     busy = [gang for gang in other if gang.state.loads]
     served = [gang for gang in other if gang.state.was_ready]
     turns = sorted([*busy, *served], key=lambda gang: bool(gang.service_healthy))
     rise = [gang for gang in gangs if gang not in turns]
-    # from the second turn on, the gang of the turn before serves again
-    alone = [] if elsewhere or rise or any(gang.service_healthy for gang in turns[1:]) else turns[:1]
-    return ChangeSchedule(*(tuple(gang.name for gang in some) for some in (rise, turns, busy, alone)))
+    meanwhile = {*elsewhere, model} if rise else {*elsewhere}
+    return ChangeSchedule(
+        rise=_names(rise),
+        turns=_names(turns),
+        busy=_names(busy),
+        alone=_names(_alone(turns, meanwhile)),
+        last=_names(gang for gang in turns if gang.model not in (model, *elsewhere)),
+    )
+
+
+def _names(gangs: Iterable[GangView]) -> tuple[str, ...]:
+    return tuple(gang.name for gang in gangs)
+
+
+def _alone(turns: Sequence[GangView], elsewhere: Collection[str]) -> list[GangView]:
+    """The first of them, where nobody else serves its model. From the second turn on, the gang of the turn before
+    serves again."""
+    others = {gang.model for gang in turns[1:] if gang.service_healthy}
+    return [gang for gang in turns[:1] if gang.model not in (*others, *elsewhere)]

@@ -179,9 +179,11 @@ def test_only_what_has_not_served_yet_is_on_its_way(state: GangState) -> None:
 
 def course_of(same: str, elsewhere: int, **states: str) -> ChangeSchedule:
     """same: the gangs that run what the plan wants."""
-    views = [GangView(name=name, state=GangState(state), service_healthy=state == "ready")
-             for name, state in states.items()]  # fmt: skip
-    return course(views, tuple(same), elsewhere=elsewhere)
+    views = [
+        GangView(name=name, state=GangState(state), model="m", service_healthy=state == "ready")
+        for name, state in states.items()
+    ]
+    return course(views, tuple(same), model="m", elsewhere=["m"] * elsewhere)
 
 
 @pytest.mark.parametrize(
@@ -207,3 +209,23 @@ def test_the_course(
 ) -> None:
     wanted = ChangeSchedule(tuple(rise), tuple(turns), tuple(busy), tuple(alone))
     assert course_of(same, elsewhere, **states) == wanted, about
+
+
+def serving(name: str, model: str) -> GangView:
+    return GangView(name=name, state=GangState.READY, model=model, service_healthy=True)
+
+
+@pytest.mark.parametrize(
+    ("about", "views", "same", "elsewhere", "alone", "last"),
+    [
+        ("another model is no stand-in", [serving("a", "m")], "", ["x"], ("a",), ()),
+        ("its own is", [serving("a", "m")], "", ["m"], (), ()),
+        ("the last of its model goes", [serving("a", "x"), serving("b", "m")], "b", [], ("a",), ("a",)),
+        ("one elsewhere keeps it", [serving("a", "x")], "", ["x"], (), ()),
+    ],
+)
+def test_a_gang_stands_in_for_its_own_model_alone(
+    about: str, views: list[GangView], same: str, elsewhere: list[str], alone: tuple[str, ...], last: tuple[str, ...]
+) -> None:
+    found = course(views, tuple(same), model="m", elsewhere=elsewhere)
+    assert (found.alone, found.last) == (alone, last), about

@@ -10,6 +10,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
+from orchestrator.gang.serving import Serving, model_words
 from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
 from orchestrator.gang.steps.router.routing import withdraw
@@ -53,10 +54,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         refuse_unnamed(inventory, gangs, command_line())
     if args.dry_run:
         return show_rehearsal(would_stop(inventory, request.gangs, now=args.now), screen)
-    last: list[str] = []
-    stopped = down(inventory, request, before_stop=lambda: last.extend(_take_out(inventory, request.gangs, screen)))
+    last: dict[str, str] = {}
+    stopped = down(inventory, request, before_stop=lambda: last.update(_take_out(inventory, request.gangs, screen)))
     if args.json:
-        screen.json({"nodes": [_json(node) for node in stopped], "last_behind_router": last})
+        screen.json({"nodes": [_json(node) for node in stopped], "last_behind_router": list(last)})
     else:
         _show(stopped, screen)
     if any(node.error is not None for node in stopped):
@@ -73,18 +74,22 @@ def _meant(args: argparse.Namespace, screen: Screen) -> tuple[Inventory, tuple[s
     return as_standing(called(written, gang.name, args.former_name)), (args.former_name,)
 
 
-def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> tuple[str, ...]:
+def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> Serving:
     """Remove the gangs from the router first; a router that does not answer does not delay the stop.
 
-    Those that were the last ones behind it.
+    Those that were the last ones behind it to serve their model.
     """
     try:
         last = withdraw(inventory, gangs)
     except DeployError as failure:
         screen.say(f"{failure.where}: {failure.what}")
-        return ()
-    if last:
-        screen.say(f"no gang is left behind the router: {', '.join(last)} served alone, and requests fail from now on")
+        return {}
+    for model in dict.fromkeys(last.values()):
+        names = ", ".join(name for name, its in last.items() if its == model)
+        screen.say(
+            f"no gang is left behind the router that serves {model_words([model])}: {names} served it alone, and"
+            " requests for it fail from now on"
+        )
     return last
 
 

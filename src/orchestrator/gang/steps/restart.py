@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.gang.operations import GangOperation, OperationKind
+from orchestrator.gang.serving import Serving, alone, lost_models, model_words
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.changes import GangRehearsal, would
 from orchestrator.gang.steps.checks import refuse_starts
@@ -84,8 +85,9 @@ def _restart(inventory: Inventory, request: RestartRequest, watcher: Watcher, tu
             behind = take_in_serving(router, fleet, inventory, watcher)
             if verb.rolls:
                 wanted.refuse_too_few(behind, "serve behind the router")
-            elif not all(behind - {one.name} for one in gangs):
-                watcher.step(names, "no other gang serves behind the router: requests fail until this one is back")
+            elif lost := lost_models(alone((one.name for one in gangs), behind), behind):
+                what = model_words(lost)
+                watcher.step(names, f"no other gang serves {what} behind the router: requests fail until it is back")
         wanted.refuse(gangs)
         if verb.together and len(gangs) > 1:
             watcher.step(names, "all of these stop at the same time; each serves again once it has started")
@@ -177,19 +179,21 @@ class _Restart:
         with ExitStack() as opened:
             router = None if self.request.without_router else opened.enter_context(Router(wanted_router(inventory)))
             views = [view for view in see(self.fleet, inventory.gangs) if view.serves]
-            others = others_serving(router, views) if router is not None else set()  # it must answer before a stop
+            others = others_serving(router, views) if router is not None else {}  # it must answer before a stop
             if len(inventory.gangs) < 2 and not others:
                 raise _alone(inventory, gangs[0])
-            self.refuse_too_few({view.name for view in views} | others, "serve")
+            self.refuse_too_few({**{view.name: view.model for view in views}, **others}, "serve")
             yield router
 
-    def refuse_too_few(self, serving: Collection[str], do: str) -> None:
-        """Somebody must serve while others don't."""
-        chosen = {gang.name for gang in chosen_gangs(self.inventory, self.request.gangs)}
-        if len(serving) - bool(chosen & set(serving)) < 1:
+    def refuse_too_few(self, serving: Serving, do: str) -> None:
+        """Somebody must serve a gang's model while it does not."""
+        chosen = [gang.name for gang in chosen_gangs(self.inventory, self.request.gangs)]
+        lone = alone(chosen, serving)
+        if not serving or lone:
+            left = f"none would be left for {model_words(lost_models(lone, serving))}" if lone else "none would be left"
             raise InputError(
                 f"{len(serving)} of {len(self.inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'});"
-                " with one down at a time, none would be left",
+                f" with one down at a time, {left}",
                 where="--rolling",
                 fix="bring the others up first, or restart without --rolling",
             )
@@ -227,8 +231,8 @@ def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
         if router is None:
             return False
         views = [view for view in see(fleet, inventory.gangs, patience=StragglerWait()) if view.serves]
-        serving = {view.name for view in views} | others_serving(router, views)
-    return len(serving) > min(1, len(chosen & serving))
+        serving = {**{view.name: view.model for view in views}, **others_serving(router, views)}
+    return bool(serving) and not alone(chosen, serving)
 
 
 Resumed = tuple[tuple[GangView, ...], tuple[str, ...]]

@@ -279,7 +279,8 @@ def _change(
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
     wanted = {*same, *(view.name for view in here.views if view.plan_id == plan_id)}
-    course = actions.course(here.views, wanted, elsewhere=_serving_elsewhere(inventory, here.gangs) if diffs else 0)
+    elsewhere = _models_elsewhere(inventory, here.gangs) if diffs else frozenset()
+    course = actions.course(here.views, wanted, model=here.plan.gangs[0].model, elsewhere=elsewhere)
     starts = {start.gang.name: start for start in starts_of(here.gangs, here.plan, request, running=same)}
     turns = [
         GangRestart(gang=here.standing[name], view=views[name], before=_previous(here, name), plan=starts[name])
@@ -301,13 +302,14 @@ def _diffs(here: StagedFleet) -> dict[str, GangDiff]:
     }
 
 
-def _serving_elsewhere(inventory: Inventory, gangs: Sequence[GangSpec]) -> int:
+def _models_elsewhere(inventory: Inventory, gangs: Sequence[GangSpec]) -> frozenset[str]:
+    """What gangs that are none of these serve behind the same router."""
     chosen = {gang.name for gang in gangs}
     others = [gang for gang in inventory.gangs if gang.name not in chosen]
     if not others or inventory.router is None:
-        return 0
+        return frozenset()
     with Fleet([node for gang in others for node in gang.nodes]) as fleet:
-        return sum(bool(view.service_healthy) for view in see(fleet, others))
+        return frozenset(view.model for view in see(fleet, others) if view.service_healthy)
 
 
 def _previous(here: StagedFleet, name: str) -> Staged | None:
@@ -320,11 +322,12 @@ def _previous(here: StagedFleet, name: str) -> Staged | None:
 def _reason(inventory: Inventory, one: GangRestart, course: actions.ChangeSchedule) -> str:
     """Why changing this gang over is more than an operator may expect of `up`; '' where it is not."""
     if one.plan.model != one.view.model:  # meanwhile, two models would answer at one address
-        return f"the new plan serves another model than {one.view.model}, which this address serves now"
+        last = "; no gang serves that from then on" if one.name in course.last else ""
+        return f"the new plan serves another model than {one.view.model}, which this address serves now{last}"
     if one.name in course.busy:
         return "the gang is still starting"
     if one.name in course.alone:
-        return "no other gang would serve in the meantime"
+        return f"no other gang would serve {one.view.model} in the meantime"
     if inventory.router is None:
         return "no router sends its requests to the other gangs in the meantime"
     return ""

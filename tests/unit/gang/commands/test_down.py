@@ -93,11 +93,11 @@ def test_that_it_takes_out_the_last_gang_behind_the_router_is_said(
         return (DONE,)
 
     monkeypatch.setattr(verb, "down", down)
-    monkeypatch.setattr(verb, "withdraw", lambda *_: ("g",))
+    monkeypatch.setattr(verb, "withdraw", lambda *_: {"g": "m"})
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     assert main(["down", "-i", str(tmp_path / "hosts.yml"), *words]) == 0
     shown = capsys.readouterr()
-    assert "no gang is left behind the router: g served alone" in shown.err
+    assert "no gang is left behind the router that serves m: g served it alone" in shown.err
     assert not words or json.loads(shown.out)["last_behind_router"] == ["g"]
 
 

@@ -20,6 +20,7 @@ from orchestrator.engines.engine import STUB_FILE, Engine
 from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, Worker, running_requests, workers
 from orchestrator.gang.agreement import DISAGREES
+from orchestrator.gang.serving import Serving, lost_models
 from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop_of
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
@@ -368,24 +369,26 @@ def _why_not_in(router: Router, view: GangView) -> DeployError | None:
     return None
 
 
-def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> set[str]:
+def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> Serving:
     """Have requests go to every gang of the inventory that serves, one that came up without the router too.
 
-    The names of those where they go now, and the addresses of `others_serving`; why one could not be taken in is said.
+    Where they go now; why one could not be taken in is said.
     """
     views = [view for view in see(fleet, inventory.gangs) if view.serves]
     failures = take_in_all(router, views)
     say_failures(failures, watcher)
-    return {view.name for view in views}.difference(failures) | others_serving(router, views)
+    taken = {view.name: view.model for view in views if view.name not in failures}
+    return {**taken, **others_serving(router, views)}
 
 
-def others_serving(router: Router, known: Iterable[GangView]) -> set[str]:
-    """Addresses where the router sends requests too: gangs that this inventory does not have, or calls otherwise.
+def others_serving(router: Router, known: Iterable[GangView]) -> Serving:
+    """By address where the router sends requests too: gangs that this inventory does not have, or calls otherwise.
 
     known: the inventory's gangs that serve
     """
     ours = {view.service_url.rstrip("/") for view in known}
-    return {worker.url for worker in router.workers() if worker.healthy and worker.url not in ours}
+    others = [worker for worker in router.workers() if worker.healthy and worker.url not in ours]
+    return {worker.url: next((model.name for model in worker.models), "") for worker in others}
 
 
 def stop_router(
@@ -445,23 +448,36 @@ def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
         watcher.step(name, f"{failure.where}: {failure.what}")
 
 
-def withdraw(inventory: Inventory, gangs: Iterable[str]) -> tuple[str, ...]:
+def withdraw(inventory: Inventory, gangs: Iterable[str]) -> Serving:
     """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run.
 
-    The names of those in the router after which no healthy one is left there; () while others answer.
+    By its name, the model of each of those in the router after which no healthy one is left there that serves it.
     """
+    names = {gang.name for gang in chosen_gangs(inventory, tuple(gangs))}
     with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
         if router is None:
-            return ()
-        before = {worker.url for worker in router.workers() if worker.healthy}
-        chosen = chosen_gangs(inventory, tuple(gangs))
-        views = zip(chosen, see(fleet, chosen), strict=True)
-        served = {gang.name: url for gang, view in views if (url := view.service_url or _url_unread(gang, view))}
-        for url in served.values():
-            router.take_out(url)
-        leaving = {url.rstrip("/") for url in served.values()}
-        last = before if before <= leaving else set()
-        return tuple(name for name, url in served.items() if url.rstrip("/") in last)
+            return {}
+        seen = _with_addresses(inventory, see(fleet, inventory.gangs, patience=StragglerWait()))
+        serving = _behind(router, seen)
+        for view in seen:
+            if view.name in names:
+                router.take_out(view.service_url)
+        lost = lost_models(names, serving)
+        return {name: model for name, model in serving.items() if name in names and model in lost}
+
+
+def _with_addresses(inventory: Inventory, views: Iterable[GangView]) -> list[GangView]:
+    """Those of which it is known where they serve, or may."""
+    specs = {gang.name: gang for gang in inventory.gangs}
+    found = [replace(view, service_url=view.service_url or _url_unread(specs[view.name], view)) for view in views]
+    return [view for view in found if view.service_url]
+
+
+def _behind(router: Router, known: Sequence[GangView]) -> Serving:
+    """Everybody whom the router counts as healthy. known: the inventory's gangs with their addresses."""
+    healthy = {worker.url for worker in router.workers() if worker.healthy}
+    ours = {view.name: view.model for view in known if view.service_url.rstrip("/") in healthy}
+    return {**ours, **others_serving(router, known)}
 
 
 def _url_unread(gang: GangSpec, view: GangView) -> str:

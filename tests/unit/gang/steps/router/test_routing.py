@@ -708,10 +708,21 @@ def test_down_learns_that_it_takes_the_last_one_out(world: World, monkeypatch: p
     monkeypatch.setattr(
         routing.Router, "workers", lambda _: tuple(Worker(url, url, url != "http://b", 0) for url in world.behind)
     )
-    assert routing.withdraw(INVENTORY, ["b"]) == ()
+    assert routing.withdraw(INVENTORY, ["b"]) == {}
     world.behind.append("http://b")
-    assert routing.withdraw(INVENTORY, ["a"]) == ("a",)
-    assert routing.withdraw(INVENTORY, ["a"]) == ()
+    assert routing.withdraw(INVENTORY, ["a"]) == {"a": "m"}
+    assert routing.withdraw(INVENTORY, ["a"]) == {}
+
+
+def test_another_model_takes_no_requests_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.router, world.gangs = router(GangState.READY), (gang("a", model="other"), gang("b"), gang("c"))
+    world.behind = ["http://a", "http://b", "http://c"]
+    monkeypatch.setattr(
+        routing.Router, "workers", lambda _: tuple(Worker(url, url, healthy=True, load=0) for url in world.behind)
+    )
+    assert not restart.can_roll(INVENTORY, ["a"]) and restart.can_roll(INVENTORY, ["b"])
+    assert routing.withdraw(INVENTORY, ["b"]) == {}
+    assert routing.withdraw(INVENTORY, ["a"]) == {"a": "other"}
 
 
 def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_its_address(
@@ -724,5 +735,5 @@ def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_i
     world.behind = ["http://a", "http://b"]
     monkeypatch.setattr(routing.Router, "workers", lambda _: tuple(Worker(url, url, True, 0) for url in world.behind))
     stated = replace(INVENTORY, gangs=(replace(GANGS[0], url="http://a"), *GANGS[1:]))
-    assert routing.withdraw(INVENTORY, ["a"]) == () and world.behind == ["http://a", "http://b"]
-    assert routing.withdraw(stated, ["a"]) == () and world.behind == ["http://b"]
+    assert routing.withdraw(INVENTORY, ["a"]) == {} and world.behind == ["http://a", "http://b"]
+    assert routing.withdraw(stated, ["a"]) == {} and world.behind == ["http://b"]
