@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.load import Load
 from tests.support.small_lab import MODEL, SmallLab, small_lab
 from tests.support.waiting import slack, until
 
-from .conftest import needs_root
+from .conftest import needs_root, routed_lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800), needs_root]
 
@@ -100,3 +101,16 @@ def test_what_was_measured_is_shown_and_used(lab: SmallLab) -> None:
     everything = {name: one["tok_s"] for name, known in points(lab).items() for one in known if one["requests"] == 1}
     fastest = max(everything, key=lambda name: everything[name])
     assert f"{fastest}, measured here" in plan.stderr and ("PP2 x TP2" in plan.stdout) == fastest.startswith("pp2")
+
+
+def test_the_other_gang_behind_the_router_loses_no_request() -> None:
+    with routed_lab("sweeprouted", gangs=2, nodes=1) as lab:
+        lab.serve()
+        words = ("sweep", "gang0", "--model", lab.model, "--load", "1", "--input", "20", "--output", "10")
+        with Load(lab.router_url, MODEL, clients=2, pause_s=0.1) as load:
+            done = lab.deploy(*words, "--layout", "tp2", "--vary", "chunk=2048,4096", "--replace", timeout=RUNS_S)
+        assert load.bad == [] and load.good > 20
+        assert "gang0 is measured; gang1 goes on serving behind the router" in done.stderr
+        assert "kept: before" in done.stdout
+        healthy = [worker for worker in lab.json("router", "status")["workers"] if worker["healthy"]]
+        assert len(healthy) == 2 and [gang["state"] for gang in lab.json("status")["gangs"]] == ["ready"] * 2

@@ -138,8 +138,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.say("  fix: run the same command to go on, or with --budget 0s to return to what served before")
         return Exit.INTERRUPTED
     _shown(record, args, screen)
-    measured = any(result.state is CandidateState.MEASURED for result in record.results)
-    return Exit.DONE if measured or options.budget_s is not None else Exit.GANG_FAILED
+    states = {result.state for result in record.results}
+    in_vain = CandidateState.MEASURED not in states and states != {CandidateState.LEFT}
+    return Exit.GANG_FAILED if in_vain else Exit.DONE
 
 
 def _options(args: argparse.Namespace) -> SweepOptions:

@@ -21,6 +21,7 @@ KEPT = record(
     kept="before",
 )
 NOTHING = record(result("tp32", state=CandidateState.FAILED, cause="no memory"))
+CUT = record(result("tp32", cause="cut by --budget"))
 WORDS = ("sweep", "--model", "m")
 
 
@@ -72,7 +73,8 @@ def test_the_document_and_the_page(swept: dict[str, Any], tmp_path: Path, capsys
     [
         (KEPT, (), 0),
         (NOTHING, (), 5),
-        (NOTHING, ("--budget", "0s"), 0),
+        (NOTHING, ("--budget", "6h"), 5),
+        (CUT, ("--budget", "0s"), 0),
         (NOTHING, ("--dry-run",), 0),
         (KeyboardInterrupt(), (), 130),
         (InputError("it runs", where="x", fix="x"), (), 2),
