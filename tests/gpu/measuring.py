@@ -88,6 +88,54 @@ def bench(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     return f"{said}; judged after {len(second['runs'])} runs: {judged}", figures
 
 
+SWEPT = (1, 4, 32)
+"""Requests at once; the largest is above the batches that the checkpoint's profile captures graphs for."""
+SWEEP_S = 480.0
+
+
+def sweep(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
+    """With and without graphs, then the layouts of all GPUs: what the first call has measured, the second knows."""
+    _wanted(stage, 0, "down", "--all")
+    number = stage.count
+    layouts = [f"tp{number}", f"pp{number},tp1", f"tp{number},dp{number}"]
+    if number > 2:
+        layouts.insert(1, f"pp2,tp{number // 2}")
+    began = time.monotonic()
+    _swept(stage, "--layout", layouts[0], "--vary", "graphs=on,off")
+    page = stage.kept / "sweep.html"
+    chosen = [word for layout in layouts for word in ("--layout", layout)]
+    found = _swept(stage, *chosen, "--html", str(page))
+    candidates = {one["id"]: one for one in found["candidates"]}
+    figures = {
+        "took_s": round(time.monotonic() - began, 1),
+        "best": found["best"],
+        "candidates": [
+            [name, one["state"], one["cause"], one["start_s"], [[point["requests"], round(point["tok_s"], 1),
+             round(point["itl_ms"], 2), point["runs"], point["noise"]] for point in one["points"]]]
+            for name, one in candidates.items()
+        ],
+    }  # fmt: skip
+    states = {name: one["state"] for name, one in candidates.items()}
+    if set(states) != {*layouts, f"{layouts[0]}+graphs=off"} or set(states.values()) != {"measured"}:
+        stage.keep("sweep")
+        raise Otherwise(f"not every candidate is measured: {states}", **figures)
+    if stage.gang()["state"] not in ("absent", "stopped"):
+        raise Otherwise("a candidate still runs, and nothing ran before", **figures)
+    ways = ", ".join(f"{name} at {load}" for load, name in found["best"].items())
+    return f"{len(states)} candidates in {figures['took_s']} s, the fastest: {ways}", figures
+
+
+def _swept(stage: Stage, *words: str) -> dict[str, Any]:
+    loads = ",".join(map(str, SWEPT))
+    asked = ("sweep", "--model", stage.lab.model, "--load", loads, "--input", "128", "--output", "64", "--json", *words)
+    done = stage.run(*asked, timeout=min(SWEEP_S, stage.left_s - 5))
+    if done.returncode or not done.stdout:
+        stage.keep("sweep")
+        raise Otherwise(f"sweep ended with {done.returncode}: {done.stderr.strip()[-600:]}")
+    found: dict[str, Any] = json.loads(done.stdout)["sweep"]
+    return found
+
+
 def nettest(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     """Between the nodes, twice: what the first found is what the second has to find."""
     first, second = (_nettested(stage) for _ in range(2))

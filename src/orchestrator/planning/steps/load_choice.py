@@ -39,7 +39,7 @@ def choice_for(gangs: Sequence[GangSpec], asked: PlanRequest, requests: int) -> 
         )
     profile = Library.profile(asked.model)
     for gang in gangs:
-        results = _comparable(gang, profile.name, asked.stack)
+        results = _comparable(gang, profile.name, Library.stack(asked.stack).name if asked.stack else None)
         load = nearest_load(results, requests)
         if load is not None and (winner := best(results, load)) is not None:
             return _measured(asked, gang, winner, load)
@@ -64,7 +64,7 @@ def _case(record: SweepRecord) -> tuple[str, int, int, str]:
 
 def _measured(asked: PlanRequest, gang: GangSpec, winner: CandidateResult, load: int) -> LoadChoice:
     stack = next(record.stack for record in sweeps_of(gang, winner.candidate.model) if winner in record.results)
-    made = request_of(winner.candidate, gang.name, stack)
+    made = request_of(winner.candidate, gang.name, asked.stack or stack)
     request = replace(made, gangs=asked.gangs, without=asked.without, replicas=asked.replicas)
     request = replace(request, model=asked.model, extra_args=(*made.extra_args, *asked.extra_args))
     why = f"{winner.candidate.id}, measured here: {speed(winner, load):.1f} tokens/s at {load} requests, the most"

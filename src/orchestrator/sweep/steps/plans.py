@@ -87,7 +87,7 @@ def planned(inventory: Inventory, gang: GangSpec, options: SweepOptions) -> Plan
         empty = _record(gang, models[0], options)
         before = kept_sweep(empty)
         candidates = candidates_of(models, gang, options.layouts, options.vary, options.requests)
-        made = tuple(_with_plan(alone(inventory, gang), fleet, gang, empty.stack, one, options) for one in candidates)
+        made = tuple(_with_plan(alone(inventory, gang), fleet, gang, empty, one, options) for one in candidates)
     known = _forgotten(before) if options.again and before is not None else before
     results = merged(made, known)
     if not any(result.waits or result.state is CandidateState.MEASURED for result in results):
@@ -142,14 +142,19 @@ def _record(gang: GangSpec, model: SweptModel, options: SweepOptions) -> SweepRe
 
 
 def _with_plan(
-    inventory: Inventory, fleet: Fleet, gang: GangSpec, stack: str, result: CandidateResult, options: SweepOptions
+    inventory: Inventory,
+    fleet: Fleet,
+    gang: GangSpec,
+    record: SweepRecord,
+    result: CandidateResult,
+    options: SweepOptions,
 ) -> CandidateResult:
     """With the id of its plan and the KV cache that it has, or why there is none. What `up` would refuse for while
     nothing runs is refused here, before anything is stopped."""
     if not result.waits:
         return result
     try:
-        made = make_plan(inventory, request_of(result.candidate, gang.name, stack), fleet)
+        made = make_plan(inventory, up_request(record, result, options).plan, fleet)
         refuse(examined(made, (gang,), accept=options.accept).findings)
     except REFUSALS as against:
         return replace(result, state=CandidateState.REFUSED, cause=against.what)
@@ -157,9 +162,10 @@ def _with_plan(
 
 
 def up_request(record: SweepRecord, result: CandidateResult, options: SweepOptions) -> UpRequest:
-    """What `up` is asked for to start a candidate: nothing that somebody else has started is taken down for it."""
+    """What `up` is asked for to start a candidate: nothing that somebody else has started is taken down for it. A stack
+    that was named by its file is asked for by that."""
     return UpRequest(
-        plan=request_of(result.candidate, record.gang, record.stack),
+        plan=request_of(result.candidate, record.gang, options.stack or record.stack),
         command=options.command,
         timeout_s=options.timeout_s,
         accept=options.accept,
