@@ -16,6 +16,10 @@ ROOT = Path(__file__).parents[3]
 PAGES = {
     "README.md": "README.zh.md",
     "docs/tutorial.md": "docs/zh/tutorial.md",
+    "docs/doctor.md": "docs/zh/doctor.md",
+    "docs/prepare.md": "docs/zh/prepare.md",
+    "docs/checkpoint.md": "docs/zh/checkpoint.md",
+    "docs/plan.md": "docs/zh/plan.md",
     "docs/habits.md": "docs/zh/habits.md",
     "docs/runbooks.md": "docs/zh/runbooks.md",
 }
