@@ -202,7 +202,10 @@ def _seen(world: SimpleNamespace, reports: Mapping[str, object]) -> GangView:
     stranger = OtherAgent(
         gang="gang0", node=node.name, port=node.ports.agent, state_dir=EVIL, user="root", stranger="mallory"
     )
-    answers = {name: ReportAnswer(now=NOW, reports=(one,), others=(stranger,)) for name, one in reports.items()}
+    answers = {
+        name: ReportAnswer(now=NOW, reports=(one,), others=(stranger,), without_files=(stranger,))
+        for name, one in reports.items()
+    }
     (view,) = views_of([world.own], answers, {})
     assert view.service_url in (world.url, ""), f"an address was taken: {view.service_url!r}"
     assert view.members == tuple(world.reports), f"members were taken: {view.members!r}"

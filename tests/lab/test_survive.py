@@ -192,7 +192,8 @@ def with_a_spare(operator: RunningLab, spare: str) -> RunningLab:
 
 @pytest.mark.long
 def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: RunningLab) -> None:
-    """A gang of three here: it runs as requested, with the same layout, on the spare."""
+    """A gang of three here: it runs as requested, with the same layout, on the spare, which its inventory gets while
+    the guard runs."""
     operator.deploy("down", "--now")
     three, lost, asked = with_a_spare(operator, "node3"), "node1", ("--tp", "8", "--pp", "3")
     plan = three.json("plan", *MODEL, *asked)["gangs"][0]
@@ -204,7 +205,16 @@ def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Runn
     assert (gang["state"], [(one["name"], one["state"]) for one in gang["spares"]]) == ("ready", [("node3", "idle")])
     assert [node["name"] for node in gang["nodes"]] == ["node0", "node1", "node2"]
 
+    with_spare = three.inventory.read_text()
+    document = yaml.safe_load(with_spare)
+    (group,) = document["all"]["children"]["gangs"]["children"].values()
+    del group["hosts"]["node3"]
+    three.inventory.write_text(yaml.safe_dump(document))
     with watched(three) as said:
+        locked = "test -e /var/lib/l40s-deploy/gangs/guard.gang0/lock && echo locked"
+        until(lambda: three.ssh("node0", locked, check=False), 30 * slack(), said.read_text)
+        three.inventory.write_text(with_spare)
+        until(lambda: "gang0: node3 is new, a spare" in said.read_text(), 30 * slack(), said.read_text)
         before = gang["run_id"]
         three.run("break", lost, "power-off")
         gang = look_until(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.verbs import GangRequest, LockHolder
+from orchestrator.protocol.verbs import GangRequest, LockHolder, OtherAgent
 
 _SLOWING = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 
@@ -87,7 +87,8 @@ class FiguresRequest(GangRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiguresAnswer(Message):
-    """reports: one a gang, each read on its own; locks: who holds what, by gang.
+    """reports: one a gang, each read on its own; locks: who holds what, by gang; without_files: living agents that no
+    file tells of.
 
     kernel_log: why the kernel's log can't be read, '' where it can
     """
@@ -95,6 +96,7 @@ class FiguresAnswer(Message):
     now: float
     reports: tuple[Any, ...] = ()
     locks: Mapping[str, LockHolder] = field(default_factory=dict)
+    without_files: tuple[OtherAgent, ...] = ()
     gauges: GaugesAnswer | None = None
     xids: tuple[XidCount, ...] = ()
     kernel_log: str = ""

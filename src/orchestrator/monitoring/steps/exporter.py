@@ -101,7 +101,10 @@ class Scraper(Collector):
         began = time.monotonic()
         aside = ahead(lambda: glance(self._routers, self._router) if self._router else None)
         answers = self._nodes.on_every(_figures, patience=PATIENCE)
-        reports = {name: ReportAnswer(now=one.now, reports=one.reports) for name, one in answers.values.items()}
+        reports = {
+            name: ReportAnswer(now=one.now, reports=one.reports, without_files=one.without_files)
+            for name, one in answers.values.items()
+        }
         views = views_of(self._gangs, reports, answers.failures)
         try:
             router = aside.result(max(0.0, SCRAPE_S - (time.monotonic() - began)))

@@ -80,6 +80,8 @@ SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 def run(arguments: Sequence[str]) -> int:
     """Role `agent` of the run in the folder that is its argument. Returns at its end."""
     asked = staged_in(arguments[0])
+    this = AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()))
+    files.write_json(asked.path(AGENT_FILE), this.as_json())  # before it is shown: its files tell of it
     _shown = others.announce(asked.state, asked.gang, asked.node, asked.leader.port)
     agent = _begin(asked)
     try:
@@ -95,8 +97,6 @@ def run(arguments: Sequence[str]) -> int:
 def _begin(run: Run) -> Agent:
     supervision.adopt_orphans()
     supervision.name_process("l40s-agent")
-    this = AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()))
-    files.write_json(run.path(AGENT_FILE), this.as_json())
     parent = guardian.fork(run, partial(link.report_death, run))  # before any thread
     disk = Disk()
     memory = gpus.GpuMemory(run.gpus if run.device == "cuda" else ())

@@ -37,6 +37,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         now=time.time(),
         reports=tuple(filter(None, reports)),
         locks={name: holder for name, holder in held.items() if holder is not None},
+        without_files=report.told_without_files(state) if asked.gangs else (),
         gauges=gauges.read(asked.fs_root, asked.nvml_deadline_s),
         xids=xids.read(),
         kernel_log=xids.error,

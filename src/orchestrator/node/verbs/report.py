@@ -29,7 +29,7 @@ from orchestrator.node.verbs.lock import AUDIT
 from orchestrator.protocol.message import Unreadable, parsed
 from orchestrator.protocol.report import AgentState, RankState, Report, TransportLines
 from orchestrator.protocol.run_files import AgentProcess, GoalOrder, KnownProcesses
-from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer, ReportRequest
+from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, OtherAgent, ReportAnswer, ReportRequest
 
 LONGEST_WAIT_S = 10.0
 WAIT_POLL_S = 0.05
@@ -65,10 +65,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def _beside(state: str) -> dict[str, Any]:
     """Keys of the answer: agents that no report tells of."""
-    return {
-        "others": others.other_agents(state),
-        "without_files": tuple(replace(one.agent, pid=pid) for pid, one in without_files(state).items()),
-    }
+    return {"others": others.other_agents(state), "without_files": told_without_files(state)}
+
+
+def told_without_files(state: str) -> tuple[OtherAgent, ...]:
+    """The same as `without_files`, for the controller."""
+    return tuple(replace(one.agent, pid=pid) for pid, one in without_files(state).items())
 
 
 def without_files(state: str) -> dict[int, ShownAgent]:

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 from orchestrator.node import processes, supervision
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import orders, report, stage, without_files
+from orchestrator.node.verbs import figures, orders, report, stage, without_files
 from orchestrator.protocol.verbs import OtherAgent, ReportAnswer
 
 
@@ -71,6 +71,17 @@ def test_an_agent_without_files_is_told_and_ended(gang: Gang, gone: Callable[[Pa
         assert (answer["state"], answer["alive"], answer["left_behind"]) == ("stopped", False, [])
     assert told(cluster) == ()
     assert cluster.stop(0)["state"] in ("absent", "stopped")
+
+
+def test_figures_tell_of_it_too(gang: Gang) -> None:
+    cluster = gang(nodes=1).ready()
+    agent = cluster.agent(0)
+    asked = {"state_dir": cluster.state_dir(0), "nvml_deadline_s": 1.0}
+    assert figures.answer(asked)["without_files"] == []
+    shutil.rmtree(cluster.state_dir(0))
+    assert [one["pid"] for one in figures.answer(asked)["without_files"]] == [agent[0]]
+    cluster.stop_all(now=True)
+    assert not processes.alive(*agent)
 
 
 def test_a_report_alone_comes_back(gang: Gang) -> None:
