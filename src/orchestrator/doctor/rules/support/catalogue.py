@@ -13,6 +13,7 @@ from typing import Literal
 
 from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.engines import causes, router
+from orchestrator.engines.hang_kinds import KINDS
 from orchestrator.planning.page_cache import KEPT
 from orchestrator.planning.reserve import ID as RESERVE_SMALL
 from orchestrator.protocol.staging import CausePattern
@@ -130,6 +131,9 @@ _OTHERS = (
     *(FindingEntry(xid.id, "cause", f"the kernel reported Xid {number}: the GPU {xid.what}",
             f"{xid.meaning} Fix: {xid.fix}", ("the kernel's log",), "NVIDIA, Xid Errors, Xid Catalog")
       for number, xid in XIDS.items()),
+    *(FindingEntry(hang.id, "cause", hang.title, f"{hang.explain} Fix: {hang.fix}",
+            ("stacks, counters and versions of a hung gang's nodes (`l40s-deploy why`)",), hang.source)
+      for hang in KINDS.values()),
     FindingEntry("BENCH-SLOW", "bench", "a measured speed is more than 20 % below what was measured before",
           "The profile's expected figures, or the fastest earlier run of the same case, were faster.",
           ("the benchmark's record",), "inventory/models: expected; docs/measure.md"),
