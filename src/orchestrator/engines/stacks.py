@@ -57,7 +57,7 @@ LONGEST = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StackPlace:
     """Where a rank stood at one instant.
 
     operation: of a collective, its name; where: the innermost frame of the engine's own code; path: the frames that
@@ -70,7 +70,7 @@ class Place:
     path: tuple[str, ...] = ()
 
 
-def place_of(frames: Sequence[str]) -> Place:
+def place_of(frames: Sequence[str]) -> StackPlace:
     """From one stack. Raises ValueError for an empty one."""
     if not frames:
         raise ValueError("an empty stack shows no place")
@@ -78,21 +78,21 @@ def place_of(frames: Sequence[str]) -> Place:
     parts = [(frame, match["function"].rpartition(".")[2], match["file"]) for frame, match in read if match]
     for standing, functions, files in _NAMED:
         if standing not in (Standing.IDLE, Standing.GPU) and _shows(parts, functions, files):
-            return Place(standing, _own(parts, frames))
+            return StackPlace(standing, _own(parts, frames))
     collective = _collective(parts, frames)
     if collective is not None:
         return collective
     for standing, functions, files in _NAMED[-2:]:
         if _shows(parts, functions, files):
-            return Place(standing, _own(parts, frames))
-    return Place(Standing.OWN, frames[0][:LONGEST])
+            return StackPlace(standing, _own(parts, frames))
+    return StackPlace(Standing.OWN, frames[0][:LONGEST])
 
 
 def _shows(parts: Sequence[tuple[str, str, str]], functions: re.Pattern[str], files: re.Pattern[str]) -> bool:
     return any(functions.fullmatch(function) and files.search(file) for _, function, file in parts)
 
 
-def _collective(parts: Sequence[tuple[str, str, str]], frames: Sequence[str]) -> Place | None:
+def _collective(parts: Sequence[tuple[str, str, str]], frames: Sequence[str]) -> StackPlace | None:
     """The operation that the engine called: the outermost one of those that the innermost belongs to."""
     inner = 0
     name = standing = None
@@ -105,7 +105,7 @@ def _collective(parts: Sequence[tuple[str, str, str]], frames: Sequence[str]) ->
     if standing is None or name is None:
         return None
     path = tuple(frame for frame, _, file in parts[inner + 1 :] if not _LIBRARY.search(file))
-    return Place(standing, _own(parts, frames), name, path[:MOST_CALLERS])
+    return StackPlace(standing, _own(parts, frames), name, path[:MOST_CALLERS])
 
 
 def _kind_of(function: str) -> Standing | None:

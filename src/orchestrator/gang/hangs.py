@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.engines.hang_kinds import KINDS, SEEN_IN
-from orchestrator.engines.stacks import WAITS, Place, Standing, place_of
+from orchestrator.engines.stacks import WAITS, StackPlace, Standing, place_of
 from orchestrator.protocol.hang import Hang, HangFacts, HangLook, HungRank, PortLook, RankLook
 
 LONG_S = 3600.0
@@ -28,6 +28,8 @@ REPEATS = (
     "port_rcv_errors", "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart",
 )  # fmt: skip
 """Counters that rise where what was sent has to be sent again, or is lost (NVIDIA, hw_counters)."""
+FILE_CALLS = ("open", "openat", "fsync", "fdatasync", "newfstatat", "getdents64")
+"""System calls that are about files, whatever they name."""
 BUSY = 90
 """Percent of use of a GPU whose kernel spins."""
 MOST_NAMED = 8
@@ -44,12 +46,12 @@ class HangEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class _SeenRank:
     """One rank with the places it stood at; () where its stacks were not read, or not twice."""
 
     node: str
     look: RankLook
-    places: tuple[Place, ...]
+    places: tuple[StackPlace, ...]
     on_gpu: bool = False
 
     @property
@@ -75,7 +77,7 @@ class _Rank:
 
     def named(self, where: str = "", collective: str = "") -> HungRank:
         """As the verdict has it."""
-        place = self.places[-1] if self.places else Place(Standing.OWN)
+        place = self.places[-1] if self.places else StackPlace(Standing.OWN)
         return HungRank(
             tp_rank=self.look.tp_rank,
             node=self.node,
@@ -89,7 +91,7 @@ class _Seen:
     """The evidence of all nodes, as the judges below need it."""
 
     evidence: HangEvidence
-    ranks: tuple[_Rank, ...]
+    ranks: tuple[_SeenRank, ...]
 
     @property
     def looks(self) -> Sequence[HangLook]:
@@ -125,14 +127,14 @@ def classify(evidence: HangEvidence) -> Hang:
     return _hang(seen, "HANG-UNKNOWN", _standing_where(seen), *_what_ranks_do(seen))
 
 
-def _ranks(evidence: HangEvidence) -> Iterator[_Rank]:
+def _ranks(evidence: HangEvidence) -> Iterator[_SeenRank]:
     for node, look in evidence.looks.items():
         for rank in look.ranks:
             places = tuple(place_of(stack) for stack in rank.stacks if stack)
-            yield _Rank(node, rank, places, on_gpu=bool(look.gpus))
+            yield _SeenRank(node, rank, places, on_gpu=bool(look.gpus))
 
 
-def _operation(rank: _Rank) -> tuple[str, tuple[str, ...]]:
+def _operation(rank: _SeenRank) -> tuple[str, tuple[str, ...]]:
     return rank.places[-1].operation, rank.places[-1].path
 
 
@@ -195,18 +197,20 @@ def _waits_for_files(seen: _Seen) -> Hang | None:
     return _hang(seen, "HANG-HOST", ranks, *sentences, *_others_wait(seen))
 
 
-def _uninterruptible(rank: _Rank) -> bool:
+def _uninterruptible(rank: _SeenRank) -> bool:
     return len(rank.look.states) == 2 and all(one == "D" for one in rank.look.states)
 
 
-def _file_call(rank: _Rank) -> str:
+def _file_call(rank: _SeenRank) -> str:
     """The call on a file that it was blocked in at both looks; '' for none."""
     calls = set(rank.look.calls)
     call = next(iter(calls)) if len(rank.look.calls) == 2 and len(calls) == 1 else ""
-    return call if "/" in call and "/dev/" not in call else ""
+    name, _, target = call.partition(" ")
+    on_file = target.startswith("/") and not target.startswith("/dev/")
+    return call if on_file or name in FILE_CALLS else ""
 
 
-def _kernel_words(rank: _Rank) -> str:
+def _kernel_words(rank: _SeenRank) -> str:
     call = next((call for call in rank.look.calls if call), "")
     return f"state D, {call or 'a call that was not read'}" if _uninterruptible(rank) else call
 
@@ -231,7 +235,7 @@ def _behind(seen: _Seen) -> Hang | None:
     return _behind_by_ras(seen)
 
 
-def _call_words(rank: _Rank) -> str:
+def _call_words(rank: _SeenRank) -> str:
     calls = rank.look.calls
     return f" ({calls[0]})" if len(calls) == 2 and calls[0] and calls[0] == calls[1] else ""
 
@@ -269,7 +273,7 @@ def _diverged(seen: _Seen) -> Hang | None:
     return _hang(seen, "HANG-DIVERGED", ranks, *sentences)
 
 
-def _caller(ranks: Sequence[_Rank], group: tuple[str, tuple[str, ...]]) -> str:
+def _caller(ranks: Sequence[_SeenRank], group: tuple[str, tuple[str, ...]]) -> str:
     return next(rank.places[-1].where for rank in ranks if _operation(rank) == group)
 
 
@@ -365,11 +369,11 @@ _JUDGES = (
 # in words
 
 
-def _name(rank: _Rank) -> str:
+def _name(rank: _SeenRank) -> str:
     return f"TP{rank.look.tp_rank} on {rank.node}"
 
 
-def _names(ranks: Sequence[_Rank]) -> str:
+def _names(ranks: Sequence[_SeenRank]) -> str:
     """'TP0, TP1, TP2' or 'TP0 and 30 more'."""
     numbers = sorted(rank.look.tp_rank for rank in ranks)
     shown = ", ".join(f"TP{number}" for number in numbers[:MOST_NAMED])
@@ -378,7 +382,7 @@ def _names(ranks: Sequence[_Rank]) -> str:
 
 def _others_wait(seen: _Seen) -> list[str]:
     """Where the ranks that wait do so."""
-    waiting: dict[tuple[str, str], list[_Rank]] = {}
+    waiting: dict[tuple[str, str], list[_SeenRank]] = {}
     for rank in seen.ranks:
         if rank.waits:
             place = rank.places[-1]
@@ -404,7 +408,7 @@ def _standing_where(seen: _Seen) -> list[HungRank]:
 
 def _what_ranks_do(seen: _Seen) -> list[str]:
     """Without a class: every standing with its ranks, at the second look."""
-    groups: dict[tuple[str, str], list[_Rank]] = {}
+    groups: dict[tuple[str, str], list[_SeenRank]] = {}
     for rank in seen.ranks:
         if rank.places:
             place = rank.places[-1]

@@ -55,6 +55,7 @@ VERBS = {
 
 PROCESSES = {
     "agent": "orchestrator.node.agent.agent:run",
+    "hang-look": "orchestrator.node.engine.hang_look:run",
     "gpus": "orchestrator.node.look.nvml:run",
     "hub-client": "orchestrator.checkpoint.on_node.hub_client:run",
     "stay": "orchestrator.node.dispatch:stay",

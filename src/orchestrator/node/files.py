@@ -34,6 +34,7 @@ ENGINE_LOG = "engine.log"
 AGENT_LOG = "agent.log"
 EVENTS_LOG = "events.jsonl"
 TRANSPORT_FILE = "transport.json"
+HANG_FILE = "hang.json"
 """These are in a run's folder."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -139,6 +139,15 @@ class Ask(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gather(Message):
+    """Leader: the engine hangs; look at your ranks while they stand. again: only where your last look saw something
+    that goes on by itself."""
+
+    type: str = "gather"
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Message):
     """Leader: its engine drains, your ranks may end now."""
 
@@ -167,6 +176,7 @@ LEADERS: Mapping[str, type[Message]] = {
     "pulse": Pulse,
     "go": Go,
     "ask": Ask,
+    "gather": Gather,
     "drain": Drain,
     "end": End,
     "agent-ended": AgentEnded,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from orchestrator.protocol.hang import Hang, HangLook
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.planned import NodeNetwork
 
@@ -87,6 +88,8 @@ class Cause(Message):
     at: float = 0.0
     secondary: bool = False
     """True where this node only noticed that another one had failed."""
+    hang: Hang | None = None
+    """Which hang it is, where it is one and its evidence was gathered."""
     pid: int = 0
     gpu: int = -1
     """The process that is meant, and its GPU, where whoever says it does not know its rank; 0 and -1 for none."""
@@ -173,6 +176,10 @@ class Report(Message):
     service_detail: str = ""
     trouble: Cause | None = None
     """What is wrong with a gang that still runs: a hung engine."""
+    looks_until: float = 0.0
+    """By when what is known of a hang will have been gathered here, node's epoch seconds; 0 while nothing is."""
+    hang: HangLook | None = None
+    """What was gathered at this run's newest hang."""
     canary_text: str | None = None
     cause: Cause | None = None
     """Why this node's part ended."""

@@ -30,6 +30,8 @@ from orchestrator.node.agent.staged_run import Run, staged_in
 from orchestrator.node.engine import devices, gpus, guardian, kernel_words
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
+from orchestrator.node.engine.hang_inquiry import GIVEN_UP_S, HangInquiry
+from orchestrator.node.engine.hang_look import Wanted
 from orchestrator.node.engine.kernel_words import DeadProcess
 from orchestrator.node.engine.logfile import LogFile, Redactor
 from orchestrator.node.engine.ras import Inquiry
@@ -44,7 +46,7 @@ from orchestrator.node.network.link import RETRY_S, Hub, Spoke
 from orchestrator.node.network.rails import Rails
 from orchestrator.node.network.wire import Sockets
 from orchestrator.node.supervision import UNKNOWN, Death
-from orchestrator.protocol.link import Digest, Pulse
+from orchestrator.protocol.link import Digest, Gather, Pulse
 from orchestrator.protocol.report import AgentState, Refusal
 from orchestrator.protocol.run_files import AgentProcess, GoalOrder
 from orchestrator.protocol.staging import ServiceOrder
@@ -129,6 +131,7 @@ class Agent:
     vitality: Vitality = field(default_factory=Vitality)
     """Of the engine's HTTP service (leader)."""
     ras: Inquiry = field(init=False)
+    hang: HangInquiry = field(init=False)
     course: Lifecycle = field(init=False)
     sockets: Sockets = field(default_factory=Sockets)
     hub: Hub | None = None
@@ -152,6 +155,8 @@ class Agent:
     _pulsed: float = 0.0
     """When we last sent to the other agents; 0 sends at once."""
     _looked_at_rails: float = 0.0
+    _ready_at: float = 0.0
+    """When the gang was ready, by the agent's clock."""
     _ending: Iterator[None] | None = None
     _dead: list[ProcessDeath] = field(default_factory=list)
     """Processes of the engine whose end may follow from their parent's."""
@@ -162,6 +167,7 @@ class Agent:
     def __post_init__(self) -> None:
         self.course = part_of(self.run, clock.EPOCH_S)
         self.ras = Inquiry(self.run.network.ras, self.run.addresses)
+        self.hang = HangInquiry(self.run.folder)
 
     @property
     def state(self) -> AgentState:
@@ -235,6 +241,7 @@ class Agent:
             self.vitality.compiled(now)
         self._follow_memory(now)
         self._follow_rails(now)
+        self._follow_gathering(now)
         self.follow_link(now)
         self.happened(PlainEvent.TICK)
         self._follow_service()
@@ -283,6 +290,7 @@ class Agent:
     def enter(self, state: AgentState) -> None:
         """Change the state, and tell the other agents and the report at once."""
         if state is AgentState.READY:
+            self._ready_at = clock.now()
             self.log.watch.finish(clock.now())  # a worker's log does not say that the engine is ready
             self.disk.put(partial(rails.note, self.run))
         self.record.event("state", state=state.value)
@@ -470,7 +478,8 @@ class Agent:
             self.happened(PlainEvent.SERVICE_HEALTHY)
         if self.state is not AgentState.READY:
             return
-        if self.vitality.probed(probe):
+        changed = self.vitality.probed(probe)
+        if changed:
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
         self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
         ras, sure, trouble = self.ras.verdict, self.vitality.word == HUNG, None
@@ -478,6 +487,24 @@ class Agent:
             seen = self.course.because(self.now(), self.vitality.detail, lines=self.memory.waiting())
             trouble = causes.hung(seen, self.run.gang, ras, self.run.addresses, sure=sure)
         self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=trouble)
+        if sure and self.hang.due(self.now(), first=changed):
+            self._gather(again=not changed)
+            if self.hub is not None:
+                self.hub.send(Gather(again=not changed))
+
+    def _gather(self, *, again: bool) -> None:
+        """Look at the ranks while they stand: a guard waits for that, and not longer than it says here."""
+        ranks = tuple((rank.tp_rank, rank.pid) for rank in self.tree.ranks if rank.lives)
+        if self.hang.start(self.now(), Wanted(ranks, self.engine[0], self._ready_at), again=again):
+            self.tree.looker = self.hang.pid
+            self.record.event("gathering", again=again)
+            self.record.set(looks_until=clock.now() + GIVEN_UP_S)
+
+    def _follow_gathering(self, now: float) -> None:
+        if self.hang.ended(now):
+            self.tree.looker = 0
+            self.record.set(looks_until=0.0)
+            self.record.event("gathered", moved=self.hang.moved)
 
     def _judge_canary(self, result: CanaryResult) -> None:
         self.record.set(canary_text=result.text)
@@ -507,6 +534,8 @@ class Agent:
                 self._read_last_words()
                 self._follow_ranks(_ready(self.tree.descriptors()))
                 self.happened(PlainEvent.LOOK_DONE)
+            case PlainEffect.GATHER | PlainEffect.GATHER_AGAIN:
+                self._gather(again=effect is PlainEffect.GATHER_AGAIN)
             case Note(what, details):
                 self.record.event(what, **details)
 

@@ -27,6 +27,8 @@ def end(agent: Agent) -> Iterator[None]:
     if agent.service is not None:
         agent.service.stop()
         agent.service = None
+    agent.hang.close()
+    agent.record.set(looks_until=0.0)
     agent.tree.let_go()
     agent.flush()
     if (container := agent.tree.container) is not None:

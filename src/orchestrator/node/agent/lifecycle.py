@@ -65,6 +65,8 @@ class PlainEffect(Enum):
     START_ENGINE = "start the engine, and its HTTP probes on the leader"
     ASK_ENGINE_TO_END = "ask the engine to shut down gracefully: it may finish its running requests (leader)"
     LOOK = "read the log and the ranks' states now; findings come as `Statement`, then `LOOK_DONE`"
+    GATHER = "look at the ranks of a hung engine"
+    GATHER_AGAIN = "look at them again, if the last look saw something that goes on by itself"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from orchestrator.protocol.link import (
     Drain,
     End,
     Ended,
+    Gather,
     Go,
     Pulse,
     Stop,
@@ -179,6 +180,8 @@ class MembersPart(Lifecycle):
                 return self._follow_leaders_state(state)
             case Ask() if not self.state.ends:
                 return [PlainEffect.LOOK]
+            case Gather(again=again):
+                return [PlainEffect.GATHER_AGAIN if again else PlainEffect.GATHER]
             case Drain():
                 return self._drain()
             case End(verdict=verdict, now=now):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MOST_NAMED = 4
@@ -36,12 +36,14 @@ class RasAnswer:
     missing: members that did not answer, and whether RAS considers them dead
     failed:  members with an error, and the error's number
     behind:  members that have launched fewer collectives than others: (member, operation, launched, most launched)
+    launched: collectives that all members of all communicators have launched together
     """
 
     ranks: int = 0
     missing: tuple[tuple[Member, bool], ...] = ()
     failed: tuple[tuple[Member, int], ...] = ()
     behind: tuple[tuple[Member, str, int, int], ...] = ()
+    launched: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def read(text: str) -> RasAnswer:
                 if (code := _error(rank["status"]))
             ),
             behind=_once(found for one in communicators for found in _behind(one["ranks"])),
+            launched=sum(_launched(rank) for one in communicators for rank in one["ranks"]),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise ValueError(f"this is not a RAS status: {type(wrong).__name__} {wrong}") from None
@@ -83,6 +86,10 @@ def _member(rank: Mapping[str, Any]) -> Member:
 def _error(status: Mapping[str, Any]) -> int:
     codes = (int(status["async_error"]), int(status["init_state"]))
     return next((code for code in codes if code not in (0, _IN_PROGRESS)), 0)
+
+
+def _launched(rank: Mapping[str, Any]) -> int:
+    return sum(int(count) for count in rank["collective_counts"].values())
 
 
 def _behind(ranks: list[Mapping[str, Any]]) -> Iterator[tuple[Member, str, int, int]]:

@@ -154,6 +154,8 @@ class ProcessTree:
     container: EngineContainer | None = None
     gone_at: float = 0.0
     """When all of them had ended, monotonic seconds."""
+    looker: int = 0
+    """Process id of what looks at a hung engine, 0 for none: it and its own are none of the engine's."""
     stopped: dict[int, str] = field(default_factory=dict)
     """Process id and title of processes that a signal has stopped, without ranks."""
     compilers: tuple[str, ...] = ()
@@ -224,6 +226,9 @@ class ProcessTree:
         everything = supervision.everything()
         found = supervision.descendants([os.getpid(), self.guardian_pid], everything)
         helpers = {self.guardian_pid, *self.memory.helpers}
+        if self.looker:
+            below = supervision.descendants([self.looker], everything)
+            helpers |= {self.looker, *(process.pid for process in below)}
         if self.container is not None:
             helpers |= self.container.helpers
             found += [process for process in self.container.processes(everything) if process not in found]

@@ -17,6 +17,7 @@ from orchestrator.node.files import (
     AGENT_FILE,
     EVENTS_LOG,
     GOAL_FILE,
+    HANG_FILE,
     PAST_FILE,
     PROCESSES_FILE,
     REPORT_FILE,
@@ -26,6 +27,7 @@ from orchestrator.node.files import (
 from orchestrator.node.others import ShownAgent
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs.lock import AUDIT
+from orchestrator.protocol.hang import HangLook
 from orchestrator.protocol.message import Unreadable, parsed
 from orchestrator.protocol.report import AgentState, RankState, Report, TransportLines
 from orchestrator.protocol.run_files import AgentProcess, GoalOrder, KnownProcesses
@@ -116,7 +118,14 @@ def _where(raw: dict[str, Any]) -> str:
     report = Report.read(raw)
     if isinstance(report, Unreadable):
         return str(report)
-    words = (report.run_id, report.state.value, report.phase.name, report.alive, report.service_state)
+    words = (
+        report.run_id,
+        report.state.value,
+        report.phase.name,
+        report.alive,
+        report.service_state,
+        bool(report.looks_until),
+    )
     return f"{' '.join(map(str, words))} {','.join(report.silent)}"
 
 
@@ -179,7 +188,9 @@ def _read(folder: str) -> Report | Unreadable | None:
         return report
     alive, lines = processes.alive(*agent(folder)), f"{folder}/{TRANSPORT_FILE}"
     transport = files.read_as(TransportLines, lines) if os.path.exists(lines) else None
-    report = replace(report, alive=alive, now=_now(report), transport=transport)
+    gathered = f"{folder}/{HANG_FILE}"
+    hang = files.read_as(HangLook, gathered) if os.path.exists(gathered) else None
+    report = replace(report, alive=alive, now=_now(report), transport=transport, hang=hang)
     return report if alive else _of_a_dead_agent(folder, report)
 
 
