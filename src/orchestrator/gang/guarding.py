@@ -11,6 +11,9 @@ from orchestrator.gang.remarks import sentence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 
+DAY_S = 86400.0
+AGAIN = 2
+"""Restarts for one class of hang within a day, after which somebody has to know."""
 _WAITING = (NodeState.STAGED, NodeState.ARMED)
 
 
@@ -92,6 +95,7 @@ class GuardMemory:
     ports:       the active RDMA ports at the last such check; None before the first. After a boot or a switch restart
                  they come back one by one: a return waits until two checks in a row have found the same
     returned:    attempted returns to all nodes, since the gang was last stable on all of them
+    hangs:       (class, time) of each restart for a hang within the last day
     """
 
     restarts: int = 0
@@ -112,6 +116,7 @@ class GuardMemory:
     looks: int = 0
     ports: tuple[str, ...] | None = None
     returned: int = 0
+    hangs: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,10 @@ def decide(
     if not reason:
         return _at_peace(view, remembered, now), replace(remembered, away_since=None, barred=(), outdated_since=None)
     remembered = _with_absences(view, remembered, now)
+    if view.gathering and view.trouble == "hung":
+        return GuardDecision(
+            GuardAction.WAIT, f"{reason}; its ranks are looked at first, which takes seconds"
+        ), remembered
     if remembered.given_up:
         return GuardDecision(GuardAction.NOTHING, "the guard has given up; an operator must act"), remembered
     if remembered.restarts >= policy.limit:
@@ -262,7 +271,7 @@ def returning(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
 def returned(memory: GuardMemory) -> GuardMemory:
     """After a successful return to all nodes: forget the time without them, but not the number of returns and the
     earliest time of the next one."""
-    return GuardMemory(returned=memory.returned, return_at=memory.return_at)
+    return GuardMemory(returned=memory.returned, return_at=memory.return_at, hangs=memory.hangs)
 
 
 def on_other_nodes(memory: GuardMemory) -> GuardMemory:
@@ -277,7 +286,7 @@ def _remember(view: GangView, memory: GuardMemory, now: float, policy: Policy) -
     if now - since >= policy.stable_s:
         complete = not view.missing and not does_without(view, memory)
         return replace(
-            GuardMemory(ready_since=since, lost=memory.lost),
+            GuardMemory(ready_since=since, lost=memory.lost, hangs=memory.hangs),
             replanned=memory.replanned,
             returned=0 if complete else memory.returned,
             return_at=0.0 if complete else memory.return_at,
@@ -305,10 +314,33 @@ def _reason(view: GangView, policy: Policy) -> str:
     if view.state is GangState.FAILED:
         return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a known cause"
     if view.state is GangState.DEGRADED and view.trouble == "hung":
+        if goes_on(view):
+            return ""  # a restart would begin it again
         return view.cause.text if view.cause else "the engine is hung"
     if view.state.before_go and _staged_s(view) > policy.left_s:
         return f"it is {view.state.value}, and was not started within {policy.left_s:.0f} s"
     return ""
+
+
+def goes_on(view: GangView) -> bool:
+    """Whether what a hung gang waits for goes on by itself: kernels that are compiled, data that still moves."""
+    hang = view.cause.hang if view.cause is not None else None
+    return view.trouble == "hung" and hang is not None and hang.moves
+
+
+def restarted_for(memory: GuardMemory, view: GangView, now: float) -> GuardMemory:
+    """Before a restart: for which hang it is; '' counts none."""
+    recent = tuple((name, at) for name, at in memory.hangs if now - at < DAY_S)
+    hang = view.cause.hang if view.cause is not None and view.trouble == "hung" else None
+    return replace(memory, hangs=(*recent, (hang.name, now)) if hang is not None else recent)
+
+
+def comes_back(memory: GuardMemory) -> str:
+    """What to alarm people with: the class of the newest hang, where it is at least its second restart of a day; ''
+    where it is not."""
+    name = memory.hangs[-1][0] if memory.hangs else ""
+    times = sum(one == name for one, _ in memory.hangs)
+    return f"{times} restarts within a day for {name}: restarting does not mend it" if times >= AGAIN else ""
 
 
 def may_finish(begun: GangOperation) -> bool:
@@ -329,6 +361,8 @@ def _staged_s(view: GangView) -> float:
 
 def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
     lost = ", ".join(node.name for node in view.unreachable)
+    if goes_on(view) and view.cause is not None:
+        return GuardDecision(GuardAction.WARN, f"it is not restarted while that goes on: {view.cause.text}")
     to_return = _to_return(view, memory)
     if to_return and all(node.error is None for node in view.nodes) and now >= memory.return_at:
         return GuardDecision(GuardAction.RETURN, to_return)

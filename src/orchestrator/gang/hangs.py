@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from orchestrator.engines.hang_kinds import KINDS, SEEN_IN
 from orchestrator.engines.stacks import WAITS, StackPlace, Standing, place_of
 from orchestrator.protocol.hang import Hang, HangFacts, HangLook, HungRank, PortLook, RankLook
+from orchestrator.protocol.report import Cause
 
 LONG_S = 3600.0
 """Of service: NVIDIA/nccl#2334 was seen after hours of load, never in tests of minutes."""
@@ -32,17 +33,18 @@ FILE_CALLS = ("open", "openat", "fsync", "fdatasync", "newfstatat", "getdents64"
 """System calls that are about files, whatever they name."""
 BUSY = 90
 """Percent of use of a GPU whose kernel spins."""
+CONTINUES = "run `kill -CONT"
+"""A fix that has a stopped process go on."""
 MOST_NAMED = 8
 MOST_SENTENCES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangEvidence:
-    """looks: by node; silent: nodes of the gang that gave none; addresses: node names by address."""
+    """What all nodes of a gang gathered. looks: by node; silent: nodes of the gang that gave none."""
 
     looks: Mapping[str, HangLook]
     silent: tuple[str, ...] = ()
-    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ def _behind_by_ras(seen: _Seen) -> Hang | None:
     if ras is None or len(set(ras.launched)) != 1 or len(ras.launched) != 2:
         return None
     by_process = {(rank.node, rank.look.pid): rank for rank in seen.ranks}
-    named = [(by_process.get((seen.evidence.addresses.get(one.host, ""), one.pid)), one) for one in ras.behind]
+    named = [(by_process.get((one.node, one.pid)), one) for one in ras.behind]
     known = [(rank, one) for rank, one in named if rank is not None]
     if not known:
         return None
@@ -417,3 +419,21 @@ def _what_ranks_do(seen: _Seen) -> list[str]:
     if idle and all(rank.waits or rank in idle for rank in seen.ranks if rank.places):
         return ["the ranks wait for requests: what stands still is before them (web server, tokenizer)"]
     return [f"{_names(ranks)} in {what} at {where}" for (what, where), ranks in groups.items()]
+
+
+def with_hang(cause: Cause, found: Hang, gang: str) -> Cause:
+    """A hung gang's cause, with the class as its id. A fix that names a process stays."""
+    kind, first = KINDS[found.name], next(iter(found.ranks), None)
+    known = found.name != "HANG-UNKNOWN"
+    shown = found.evidence[0] if found.evidence else ""
+    named = first if known and len(found.ranks) == 1 else None
+    fix = cause.fix if cause.fix.startswith(CONTINUES) else found.fix.replace("GANG", gang)
+    return replace(
+        cause,
+        signature=found.name,
+        hang=replace(found, fix=fix),
+        node=named.node if named is not None and named.node else cause.node,
+        tp_rank=named.tp_rank if named is not None else cause.tp_rank,
+        text=f"{kind.title}: {shown}; {cause.text}" if known and shown else cause.text,
+        fix=fix,
+    )

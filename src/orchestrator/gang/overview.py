@@ -15,6 +15,7 @@ from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.errors import DeployError, Exit, RunsElsewhere, Unreachable, WithoutFiles
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.hang import Hang
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import Cause
 
@@ -225,12 +226,21 @@ def _gang(view: GangView) -> dict[str, Any]:
 
 
 _OF_A_CAUSE = ("node", "tp_rank", "signal", "exit_code", "signature", "text", "fix", "lines", "at")
+_OF_A_HANG = ("ranks", "counts", "evidence", "moves")
 _OF_A_RANK = ("tp_rank", "gpu", "state", "pid", "gpu_memory_bytes")
 
 
 def cause_json(cause: Cause | None) -> dict[str, Any] | None:
     """A cause as in every JSON document; None for none."""
-    return None if cause is None else _keys(cause, _OF_A_CAUSE)
+    if cause is None:
+        return None
+    return {"id": cause.signature, **_keys(cause, _OF_A_CAUSE), "hang": cause.hang and _hang(cause.hang)}
+
+
+def _hang(found: Hang) -> dict[str, Any]:
+    """`cause.hang`: which hang it is."""
+    told = found.as_json()
+    return {"class": found.name, **{name: told[name] for name in _OF_A_HANG}}
 
 
 def _keys(message: Message, names: Collection[str]) -> dict[str, Any]:

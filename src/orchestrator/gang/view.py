@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.gang import pace
 from orchestrator.gang.agreement import agreed_members, current_run, leader_report, most_say, others_remarks
+from orchestrator.gang.hangs import HangEvidence, classify, with_hang
 from orchestrator.gang.paths import (
     Contact,
     contact,
@@ -80,6 +81,7 @@ class GangView:
     secondary: the errors that followed on other nodes
     trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow, nodes (it
                runs without some of them); else ''. UNHEARD: none of its nodes has answered for its lease
+    gathering: evidence of a hang is being gathered on a node, which takes seconds
     late:      why there is no point in waiting longer for its start; None if there is
     transport: NCCL traffic that does not take the planned path, with what that costs; empty until that is known
     members:   names of the run's nodes in node-rank order; empty if an older release started it, or there is no run
@@ -103,6 +105,7 @@ class GangView:
     cause: Cause | None = None
     secondary: tuple[Cause, ...] = ()
     trouble: str = ""
+    gathering: bool = False
     late: Cause | None = None
     service_url: str = ""
     service_healthy: bool | None = None
@@ -249,7 +252,8 @@ def _of_run(
         found,
         state=GangState.DEGRADED if trouble else GangState.READY,
         trouble=trouble,
-        cause=_waited_for(current, leader) if trouble in ("hung", "stopped", "slow") else found.cause,
+        gathering=any(report.alive and report.looks_until > report.now for report in current.values()),
+        cause=_standing(current, leader, trouble) if trouble in ("hung", "stopped", "slow") else found.cause,
         transport=transport(current),
         over_tcp=planned_tcp(current),
     )
@@ -344,6 +348,16 @@ def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
     """A serving rank holds memory on its GPU; if NVML reports none for any rank, this can't be judged."""
     held = [rank.gpu_memory_bytes > 0 for rank in ranks if rank.gpu >= 0]
     return any(held) and not all(held)
+
+
+def _standing(current: Mapping[str, Report], leader: Report | None, trouble: str) -> Cause | None:
+    """Why it stands still: the rank that is waited for, and which hang it is where that was gathered."""
+    cause = _waited_for(current, leader)
+    looks = {name: report.hang for name, report in current.items() if report.hang is not None}
+    if cause is None or leader is None or not looks or trouble == "slow" or leader.service_state != "hung":
+        return cause
+    silent = tuple(name for name in current if name not in looks)
+    return with_hang(cause, classify(HangEvidence(looks=looks, silent=silent)), leader.gang)
 
 
 def _waited_for(current: Mapping[str, Report], leader: Report | None) -> Cause | None:

@@ -53,10 +53,10 @@ class GpuLook(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RasRank(Message):
-    """A rank of a communicator that has launched fewer operations than the others at both looks. host: its node's
-    address."""
+    """A rank of a communicator that has launched fewer operations than the others at both looks. node: its name,
+    or its address where that is no node's."""
 
-    host: str
+    node: str
     pid: int
     operation: str
     launched: int

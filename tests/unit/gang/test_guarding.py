@@ -13,11 +13,13 @@ from orchestrator.gang.guarding import (
     GuardDecision,
     GuardMemory,
     Policy,
+    comes_back,
     decide,
     held_back,
     not_back_yet,
     noted,
     restarted,
+    restarted_for,
     returned,
     returning,
     settling,
@@ -26,6 +28,7 @@ from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.protocol.hang import Hang
 from orchestrator.protocol.report import Cause
 
 LOST = Unreachable("no answer", where="node1", fix="look")
@@ -497,3 +500,38 @@ def test_a_return_waits_until_the_ports_of_two_looks_are_the_same() -> None:
 def test_the_wait_before_a_return_has_a_bound() -> None:
     memory = GuardMemory(returned=40)
     assert returning(memory, 0, FLAPS).return_at == FLAPS.most_return_pause_s
+
+
+def hung(name: str, *, moves: bool = False, gathering: bool = False) -> GangView:
+    cause = replace(CAUSE, text="it stands", hang=Hang(name=name, moves=moves))
+    return replace(gang("degraded", trouble="hung", cause=cause), gathering=gathering)
+
+
+@pytest.mark.parametrize(
+    ("view", "action", "words"),
+    [
+        (hung("HANG-RANK-BEHIND"), "restart", "it stands"),
+        (hung("HANG-UNKNOWN"), "restart", "it stands"),
+        (hung("HANG-COMPILE", moves=True), "warn", "it is not restarted while that goes on: it stands"),
+        (hung("HANG-FABRIC", moves=True), "warn", "it is not restarted while that goes on"),
+        (hung("HANG-FABRIC"), "restart", "it stands"),
+        (replace(hung("HANG-RANK-BEHIND"), gathering=True), "wait", "its ranks are looked at first"),
+        (replace(FAILED, gathering=True), "restart", "TP3 was killed"),
+    ],
+)
+def test_what_goes_on_is_not_restarted_and_what_is_looked_at_not_yet(view: GangView, action: str, words: str) -> None:
+    decision, _ = decide(view, NEW, 0.0, POLICY)
+    assert decision.do.value == action
+    assert words in decision.why
+
+
+def test_a_second_restart_for_one_class_within_a_day_is_an_alarm_and_is_remembered_over_a_stable_time() -> None:
+    memory = restarted_for(NEW, hung("HANG-DIVERGED"), 0.0)
+    assert comes_back(memory) == ""
+    _, memory = decide(gang("ready"), replace(memory, ready_since=0.0), 200.0, POLICY)
+    memory = restarted_for(returned(memory), hung("HANG-RANK-BEHIND"), 1000.0)
+    assert comes_back(memory) == ""
+    memory = restarted_for(memory, hung("HANG-DIVERGED"), 2000.0)
+    assert comes_back(memory) == "2 restarts within a day for HANG-DIVERGED: restarting does not mend it"
+    assert comes_back(restarted_for(memory, hung("HANG-DIVERGED"), 2000.0 + 86400)) == ""
+    assert restarted_for(memory, FAILED, 3000.0) == memory

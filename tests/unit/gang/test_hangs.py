@@ -39,7 +39,7 @@ def on(*ranks: RankLook, **more: Any) -> HangEvidence:
         name: HangLook(**{"node": name, "facts": BETWEEN, "ports": (STILL,), **more, "ranks": part})
         for name, part in parts.items()
     }
-    return HangEvidence(looks=looks, addresses={"10.0.0.1": "n0", "10.0.0.2": "n1"})
+    return HangEvidence(looks=looks)
 
 
 def four(*stacks: tuple[str, ...], **more: Any) -> HangEvidence:
@@ -56,7 +56,7 @@ def facts(**more: Any) -> HangFacts:
 
 
 REGISTERS = facts(nccl="2.31.2", registers=True)
-LATE = RasRank(host="10.0.0.2", pid=103, operation="AllReduce", launched=9, most=10)
+LATE = RasRank(node="n1", pid=103, operation="AllReduce", launched=9, most=10)
 RAS = RasLook(
     launched=(40, 40), behind=(RasRank(host="10.0.0.2", pid=103, operation="AllReduce", launched=9, most=10),)
 )

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.gang.overview import cause_json
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.hang import HangLook, RankLook
 from orchestrator.protocol.report import AgentState, Cause, Phase, RankReport, RankState, Report
 
 NOW = 1000.0
@@ -281,3 +283,47 @@ def test_a_gang_with_a_spare_in_a_nodes_place_is_ready_and_says_so(third: Answer
 def test_a_stand_in_that_is_lost_fails_the_gang_like_any_node() -> None:
     seen = spared(None, LOST, STAND_IN, "failed")
     assert seen.state is GangState.FAILED and [node.name for node in seen.unreachable] == ["spare0"]
+
+
+def hung_pair(**of_the_leader: Any) -> GangView:
+    """Two nodes whose engine hangs, with what they gathered: the second one's rank is in code of its own."""
+    waits = (("all_reduce (torch/distributed/distributed_c10d.py:1)", "mlp (model.py:9)"),) * 2
+    sleeps = (("slow_step (model.py:12)",),) * 2
+    looks = [
+        HangLook(node=f"node{rank}", ranks=(RankLook(tp_rank=rank, states=("S", "S"), stacks=stacks),))
+        for rank, stacks in enumerate((waits, sleeps))
+    ]
+    trouble = Cause(node="node0", text="the engine hangs: no new token for 60 s", fix="restart it")
+    leads = {"service_state": "hung", "trouble": trouble, "hang": looks[0], **of_the_leader}
+    return look(report(0, "ready", **leads), report(1, "ready", hang=looks[1]))
+
+
+def test_a_hung_gang_s_cause_says_which_hang_it_is() -> None:
+    seen = hung_pair()
+    assert seen.cause is not None and seen.cause.hang is not None
+    assert (seen.trouble, seen.cause.signature, seen.cause.node, seen.cause.tp_rank) == (
+        "hung",
+        "HANG-RANK-BEHIND",
+        "node1",
+        1,
+    )
+    assert seen.cause.text.endswith(
+        "TP1 on node1 is at slow_step (model.py:12); the engine hangs: no new token for 60 s"
+    )
+    assert "l40s-deploy restart g" in seen.cause.fix
+    told = cause_json(seen.cause)
+    assert told is not None and told["id"] == "HANG-RANK-BEHIND"
+    assert told["hang"]["class"] == "HANG-RANK-BEHIND"
+    assert told["hang"]["ranks"] == [
+        {"tp_rank": 1, "node": "node1", "where": "slow_step (model.py:12)", "collective": "all_reduce"}
+    ]
+
+
+def test_evidence_of_an_earlier_hang_says_nothing_of_a_gang_that_is_well_again() -> None:
+    seen = hung_pair(service_state="well", trouble=None)
+    assert (seen.trouble, seen.cause) == ("", None)
+
+
+def test_evidence_is_being_gathered_until_it_should_have_been() -> None:
+    assert hung_pair(looks_until=NOW + 5, hang=None).gathering
+    assert not hung_pair(looks_until=NOW - 5).gathering

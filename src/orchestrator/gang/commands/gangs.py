@@ -48,6 +48,8 @@ _RANKS = {
 }
 """A rank's mark and style."""
 _BAR = 18
+MOST_EVIDENCE = 5
+"""Sentences on a hang that the screen has room for."""
 
 
 LOAD_TITLES = ("GPU °C", "power", "rails in / out", "rail errors")
@@ -161,10 +163,21 @@ def cause_lines(cause: Cause, *, folded: int = 0) -> list[Text]:
     more = f"  ({folded} later error{'s' * (folded != 1)} followed from it; see --json)" if folded else ""
     return [
         Text.assemble(("cause: ", "bold red"), printable(f"{place}: {cause.text}")),
+        *lines(_hang_words(cause)),
         *lines((f"  | {line}" for line in cause.lines), "dim"),
         *lines([f"  fix: {cause.fix}" if cause.fix else ""]),
         *lines([more], "dim"),
     ]
+
+
+def _hang_words(cause: Cause) -> list[str]:
+    """Which hang it is, and what shows it, in a few lines."""
+    if cause.hang is None:
+        return []
+    evidence = cause.hang.evidence
+    more = [f"  - and {len(evidence) - MOST_EVIDENCE} more: see --json"] if len(evidence) > MOST_EVIDENCE else []
+    head = f"  {cause.hang.name} (`l40s-deploy doctor --explain {cause.hang.name}`)"
+    return [head, *(f"  - {sentence}" for sentence in evidence[:MOST_EVIDENCE]), *more]
 
 
 def nodes_table(view: GangView, loads: LoadCells | None = None) -> Table:

@@ -31,7 +31,7 @@ from orchestrator.node.engine import devices, gpus, guardian, kernel_words
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
 from orchestrator.node.engine.hang_inquiry import GIVEN_UP_S, HangInquiry
-from orchestrator.node.engine.hang_look import Wanted
+from orchestrator.node.engine.hang_look import HangQuestion
 from orchestrator.node.engine.kernel_words import DeadProcess
 from orchestrator.node.engine.logfile import LogFile, Redactor
 from orchestrator.node.engine.ras import Inquiry
@@ -495,7 +495,7 @@ class Agent:
     def _gather(self, *, again: bool) -> None:
         """Look at the ranks while they stand: a guard waits for that, and not longer than it says here."""
         ranks = tuple((rank.tp_rank, rank.pid) for rank in self.tree.ranks if rank.lives)
-        if self.hang.start(self.now(), Wanted(ranks, self.engine[0], self._ready_at), again=again):
+        if self.hang.start(self.now(), HangQuestion(ranks, self.engine[0], self._ready_at), again=again):
             self.tree.looker = self.hang.pid
             self.record.event("gathering", again=again)
             self.record.set(looks_until=clock.now() + GIVEN_UP_S)

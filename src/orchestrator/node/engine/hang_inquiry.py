@@ -8,8 +8,8 @@ import signal
 import subprocess
 from dataclasses import dataclass
 
-from orchestrator.node import dispatch
-from orchestrator.node.engine.hang_look import MOVED, Wanted
+from orchestrator.node import dispatch, files
+from orchestrator.node.engine.hang_look import MOVED, HangQuestion
 
 GIVEN_UP_S = 11.0
 """The process ends by itself after 9 s, where nothing that it reads hangs."""
@@ -36,11 +36,14 @@ class HangInquiry:
         """Whether to have all nodes look. first: the gang was only now called hung."""
         return self._child is None and (first or now - self._began >= AGAIN_S)
 
-    def start(self, now: float, wanted: Wanted, *, again: bool) -> bool:
+    def start(self, now: float, wanted: HangQuestion, *, again: bool) -> bool:
         """Begin, unless a look is under way, or the last one of this hang has told all. False where nothing began."""
         if self._child is not None or (again and not self.moved):
             return False
         self._began = now
+        if not again:
+            with contextlib.suppress(OSError):
+                files.remove(f"{self.folder}/{files.HANG_FILE}")  # of an earlier hang
         try:
             self._child = subprocess.Popen(
                 dispatch.command("hang-look", self.folder, wanted.words()),

@@ -57,7 +57,7 @@ _NCCL_FOLDER = re.compile(r"nvidia_nccl_cu\d{1,3}-(\d[\d.]{0,20})\.dist-info")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class HangQuestion:
     """What the agent asks for. ranks: (TP rank, process id); parent: the engine's; ready_at: node's epoch seconds."""
 
     ranks: tuple[tuple[int, int], ...] = ()
@@ -69,7 +69,7 @@ class Wanted:
         return json.dumps({"ranks": self.ranks, "parent": self.parent, "ready_at": self.ready_at})
 
     @classmethod
-    def of(cls, words: str) -> Wanted:
+    def of(cls, words: str) -> HangQuestion:
         """From that argument."""
         raw = json.loads(words)
         return cls(tuple((int(rank), int(pid)) for rank, pid in raw["ranks"]), int(raw["parent"]), raw["ready_at"])
@@ -78,7 +78,7 @@ class Wanted:
 def run(arguments: Sequence[str]) -> int:
     """Arguments: the run's folder, and what is wanted. Writes HANG_FILE there."""
     folder, words = arguments
-    look = Gathering(staged_in(folder), Wanted.of(words)).look()
+    look = Gathering(staged_in(folder), HangQuestion.of(words)).look()
     files.write_json(f"{folder}/{HANG_FILE}", look.as_json())
     moving = any(port.rose.get("port_xmit_data", 0) > MOVING_WORDS * max(port.apart_s, 0.1) for port in look.ports)
     return MOVED if look.compilers or moving else 0
@@ -89,7 +89,7 @@ class Gathering:
     """Two instants, and what is asked meanwhile."""
 
     asked: Run
-    wanted: Wanted
+    wanted: HangQuestion
     unread: dict[str, str] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
     _ras: RasLook | None = None
@@ -169,11 +169,14 @@ class Gathering:
         except (OSError, ValueError, RecursionError) as error:
             self.unread["NCCL RAS"] = str(error)[:200]
             return
+        nodes = self.asked.addresses
         behind = [one for one in again.behind if one in first.behind]
         self._ras = RasLook(
             launched=(first.launched, again.launched),
             behind=tuple(
-                RasRank(host=member.host, pid=member.pid, operation=name, launched=count, most=most)
+                RasRank(
+                    node=nodes.get(member.host, member.host), pid=member.pid, operation=name, launched=count, most=most
+                )
                 for member, name, count, most in behind
             ),
         )

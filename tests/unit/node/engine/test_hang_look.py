@@ -20,7 +20,7 @@ from tests.support.waiting import until
 from orchestrator.node import processes
 from orchestrator.node.agent.staged_run import Run, run_of
 from orchestrator.node.engine import hang_look, pci_paths
-from orchestrator.node.engine.hang_look import Gathering, Wanted
+from orchestrator.node.engine.hang_look import Gathering, HangQuestion
 from orchestrator.protocol.hang import HangLook, RankLook
 
 needs_py_spy = pytest.mark.skipif(
@@ -80,7 +80,7 @@ def run(tmp_path: Path, **more: object) -> Run:
 
 
 def gathered(tmp_path: Path, *pids: int, **more: object) -> HangLook:
-    wanted = Wanted(tuple(enumerate(pids)), os.getpid())
+    wanted = HangQuestion(tuple(enumerate(pids)), os.getpid())
     return Gathering(run(tmp_path, **more), wanted).look()
 
 

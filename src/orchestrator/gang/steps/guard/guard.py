@@ -27,6 +27,7 @@ from orchestrator.gang.guarding import (
     GuardDecision,
     GuardMemory,
     Policy,
+    comes_back,
     decide,
     does_without,
     held_back,
@@ -35,6 +36,7 @@ from orchestrator.gang.guarding import (
     noted,
     on_other_nodes,
     restarted,
+    restarted_for,
     returned,
     returning,
     settling,
@@ -391,6 +393,7 @@ class _Post:
                     self._hold_back(why, against)
                     return
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
+                self._note_hang(now)
                 turn.announce()
                 if left is not None:
                     self.view = finish(self.inventory, lock, left, self, timeout_s=self.request.timeout_s) or now
@@ -403,6 +406,16 @@ class _Post:
         else:
             self._tell(GuardDecision(GuardAction.NOTHING, "it has been restarted"))
             self._hook(self.request.on_ready, "ready", why)
+
+    def _note_hang(self, now: GangView) -> None:
+        """A hang that comes back is an alarm, to the receivers and to the hook: restarts only hide it."""
+        before = self.memory.hangs
+        self.memory = restarted_for(self.memory, now, time.monotonic())
+        words = comes_back(self.memory) if self.memory.hangs != before else ""
+        if words and now.cause is not None:
+            self._warn(f"{words}; {now.cause.text}")
+            self._notify(Event.FINDING, f"{words}; {now.cause.text}", now.cause.fix)
+            self._failed(words)
 
     def _turn(self) -> RouterTurn:
         """To announce a recovery behind the router; it waits for nobody."""

@@ -50,7 +50,9 @@ def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
 
 def because(cause: Cause | None) -> Cause | None:
     """What tells an order to stop which failure the gang is ended for; None for none."""
-    return None if cause is None else Cause(node=cause.node, text=cause.text, fix=cause.fix)
+    if cause is None:
+        return None
+    return Cause(node=cause.node, text=cause.text, fix=cause.fix, signature=cause.signature, hang=cause.hang)
 
 
 def see(
