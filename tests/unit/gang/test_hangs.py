@@ -57,9 +57,7 @@ def facts(**more: Any) -> HangFacts:
 
 REGISTERS = facts(nccl="2.31.2", registers=True)
 LATE = RasRank(node="n1", pid=103, operation="AllReduce", launched=9, most=10)
-RAS = RasLook(
-    launched=(40, 40), behind=(RasRank(host="10.0.0.2", pid=103, operation="AllReduce", launched=9, most=10),)
-)
+RAS = RasLook(launched=(40, 40), behind=(RasRank(node="n1", pid=103, operation="AllReduce", launched=9, most=10),))
 TABLE: list[tuple[str, HangEvidence, str, list[int]]] = [
     ("one rank sleeps", four(ATTENTION, ATTENTION, ATTENTION, SLEEPS), "HANG-RANK-BEHIND", [3]),
     ("one rank computes", last(SLEEPS, ("other (m.py:1)",)), "HANG-RANK-BEHIND", [3]),

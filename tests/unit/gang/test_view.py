@@ -301,12 +301,8 @@ def hung_pair(**of_the_leader: Any) -> GangView:
 def test_a_hung_gang_s_cause_says_which_hang_it_is() -> None:
     seen = hung_pair()
     assert seen.cause is not None and seen.cause.hang is not None
-    assert (seen.trouble, seen.cause.signature, seen.cause.node, seen.cause.tp_rank) == (
-        "hung",
-        "HANG-RANK-BEHIND",
-        "node1",
-        1,
-    )
+    cause = seen.cause
+    assert (seen.trouble, cause.signature, cause.node, cause.tp_rank) == ("hung", "HANG-RANK-BEHIND", "node1", 1)
     assert seen.cause.text.endswith(
         "TP1 on node1 is at slow_step (model.py:12); the engine hangs: no new token for 60 s"
     )

@@ -226,7 +226,7 @@ class Gathering:
             roce=self._roce(seen.gauges),
             p2p_off=env.get("NCCL_P2P_DISABLE") == "1" or env.get("NCCL_P2P_LEVEL") in ("LOC", "0"),
             redirected=pci_paths.diverted([one for one in addresses if one]),
-            failover=env.get("NCCL_IB_RESILIENCY_PORT_FAILOVER") == "1",
+            failover=asked.network.notice_s > 0,
         )
 
     def _roce(self, reading: GaugesAnswer | None) -> bool | None:
