@@ -78,7 +78,7 @@ class LoginOutput:
             what = f"its login did not come to an end within {LOGIN_S:g} s, so `{shown(self.command)}` did not begin"
             fix = f"see what that user's start-up files do or wait for (~/.bashrc, PAM): ssh {name} true"
             return what + printed, fix
-        what = f"`{shown(self.command)}` did not end within {self._of_command.seconds or 0:g} s"
+        what = f"`{shown(self.command)}` did not end within {round(self._of_command.seconds or 0, 1):g} s"
         if self._quiet.is_over:
             what = f"`{shown(self.command)}` said nothing for {self._quiet.seconds:g} s"
         return what, fix.format(node=name)

@@ -110,7 +110,7 @@ def test_the_log_of_a_run_is_that_of_the_nodes_which_had_it(monkeypatch: pytest.
     answers = PerNode(values={"node0": kept("r1", "r2"), "node1": kept("r2")}, failures={})
     asked: list[tuple[str, str | None]] = []
 
-    def told(session: Session, _: str, request: LogsRequest, **__: Any) -> Iterator[bytes]:
+    def told(session: Session, _: str, request: LogsRequest, limit: StreamLimit) -> Iterator[bytes]:
         asked.append((session.spec.name, request.run_id))
         yield b"line\n"
 
