@@ -20,6 +20,7 @@ from orchestrator.loading.resources import Library
 from orchestrator.loading.which import choose_inventory, load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.model.lacks import lack_of
 from orchestrator.remote.app_archive import application
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.local import connect
@@ -109,6 +110,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.INTERRUPTED
     except BrokenPipeError:
         return Exit.DONE
+    except (OSError, RuntimeError, MemoryError) as failure:
+        if (lack := lack_of(failure)) is None:
+            raise
+        with suppress(Detached):
+            screen.error(lack)
+        return lack.exit_code
 
 
 def _answered(words: list[str], screen: Screen) -> int:

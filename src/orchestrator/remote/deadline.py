@@ -101,8 +101,20 @@ def ahead(work: Callable[[], T]) -> Future[T]:
         except BaseException as failure:
             promised.set_exception(failure)
 
-    threading.Thread(target=do, name="ahead", daemon=True).start()
+    beside(do)
     return promised
+
+
+def beside(work: Callable[[], object]) -> threading.Thread | None:
+    """Its thread, which nobody waits for at the end of the process; None where this machine gives no more threads, and
+    it was done at once."""
+    thread = threading.Thread(target=work, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        work()
+        return None
+    return thread
 
 
 def downloaded(address: str, most: int, seconds: float) -> bytes:

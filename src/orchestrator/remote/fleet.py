@@ -17,7 +17,9 @@ from typing import ClassVar, TypeVar
 from orchestrator.model.deadlines import LOGIN_GLANCE_S
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.lacks import lack_of
 from orchestrator.model.per_node import PerNode
+from orchestrator.remote.deadline import beside
 from orchestrator.remote.session import Connection, Session
 
 T = TypeVar("T")
@@ -48,7 +50,7 @@ class StragglerWait:
         ended: queue.SimpleQueue[float] = queue.SimpleQueue()
         began = time.monotonic()
         for job in jobs:
-            threading.Thread(target=_noting, args=(job, ended), daemon=True).start()
+            beside(partial(_noting, job, ended))
         until: float | None = None
         for _ in jobs:
             at = _taken(ended, until)
@@ -139,7 +141,10 @@ class Fleet:
             except DeployError as failure:
                 failures[name] = failure
             except BaseException as defect:
-                defects.append(defect)
+                if (lack := lack_of(defect)) is None:
+                    defects.append(defect)
+                else:
+                    failures[name] = lack.at(f"{name}: {lack.where}")
             finally:
                 self._count(name, -1)
 
@@ -222,11 +227,10 @@ def _side_by_side(jobs: Sequence[Callable[[], object]]) -> None:
     if len(jobs) == 1:
         jobs[0]()
         return
-    threads = [threading.Thread(target=job, daemon=True) for job in jobs]
+    threads = [beside(job) for job in jobs]
     for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        if thread is not None:
+            thread.join()
 
 
 KEPT_S = 2.0

@@ -1,0 +1,82 @@
+"""Every verb on machines that lack something: a sentence or the answer, never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.broken_homes import KINDS, RIGHTS_COUNT, command_lines
+from tests.support.waiting import slack
+
+from orchestrator.cli.main import VERBS
+from orchestrator.model.errors import Exit
+from orchestrator.model.lacks import BY_ERRNO, lack_of
+
+pytestmark = pytest.mark.processes
+ROOT = Path(__file__).parents[3]
+ALWAYS = ("our config folder unreadable", "unreadable", "state is odd", "no threads")
+"""The others are complete in `make long`."""
+
+
+def as_anybody(*words: str) -> list[str]:
+    """For root too, rights count."""
+    if os.geteuid() != 0:
+        return [*words]
+    if shutil.which(RIGHTS_COUNT[0]) is None:
+        pytest.skip("setpriv is not installed")
+    return [*RIGHTS_COUNT, *words]
+
+
+def in_words(output: str) -> str:
+    """Without what Python says of an object that it failed to make."""
+    return output.split("Exception ignored in:", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ALWAYS else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
+)
+def test_every_verb_has_words_for_it(kind: str, tmp_path: Path) -> None:
+    command = as_anybody(sys.executable, "-m", "tests.support.broken_homes", str(tmp_path), kind)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120 * slack(), check=False)
+    finally:
+        subprocess.run(["chmod", "-R", "u+rwx", str(tmp_path)], check=False, timeout=20, capture_output=True)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["verb"] for one in told} == {" ".join(line) for line in command_lines()}, done.stderr
+    odd = [one for one in told if "Traceback" in in_words(one["output"]) or one["code"] not in {*Exit} - {Exit.DEFECT}]
+    assert not odd, odd
+
+
+def test_each_verb_of_ours_is_played() -> None:
+    assert {line[0] for line in command_lines()} >= VERBS.keys()
+
+
+@pytest.mark.parametrize("bars", ["folder", "file"])
+def test_logs_that_may_not_be_read_are_told(bars: str, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "node0.log").write_text("x\n")
+    barred = folder if bars == "folder" else folder / "node0.log"
+    barred.chmod(0)
+    command = as_anybody(sys.executable, "-m", "orchestrator.cli.main", "why", "--log", str(folder))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60 * slack(), check=False)
+    barred.chmod(0o700)
+    assert done.returncode == Exit.INPUT and "Permission denied" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", BY_ERRNO)
+def test_a_lack_names_the_file_and_a_command(number: int) -> None:
+    lack = lack_of(OSError(number, os.strerror(number), "/x/y"))
+    assert lack is not None and lack.where == "/x/y" and lack.fix and lack.what[0].islower()
+
+
+def test_what_says_nothing_of_this_machine_is_a_defect() -> None:
+    assert lack_of(RuntimeError("odd")) is None and lack_of(ValueError()) is None
+    assert lack_of(OSError("odd")) is None and lack_of(OSError(errno.EACCES, "odd")) is None
+    assert lack_of(RuntimeError("can't start new thread")) and lack_of(MemoryError())
