@@ -71,6 +71,45 @@ def serving(local: Callable[..., LocalGang]) -> LocalGang:
     return gang
 
 
+@pytest.fixture(scope="session")
+def advice() -> Iterator[set[str]]:
+    """Every fix of an error or finding that is made in the tests below."""
+    from orchestrator.model.errors import DeployError
+    from orchestrator.model.finding import Finding
+
+    fixes: set[str] = set()
+    kinds: tuple[Any, ...] = (DeployError, Finding)
+
+    def noted(begin: Callable[..., None]) -> Callable[..., None]:
+        def begun(self: Any, *words: Any, **more: Any) -> None:
+            begin(self, *words, **more)
+            fixes.add(str(self.fix))
+
+        return begun
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in kinds:
+            patch.setattr(kind, "__init__", noted(kind.__init__))
+        yield fixes
+
+
+@pytest.fixture(autouse=True)
+def every_advised_command_is_one(advice: set[str]) -> Iterator[None]:
+    """Our own parser takes the commands that fixes advise, with the values that they are printed with."""
+    before = set(advice)
+    yield
+    from tests.support.advice import commands, refused
+
+    wrong = {
+        fix: refused(command)
+        for fix in advice - before
+        if "l40s-deploy " in fix
+        for command in commands(fix)
+        if refused(command)
+    }
+    assert wrong == {}
+
+
 @pytest.fixture(autouse=True)
 def only_this_machine_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other addresses are unreachable at once: some networks drop what goes to those of RFC 5737, and each test that

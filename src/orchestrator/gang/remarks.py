@@ -61,7 +61,7 @@ def of_certificate(until: datetime | None, now: datetime, newer: datetime | None
         title += f"; the file of {where} has one until {newer:%Y-%m-%d}, which it has not read"
         fix = "l40s-deploy router down, then l40s-deploy router up"
     else:
-        fix = f"put a new one and its key where {where} says, then l40s-deploy router down and l40s-deploy router up"
+        fix = f"put a new one and its key where {where} says, then `l40s-deploy router down`, `l40s-deploy router up`"
     severity = Severity.NOTE if until > now else Severity.STOP
     return (Finding(id=CERTIFICATE, severity=severity, node="", title=title, fix=fix),)
 

@@ -78,7 +78,7 @@ def _refuse_another_device(stack: Stack, given: Option, where: str) -> None:
         raise InputError(
             f"--device {' '.join(given.values)}: stack {stack.name} is for {stack.device}",
             where=where,
-            fix="remove it; instead, use --stack NAME with a stack for that device (`l40s-deploy stacks` lists them)",
+            fix="remove it; instead, use --stack NAME with a stack for that device (its file says `device`)",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -121,6 +122,7 @@ def _of_environment(node: NodeSpec, stack: Stack, host: HostFacts) -> list[Row]:
 
 def _of_checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> list[Row]:
     path, missing = model_path(node, profile), host.config_error in ("ENOENT", "ENOTDIR")
+    push = f"l40s-deploy checkpoint push {shlex.quote(f'NODE:{path}')}"
     return [
         (
             missing,
@@ -128,7 +130,7 @@ def _of_checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> li
             Severity.NOTE,
             f"there is no {path}/config.json",
             "`up` refuses",
-            "copy the checkpoint there with `l40s-deploy checkpoint push`, or correct l40s_model_root",
+            f"copy the checkpoint there: `{push}`, or correct l40s_model_root",
         ),
         (
             bool(host.config_error) and not missing,

@@ -22,6 +22,7 @@ from orchestrator.tuning.messages import KernelCase, KernelLine, KernelShape, Ti
 CHECKED = (1, 32, 1024)
 """Tokens: one request, the largest batch that most plans capture, a prompt."""
 PROMPT = 384
+_SEE_ALL = "see all: l40s-deploy stack check --model NAME"
 _OWN = KernelCase(
     id=0, name="Triton's own GEMM", kernel="triton", dtype="fp8_w8a8", batch=256, n=512, k=1024, block=(64, 64)
 )
@@ -215,7 +216,10 @@ def wrong_words(by_node: Mapping[str, Sequence[KernelResult]]) -> tuple[str, str
     for node, one in found[:1]:
         why = one.reason or f"error {one.error}"
         words = f"{one.case.name} ({shape_words(one.case)}, {dtype_words(one.case)}) {one.verdict.value}"
-        return f"{node}: {words}: {why}", one.cause.fix if one.cause else "see all: l40s-deploy stack check"
+        return (
+            f"{node}: {words}: {why}",
+            one.cause.fix if one.cause else _SEE_ALL,
+        )
     return "", ""
 
 

@@ -202,7 +202,7 @@ def _print_verdict(done: BenchedGang, screen: Screen) -> None:
     for cause in record["causes"]:
         say(printable(f"  likely: {cause}"))
     if done.verdict.value == "BENCH-SLOW":
-        say("  fix: l40s-deploy doctor; l40s-deploy tuning status; l40s-deploy status")
+        say("  fix: l40s-deploy doctor; l40s-deploy tuning status --model NAME; l40s-deploy status")
     say(printable(f"  recorded as {record['id']} in {done.file}"))
 
 

@@ -117,7 +117,7 @@ def _refuse_absent(directory: Path) -> None:
     if not directory.is_dir():
         if directory.with_name(directory.name + PARTIAL).is_dir():
             what = "is incomplete: a push to it was interrupted"
-            raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint push` again to continue")
-        fix = "copy it there with `l40s-deploy checkpoint push`, or correct the name"
+            raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint push SRC` again to continue")
+        fix = "copy it there with `l40s-deploy checkpoint push NODE:DIR`, or correct the name"
         raise Failure("no-checkpoint", "no such directory", str(directory), fix)
     refuse_unfinished(directory)

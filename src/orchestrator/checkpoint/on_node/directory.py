@@ -305,7 +305,7 @@ def _unfinished(directory: Path) -> list[Fault]:
     if not (directory / JOURNAL).exists():
         return []
     what = "re-blocking into this directory was interrupted, or is in progress"
-    fix = "run the same `l40s-deploy checkpoint reblock` again to continue"
+    fix = "run the same `l40s-deploy checkpoint reblock SRC DST` again to continue"
     return [_stop("UNFINISHED", JOURNAL, what, fix)]
 
 
@@ -344,7 +344,9 @@ def refuse_unfinished(directory: Path) -> None:
     """Raises Failure for a directory whose re-blocking has not ended."""
     if (directory / JOURNAL).exists():
         what = "its re-blocking was interrupted"
-        raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint reblock` again to continue")
+        raise Failure(
+            "unfinished", what, str(directory), "run `l40s-deploy checkpoint reblock SRC DST` again to continue"
+        )
 
 
 def files_below(root: Path, wanted: Callable[[str], bool] | None = None) -> Iterator[str]:

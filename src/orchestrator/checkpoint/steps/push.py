@@ -267,7 +267,7 @@ def _all(
             if name not in complete:
                 failures[name] = of_its_kind(failure, _KINDS)
                 if isinstance(failure, NodeRefusal) and failure.kind == "target-differs":
-                    failures[name].fix = repair_command(request.source, name, PurePosixPath(directories[name]).name)
+                    failures[name].fix = repair_command(request.source, [name], PurePosixPath(directories[name]).name)
                 watcher.say(f"{failure.where}: {failure.what}")
     report([])
     return PerNode(values=complete, failures=failures).ordered(list(chain.requests))

@@ -232,10 +232,11 @@ def differences(copies: Mapping[str, Mapping[str, str]]) -> tuple[FileDifference
     return tuple(found)
 
 
-def repair_command(source: str, node: str, name: str = "") -> str:
-    """source: a directory of this machine, or NODE:/path; name: of the copy, where it is not the source's own."""
+def repair_command(source: str, nodes: Sequence[str], name: str = "") -> str:
+    """source: a directory of this machine, or NODE:/path; name: of the copies, where it is not the source's own."""
+    named = " ".join(f"--node {shlex.quote(node)}" for node in nodes)
     renamed = f"--as {shlex.quote(name)} " if name and _last(source) != name else ""
-    return f"l40s-deploy checkpoint push {shlex.quote(source)} --node {shlex.quote(node)} {renamed}--repair"
+    return f"l40s-deploy checkpoint push {shlex.quote(source)} {named} {renamed}--repair"
 
 
 def repairs(
@@ -246,13 +247,13 @@ def repairs(
     good = next((node for node in read if not any(node in one.odd for one in differences)), None)
     if good is not None:
         for node in odd:
-            yield repair_command(f"{good}:{directories[good]}", node, _last(directories[node]))
+            yield repair_command(f"{good}:{directories[good]}", [node], _last(directories[node]))
     for one in differences:
         if one.is_extra:
             yield f"remove {one.path} on {', '.join(one.odd)}: the other nodes do not have it"
     if any(not one.odd for one in differences) or (odd and good is None):
         first, *others = read
-        command = repair_command(f"{first}:{directories[first]}", ",".join(others))
+        command = repair_command(f"{first}:{directories[first]}", others)
         yield f"find the right copy by its publisher's checksums, then push from that one: {command}"
 
 

@@ -352,8 +352,8 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator
             f"{count} from the other nodes" if node else f"the nodes differ in {count}",
             *(said for _, said in differing),
             effect="not measured: every step of the gang waits for the node with the slower tiles",
-            fix="copy them from a node that has the right ones: `l40s-deploy tuning pull --from NODE`, then"
-            " `l40s-deploy tuning push`",
+            fix="copy them from a node that has the right ones:"
+            " `l40s-deploy tuning pull --from NODE --model NAME FILE`, then `l40s-deploy tuning push FILE`",
             devices=tuple(name for name, _ in differing),
             node=node,
         )

@@ -84,7 +84,7 @@ def load_saved(path: Path) -> dict[str, Snapshot]:
         return _saved_folder(path)
     if not path.exists():
         raise InputError(
-            "does not exist", where=str(path), fix="specify a file or folder from `l40s-deploy discover --save`"
+            "does not exist", where=str(path), fix="specify a file or folder from `l40s-deploy discover --save FOLDER`"
         )
     if path.is_dir():
         snapshot = _recorded_directory(path)
@@ -114,7 +114,7 @@ def _saved_folder(folder: Path) -> dict[str, Snapshot]:
         raise InputError(
             "contains no snapshot (*.json), and no `sys` or `bus`, `class`, `devices`",
             where=str(folder),
-            fix="specify a folder from `l40s-deploy discover --save`, or one with a recorded /sys",
+            fix="specify a folder from `l40s-deploy discover --save FOLDER`, or one with a recorded /sys",
         )
     return snapshots
 
@@ -131,7 +131,9 @@ def _saved_file(path: Path) -> Snapshot:
         raise InputError(f"can't be read: {words}", where=str(path), fix="--from PATH") from None
     except (ValueError, RecursionError) as wrong:
         raise InputError(
-            f"is not a snapshot: {wrong}", where=str(path), fix="specify a file from `l40s-deploy discover --save`"
+            f"is not a snapshot: {wrong}",
+            where=str(path),
+            fix="specify a file from `l40s-deploy discover --save FOLDER`",
         ) from None
 
 

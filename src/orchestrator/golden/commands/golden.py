@@ -75,7 +75,7 @@ def _lines(one: Golden, *, accepted: bool) -> Iterator[str]:
             yield f"    accepted: {each.expected!r}"
             yield f"    found:    {each.found!r}"
         if one.wrong:
-            fix = "verify checkpoint and kernels on every node: l40s-deploy checkpoint verify; l40s-deploy doctor"
+            fix = "verify checkpoint and kernels on every node: l40s-deploy checkpoint verify MODEL; l40s-deploy doctor"
             yield f"  fix: {fix}"
     for prompt in one.baseline.varies:
         yield f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"

@@ -87,7 +87,7 @@ class Golden:
             ),
             effect="the gang serves, but its text may be wrong: weights, a kernel config, peer-to-peer traffic or"
             " memory",
-            fix="l40s-deploy golden check; then checkpoint verify and doctor. If the new answers are right: golden"
+            fix="l40s-deploy golden check; then checkpoint verify NAME and doctor. If the new answers are right: golden"
             " accept",
         )
 
@@ -154,7 +154,7 @@ def accept_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
                 raise NodeError(
                     f"prompt {name}: the engine computes NaN from token {answer.numbers + 1} on",
                     where=f"gang {gang.name}",
-                    fix="verify the checkpoint and the kernels: l40s-deploy checkpoint verify; l40s-deploy doctor",
+                    fix="verify checkpoint and kernels: l40s-deploy checkpoint verify MODEL; l40s-deploy doctor",
                 )
             else:
                 answers[name].append(answer)

@@ -129,7 +129,7 @@ def read_bundle(path: Path) -> StackBundle:
                 requirements, content = text.decode(), io.BytesIO(text)
             if sha256(content) != digest:
                 what = f"{entry.name} differs from what the bundle was built with"
-                fix = "copy it again, or build it again with `l40s-deploy stack build`"
+                fix = "copy it again, or build it again with `l40s-deploy stack build STACK --out FILE`"
                 raise VerificationDiffers(what, where=str(path), fix=fix)
         if wanted:
             raise ValueError(f"{sorted(wanted)[0]} is missing")
@@ -170,7 +170,7 @@ def copy_part(bundle: StackBundle, part: str, into: Path) -> None:
         raise InputError(
             f"{part} of {bundle.path} can't be unpacked: {error.strerror or error}",
             where=str(into.parent),
-            fix="free space there, or use another temporary directory: TMPDIR=DIR l40s-deploy prepare ...",
+            fix="free space there, or use another temporary directory: `TMPDIR=DIR l40s-deploy prepare --bundle FILE`",
         ) from None
 
 

@@ -355,7 +355,8 @@ _ADVICE = {
     ),
     DIFFERS: HASHES_DIFFER,
     "No matching distribution found|Could not find a version that satisfies": (
-        "give pip an index that has it (`--find-links`), or install from a bundle (`l40s-deploy stack build`)"
+        "give pip an index that has it (`--find-links`), or install from a bundle"
+        " (`l40s-deploy stack build STACK --out FILE`)"
     ),
 }
 """Words that sudo, pip and apt are known to use -> what to do about it."""

@@ -73,7 +73,7 @@ RAILS_EVERY_S = 2.0
 """Phases (gang/pace.py) of an engine that has read its weights."""
 _WRONG_TEXT = (
     "wrong weights or kernels generate such text: check the checkpoint"
-    " (`l40s-deploy checkpoint verify`) and the stack (`l40s-deploy doctor`)"
+    " (`l40s-deploy checkpoint verify MODEL`) and the stack (`l40s-deploy doctor`)"
 )
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 """Orders without a file: from systemd at a shutdown, and from a controller that can't write one."""

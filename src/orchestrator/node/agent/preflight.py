@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pwd
+import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -116,7 +117,8 @@ def _model(run: Run) -> Iterator[Failure]:
         return
     folder = pathlib.Path(run.model_path)
     config = folder / "config.json"
-    copy = "copy the checkpoint to this node with `l40s-deploy checkpoint push`, or correct l40s_model_root"
+    push = f"l40s-deploy checkpoint push {shlex.quote(f'NODE:{folder}')}"
+    copy = f"copy the checkpoint to this node: `{push}`, or correct l40s_model_root"
     if not folder.is_dir():
         yield Failure("no-model", f"the model directory of {run.model} does not exist", str(folder), copy)
         return

@@ -261,7 +261,7 @@ def read_request(path: Path) -> PlanRequest:
         raise InputError(
             f"this file can't be read: {failure.strerror or failure}",
             where=str(path),
-            fix="specify a file from `l40s-deploy plan --out`",
+            fix="specify a file from `l40s-deploy plan --out FILE`",
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise _wrong(path, f"this is not a plan: {wrong!r:.100}") from None

@@ -151,7 +151,8 @@ def checked_before(
         raise VerificationDiffers(f"no rank was started: {what}", where=f"gang {gang.name}", fix=fix)
     results = [one for found in done.nodes.values() for one in found]
     unknown = sum(one.verdict is KernelVerdict.NOT_RUN for one in results)
-    more = f"; {unknown} of {len(results)} were not run: `l40s-deploy stack check` says why" if unknown else ""
+    all_of_them = "`l40s-deploy stack check --model NAME` says why"
+    more = f"; {unknown} of {len(results)} were not run: {all_of_them}" if unknown else ""
     watcher.step(gang.name, f"{len(results) - unknown} kernels are right{more}")
 
 

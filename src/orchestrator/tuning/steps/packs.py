@@ -334,7 +334,7 @@ def push(
         raise InputError(
             "this pack was made without a GPU, by Triton's interpreter: its times say nothing",
             where=str(file),
-            fix="make one on the nodes' GPUs with `l40s-deploy tuning run`",
+            fix="make one on the nodes' GPUs with `l40s-deploy tuning run --model NAME FILE`",
         )
     with Fleet(specs.values()) as fleet:
         if pack:

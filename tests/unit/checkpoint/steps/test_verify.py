@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 from tests.support import reference_cluster as reference
+from tests.support.advice import commands, refused
 
 from orchestrator.checkpoint.steps import chain as push_chain
 from orchestrator.checkpoint.steps import push as push_workflow
@@ -258,7 +259,7 @@ FROM = "l40s-deploy checkpoint push a:/models/M --node {} --repair"
     ],
 )
 def test_the_command(source: str, name: str, command: str) -> None:
-    assert repair_command(source, "d", name) == command
+    assert repair_command(source, ["d"], name) == command
 
 
 @pytest.mark.parametrize(
@@ -281,6 +282,14 @@ def test_without_a_majority_somebody_has_to_choose() -> None:
     copies = {"a": {"f": "1"}, "b": {"f": "2"}}
     (line,) = repairs(differences(copies), dict.fromkeys(copies, "/models/M"), list(copies))
     assert line.startswith("find the right copy")
+
+
+def test_of_three_different_copies_each_other_node_is_named_as_the_parser_takes_it() -> None:
+    copies = {name: {"f": name} for name in ("a", "b", "c")}
+    (line,) = repairs(differences(copies), dict.fromkeys(copies, "/models/M"), list(copies))
+    (command,) = commands(line)
+    assert command == "checkpoint push a:/models/M --node b --node c --repair"
+    assert refused(command) == "" and refused(command.replace("b --node c", "b,c")) != ""
     assert line.endswith(FROM.format("b"))
 
 

@@ -38,7 +38,7 @@ class FindingEntry:
 
 
 _NCCL = "NCCL's INFO lines in the engine's log, after a start"
-_FILES = "the checkpoint's files (`l40s-deploy checkpoint check`)"
+_FILES = "the checkpoint's files (`l40s-deploy checkpoint check NODE:DIR`)"
 _PLAN = "the plan (`l40s-deploy plan`, `up`)"
 
 
@@ -164,7 +164,7 @@ _OTHERS = (
     _checkpoint("CONFIG-BROKEN", "config.json can't be read, or has an impossible number",
                 "The model's dimensions are unknown or invalid."),
     _checkpoint("UNFINISHED", "re-blocking into this directory was interrupted, or is in progress",
-                "Some weight files are missing. Run the same `l40s-deploy checkpoint reblock` again to continue."),
+                "Some weight files are missing. Run the same `l40s-deploy checkpoint reblock SRC DST` again."),
     _checkpoint("BLOCK-BROKEN", "the FP8 block size is not a pair of positive numbers",
                 "The engine can't assign scales to blocks."),
     _checkpoint("ACTIVATION-SCHEME", "the activation scheme does not fit block-wise FP8",
