@@ -45,6 +45,7 @@ from orchestrator.model.measured import (
 from orchestrator.model.plan import Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.monitoring.steps.export import prometheus_files
+from orchestrator.monitoring.steps.last_hour import Sample
 from orchestrator.monitoring.steps.live_page import KeptPast, live_page
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.plan import launch_scripts
@@ -197,7 +198,15 @@ VERDICTS = st.builds(
     newest=st.booleans(),
 )
 CURVES = st.sampled_from((None, {}, newest_curves([record()]), newest_curves([record(4, stand_in=True), record(8)])))
-PAST = st.builds(KeptPast, runs=several(RUNS, 25), verdicts=st.dictionaries(OVER_GANGS, VERDICTS), bench=CURVES)
+FIGURES = st.none() | st.floats(0, 1e12)
+SAMPLES = several(st.builds(Sample, at=MOMENTS, tokens_s=FIGURES, queued=FIGURES, least_free=FIGURES), 20)
+PAST = st.builds(
+    KeptPast,
+    runs=several(RUNS, 25),
+    verdicts=st.dictionaries(OVER_GANGS, VERDICTS),
+    bench=CURVES,
+    hours=st.dictionaries(OVER_GANGS, SAMPLES, max_size=2),
+)
 EXAMINED = [pictures(diagnose(cluster_with("node2", fault.breaks), {})) for fault in FAULTS[:6]]
 often = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

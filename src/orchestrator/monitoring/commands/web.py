@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import json
 import secrets
-import threading
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.monitoring.commands.exporter import add_listen
 from orchestrator.monitoring.steps.http_server import LOCAL_NAMES, Page, serving
+from orchestrator.monitoring.steps.last_hour import EVERY_S
 from orchestrator.monitoring.steps.pages import Pages
 
 PORT = 8090
@@ -54,11 +55,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     with (
         Watching(inventory, tuple(args.gang)) as source,
-        serve(Pages(inventory, tuple(args.gang), source), address, port, key) as listening,
         contextlib.suppress(KeyboardInterrupt),
+        serve(pages := Pages(inventory, tuple(args.gang), source), address, port, key) as listening,
     ):
         screen.say(f"page: http://{f'[{address}]' if ':' in address else address}:{listening}/ (press Ctrl-C to stop)")
-        threading.Event().wait()
+        while True:
+            with contextlib.suppress(Exception):  # a defect is told by the page that is asked for
+                pages.remember()
+            time.sleep(EVERY_S)
     return Exit.DONE
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps.status.live import HOT_C, GangLoad, Moment, NodeLoad, clock_time
-from orchestrator.gang.timeline import PortRate, TimelineEvent
+from orchestrator.gang.timeline import PortRate, TimelineEvent, since_ready
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.monitoring.steps.last_hour import HEIGHT, WIDTH, Curve, Sample, curves
 from orchestrator.protocol.gauges import GpuGauges, slowed_by
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 from orchestrator.topology.picture import OLD, LiveState, Picture, lit
@@ -27,11 +28,12 @@ MOST_DRAWINGS = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPast:
     """What is kept of before. runs: of all gangs; verdicts: of each gang's newest failed run, by gang; bench: what
-    `bench.steps.report.page_of` gives for the newest case, {} for none."""
+    `bench.steps.report.page_of` gives for the newest case, {} for none; hours: each gang's last hour."""
 
     runs: tuple[PastRun, ...] = ()
     verdicts: Mapping[str, FailureVerdict] | None = None
     bench: Mapping[str, Any] | None = None
+    hours: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,8 @@ class PageNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageGang:
-    """A gang. cause, secondary: of what is wrong now, else of its last failure, of which `last` is the verdict."""
+    """A gang. cause, secondary: of what is wrong now, else of its last failure, of which `last` is the verdict. events:
+    without those of the start once it serves, which are `started`, and without what is among the remarks."""
 
     name: str
     state: GangState
@@ -73,6 +76,8 @@ class PageGang:
     secondary: tuple[Cause, ...]
     last: FailureVerdict | None
     events: tuple[TimelineEvent, ...]
+    started: tuple[TimelineEvent, ...]
+    curves: tuple[Curve, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +132,7 @@ class LivePage:
 
     def names(self) -> dict[str, object]:
         """What templates/live_part.html.j2 calls them."""
-        return {"page": self, "time_of": clock_time}
+        return {"page": self, "time_of": clock_time, "curve_width": WIDTH, "curve_height": HEIGHT}
 
 
 def live_page(moment: Moment, past: KeptPast, drawings: Mapping[str, Picture] | None, not_examined: str) -> LivePage:
@@ -135,10 +140,9 @@ def live_page(moment: Moment, past: KeptPast, drawings: Mapping[str, Picture] | 
     seen = moment.seen
     nodes = _nodes(moment, drawings or {})
     newest = sorted(past.runs, key=lambda run: run.started, reverse=True)[:MOST_RUNS]
-    verdicts = past.verdicts or {}
     return LivePage(
         clock=clock_time(moment.taken_at),
-        gangs=tuple(_gang(view, moment, nodes, verdicts.get(view.name)) for view in seen.views),
+        gangs=tuple(_gang(view, moment, nodes, past) for view in seen.views),
         router=_router(seen.router, seen) if seen.router else None,
         runs=_timeline(newest, moment.taken_at),
         examined=drawings is not None,
@@ -147,9 +151,10 @@ def live_page(moment: Moment, past: KeptPast, drawings: Mapping[str, Picture] | 
     )
 
 
-def _gang(
-    view: GangView, moment: Moment, nodes: Mapping[tuple[str, str], PageNode], last: FailureVerdict | None
-) -> PageGang:
+def _gang(view: GangView, moment: Moment, nodes: Mapping[tuple[str, str], PageNode], past: KeptPast) -> PageGang:
+    last = (past.verdicts or {}).get(view.name)
+    told = [one for one in moment.events.get(view.name, ()) if not _is_remark(one, view.remarks)]
+    newer = since_ready(told) if view.serves else tuple(told)
     secondary = last.secondary if last and not view.cause else view.secondary
     return PageGang(
         name=view.name,
@@ -165,8 +170,14 @@ def _gang(
         cause=last.cause if last and not view.cause else view.cause,
         secondary=secondary,
         last=None if view.cause else last,
-        events=tuple(moment.events.get(view.name, ()))[-MOST_EVENTS:],
+        events=newer[-MOST_EVENTS:],
+        started=tuple(told[: len(told) - len(newer)])[-MOST_EVENTS:],
+        curves=curves(past.hours.get(view.name, ())),
     )
+
+
+def _is_remark(event: TimelineEvent, remarks: Sequence[str]) -> bool:
+    return event.what == "remark" and any(event.words in remark for remark in remarks)
 
 
 def _nodes(moment: Moment, drawings: Mapping[str, Picture]) -> dict[tuple[str, str], PageNode]:

@@ -21,6 +21,7 @@ from orchestrator.gang.steps.status.live import Watching, live_json
 from orchestrator.loading.resources import templates
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.monitoring.steps.last_hour import Sample, sample_of, with_sample
 from orchestrator.monitoring.steps.live_page import KeptPast, LivePage, live_page
 from orchestrator.rendering import report_page
 from orchestrator.topology.picture import Picture
@@ -63,10 +64,18 @@ class Pages:
         self._source = source
         self._style = templates("page.css", "node_drawing.css", "curves.css", "live.css", "dark.css")
         self._part = templates("node_drawing.html.j2", "curves.html.j2", "live_part.html.j2")
+        self._hours: dict[str, tuple[Sample, ...]] = {}
         self._runs = CachedValue(lambda: history(inventory, gangs), RECORDS_S)
         self._why = CachedValue(lambda: why(inventory, gangs), RECORDS_S)
         self._inside = CachedValue(lambda: _inside(inventory), DOCTOR_S)
         self._bench = CachedValue(lambda: newest_curves(all_benches()), RECORDS_S)
+
+    def remember(self) -> None:
+        """Keep what is told now, for the curves of the last hour."""
+        moment = self._source.look()
+        for view in moment.seen.views:
+            sample = sample_of(view, moment.gangs.get(view.name), moment.nodes, moment.taken_at)
+            self._hours[view.name] = with_sample(self._hours.get(view.name, ()), sample)
 
     def page(self, nonce: str) -> str:
         """The page, with its first picture in it. nonce: what lets its one script run."""
@@ -101,6 +110,7 @@ class Pages:
             runs=tuple(run for kept in runs or () for run in kept.runs),
             verdicts={one.gang: one.verdict for one in accounts or () if one.verdict},
             bench=bench,
+            hours=dict(self._hours),
         )
         return live_page(self._source.look(), past, inside[1] if inside else None, error)
 

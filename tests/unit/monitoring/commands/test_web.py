@@ -27,15 +27,19 @@ from orchestrator.cli.main import main
 from orchestrator.doctor.steps.doctor import diagnose
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import FailureVerdict, PastRun
-from orchestrator.gang.overview import RouterGlance
+from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.pace import StartDuration
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.live import Moment
+from orchestrator.gang.timeline import TimelineEvent
+from orchestrator.gang.view import GangView
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.commands import web
 from orchestrator.monitoring.steps import pages as module
+from orchestrator.monitoring.steps.last_hour import Sample
+from orchestrator.monitoring.steps.live_page import KeptPast, live_page
 from orchestrator.monitoring.steps.pages import Pages
 from orchestrator.protocol.report import Cause
 
@@ -265,7 +269,7 @@ def test_beyond_loopback_a_key_is_asked_for(capsys: pytest.CaptureFixture[str]) 
 def test_an_ipv6_address_has_brackets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(web, "Watching", lambda *_: nullcontext())
     monkeypatch.setattr(web, "serve", lambda *_: nullcontext(8090))
-    monkeypatch.setattr("threading.Event", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Pages, "remember", Mock(side_effect=KeyboardInterrupt))
     main(["web", "--listen", "[::1]", "-i", str(Path(__file__).parents[4] / "inventory" / "reference.yml")])
     assert "page: http://[::1]:8090/ " in capsys.readouterr().err
 
@@ -324,3 +328,21 @@ def test_a_browser_draws_it_and_draws_it_again(
     assert 'data-kept="since before"' in done.stdout  # unchanged parts are the same element
     assert told and int(told[1]) == int(told[2]) <= width
     assert f'data-paper="{"rgb(18, 22, 28)" if dark else "rgb(244, 246, 249)"}"' in body
+
+
+def test_a_start_is_folded_once_the_gang_serves_and_a_remark_is_said_once() -> None:
+    def event(at: float, what: str, words: str) -> TimelineEvent:
+        return TimelineEvent(at=at, node="node0", what=what, words=words)
+
+    told = (event(1, "phase", "weights"), event(2, "state", "ready"), event(3, "remark", "memlock is 8"),
+            event(4, "rails", "mlx5_0 is down"))  # fmt: skip
+    view = GangView(name="gang0", state=GangState.READY, service_healthy=True, remarks=("node0: memlock is 8 MB",))
+    hour = {"gang0": (Sample(at=1.0, running=1.0), Sample(at=9.0, running=4.0))}
+    moment = Moment(taken_at=9.0, seen=Overview(views=(view,)), nodes={}, gangs={}, events={"gang0": told})
+    (gang,) = live_page(moment, KeptPast(hours=hour), None, "").gangs
+    assert [one.words for one in gang.events] == ["mlx5_0 is down"]
+    assert [one.words for one in gang.started] == ["weights", "ready"]
+    assert [(one.title, one.newest) for one in gang.curves] == [("running requests", "4")]
+    starting = replace(moment, seen=Overview(views=(replace(view, state=GangState.STARTING),)))
+    (gang,) = live_page(starting, KeptPast(), None, "").gangs
+    assert not gang.started and len(gang.events) == 3
