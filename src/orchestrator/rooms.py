@@ -9,7 +9,7 @@ before_go(args)                 a BeforeGoCheck of gang/steps/raising.py between
 after_ready(inventory, views, args, screen)   what became of a check of gangs that serve now, or None
 guard_event(args)               a GuardCheck of gang/steps/guard/guard.py, which asks a serving gang now and then
 notifier(inventory, say)        who is told of events: a context manager with look(view) and tell(notice)
-metrics(args, inventory)        a context in which metrics are served, or None
+metrics(args, newest)           a context in which metrics are served, or None; newest(): the inventory of now
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def notifier(inventory: Inventory, say: Callable[[str], None]) -> Notifier:
     return Notifier(inventory.notify, inventory.path, say)
 
 
-def metrics(args: argparse.Namespace, inventory: Inventory) -> AbstractContextManager[object] | None:
-    """With --metrics."""
+def metrics(args: argparse.Namespace, newest: Callable[[], Inventory]) -> AbstractContextManager[object] | None:
+    """With --metrics. newest: the inventory of now."""
     from orchestrator.monitoring.steps.exporter import serving
 
-    return serving(inventory, tuple(args.gang), "127.0.0.1", args.metrics) if args.metrics is not None else None
+    return serving(newest, tuple(args.gang), "127.0.0.1", args.metrics) if args.metrics is not None else None

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when no gang was given up or left failed, 5 otherwise; it runs until Ctrl-C without --once."""
     inventory = open_cluster(args, screen)
     shown = GuardProgress(screen)
-    path = inventory.path
+    path, newest = inventory.path, [inventory]
     notifier = next(iter(answers("notifier", inventory, lambda words: shown.say(f"notify: {words}"))), None)
     request = GuardRequest(
         notifier=notifier,
@@ -106,11 +106,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         timeout_s=args.timeout,
         check=next(iter(answers("guard_event", args)), None),
         reread=InventoryWatch(partial(stamp_of, path), lambda: read_again(args, path)),
+        renewed=newest.append,
     )
     if args.install:
         return install_unit(GUARD, args, inventory, screen)
     with ExitStack() as beside:
-        for one in (*answers("metrics", args, inventory), shown, *([notifier] if notifier is not None else [])):
+        metrics = answers("metrics", args, lambda: newest[-1])
+        for one in (*metrics, shown, *([notifier] if notifier is not None else [])):
             beside.enter_context(one)
         left = guard(inventory, request, shown)
     if args.json:

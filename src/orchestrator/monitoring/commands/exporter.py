@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.install:
         return install_unit(EXPORTER, args, inventory, screen)
     address, port = args.listen
-    with serving(inventory, tuple(args.gang), address, port) as listening:
+    with serving(lambda: inventory, tuple(args.gang), address, port) as listening:
         url = f"http://{f'[{address}]' if ':' in address else address}:{listening}/metrics"
         if args.json:
             screen.json({"url": url})

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as TooLate
 from typing import Any
 
@@ -24,6 +24,7 @@ from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import SCRAPE_CONNECT_S, SCRAPE_NVML_S, SCRAPE_S
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.monitoring.metrics import Past, Scene, last_failure, metrics, phases, restarts
 from orchestrator.monitoring.steps.http_server import Page, names_of
@@ -40,18 +41,49 @@ from orchestrator.remote.session import Session
 
 
 @contextlib.contextmanager
-def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) -> Iterator[int]:
+def serving(newest: Callable[[], Inventory], gangs: tuple[str, ...], host: str, port: int) -> Iterator[int]:
     """Answer within, in threads of its own; gives the port (where 0 was asked for). Raises InputError where the port
-    is taken."""
-    with Scraper(inventory, chosen_gangs(inventory, gangs)) as scraper:
+    is taken, or a gang is unknown.
+
+    newest: another inventory where it has changed since
+    """
+    with _Newest(newest, gangs) as scrapers:
 
         def page(accept: str) -> Page:
             encode, kind = choose_encoder(accept)
-            return Page(encode(scraper), kind)
+            return Page(encode(scrapers.now()), kind)
 
         pages = dict.fromkeys(("/", "/metrics"), page)
         with serving_pages(pages, host, port, names=names_of(host)) as listening:
             yield listening
+
+
+class _Newest:
+    """The scraper of the newest inventory. A context manager."""
+
+    def __init__(self, newest: Callable[[], Inventory], gangs: tuple[str, ...]) -> None:
+        self._newest, self._names = newest, gangs
+        self._inventory = newest()
+        self._scraper = Scraper(self._inventory, chosen_gangs(self._inventory, gangs))
+        self._one_at_a_time = threading.Lock()
+
+    def __enter__(self) -> _Newest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scraper.__exit__()
+
+    def now(self) -> Scraper:
+        """Its gangs are those that are left of the chosen ones."""
+        with self._one_at_a_time:
+            if (inventory := self._newest()) is not self._inventory:
+                old, self._inventory = self._scraper, inventory
+                chosen: tuple[GangSpec, ...] = ()
+                with contextlib.suppress(InputError):
+                    chosen = chosen_gangs(inventory, self._names)
+                self._scraper = Scraper(inventory, chosen)
+                old.__exit__()
+            return self._scraper
 
 
 PATIENCE = StragglerWait(least_s=1.0, times=3.0, login_s=0.0)

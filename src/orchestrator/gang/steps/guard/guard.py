@@ -120,7 +120,7 @@ class GuardRequest:
     hung_after_s: for an engine that it starts: how long it may show no progress before it counts as hung; None: as it
     was. restores: return to all nodes as soon as the doctor allows it; else only say how. notifier: tells who is named
     in the inventory. check: what a gang that serves is asked now and then. reread: asked again and again: an inventory
-    that was read since, why it can't be used, or None."""
+    that was read since, why it can't be used, or None; renewed: told of each that the guard goes on by."""
 
     gangs: tuple[str, ...] = ()
     once: bool = False
@@ -134,6 +134,7 @@ class GuardRequest:
     notifier: Notifies | None = None
     check: GuardCheck | None = None
     reread: Callable[[], Inventory | DeployError | None] = lambda: None
+    renewed: Callable[[Inventory], object] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -812,6 +813,7 @@ class _Roster:
         if now == before:
             return
         self.inventory = now
+        self.request.renewed(now)
         if now.router != before.router:
             self.places.end()
             self.places = RouterWatch(now.router)

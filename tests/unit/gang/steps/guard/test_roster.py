@@ -71,6 +71,7 @@ class World(Notes):
     taken: tuple[str, ...] = ()
     notices: list[Notice] = field(default_factory=list)
     receivers: list[Sequence[Recipient]] = field(default_factory=list)
+    renewed: list[Inventory] = field(default_factory=list)
     left: list[tuple[GuardedGang, ...]] = field(default_factory=list)
 
     def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
@@ -104,7 +105,9 @@ class World(Notes):
         return self.fresh.pop(0) if self.fresh else None
 
     def guard(self, found: Inventory, *names: str, reread: Callable[[], Any] | None = None) -> threading.Thread:
-        request = GuardRequest(gangs=names, policy=GIVES_UP, notifier=self, reread=reread or self.reread)
+        request = GuardRequest(
+            gangs=names, policy=GIVES_UP, notifier=self, reread=reread or self.reread, renewed=self.renewed.append
+        )
         thread = threading.Thread(target=lambda: self.left.append(guard(found, request, self)), daemon=True)
         thread.start()
         return thread
@@ -187,6 +190,7 @@ def test_what_changes_nothing_for_a_gangs_machines_keeps_its_lock(world: World) 
     world.says("l40s_notify: slack is told from now on")
     world.looked("a")
     assert world.receivers == [(slack,)] and world.locks == ["+a: a-node"]
+    assert [one.notify for one in world.renewed] == [(slack,)]
     world.ends(thread)
 
 
