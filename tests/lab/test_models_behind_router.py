@@ -96,6 +96,25 @@ def test_a_gang_that_changes_its_model_answers_for_no_other_at_any_moment(lab: S
     assert ask(lab, OTHER) == 404
 
 
+def test_a_gang_is_removed_and_added_again_under_load_and_found_by_an_alias(lab: SmallLab) -> None:
+    document = yaml.safe_load(lab.inventory.read_text())
+    gang = document["all"]["children"]["gangs"]["children"]["gang0"]
+    gang["vars"] = {**(gang.get("vars") or {}), "l40s_aliases": ["default"]}
+    lab.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    assert ask(lab, "default") == 404
+    with Load(lab.router_url, MODEL, clients=4) as load:
+        lab.deploy("router", "remove", "gang1")
+        assert models(lab) == {MODEL: ["gang0"]}
+        lab.deploy("router", "add", "gang1")
+        lab.deploy("router", "add", "gang0")
+        until(lambda: load.good >= ENOUGH or load.bad, 60.0)
+    assert load.bad == [] and ask(lab, "default") == 200
+    (only,) = [model for model in router(lab)["models"] if model["name"] == MODEL]
+    assert only["aliases"] == ["default"]
+    assert "nobody else serves" not in lab.deploy("router", "remove", "gang1").stderr
+    lab.deploy("router", "add", "gang1")
+
+
 def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: SmallLab) -> None:
     """Its entry stays in the router, which would send the old model's requests there as soon as somebody answers."""
     node, pid = lab.rank(0, gang=1)

@@ -43,8 +43,8 @@ L40S_FRACTION = "0.765"
 L40S_CHUNK = "4096"
 LONG = 100_000
 MIDDLE = 2_000
-ALL_FILES = 230 << 30
-"""Bytes of the models while the original is there beside the re-blocked one, for four ranks."""
+FILES_OF_A_RANK = 58 << 30
+"""Bytes of the models a rank while the original is there beside the re-blocked one."""
 MAKERS = 40
 """Processes that write the files; RAM takes what they make."""
 FIRST_BATCHES = "1,32,128"
@@ -61,7 +61,7 @@ APART = {
 
 def made(stage: Stage, _: Record) -> Told:
     """The files of 128x128, and re-blocked by the product."""
-    figures: dict[str, Any] = {"in RAM": in_ram(MODELS)}
+    figures: dict[str, Any] = {"in RAM": in_ram(MODELS, stage.count)}
     where = "RAM" if figures["in RAM"] else "disk"
     if _there(REBLOCKED):
         return f"on {where}, from before", figures
@@ -97,14 +97,15 @@ def _there(directory: str) -> bool:
     return (MODELS / directory / "config.json").exists()
 
 
-def in_ram(folder: Path) -> bool:
+def in_ram(folder: Path, ranks: int) -> bool:
     """Whether the model's files lie in RAM. An empty folder is put there where all of them fit into a half of it."""
+    wanted = ranks * FILES_OF_A_RANK
     found = subprocess.run(["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=False)
     if found.stdout.strip() == "tmpfs":
         return True
-    if any(folder.iterdir()) or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 2 * ALL_FILES:
+    if any(folder.iterdir()) or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 2 * wanted:
         return False
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={ALL_FILES}", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={wanted}", "tmpfs", str(folder)]
     return subprocess.run(mount, check=False).returncode == 0
 
 

@@ -11,6 +11,7 @@ from orchestrator.loading import resources
 from orchestrator.loading.ansible_yaml import AnsibleInventory, Origin, wrong
 from orchestrator.loading.node_spec import ANSIBLES, OURS, SPARE, Variables, node_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
+from orchestrator.model.chosen import replicas_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import (
     ROUTER_GANG,
@@ -29,6 +30,7 @@ from orchestrator.model.inventory import (
 TOP_GROUP = "gangs"
 
 _EQUAL_IN_A_GANG: Mapping[str, Callable[[NodeSpec], object]] = {
+    "l40s_aliases": lambda node: node.aliases,
     "l40s_dist_init_port": lambda node: node.ports.dist_init,
     "l40s_http_port": lambda node: node.ports.http,
     "l40s_nccl_port": lambda node: node.ports.nccl,
@@ -168,11 +170,18 @@ def _router(source: AnsibleInventory, gangs: Sequence[GangSpec], hosts: Sequence
         policy=variables.choice("l40s_router_policy", ROUTER_POLICIES),
         tls_cert=cert,
         tls_key=key,
+        aliases=_aliases(gangs),
         gang_key_file=_gang_key_file(variables, gangs) if node.api_key_file else None,
     )
 
 
 _TLS = ("l40s_router_tls_cert", "l40s_router_tls_key")
+
+
+def _aliases(gangs: Sequence[GangSpec]) -> dict[str, tuple[str, ...]]:
+    """By gang, and by what its replicas are called."""
+    named = [(gang, one.name) for gang in gangs for one in (gang, *replicas_of(gang))]
+    return {name: gang.leader.aliases for gang, name in named if gang.leader.aliases}
 
 
 def _gang_key_file(variables: Variables, gangs: Sequence[GangSpec]) -> str | None:

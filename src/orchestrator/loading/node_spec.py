@@ -161,8 +161,8 @@ def _is_scalar(value: object) -> bool:
 
 
 OURS = (
-    "l40s_accept", "l40s_address", "l40s_agent_port", "l40s_api_key_file", "l40s_args", "l40s_dist_init_port",
-    "l40s_engine_user",
+    "l40s_accept", "l40s_address", "l40s_agent_port", "l40s_aliases", "l40s_api_key_file", "l40s_args",
+    "l40s_dist_init_port", "l40s_engine_user",
     "l40s_env", "l40s_env_public", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port",
     "l40s_ib_hca", "l40s_ib_sl", "l40s_ib_tc",
     "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_notify", "l40s_port_failover",
@@ -221,6 +221,7 @@ def node_spec(variables: Variables, gang: str) -> NodeSpec:
         transport=cast(Transport, variables.choice("l40s_transport", get_args(Transport))),
         http_host=_address(variables, "l40s_http_host") or "0.0.0.0",  # noqa: S104 - the model's default
         api_key_file=variables.file("l40s_api_key_file"),
+        aliases=variables.entries("l40s_aliases", r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}", "a list of model names"),
         ports=_ports(variables),
         lease_s=variables.seconds("l40s_lease", 1, 86400) or 30.0,
         accept=variables.texts("l40s_accept"),

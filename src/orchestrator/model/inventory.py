@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
@@ -142,6 +142,8 @@ class NodeSpec:
     http_host: str = "0.0.0.0"  # noqa: S104 - the service is meant to be reached; the operator may narrow it
     api_key_file: str | None = None
     """`l40s_api_key_file`: on the controller; what the service asks of its clients. The leader's counts."""
+    aliases: tuple[str, ...] = ()
+    """`l40s_aliases`: names beside its model's by which the router finds the gang. The leader's count."""
     ports: GangPorts = GangPorts()
     lease_s: float = 30.0
     """Silence on the leader link after which a gang ends itself, in seconds."""
@@ -222,6 +224,7 @@ class RouterSpec:
     tls_cert, tls_key: PEM files on the controller; with them clients come by https, and only so
     policy: how it chooses a gang for a request, one of ROUTER_POLICIES
     gang_key_file: `l40s_api_key_file` of the gangs, where the router asks its clients for a key of its own
+    aliases: by gang, the names beside its model's that requests for it may give
     """
 
     node: NodeSpec
@@ -232,6 +235,7 @@ class RouterSpec:
     tls_cert: str | None = None
     tls_key: str | None = None
     gang_key_file: str | None = None
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def scheme(self) -> str:

@@ -40,6 +40,19 @@ def test_the_reference_is_one_gang_of_four_nodes() -> None:
     assert gang.leader.ports == GangPorts()
 
 
+def test_a_gang_and_its_replicas_have_aliases_which_its_nodes_share(folder: Path) -> None:
+    text = (
+        "{children: {gang0: {hosts: {n0: {ansible_host: a}, n1: {ansible_host: b%s}}, vars: {l40s_aliases: [x, y]}}}}"
+    )
+    Path("hosts.yml").write_text(f"gangs: {text % ''}\nrouter: {{hosts: {{head: {{ansible_host: c}}}}}}\n")
+    router = load_inventory("hosts.yml").router
+    assert router is not None
+    assert router.aliases == dict.fromkeys(("gang0", "gang0-0", "gang0-1"), ("x", "y"))
+    Path("hosts.yml").write_text(f"gangs: {text % ', l40s_aliases: [z]'}\n")
+    with pytest.raises(InputError, match="l40s_aliases"):
+        load_inventory("hosts.yml")
+
+
 def test_the_reference_explains_every_variable() -> None:
     text = REFERENCE.read_text()
     assert [name for name in OURS if name not in text] == []

@@ -191,7 +191,7 @@ class Router:
     def workers(self) -> tuple[Worker, ...]:
         return tuple(Worker(id=url, url=url, healthy=True, load=0) for url in self.addresses)
 
-    def take_in(self, url: str, run_id: str = "") -> None:
+    def take_in(self, url: str, *_: object) -> None:
         if url not in self.addresses:
             self.addresses.append(url)
 

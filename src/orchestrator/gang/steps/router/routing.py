@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -130,9 +130,11 @@ class Router:
         staged = staged_router(self.fleet, self.spec)
         return staged is not None and words.looks_at_models(staged.stack)
 
-    def take_in(self, url: str, run_id: str = "") -> None:
-        """Have requests go there; returns once the engine answers what the router asks for its health, and the
-        router counts it as healthy: a new worker counts as healthy until the router's checks of it have failed.
+    def take_in(self, url: str, run_id: str = "", aliases: Collection[str] = ()) -> None:
+        """Have requests go there, those that name an alias too.
+
+        Returns once the engine answers what the router asks for its health, and the router counts it as healthy: a new
+        worker counts as healthy until the router's checks of it have failed.
 
         run_id: of the gang. The router asks an engine for its model when it is added, and not again: one that was added
         for another run is added anew.
@@ -140,12 +142,35 @@ class Router:
         staged = staged_router(self.fleet, self.spec)
         if path := _health_path_of(staged):
             self._wait_for_health(f"{url}{path}")
-        run = run_id if staged is not None and words.looks_at_models(staged.stack) else ""
+        by_model = staged is not None and words.looks_at_models(staged.stack)
+        run = run_id if by_model else ""
         end, done = time.monotonic() + TAKE_IN_S, False
         while not self._has(url, run):
             done = done or self._add(url, run)
             if time.monotonic() > end:
                 raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", HttpAnswer())
+            time.sleep(POLL_S)
+        if by_model and aliases:
+            self._call(url, aliases, end)
+
+    def _call(self, url: str, aliases: Collection[str], end: float) -> None:
+        """Have its model answer to these names as well. The router takes the model's own name on trust, so that it is
+        given what it has read itself."""
+        asked = False
+        while True:
+            known = next((worker for worker in self.workers() if worker.url == url and worker.models), None)
+            if known is not None and known.healthy and {*aliases} <= {*known.models[0].aliases}:
+                return
+            if known is not None and not asked:
+                model = {"id": known.models[0].name, "aliases": sorted({*known.models[0].aliases, *aliases})}
+                labels = {"labels": {RUN_LABEL: known.run}} if known.run else {}
+                body = {"url": url, "models": [model], **self._key_of_gangs(), **labels}
+                answer = self.ask("PUT", f"/workers/{quote(known.id, safe='')}", body)
+                asked = answer.status in _ACCEPTED
+                if answer.status not in (*_ACCEPTED, HTTPStatus.CONFLICT):
+                    raise self._trouble(f"does not accept {', '.join(aliases)} as names of {url}", answer)
+            if time.monotonic() > end:
+                raise self._trouble(f"did not take {', '.join(aliases)} as names of {url}", HttpAnswer())
             time.sleep(POLL_S)
 
     def _has(self, url: str, run: str) -> bool:
@@ -262,10 +287,10 @@ def router_state(inventory: Inventory) -> RouterState:
     """Look at the router."""
     with Router(wanted_router(inventory)) as router:
         state = router.state()
-    return replace(state, nobodys=_nobodys(inventory, state.workers))
+    return replace(state, nobodys=nobodys(inventory, state.workers))
 
 
-def _nobodys(inventory: Inventory, workers: Iterable[Worker]) -> frozenset[str]:
+def nobodys(inventory: Inventory, workers: Iterable[Worker]) -> frozenset[str]:
     stated = {node.stated_url for node in inventory.nodes}
     left = {worker.url for worker in workers if worker.url not in stated}
     if not left:
@@ -326,12 +351,12 @@ def raise_router(router: Router, inventory: Inventory, watcher: Watcher) -> Gang
 def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, DeployError]:
     """Have requests go to every gang that serves; by its name, why one could not be taken in."""
     serving = [view for view in gangs if view.serves]
-    mixed = _would_mix(router, serving)
-    tried = {view.name: mixed.get(view.name) or _why_not_in(router, view) for view in serving}
+    mixed = would_mix(router, serving)
+    tried = {view.name: mixed.get(view.name) or why_not_in(router, view, serving) for view in serving}
     return {name: failure for name, failure in tried.items() if failure is not None}
 
 
-def _would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployError]:
+def would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployError]:
     """By its name, why a gang can't join others behind a router that does not look at models."""
     models = {view.name: view.model for view in serving}
     if len(set(models.values())) < 2 or router.looks_at_models():
@@ -357,16 +382,34 @@ def mixed_models(spec: RouterSpec, gang: str, models: Mapping[str, str]) -> Find
     )
 
 
-def _why_not_in(router: Router, view: GangView) -> DeployError | None:
+def why_not_in(router: Router, view: GangView, serving: Sequence[GangView]) -> DeployError | None:
+    """Have requests go to this gang; why that could not be done, or not by all of its names. serving: all that serve"""
+    aliases = router.spec.aliases.get(view.name, ())
+    double = sorted({*aliases} & _names_of_others(router.spec, view, serving))
     if not view.service_url:
         why = next((words for words in view.remarks if DISAGREES in words), "where it serves is not known")
         fix = f"set l40s_address of its nodes, or look at that node: `l40s-deploy status {view.name}`"
         return NodeError(f"{why}; it was not added to the router", where=f"gang {view.name}", fix=fix)
     try:
-        router.take_in(view.service_url, view.run_id or "")
+        router.take_in(view.service_url, view.run_id or "", () if double else aliases)
     except DeployError as failure:
         return failure
-    return None
+    return _two_models(view, double) if double else None
+
+
+def _names_of_others(spec: RouterSpec, view: GangView, serving: Iterable[GangView]) -> set[str]:
+    """By what gangs that serve another model are asked for."""
+    others = [other for other in serving if other.model != view.model]
+    return {name for other in others for name in (other.model, *spec.aliases.get(other.name, ()))}
+
+
+def _two_models(view: GangView, names: Sequence[str]) -> FindingsError:
+    return FindingsError(
+        f"{', '.join(names)} would name two models, {view.model} and another gang's; it is in the router by its model's"
+        " name alone",
+        where=f"gang {view.name}: l40s_aliases",
+        fix="let each alias name one model, then run l40s-deploy router up",
+    )
 
 
 def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> Serving:
@@ -457,8 +500,8 @@ def withdraw(inventory: Inventory, gangs: Iterable[str]) -> Serving:
     with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
         if router is None:
             return {}
-        seen = _with_addresses(inventory, see(fleet, inventory.gangs, patience=StragglerWait()))
-        serving = _behind(router, seen)
+        seen = with_addresses(inventory, see(fleet, inventory.gangs, patience=StragglerWait()))
+        serving = behind_router(router, seen)
         for view in seen:
             if view.name in names:
                 router.take_out(view.service_url)
@@ -466,14 +509,14 @@ def withdraw(inventory: Inventory, gangs: Iterable[str]) -> Serving:
         return {name: model for name, model in serving.items() if name in names and model in lost}
 
 
-def _with_addresses(inventory: Inventory, views: Iterable[GangView]) -> list[GangView]:
+def with_addresses(inventory: Inventory, views: Iterable[GangView]) -> list[GangView]:
     """Those of which it is known where they serve, or may."""
     specs = {gang.name: gang for gang in inventory.gangs}
     found = [replace(view, service_url=view.service_url or _url_unread(specs[view.name], view)) for view in views]
     return [view for view in found if view.service_url]
 
 
-def _behind(router: Router, known: Sequence[GangView]) -> Serving:
+def behind_router(router: Router, known: Sequence[GangView]) -> Serving:
     """Everybody whom the router counts as healthy. known: the inventory's gangs with their addresses."""
     healthy = {worker.url for worker in router.workers() if worker.healthy}
     ours = {view.name: view.model for view in known if view.service_url.rstrip("/") in healthy}

@@ -14,7 +14,7 @@ import pytest
 from tests.support.certificates import certified_key
 
 from orchestrator.engines import router as words
-from orchestrator.engines.serving import Worker
+from orchestrator.engines.serving import RUN_LABEL, Worker
 from orchestrator.gang.claims import Found
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
@@ -90,6 +90,8 @@ class World:
     """Urls that answer 404."""
     installed: words.InstalledRouter = SMG
     """The router on its host."""
+    called: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Aliases that a gang was added with, by its URL."""
     found: Found = Found.OURS
     """The claim on the router's host, for a restart."""
 
@@ -101,7 +103,8 @@ class World:
         assert node == "front"
         return [HttpAnswer(status=404 if ask.url in self.missing else 200) for ask in asks]
 
-    def take_in(self, url: str, _: str = "") -> None:
+    def take_in(self, url: str, _: str = "", aliases: Sequence[str] = ()) -> None:
+        self.called[url] = tuple(aliases)
         if url in self.unhealthy:
             raise NodeError(f"the router does not find {url} healthy", where="front", fix="look")
         self.behind.append(url)
@@ -153,7 +156,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(routing, "raise_all", made.raise_all)
     monkeypatch.setattr(routing, "GangLock", lock)
     monkeypatch.setattr(routing, "ask_from", made.ask_from)
-    monkeypatch.setattr(routing.Router, "take_in", lambda _, url, run="": made.take_in(url, run))
+    monkeypatch.setattr(routing.Router, "take_in", lambda _, *given: made.take_in(*given))
     monkeypatch.setattr(routing, "installed_router", lambda *_, **__: made.installed)
     monkeypatch.setattr(routing.Router, "take_out", lambda _, url: made.take_out(url))
     monkeypatch.setattr(routing.Router, "workers", lambda _: ())
@@ -411,7 +414,7 @@ class Front:
             return HttpAnswer(status=409, body='{"code":"WORKER_ALREADY_EXISTS"}')
         (self.posted if method == "POST" else self.replaced).append(worker["url"])
         self.keys.append(worker.get("api_key"))
-        self.listed[worker["url"]] = {"id": worker["url"], **worker, "models": [{"id": self.model}]}
+        self.listed[worker["url"]] = {"models": [{"id": self.model}], **worker, "id": worker["url"]}
         return HttpAnswer(status=202)
 
 
@@ -477,6 +480,37 @@ def test_a_gang_that_would_not_tell_the_router_its_model_is_not_in(monkeypatch: 
     monkeypatch.setattr(routing, "TAKE_IN_S", 0.05)
     with pytest.raises(NodeError, match="did not report http://a as healthy"):
         front.router.take_in("http://a", "r1")
+
+
+def test_a_gang_is_found_by_its_aliases_with_the_name_that_the_router_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "", 200)
+    front.router.take_in("http://a", "r1", ("default", "gpt-oss"))
+    assert front.posted == ["http://a"] and front.replaced == ["http://a"]
+    assert front.listed["http://a"]["models"] == [{"id": "m", "aliases": ["default", "gpt-oss"]}]
+    assert front.listed["http://a"]["labels"] == {RUN_LABEL: "r1"}
+    front.router.take_in("http://a", "r1", ("default",))
+    assert front.replaced == ["http://a"]  # it has them already
+
+
+def test_a_router_that_does_not_look_at_models_needs_no_aliases(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "", 200, stack=words.SGLANG_ROUTER.name)
+    front.router.take_in("http://a", "r1", ("default",))
+    assert not front.replaced
+
+
+def test_an_alias_names_one_model_or_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing.Router, "looks_at_models", lambda _: True)
+    monkeypatch.setattr(routing.Router, "workers", lambda _: ())
+    aliases = {"a": ("default", "other"), "b": ("default",), "c": ("default", "mine")}
+    assert INVENTORY.router is not None
+    serving = (gang("a", model="other"), gang("b"), gang("c"))
+    with routing.Router(replace(INVENTORY.router, aliases=aliases)) as front:
+        failures = routing.take_in_all(front, serving)
+    assert set(failures) == {"a", "b", "c"} and "default would name two models" in failures["b"].what
+    assert world.behind == ["http://a", "http://b", "http://c"] and not any(world.called.values())
+    with routing.Router(replace(INVENTORY.router, aliases={"b": ("default",), "c": ("default",)})) as front:
+        assert not routing.take_in_all(front, serving)
+    assert world.called["http://b"] == world.called["http://c"] == ("default",)
 
 
 def test_a_router_that_does_not_look_at_models_is_told_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
