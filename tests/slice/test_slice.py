@@ -70,7 +70,7 @@ def test_each_rank_has_shapes_and_weights_of_one_of_32(tmp_path: Path, ranks: in
 
 
 def test_the_files_are_a_checkpoint_that_the_product_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "_write_tokenizer", lambda *_: None)  # wants a package of the engine's
+    monkeypatch.setattr("tests.gpu.checkpoint._write_tokenizer", lambda *_: None)  # wants a package of the engine's
     small = {**model.dimensions(1, layers=4), "hidden_size": 256, "n_routed_experts": 2, "vocab_size": 300}
     for block in (64, model.INT8):
         folder = tmp_path / str(block)
