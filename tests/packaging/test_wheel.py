@@ -183,3 +183,8 @@ def test_the_core_stands_without_rooms(wheel: Path, tmp_path: Path, rooms: tuple
             check=False,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+def test_a_second_build_has_the_same_digests(released: Path, tmp_path: Path) -> None:
+    release.release(tmp_path / "again")
+    assert (tmp_path / "again" / "SHA256SUMS").read_text() == (released / "SHA256SUMS").read_text()

@@ -16,7 +16,7 @@ from l40s_lab.standin.config import merged
 from l40s_lab.standin.failures import Failure, read_failures
 from l40s_lab.standin.flags import Given, build_parser, find_flag_list
 from l40s_lab.standin.log import shard_bar
-from l40s_lab.standin.model import read_model
+from l40s_lab.standin.model import read_model, routed_experts
 from l40s_lab.standin.settings import Settings, read_settings
 from l40s_lab.standin.versions import PLAYED
 
@@ -230,3 +230,9 @@ def test_it_needs_the_standard_library_only(path: Path) -> None:
             assert all(alias.name.split(".")[0] in sys.stdlib_module_names for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             assert (node.module or "").split(".")[0] in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("name", ["n_routed_experts", "num_experts", "num_local_experts"])
+def test_experts_by_the_names_that_models_give_them(name: str) -> None:
+    assert routed_experts({"num_hidden_layers": 3, name: 256}) == 256
+    assert routed_experts({"num_hidden_layers": 3}) == 0

@@ -19,7 +19,7 @@ from urllib.parse import quote_plus
 
 from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.paths import restart_of
-from orchestrator.gang.remarks import POWERLESS
+from orchestrator.gang.remarks import POWERLESS, sentence
 from orchestrator.gang.view import UNHEARD, GangView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.finding import Finding
@@ -69,13 +69,19 @@ def _trouble(view: GangView, at: float) -> Notice:
     elif reason == "rails" and (back := view.rail_words(back=True)):
         text, fix = f"{reason}: {'; '.join(back[:3])}", restart_of(view.name)
     elif view.state is not GangState.FAILED:
-        text = f"{reason}: {cause.text if cause else '; '.join(view.remarks[:3]) or view.trouble}"
+        text = f"{reason}: {cause.text if cause else _own_remarks(view) or view.trouble}"
     elif cause is not None:
         rank = "" if cause.tp_rank is None else f" TP{cause.tp_rank}"
         event, text = Event.FAILED, f"{cause.node}{rank}: {cause.text}"
     else:
         event, text, fix = Event.FAILED, "the cause is not known", f"l40s-deploy why {view.name}"
     return Notice(event=event, subject=view.name, text=text, fix=fix, at=at)
+
+
+def _own_remarks(view: GangView) -> str:
+    """What the gang says of itself; findings have messages of their own, most of them long ago."""
+    known = {*map(sentence, view.findings)}
+    return "; ".join([remark for remark in view.remarks if remark not in known][:3])
 
 
 def _unheard(view: GangView) -> str:

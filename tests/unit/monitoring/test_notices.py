@@ -190,3 +190,12 @@ def test_a_guard_without_power_is_told_of_once_a_run_and_ends_with_the_gang_that
     (first,) = findings_told((weak, 0), (weak, 0), (READY, 0))
     assert first.startswith("finding: GUARD-POWERLESS: g has to be restarted, and the guard can't: its lock is held")
     assert len(findings_told((weak, 0), (READY, 0), (weak, 0))) == 2
+
+
+def test_a_degraded_gangs_message_has_no_finding_that_had_its_own() -> None:
+    old = Finding(id="GPU-MODE", severity=Severity.SLOW, node="node1", title="persistence mode is off")
+    slow = replace(READY, state=GangState.DEGRADED, trouble="slow", remarks=("node2 decodes at half speed",))
+    notice, _ = news("", with_findings(slow, [old]), 1.0)
+    assert notice is not None and notice.text == "slow: node2 decodes at half speed"
+    notice, _ = news("", with_findings(replace(slow, remarks=()), [old]), 1.0)
+    assert notice is not None and notice.text == "slow: slow"

@@ -36,6 +36,11 @@ class Model:
         return int(value) if value is not None else default
 
     @property
+    def routed_experts(self) -> int:
+        """0 for a dense model."""
+        return routed_experts(self.config)
+
+    @property
     def architecture(self) -> str:
         return str((self.config.get("architectures") or ["unknown"])[0])
 
@@ -96,6 +101,12 @@ def _shards(directory: Path) -> tuple[tuple[str, ...], int]:
     return tuple(file.name for file in files), sum(file.stat().st_size for file in files)
 
 
+def routed_experts(config: Mapping[str, Any]) -> int:
+    """By DeepSeek's, Qwen's, and MiniMax's and gpt-oss's name."""
+    names = ("n_routed_experts", "num_experts", "num_local_experts")
+    return next((int(config[name]) for name in names if config.get(name)), 0)
+
+
 def _estimate(config: Mapping[str, Any], quantization: str | None) -> int:
     """Bytes of the weights from config.json alone: experts, dense layers, attention as if square, embeddings."""
 
@@ -103,7 +114,7 @@ def _estimate(config: Mapping[str, Any], quantization: str | None) -> int:
         return int(config.get(name) or 0)
 
     hidden, layers = number("hidden_size"), number("num_hidden_layers")
-    experts = (number("n_routed_experts") or number("num_experts")) + number("n_shared_experts")
+    experts = routed_experts(config) + number("n_shared_experts")
     dense = min(number("first_k_dense_replace"), layers) if experts else layers
     weights = (
         (layers - dense) * experts * 3 * hidden * number("moe_intermediate_size")
@@ -158,7 +169,7 @@ def check_layout(model: Model, tp_size: int, ep_size: int) -> None:
     if not block or tp_size == 1:
         return
     block_n, block_k = (int(size) for size in block)
-    experts = model.number("n_routed_experts") or model.number("num_experts")
+    experts = model.routed_experts
     dense_layers = model.number("first_k_dense_replace") if experts else model.number("num_hidden_layers")
     if dense_layers:
         share = model.number("intermediate_size") // tp_size

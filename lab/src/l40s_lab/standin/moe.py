@@ -42,7 +42,7 @@ def tell(settings: Settings, model: Model, log: Log) -> None:
 
 def config_name(settings: Settings, model: Model) -> str | None:
     """The file name; None for a model without experts. 0.5 counts DeepSeek's shared expert with the routed ones."""
-    experts = model.number("n_routed_experts") or model.number("num_experts")
+    experts = model.routed_experts
     if not experts:
         return None
     fused = (
