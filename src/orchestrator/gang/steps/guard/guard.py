@@ -319,8 +319,10 @@ class _Post:
         return heard(seen, now - self._heard_at, max(node.lease_s for node in self.gang.nodes))
 
     def _look(self) -> None:
-        (self.view,) = see(self.fleet, [self.gang], patience=StragglerWait())
-        self.view = self._known_of(self.view)
+        (seen,) = see(self.fleet, [self.gang], patience=StragglerWait())
+        if self.ended.is_set():
+            return  # its connections may be closed: what was seen says nothing
+        self.view = self._known_of(seen)
         self.watcher.seen([self.view])
         self._tell_of(self.view)
         # once for each port and run: one that comes and goes is no news
@@ -725,7 +727,9 @@ class _Roster:
 
     def __exit__(self, *_: object) -> None:
         self.places.end()
-        for post in (*self.posts.values(), *self.leaving):
+        for post in self._all:
+            post.ended.set()
+        for post in self._all:
             post.held.close()
 
     def man(self, names: Collection[str]) -> None:

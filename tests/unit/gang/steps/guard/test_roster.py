@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, on_other_nodes
 from orchestrator.gang.steps.guard import guard as guarding
-from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, _Post, guard
+from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, _Orders, _Post, guard
 from orchestrator.gang.steps.guard.rereading import InventoryWatch
 from orchestrator.gang.steps.guard.standing import RouterWatch
 from orchestrator.gang.view import GangView
@@ -242,19 +242,26 @@ def test_a_router_that_moves_is_watched_where_it_is(world: World, monkeypatch: p
     world.ends(thread)
 
 
-def test_whoever_is_relieved_while_it_looks_does_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("gone", [True, False])
+def test_whoever_is_relieved_while_it_looks_does_nothing_more(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, gone: bool
+) -> None:
     world.states["a"] = FAILED
     found = inventory("a")
     post = _Post(found, nullcontext(), found.gangs[0], GuardRequest(), world)  # type: ignore[arg-type]
 
     def see(*_: object, **__: object) -> tuple[GangView, ...]:
-        post.ended.set()
+        if gone:
+            post.ended.set()
+        else:
+            post.wanted = _Orders(found, found.gangs[0], post.places)
         return world.see(None, found.gangs)
 
     monkeypatch.setattr(guarding, "see", see)
     monkeypatch.setattr(_Post, "_restart", lambda *_: pytest.fail("it was restarted"))
-    post.stand()
-    assert post.decision.do is GuardAction.RESTART and post.defect is None and not world.decisions
+    post._look_again()
+    assert post.decision.do is (GuardAction.NOTHING if gone else GuardAction.RESTART)
+    assert not world.decisions and (post.view is None) is gone
 
 
 def test_other_machines_may_do_what_the_old_ones_could_not() -> None:
