@@ -24,9 +24,9 @@ ROOMS = ("tuning", "nettest", "golden", "monitoring")
 
 def answers(hook: str, *given: object) -> list[Any]:
     """Call this function of every room that is there and has it; what they answer, without None."""
-    found = []
+    answers_of = []
     for room in ROOMS:
         if find_spec(f"orchestrator.{room}") is not None:
             offer = getattr(importlib.import_module(f"orchestrator.{room}.hooks"), hook, None)
-            found.append(offer(*given) if offer is not None else None)
-    return [answer for answer in found if answer is not None]
+            answers_of.append(offer(*given) if offer is not None else None)
+    return [answer for answer in answers_of if answer is not None]

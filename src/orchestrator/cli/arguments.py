@@ -151,7 +151,7 @@ def apart(parser: argparse.ArgumentParser) -> None:
     rare = [action for action in parser._actions if set(action.option_strings) & {*_ADVANCED}]
     if len(parser._actions) > _MANY and rare:
         group = parser.add_argument_group("advanced")
-        parser._optionals._group_actions = [one for one in parser._optionals._group_actions if one not in rare]
+        parser._optionals._group_actions = [action for action in parser._optionals._group_actions if action not in rare]
         group._group_actions.extend(rare)
 
 
@@ -203,7 +203,7 @@ def _unknown(name: str, prog: str, known: Sequence[str], file: Path | None) -> I
 
 
 def _values(value: Any) -> list[str]:
-    return [str(one) for one in (value if isinstance(value, list) else [value])]
+    return [str(entry) for entry in (value if isinstance(value, list) else [value])]
 
 
 def _meant(word: str, known: Mapping[str, argparse.Action]) -> Iterator[argparse.Action]:
@@ -220,4 +220,4 @@ def _words(action: argparse.Action, option: str, value: Any) -> list[str]:
         return [option] if value is True else []
     values = _values(value)
     single = isinstance(action, argparse._AppendAction) or len(values) == 1
-    return [f"{option}={one}" for one in values] if single else [option, *values]
+    return [f"{option}={text}" for text in values] if single else [option, *values]

@@ -50,7 +50,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif what := "models" if action.dest == "model" else _NAMED.get(str(action.metavar), ""):
             action.complete = _asking(what)  # type: ignore[attr-defined]
-    functions = {"bash": "\n".join(f"{_function(one)}() {{ compgen -W '$({_command(one)})' -- $1; }}" for one in _WHAT)}
+    functions = {
+        "bash": "\n".join(f"{_function(kind)}() {{ compgen -W '$({_command(kind)})' -- $1; }}" for kind in _WHAT)
+    }
     screen.verbatim(shtab.complete(parser, shell=args.shell, preamble=functions))  # type: ignore[arg-type]
     return Exit.DONE
 

@@ -35,8 +35,8 @@ def detaching() -> Iterator[None]:
 
 
 def _detach(number: int, _: Any) -> None:
-    for one in SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
     if number == signal.SIGHUP:
         for stream in (sys.stdout, sys.stderr):
             if _is_device(stream):

@@ -236,7 +236,7 @@ def every_parser() -> argparse.ArgumentParser:
 def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The parsers below this one, by name; empty where it has none."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return {name: one for action in below for name, one in action.choices.items()}
+    return {name: verb for action in below for name, verb in action.choices.items()}
 
 
 def every_action(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -244,8 +244,8 @@ def every_action(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             yield action
-    for one in verbs_of(parser).values():
-        yield from every_action(one)
+    for verb in verbs_of(parser).values():
+        yield from every_action(verb)
 
 
 def module_of(verb: str) -> str:
@@ -267,11 +267,11 @@ def _verbs_of_others() -> dict[str, ModuleType]:
     """By name, of whatever is installed beside us; what can't be imported is not."""
     from importlib.metadata import entry_points
 
-    found: dict[str, ModuleType] = {}
-    for one in entry_points(group=VERBS_OF_OTHERS):
+    verbs: dict[str, ModuleType] = {}
+    for entry in entry_points(group=VERBS_OF_OTHERS):
         with suppress(ImportError):
-            found[one.name] = one.load()
-    return found
+            verbs[entry.name] = entry.load()
+    return verbs
 
 
 if __name__ == "__main__":

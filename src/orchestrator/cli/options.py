@@ -75,9 +75,9 @@ TIMEOUT_S = 3600.0
 
 def seconds(text: str) -> float:
     """5s, 10m, 2h, or bare seconds."""
-    if (found := seconds_of(text)) is None:
+    if (duration := seconds_of(text)) is None:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted a duration such as 90, 5s, 10m or 2h")
-    return found
+    return duration
 
 
 def add_duration(parser: argparse.ArgumentParser, option: str, what: str, default_s: float | None = None) -> None:
@@ -104,10 +104,10 @@ def add_timeout(
     )
 
 
-def _duration(found: float) -> str:
+def _duration(duration: float) -> str:
     """As it is typed."""
-    unit = next(unit for unit in ("h", "m", "s") if found % UNITS[unit] == 0)
-    return f"{found / UNITS[unit]:.0f}{unit}"
+    unit = next(unit for unit in ("h", "m", "s") if duration % UNITS[unit] == 0)
+    return f"{duration / UNITS[unit]:.0f}{unit}"
 
 
 def add_hung_after(parser: argparse.ArgumentParser) -> None:
@@ -133,10 +133,10 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
 
 
 def _patience(text: str) -> float:
-    found = seconds(text)
-    if found <= 0:
+    duration = seconds(text)
+    if duration <= 0:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted more than 0 s")
-    return found
+    return duration
 
 
 def add_gangs(parser: argparse.ArgumentParser) -> None:

@@ -172,8 +172,8 @@ def _console(is_terminal: bool, *, stderr: bool) -> Console:
         def print(self, *things: Any, **options: Any) -> None:
             """As rich does."""
             wraps = not options.get("soft_wrap", self.soft_wrap)
-            whole = [_whole(one, self.width, wraps=wraps) for one in things]
-            super().print(*(one for ones in whole for one in ones), **options)
+            whole = [_whole(part, self.width, wraps=wraps) for part in things]
+            super().print(*(line for ones in whole for line in ones), **options)
 
         def on_broken_pipe(self) -> None:
             if stderr:
@@ -230,7 +230,7 @@ def fitted(table: Table, width: int) -> list[RenderableType]:
         return _as_lines(table)
     if sum(widths) > room:
         while sum(widths) > room:
-            widest = max(range(len(widths)), key=lambda one: widths[one] if widths[one] > least[one] else 0)
+            widest = max(range(len(widths)), key=lambda place: widths[place] if widths[place] > least[place] else 0)
             widths[widest] -= 1
         for column, columns in zip(table.columns, widths, strict=True):
             column.width = columns
@@ -260,7 +260,9 @@ def broken(line: str, width: int) -> str:
     divided."""
     if len(line) <= width or width < _LEAST:
         return line
-    whole = re.sub(r"`[^`]+`", lambda one: one[0].replace(" ", _KEPT) if len(one[0]) < width - 4 else one[0], line)
+    whole = re.sub(
+        r"`[^`]+`", lambda command: command[0].replace(" ", _KEPT) if len(command[0]) < width - 4 else command[0], line
+    )
     label = _LABEL.match(line)
     indented = label.end() if label and label.end() < width // 2 else len(line) - len(line.lstrip()) + 2
     indent = "".ljust(indented)
@@ -287,5 +289,5 @@ def printable(text: str) -> str:
 _NOT_ASCII = re.compile(r"[^\n -~]")
 
 
-def _as_json(found: re.Match[str]) -> str:
-    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+def _as_json(match: re.Match[str]) -> str:
+    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]

@@ -45,12 +45,12 @@ def rate(text: str) -> int:
     """Bytes a second from 500K, 100M or 1.5G, for argparse."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in ("K", "M", "G") else (text, "")
     try:
-        found = int(float(number) * _UNITS[unit])
+        bytes_a_second = int(float(number) * _UNITS[unit])
     except (ValueError, OverflowError):
-        found = 0
-    if found < 1024:
+        bytes_a_second = 0
+    if bytes_a_second < 1024:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted bytes per second, at least 1K: 500K, 100M, 1.5G")
-    return found
+    return bytes_a_second
 
 
 def port(text: str) -> int:
@@ -86,15 +86,15 @@ def counting(screen: Screen, words: str) -> Iterator[Callable[[str, int, int], N
     with spinner(screen, words) as draw:
 
         def at(name: str, done: int, of: int) -> None:
-            said = f"{name}: {words}, {done} of {of}{_pace(paces.setdefault(name, TransferRate()), done, of)}"
+            progress = f"{name}: {words}, {done} of {of}{_pace(paces.setdefault(name, TransferRate()), done, of)}"
             if draw is not None:
-                draw(said)
+                draw(progress)
             elif name in announced:
                 if announced[name].due():
-                    screen.say(f"{said} ...")
+                    screen.say(f"{progress} ...")
             elif time.monotonic() - began > PATIENCE_S:
                 announced[name] = NowAndThen(LINES_S)
-                screen.say(f"{said} ...")
+                screen.say(f"{progress} ...")
 
         yield at
 
@@ -132,29 +132,32 @@ class TransferPicture(LivePicture):
     def show(self, transfers: Iterable[Transfer]) -> None:
         """How far each is now."""
         with self._lock:
-            rows = [(one, self._paces.setdefault(one.name, TransferRate()).at(one.done)) for one in transfers]
+            rows = [
+                (transfer, self._paces.setdefault(transfer.name, TransferRate()).at(transfer.done))
+                for transfer in transfers
+            ]
             if self._live is not None:
                 self._live.update(_table(rows))
             elif self._lines.due():
-                for one, pace in rows:
-                    if not one.state:
-                        left = f", {_left(one, pace)} left" if pace > 0 else ""
-                        much = one.words.format(f"{size(one.done)} of {size(one.total)}")
-                        self._screen.say(f"{one.name}: {much}, {size(int(pace))}/s{left}")
+                for moving, pace in rows:
+                    if not moving.state:
+                        left = f", {_left(moving, pace)} left" if pace > 0 else ""
+                        much = moving.words.format(f"{size(moving.done)} of {size(moving.total)}")
+                        self._screen.say(f"{moving.name}: {much}, {size(int(pace))}/s{left}")
 
 
-def _left(one: Transfer, pace: float) -> str:
-    return duration((one.total - one.done) / pace)
+def _left(transfer: Transfer, pace: float) -> str:
+    return duration((transfer.total - transfer.done) / pace)
 
 
 def _table(rows: Iterable[tuple[Transfer, float]]) -> Table:
     figures = (Column(title, justify="right") for title in ("here", "rate", "left"))
     table = Table("", "", *figures, box=None, pad_edge=False)
-    for one, pace in rows:
-        left = _left(one, pace) if pace > 0 else ""
-        moving = () if one.state else (f"{size(int(pace))}/s", left)
-        bar = ProgressBar(total=max(1, one.total), completed=one.done, width=30)
-        table.add_row(cell(one.name), bar, one.state or size(one.done), *moving)
+    for transfer, pace in rows:
+        left = _left(transfer, pace) if pace > 0 else ""
+        moving = () if transfer.state else (f"{size(int(pace))}/s", left)
+        bar = ProgressBar(total=max(1, transfer.total), completed=transfer.done, width=30)
+        table.add_row(cell(transfer.name), bar, transfer.state or size(transfer.done), *moving)
     return table
 
 

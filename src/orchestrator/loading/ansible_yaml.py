@@ -216,14 +216,14 @@ def _read_hosts(
     if not isinstance(variables, MarkedMapping | None):
         wanted = "a mapping of its variables, or nothing"
         raise wrong(origin, f"the host has {_kind(variables)}", wanted, "write name: value")
-    told = _variables(variables or MarkedMapping(), origin)
+    own = _variables(variables or MarkedMapping(), origin)
     for name in names:
         if name not in inventory.hosts:
             ports = {} if port is None else {"ansible_port": Variable(port, origin)}
             inventory.hosts[name] = Host(name, origin, ports)
         if name not in group.hosts:
             group.hosts.append(name)
-        inventory.hosts[name].variables |= told
+        inventory.hosts[name].variables |= own
 
 
 def _variables(entries: MarkedMapping, place: Origin) -> dict[str, Variable]:

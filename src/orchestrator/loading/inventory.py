@@ -66,24 +66,24 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
         _refuse_disagreement(gang, variables)
     _refuse_shared(source, gangs, variables)
     router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GANG, ())])
-    told = _recipients(variables[gangs[0].leader.name])
+    recipients = _recipients(variables[gangs[0].leader.name])
     resources.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
-    return Inventory(path=str(file), gangs=gangs, router=router, notify=told), values
+    return Inventory(path=str(file), gangs=gangs, router=router, notify=recipients), values
 
 
 def _gang_names(source: AnsibleInventory) -> list[str]:
     top = source.groups.get(TOP_GROUP)
     if top is None:
         place, fix = Origin(source.shown, 0, ""), "gangs: {children: {gang0: {hosts: {l40s-[0:3]: }}}}"
-        found = f"has no group {TOP_GROUP!r}"
-        raise wrong(place, found, "one whose child groups are the gangs", f"{fix}, see inventory/reference.yml")
+        what = f"has no group {TOP_GROUP!r}"
+        raise wrong(place, what, "one whose child groups are the gangs", f"{fix}, see inventory/reference.yml")
     fix = "gangs: {children: {gang0: {hosts: ...}}}"
     if top.hosts:
-        place, found = (
+        place, what = (
             top.origin.below("hosts").below(top.hosts[0]),
             f"found the host {top.hosts[0]!r} in {TOP_GROUP!r}",
         )
-        raise wrong(place, f"{found} itself", "hosts in its child groups", fix)
+        raise wrong(place, f"{what} itself", "hosts in its child groups", fix)
     if not top.children:
         raise wrong(top.origin, "found no gang", f"at least one child group of {TOP_GROUP!r}", fix)
     return top.children
@@ -97,12 +97,12 @@ def _gang(source: AnsibleInventory, name: str, hosts: Sequence[Variables]) -> Ga
     if not is_gang_name(name):
         wanted = "letters, digits, dots, dashes, at most 100"
         raise wrong(place, f"found the gang name {name!r}", wanted, "rename the group")
-    found = sorted((node_spec(variables, name) for variables in hosts), key=lambda node: node.spare)
-    if found[0].spare:
+    specs = sorted((node_spec(variables, name) for variables in hosts), key=lambda node: node.spare)
+    if specs[0].spare:
         fix = f"set l40s_role: {SPARE} on single hosts, not below vars: of the group {name}"
         what = f"every host of gang {name!r} is a spare"
         raise wrong(hosts[0].place("l40s_role"), what, "at least one that is not", fix)
-    ranked = [replace(node, node_rank=rank) for rank, node in enumerate(found)]
+    ranked = [replace(node, node_rank=rank) for rank, node in enumerate(specs)]
     nodes, spares = (tuple(node for node in ranked if node.spare is spare) for spare in (False, True))
     return GangSpec(name=name, nodes=nodes, spares=spares)
 
@@ -112,22 +112,22 @@ def _refuse_disagreement(gang: GangSpec, variables: Mapping[str, Variables]) -> 
         common = value(gang.leader)
         for node in gang.machines[1:]:
             if value(node) != common:
-                found = f"found {value(node)} on {node.name}, {common} on {gang.leader.name}"
+                what = f"found {value(node)} on {node.name}, {common} on {gang.leader.name}"
                 wanted = f"one {name} for all nodes of gang {gang.name!r}"
                 fix = f"set {name} below vars: of the group {gang.name}"
-                raise wrong(variables[node.name].place(name), found, wanted, fix)
+                raise wrong(variables[node.name].place(name), what, wanted, fix)
 
 
 def _refuse_shared(source: AnsibleInventory, gangs: Sequence[GangSpec], variables: Mapping[str, Variables]) -> None:
     """A node in two gangs, and an address of two nodes."""
     home: dict[str, str] = {}
-    for gang, node in [(one, node) for one in gangs for node in one.machines]:
+    for gang, node in [(spec, node) for spec in gangs for node in spec.machines]:
         other = home.setdefault(node.name, gang.name)
         if other != gang.name:
             place = source.groups[gang.name].origin.below("hosts").below(node.name)
-            found = f"found {node.name!r} in the gangs {other!r} and {gang.name!r}"
+            what = f"found {node.name!r} in the gangs {other!r} and {gang.name!r}"
             fix = "remove it from one of the two; a node's GPUs belong to one engine"
-            raise wrong(place, found, "it in one", fix)
+            raise wrong(place, what, "it in one", fix)
     taken: dict[tuple[str, str], str] = {}
     for node in (node for gang in gangs for node in gang.machines):
         claims = [("l40s_address", node.address)] if node.address is not None else []
@@ -136,9 +136,9 @@ def _refuse_shared(source: AnsibleInventory, gangs: Sequence[GangSpec], variable
         for name, address in claims:
             other = taken.setdefault((name, address), node.name)
             if other != node.name:
-                found = f"found {name} {address} for {other!r} and {node.name!r}"
+                what = f"found {name} {address} for {other!r} and {node.name!r}"
                 fix = f"give one of them its own {name}"
-                raise wrong(variables[node.name].place(name), found, "one machine per node", fix)
+                raise wrong(variables[node.name].place(name), what, "one machine per node", fix)
 
 
 def _router(source: AnsibleInventory, gangs: Sequence[GangSpec], hosts: Sequence[Variables]) -> RouterSpec | None:
@@ -148,8 +148,8 @@ def _router(source: AnsibleInventory, gangs: Sequence[GangSpec], hosts: Sequence
         return None
     if len(hosts) != 1 or any(gang.name == ROUTER_GANG for gang in gangs):
         fix = f"{ROUTER_GANG}: {{hosts: {{head: }}}} beside {TOP_GROUP}, see inventory/reference.yml"
-        found = f"found {len(hosts)} hosts in the group {ROUTER_GANG!r}"
-        raise wrong(group.origin, found, "one, which runs the router", fix)
+        what = f"found {len(hosts)} hosts in the group {ROUTER_GANG!r}"
+        raise wrong(group.origin, what, "one, which runs the router", fix)
     (variables,) = hosts
     node = node_spec(variables, ROUTER_GANG)
     usual = RouterSpec(node=node)
@@ -258,10 +258,10 @@ class _RecipientEntry:
         )
 
     def _events(self) -> frozenset[Event]:
-        found, known = self._texts("events"), [event.value for event in Event]
-        if not {*found} <= {*known}:
+        events, known = self._texts("events"), [event.value for event in Event]
+        if not {*events} <= {*known}:
             raise self._wrong("events", f"a list of {', '.join(known)}", "leave events out for all of them")
-        return frozenset(map(Event, found or known))
+        return frozenset(map(Event, events or known))
 
     def _text(self, key: str) -> str:
         value = self._entry.get(key, "")

@@ -71,17 +71,17 @@ class Variables:
 
     def number(self, name: str, low: int, high: int) -> int | None:
         """An integer within bounds; a text of digits counts."""
-        return None if (found := self._bounded(name, low, high, int, "an integer")) is None else int(found)
+        return None if (number := self._bounded(name, low, high, int, "an integer")) is None else int(number)
 
     def seconds(self, name: str, low: int, high: int) -> float | None:
         """A duration within bounds, in seconds: a number, or a text such as 90, 5s, 10m or 2h."""
-        return None if (found := self._bounded(name, low, high, float, "seconds")) is None else float(found)
+        return None if (seconds := self._bounded(name, low, high, float, "seconds")) is None else float(seconds)
 
     def _bounded(self, name: str, low: int, high: int, kind: type[int] | type[float], what: str) -> float | None:
-        found: float | str | None = self._plain(name)
+        written: float | str | None = self._plain(name)
         read = seconds_of if kind is float else _integer
-        value = read(found) if isinstance(found, str) else found
-        if found is None or (isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high):
+        value = read(written) if isinstance(written, str) else written
+        if written is None or (isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high):
             return value
         raise self.wrong(name, f"{what} from {low} to {high}", f"write `{name}: {max(low, 1)}`")
 
@@ -199,8 +199,8 @@ def node_spec(variables: Variables, gang: str) -> NodeSpec:
     """Read one node's variables; its rank is the gang's to give. Raises InputError for an unknown `l40s_` variable
     and for a wrong value."""
     if _NODE_NAME.fullmatch(variables.host) is None:
-        found, wanted = f"found the node name {variables.host!r}", "letters, digits, dots, dashes"
-        raise wrong(variables.origin, found, wanted, "rename it and write its address as ansible_host")
+        what, wanted = f"found the node name {variables.host!r}", "letters, digits, dots, dashes"
+        raise wrong(variables.origin, what, wanted, "rename it and write its address as ansible_host")
     _refuse_unknown(variables)
     named = variables.entries("l40s_gpus", _GPU, "a count, or GPUs by index, UUID or PCI address")
     return NodeSpec(

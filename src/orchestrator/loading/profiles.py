@@ -98,9 +98,9 @@ def _has_own(top: Section, size: str, quantisation: str, may: bool) -> bool:
 def _parts(section: Section) -> tuple[tuple[str, str], ...]:
     """Part -> quantisation, of those that differ."""
     every = get_args(Quantisation)
-    found = tuple((part, section.text(part, choices=every)) for part in get_args(Part) if part in section.names())
+    parts = tuple((part, section.text(part, choices=every)) for part in get_args(Part) if part in section.names())
     section.done()
-    return found
+    return parts
 
 
 def _by_version(section: Section) -> tuple[tuple[str, str, str], ...]:
@@ -112,19 +112,19 @@ def _graphs(top: Section, prefix: str, entry: Section) -> CudaGraphs:
     """prefix: of the engine version"""
     if not re.fullmatch(r"all|\d+(\.\w+)*\.?", prefix):
         raise entry.wrong("", f"found {prefix!r}, wanted all or the beginning of an engine version, as 0.5")
-    one = entry.into(
+    graphs = entry.into(
         CudaGraphs,
         versions=_version(prefix),
         sizes=_sizes(entry),
         torch_compile_max_bs=entry.optional_number("torch_compile_max_bs", least=0),
     )
-    if one.sizes and one.max_bs is not None:
+    if graphs.sizes and graphs.max_bs is not None:
         raise entry.wrong("max_bs", "found it beside sizes, wanted one of both: the last size is the largest batch")
-    captured, compiled = one.sizes or one.max_bs is not None, one.torch_compile_max_bs is not None
+    captured, compiled = graphs.sizes or graphs.max_bs is not None, graphs.torch_compile_max_bs is not None
     for key, twice in (("cuda_graph_max_bs", captured), ("torch_compile_max_bs", compiled)):
         if twice and prefix == "all" and key in top.names():
             raise top.wrong(key, "found it beside graphs.all, wanted one of both")
-    return one
+    return graphs
 
 
 def _sizes(entry: Section) -> tuple[int, ...]:
@@ -142,7 +142,11 @@ def _version(prefix: str) -> str:
 
 def _expected(name: str, entry: Section) -> ExpectedSpeeds:
     """Measured speeds by a name of their own."""
-    load, section, known = entry.section("load").into(Load), entry.section("figures"), {one.name for one in FIGURES}
+    load, section, known = (
+        entry.section("load").into(Load),
+        entry.section("figures"),
+        {figure.name for figure in FIGURES},
+    )
     figures = tuple((figure, _figure(section, figure, known)) for figure in section.names())
     return entry.into(ExpectedSpeeds, name=name, load=load, figures=figures)
 
@@ -168,19 +172,19 @@ def load_stack(name: str) -> Stack:
         image=_image(top),
         bring=_bring(top),
         advisories=tuple(
-            one.into(Advisory, id=name, published=_like(one, "published", *_DATE))
-            for name, one in top.sections("advisories")
+            advisory.into(Advisory, id=name, published=_like(advisory, "published", *_DATE))
+            for name, advisory in top.sections("advisories")
         ),
         looked_up=_like(top, "looked_up", *_DATE),
     )
 
 
 def _bring(top: Section) -> tuple[tuple[str, str], ...]:
-    found = top.words("bring")
-    for pin, _ in found:
+    pins = top.words("bring")
+    for pin, _ in pins:
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9._+!-]*", pin) is None:
             raise top.wrong("bring", f"found {pin!r:.60}, wanted name==version")
-    return found
+    return pins
 
 
 def _image(top: Section) -> str:
@@ -229,7 +233,7 @@ def stack_recipe(name: str) -> tuple[Path, Path]:
     file = _file("stacks", name)
     folder = file.with_suffix(".recipe")
     if not folder.is_dir():
-        having = ", ".join(one for one in stack_names() if _file("stacks", one).with_suffix(".recipe").is_dir())
+        having = ", ".join(stack for stack in stack_names() if _file("stacks", stack).with_suffix(".recipe").is_dir())
         what, fix = f"the stack {file.stem} has no recipe", f"stacks with a recipe: {having}"
         raise InputError(what, where=str(folder), fix=fix)
     return folder, file

@@ -88,13 +88,13 @@ def evaluated(source: AnsibleInventory, hosts: Collection[str], names: Collectio
     Raises InputError at the variable for which Ansible finds no value, or, with nothing evaluated, at one with a lookup
     where the operator's config.yml forbids them.
     """
-    found: dict[str, Values] = {host: source.variables_of(host) for host in hosts}
+    variables_of: dict[str, Values] = {host: source.variables_of(host) for host in hosts}
     config = load_config()
     if not config.lookups:
-        _refuse_lookups(found, str(config.path))
+        _refuse_lookups(variables_of, str(config.path))
     wanted = collected(
         (tuple(name for name in names if name in variables and _for_ansible(variables[name].value)), host)
-        for host, variables in found.items()
+        for host, variables in variables_of.items()
         if _PLAIN_NAME.fullmatch(host)
     )
     wanted.pop((), None)
@@ -103,9 +103,9 @@ def evaluated(source: AnsibleInventory, hosts: Collection[str], names: Collectio
             if isinstance(values, str):
                 raise _no_value(source, host, unknown, values)
             # `default(omit)` leaves one out
-            known = {name: Variable(values.get(name), found[host][name].origin) for name in unknown}
-            found[host] = {**found[host], **known}
-    return found
+            known = {name: Variable(values.get(name), variables_of[host][name].origin) for name in unknown}
+            variables_of[host] = {**variables_of[host], **known}
+    return variables_of
 
 
 def _only_ansible_reads(path: Path) -> bool:
@@ -132,8 +132,8 @@ def _is_ini(text: bytes) -> bool:
 
 def _vaulted_files(beside: Path) -> bool:
     """Whether group_vars/ or host_vars/ have a file that is entirely encrypted."""
-    found = (path for folder in ("group_vars", "host_vars") for path in (beside / folder).rglob("*") if path.is_file())
-    return any(path.read_bytes().startswith(VAULT_HEADER.encode()) for path in found)
+    files = (path for folder in ("group_vars", "host_vars") for path in (beside / folder).rglob("*") if path.is_file())
+    return any(path.read_bytes().startswith(VAULT_HEADER.encode()) for path in files)
 
 
 def _listed(path: Path, document: Mapping[str, Any]) -> ListedInventory:
@@ -155,7 +155,9 @@ def _listed(path: Path, document: Mapping[str, Any]) -> ListedInventory:
 
 
 def _for_ansible(value: object) -> bool:
-    return any(isinstance(one, Vaulted) or (isinstance(one, str) and _TEMPLATE.search(one)) for one in _leaves(value))
+    return any(
+        isinstance(leaf, Vaulted) or (isinstance(leaf, str) and _TEMPLATE.search(leaf)) for leaf in _leaves(value)
+    )
 
 
 def _leaves(value: object) -> Iterator[object]:
@@ -169,11 +171,11 @@ def _leaves(value: object) -> Iterator[object]:
         yield value
 
 
-def _refuse_lookups(found: Mapping[str, Values], config: str) -> None:
+def _refuse_lookups(values_of: Mapping[str, Values], config: str) -> None:
     """All variables, as a template of one that we read may name any other."""
-    for host, variables in found.items():
+    for host, variables in values_of.items():
         for variable in variables.values():
-            if any(isinstance(one, str) and _LOOKUP.search(one) for one in _leaves(variable.value)):
+            if any(isinstance(leaf, str) and _LOOKUP.search(leaf) for leaf in _leaves(variable.value)):
                 raise InputError(
                     f"its template uses a lookup on {host}, which {config} forbids",
                     where=str(variable.origin),
@@ -185,7 +187,7 @@ def _no_value(source: AnsibleInventory, host: str, names: Collection[str], failu
     """At the one of the names that has none."""
     alone = ((name, _evaluate(source.path, [host], [name])[host]) for name in names if len(names) > 1)
     name, failure = next(
-        ((name, found) for name, found in alone if isinstance(found, str)), (next(iter(names)), failure)
+        ((name, reason) for name, reason in alone if isinstance(reason, str)), (next(iter(names)), failure)
     )
     fix = _vault_fix(failure) or "define what the template uses, or write the value itself"
     where = str(source.variables_of(host)[name].origin)
@@ -243,14 +245,14 @@ def _evaluate(path: Path, hosts: Collection[str], names: Sequence[str]) -> Mappi
     """
     asked = json.dumps({"msg": {name: "{{ %s }}" % name for name in names}})  # noqa: UP031 - braces of Jinja
     done = _run("ansible", path, ",".join([*hosts, ""]), "-m", "ansible.builtin.debug", "-a", asked)
-    found: dict[str, Mapping[str, Any] | str] = {}
+    answers: dict[str, Mapping[str, Any] | str] = {}
     for match in _RESULT.finditer(done.stdout):
         result, _ = json.JSONDecoder(object_hook=_value).raw_decode(done.stdout, match.end())
         good = match["end"] in ("SUCCESS", "CHANGED")
-        found[match["host"]] = result["msg"] if good else _one_line(result.get("msg"))
-    if set(hosts) - set(found):
+        answers[match["host"]] = result["msg"] if good else _one_line(result.get("msg"))
+    if set(hosts) - set(answers):
         raise _unreadable(path, done.stderr, f"ansible-inventory -i {shlex.quote(str(path))} --list")
-    return found
+    return answers
 
 
 def _vault_fix(words: str) -> str:
@@ -288,13 +290,13 @@ def _run(command: str, path: Path, *words: str) -> subprocess.CompletedProcess[s
         raise InputError(what, where=str(path), fix=fix)
 
 
-def _unreadable(path: Path, said: str, command: str) -> InputError:
+def _unreadable(path: Path, output: str, command: str) -> InputError:
     """With Ansible's words: the error, and why no plugin could parse the source."""
-    error = _ERROR.search(said)
-    words = _one_line(error["words"] if error else said.strip()[-300:] or "it says nothing")
-    reasons = {match["plugin"]: match["why"].rstrip(".") for match in _PARSING.finditer(said)}
+    error = _ERROR.search(output)
+    words = _one_line(error["words"] if error else output.strip()[-300:] or "it says nothing")
+    reasons = {match["plugin"]: match["why"].rstrip(".") for match in _PARSING.finditer(output)}
     why = "; ".join(f"{plugin}: {reason}" for plugin, reason in reasons.items() if plugin != "auto")
-    fix = _vault_fix(said) or f"fix what it names; try `{command}`"
+    fix = _vault_fix(output) or f"fix what it names; try `{command}`"
     return InputError(f"Ansible cannot read it: {words}{f' ({why[:600]})' if why else ''}", where=str(path), fix=fix)
 
 
@@ -302,9 +304,9 @@ def _one_line(words: object) -> str:
     return " ".join(str(words).split()).rpartition("Error while resolving value for 'msg': ")[2][:400]
 
 
-def _value(found: dict[str, Any]) -> Any:
+def _value(parsed: dict[str, Any]) -> Any:
     """JSON as Ansible writes it, back to values."""
-    return Vaulted() if "__ansible_vault" in found else found.get("__ansible_unsafe", found)
+    return Vaulted() if "__ansible_vault" in parsed else parsed.get("__ansible_unsafe", parsed)
 
 
 _VAULT = {
@@ -325,13 +327,13 @@ _PATHS = ("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_INVENTORY_PLUGINS", "ANSIBLE_C
 def reading_settings() -> dict[str, str]:
     """Those settings as environment variables: what makes another run of Ansible read the same inventory equally."""
     config, folder = _config()
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, (section, key) in _READING.items():
         if os.environ.get(name):
-            found[name] = os.environ[name]
+            settings[name] = os.environ[name]
         elif value := config.get(section, key, fallback="").strip():
-            found[name] = ":".join(_path(part, folder) for part in value.split(":")) if name in _PATHS else value
-    return found
+            settings[name] = ":".join(_path(part, folder) for part in value.split(":")) if name in _PATHS else value
+    return settings
 
 
 def knows_a_vault_password() -> bool:

@@ -256,9 +256,10 @@ class Section:
         An integer is 1 or more, and may be 0 where its default is.
         """
         types = get_type_hints(kind)
-        found = {one.name: self._field(one, types[one.name]) for one in fields(kind) if one.name not in given}
+        own = [field for field in fields(kind) if field.name not in given]
+        read = {field.name: self._field(field, types[field.name]) for field in own}
         self.done()
-        return kind(**found, **given)
+        return kind(**read, **given)
 
     def _field(self, field: Field[Any], kind: Any) -> Any:
         key, default = field.name, None if field.default is MISSING else field.default

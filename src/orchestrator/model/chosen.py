@@ -51,12 +51,12 @@ def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str) ->
 
 def named_gangs(gangs: Iterable[GangSpec], names: Sequence[str], *, where: str) -> tuple[GangSpec, ...]:
     """The same of these gangs. where: the option. Raises InputError for a name that none of them has."""
-    found = tuple(gangs)
-    known = dict.fromkeys(name for gang in found for name in (gang.name, gang.replica_of) if name)
+    offered = tuple(gangs)
+    known = dict.fromkeys(name for gang in offered for name in (gang.name, gang.replica_of) if name)
     for name in names:
         if name not in known:
             raise no_such("gang", name, known, where=where)
-    return tuple(gang for gang in found if not names or {gang.name, gang.replica_of} & set(names))
+    return tuple(gang for gang in offered if not names or {gang.name, gang.replica_of} & set(names))
 
 
 def chosen_nodes(nodes: Iterable[NodeSpec], names: Collection[str], where: str) -> dict[str, NodeSpec]:
@@ -69,7 +69,7 @@ def chosen(known: Mapping[str, V], names: Collection[str], where: str) -> dict[s
     for name in names:
         if name not in known:
             raise no_such("node", name, known, where=where)
-    return {name: one for name, one in known.items() if not names or name in names}
+    return {name: facts for name, facts in known.items() if not names or name in names}
 
 
 def no_such(kind: str, name: str, known: Iterable[str], *, where: str, lister: str = "") -> InputError:
@@ -135,8 +135,8 @@ def staffed(gang: GangSpec, left_out: Collection[str]) -> GangSpec:
             nodes.append(node)
         elif waiting:
             nodes.append(waiting.pop(0))
-    found = _ranked(gang, nodes, spares=tuple(waiting))
-    return replace(found, short=gang.short or len(nodes) < len([one for one in gang.nodes if not one.spare]))
+    ranked = _ranked(gang, nodes, spares=tuple(waiting))
+    return replace(ranked, short=gang.short or len(nodes) < len([seat for seat in gang.nodes if not seat.spare]))
 
 
 def without(inventory: Inventory, names: Sequence[str]) -> Inventory:
@@ -188,7 +188,7 @@ def replicas_of(gang: GangSpec) -> tuple[GangSpec, ...]:
 
 def concerned(gang: GangSpec, names: Collection[str]) -> bool:
     """Whether these names mean the gang or a replica of it; no names mean every gang."""
-    return not names or gang.name in names or any(one.name in names for one in replicas_of(gang))
+    return not names or gang.name in names or any(replica.name in names for replica in replicas_of(gang))
 
 
 def split(inventory: Inventory, gangs: Collection[str]) -> Inventory:
@@ -197,14 +197,14 @@ def split(inventory: Inventory, gangs: Collection[str]) -> Inventory:
     Raises InputError where a replica would have the name of another gang.
     """
     parts = [replicas_of(gang) if gang.name in gangs else (gang,) for gang in inventory.gangs]
-    found: dict[str, str] = {}
+    wholes: dict[str, str] = {}
     for whole, its in zip(inventory.gangs, parts, strict=True):
-        for one in its:
-            if one.name in found:
+        for replica in its:
+            if replica.name in wholes:
                 raise InputError(
-                    f"the replicas of {found[one.name]} and of {whole.name} would both be called {one.name}",
+                    f"the replicas of {wholes[replica.name]} and of {whole.name} would both be called {replica.name}",
                     where=f"{inventory.path}: gangs",
                     fix="rename one of these gangs",
                 )
-            found[one.name] = whole.name
-    return replace(inventory, gangs=tuple(one for its in parts for one in its))
+            wholes[replica.name] = whole.name
+    return replace(inventory, gangs=tuple(part for its in parts for part in its))

@@ -111,5 +111,5 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|)")
 
 def seconds_of(text: str) -> float | None:
     """5s, 10m, 2h, or bare seconds; None for another text."""
-    found = _DURATION.fullmatch(text.strip())
-    return float(found[1]) * UNITS[found[2]] if found else None
+    match = _DURATION.fullmatch(text.strip())
+    return float(match[1]) * UNITS[match[2]] if match else None

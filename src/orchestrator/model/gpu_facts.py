@@ -62,7 +62,7 @@ SHARED_MEMORY = {80: 166912, 89: 101376, 90: 232448}
 def facts_of(name: str) -> GpuFacts | None:
     """The model that NVML's name means ('NVIDIA H100 80GB HBM3', or with underscores as torch's file names have it)."""
     words = re.sub(r"[^A-Za-z0-9]+", " ", name)
-    return next((one for one in GPUS if re.search(rf"(?:^|\s){re.escape(one.name)}(?=\s|$)", words)), None)
+    return next((facts for facts in GPUS if re.search(rf"(?:^|\s){re.escape(facts.name)}(?=\s|$)", words)), None)
 
 
 def short_name(name: str) -> str:

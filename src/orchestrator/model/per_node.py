@@ -72,10 +72,10 @@ V = TypeVar("V")
 
 def collected(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """{first: every second that came with it}, both in their order: nodes by what they have in common."""
-    found: dict[K, list[V]] = {}
+    groups: dict[K, list[V]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 FEWEST_FOR_A_MAJORITY = 3

@@ -291,13 +291,14 @@ class ModelProfile:
         version too; otherwise only what names this version is."""
         of_all = CudaGraphs(max_bs=self.cuda_graph_max_bs, torch_compile_max_bs=self.torch_compile_max_bs)
         its = sorted(
-            (one for one in self.graphs if version.startswith(one.versions)), key=lambda one: len(one.versions)
+            (graphs for graphs in self.graphs if version.startswith(graphs.versions)),
+            key=lambda graphs: len(graphs.versions),
         )
-        found = CudaGraphs()
-        for one in (of_all, *its):
-            wanted = one if one.versions or compiles else replace(one, torch_compile_max_bs=None)
-            found = wanted.over(found)
-        return found
+        merged = CudaGraphs()
+        for layer in (of_all, *its):
+            wanted = layer if layer.versions or compiles else replace(layer, torch_compile_max_bs=None)
+            merged = wanted.over(merged)
+        return merged
 
     def stored(self, part: Part) -> Quantisation:
         """How a part's weights are stored."""

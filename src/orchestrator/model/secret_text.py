@@ -101,7 +101,7 @@ def _forms(secret: str) -> Iterator[str]:
     raw = secret.encode("utf-8", "surrogateescape")
     for quoted in (quote(raw), quote(raw, ""), quote_plus(raw)):
         yield quoted
-        yield re.sub("%..", lambda found: found.group().lower(), quoted)
+        yield re.sub("%..", lambda escape: escape.group().lower(), quoted)
     for ascii_only in (True, False):
         once = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
         yield once
@@ -109,10 +109,10 @@ def _forms(secret: str) -> Iterator[str]:
     yield repr(secret)[1:-1]
 
 
-def _hidden(found: re.Match[str]) -> str:
-    counted = _COUNTS.match(found["name"]) and re.fullmatch(r"[\[\]0-9.,\s\"]+", found["value"])
-    said = found["value"].lower() in ("none", "null", "true", "false")
-    return found.group() if counted or said else f"{found['name']}{HIDDEN}"
+def _hidden(assignment: re.Match[str]) -> str:
+    counted = _COUNTS.match(assignment["name"]) and re.fullmatch(r"[\[\]0-9.,\s\"]+", assignment["value"])
+    is_a_word = assignment["value"].lower() in ("none", "null", "true", "false")
+    return assignment.group() if counted or is_a_word else f"{assignment['name']}{HIDDEN}"
 
 
 _NAMES = re.compile(
@@ -205,7 +205,7 @@ def _kept(words: Sequence[str]) -> Iterator[str]:
         elif equals and is_secret(name, value):
             yield f"{name}={HIDDEN}"
         else:
-            yield without_secrets(_ADDRESS.sub(lambda found: _host_of(found.group()), word))
+            yield without_secrets(_ADDRESS.sub(lambda address: _host_of(address.group()), word))
 
 
 def _value(flag: str, value: str) -> str:

@@ -22,8 +22,8 @@ _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
 
 def part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """What facts say under a name, where that is a mapping; {} for anything else."""
-    found = facts.get(name)
-    return found if isinstance(found, Mapping) else {}
+    section = facts.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ def _beyond(value: Any) -> bool:
     """Some number inside is larger than any that a machine has: rules calculate with them."""
     left = [value]
     while left:
-        one = left.pop()
-        if isinstance(one, Mapping):
-            left += one.values()
-        elif isinstance(one, list):
-            left += one
-        elif isinstance(one, int) and abs(one) >> 64:
+        inner = left.pop()
+        if isinstance(inner, Mapping):
+            left += inner.values()
+        elif isinstance(inner, list):
+            left += inner
+        elif isinstance(inner, int) and abs(inner) >> 64:
             return True
     return False

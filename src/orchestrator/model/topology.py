@@ -303,13 +303,13 @@ class Stated:
 
     def words(self) -> dict[tuple[str, str], str]:
         """By both names, in both orders; of a row that was cut off, what the other one says."""
-        said = {
+        links = {
             (self.name(row), self.name(head)): word
             for row, words, _ in self.rows
             for head, word in zip(self.heads, words, strict=False)
             if word
         }
-        return {(other, one): word for (one, other), word in said.items()} | said
+        return {(other, name): word for (name, other), word in links.items()} | links
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +339,7 @@ class Topology:
 
     def lacks(self, *areas: Area) -> tuple[NotRead, ...]:
         """What was not read of these areas."""
-        return tuple(one for one in self.unread if one.area in areas)
+        return tuple(area for area in self.unread if area.area in areas)
 
     def interface(self, name: str) -> Interface | None:
         return next((interface for interface in self.interfaces if interface.name == name), None)

@@ -186,5 +186,5 @@ LEADERS: Mapping[str, type[Message]] = {
 def heard(kinds: Mapping[str, type[Message]], raw: Mapping[str, Any]) -> Message | None:
     """A message of these kinds; None for one of another release that this one does not know, or can't read."""
     kind = kinds.get(str(raw.get("type")))
-    found = kind.read(raw) if kind is not None else None
-    return None if isinstance(found, Unreadable) else found
+    message = kind.read(raw) if kind is not None else None
+    return None if isinstance(message, Unreadable) else message

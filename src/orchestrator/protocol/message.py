@@ -58,12 +58,12 @@ class Message:
     def read(cls: type[M], raw: object) -> M | Unreadable:
         """The message that parsed JSON holds; raises nothing, whatever it is given."""
         try:
-            found: M = _reader(cls)(raw)
+            message: M = _reader(cls)(raw)
         except _Wrong as wrong:
             return Unreadable(".".join([cls.__name__, *reversed(wrong.path)]), str(wrong))
         except RecursionError:
             return Unreadable(cls.__name__, "is nested too deeply")
-        return found
+        return message
 
     def as_json(self) -> dict[str, Any]:
         """Every field, ready for `json.dumps`; `read` gives an equal message back."""
@@ -92,10 +92,12 @@ def unknown_keys(kind: type[Message], raw: object) -> tuple[str, ...]:
     if not isinstance(raw, Mapping):
         return ()
     hints = _hints(kind)
-    found = [str(key) for key in raw if key not in hints]
+    unknown = [str(key) for key in raw if key not in hints]
     for name, hint in hints.items():
-        found += [f"{name}.{key}" for inner, value in _inner(hint, raw.get(name)) for key in unknown_keys(inner, value)]
-    return tuple(dict.fromkeys(found))
+        unknown += [
+            f"{name}.{key}" for inner, value in _inner(hint, raw.get(name)) for key in unknown_keys(inner, value)
+        ]
+    return tuple(dict.fromkeys(unknown))
 
 
 def _inner(hint: Any, value: object) -> list[tuple[type[Message], object]]:
@@ -104,9 +106,9 @@ def _inner(hint: Any, value: object) -> list[tuple[type[Message], object]]:
         return [(hint, value)]
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is tuple and isinstance(value, list):
-        return [pair for one in value for pair in _inner(arguments[0], one)]
+        return [pair for entry in value for pair in _inner(arguments[0], entry)]
     if isinstance(hint, types.UnionType):
-        return [pair for one in arguments for pair in _inner(one, value)]
+        return [pair for kind in arguments for pair in _inner(kind, value)]
     return []
 
 
@@ -131,7 +133,7 @@ def _made(hint: Any) -> Reader:
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, types.UnionType) and types.NoneType in arguments:
-        (inner,) = (_reader(one) for one in arguments if one is not types.NoneType)
+        (inner,) = (_reader(alternative) for alternative in arguments if alternative is not types.NoneType)
         return lambda raw: None if raw is None else inner(raw)
     if origin is tuple:
         return partial(_many, _reader(arguments[0]))
@@ -209,7 +211,7 @@ def _shallow(raw: object, depth: int = DEEPEST) -> Any:
 def _many(inner: Reader, raw: object) -> tuple[Any, ...]:
     if not isinstance(raw, (list, tuple)):
         raise _Wrong(_found(raw, "a list"))
-    return tuple(_below(str(place), inner, one) for place, one in enumerate(raw))
+    return tuple(_below(str(place), inner, entry) for place, entry in enumerate(raw))
 
 
 def _mapping(inner: Reader, raw: object) -> dict[str, Any]:
@@ -254,9 +256,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(entry) for name, entry in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     return value
 
 
@@ -265,10 +267,10 @@ _NUMBERS = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}")
 
 def is_newer(theirs: str, ours: str) -> bool:
     """Whether a version is above another one, by their numbers; False where one of them has none."""
-    found = [_NUMBERS.match(version) for version in (theirs, ours)]
-    if None in found:
+    matches = [_NUMBERS.match(version) for version in (theirs, ours)]
+    if None in matches:
         return False
-    numbers = [[int(number) for number in match.group().split(".")] for match in found if match]
+    numbers = [[int(number) for number in match.group().split(".")] for match in matches if match]
     width = max(map(len, numbers))
     padded = [number + [0] * (width - len(number)) for number in numbers]
     return padded[0] > padded[1]

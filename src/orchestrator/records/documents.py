@@ -92,11 +92,11 @@ def keep_look(file: Path, at: float, findings: Sequence[Mapping[str, Any]]) -> N
 def last_look(file: Path) -> tuple[float, list[dict[str, Any]]] | None:
     """(when, findings); None where there was no look, or it can't be read."""
 
-    def made(found: Any) -> tuple[float, list[dict[str, Any]]] | None:
-        findings = [dict(one) for one in found["findings"]]
-        texts = (one[key] for one in findings for key in ("id", "severity", "node", "title", "fix"))
-        sound = found["format"] == FORMAT and all(isinstance(text, str) for text in texts)
-        return (float(found["at"]), findings) if sound else None
+    def made(document: Any) -> tuple[float, list[dict[str, Any]]] | None:
+        findings = [dict(finding) for finding in document["findings"]]
+        texts = (finding[key] for finding in findings for key in ("id", "severity", "node", "title", "fix"))
+        sound = document["format"] == FORMAT and all(isinstance(text, str) for text in texts)
+        return (float(document["at"]), findings) if sound else None
 
     return read_document(file, made)
 
@@ -177,7 +177,7 @@ def _forget_old(newest: Path) -> None:
     """Folders of ours alone, which hold a plan; the oldest go first."""
     with contextlib.suppress(OSError):
         ours = [folder for folder in newest.parent.iterdir() if folder != newest and (folder / "plan.json").is_file()]
-        for folder in sorted(ours, key=lambda one: one.stat().st_mtime)[: max(0, len(ours) + 1 - KEPT)]:
+        for folder in sorted(ours, key=lambda kept: kept.stat().st_mtime)[: max(0, len(ours) + 1 - KEPT)]:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -37,35 +37,35 @@ def last_good(gang: GangSpec, stack: str, ranks: int) -> dict[str, Any] | None:
     """The newest test of these very nodes and this stack that timed, and found nothing slow; None where there is
     none."""
     return next(
-        (one for one in _of(gang, stack) if one["verdict"] != "slow" and one["tests"] and one["ranks"] == ranks),
+        (test for test in _of(gang, stack) if test["verdict"] != "slow" and test["tests"] and test["ranks"] == ranks),
         None,
     )
 
 
 def newest(gang: GangSpec, stack: str, ranks: int) -> dict[str, Any] | None:
     """The newest test of these very nodes and this stack that measured anything, slow or not."""
-    return next((found for found in _of(gang, stack) if found["tests"] and found["ranks"] == ranks), None)
+    return next((test for test in _of(gang, stack) if test["tests"] and test["ranks"] == ranks), None)
 
 
 def slow_before(gang: GangSpec, stack: str) -> str:
     """What the newest test of these nodes and this stack that timed found slow, with its id; '' where it found nothing,
     or there is none."""
-    last = next((one for one in _of(gang, stack) if one["tests"]), None)
+    last = next((test for test in _of(gang, stack) if test["tests"]), None)
     if last is None or last["verdict"] != "slow":
         return ""
-    titles = [str(one.get("title")) for one in last.get("findings", [])]
+    titles = [str(finding.get("title")) for finding in last.get("findings", [])]
     return f"{titles[0]} ({last.get('id')})" if titles else ""
 
 
 def newest_nettests(gangs: Iterable[GangSpec]) -> tuple[dict[str, Any], ...]:
     """The newest test of each of these gangs that can be read, whichever of its nodes had a part in it."""
-    waiting, found = {gang.name: set(addresses_of(gang.machines)) for gang in gangs}, []
+    waiting, tests = {gang.name: set(addresses_of(gang.machines)) for gang in gangs}, []
     for test in _newest_first():
         known = waiting.get(test["gang"])
         if known is not None and known.issuperset(test["addresses"]):
-            found.append(test)
+            tests.append(test)
             del waiting[test["gang"]]
-    return tuple(found)
+    return tuple(tests)
 
 
 def _of(gang: GangSpec, stack: str) -> Iterator[dict[str, Any]]:
@@ -82,11 +82,13 @@ def _newest_first() -> Iterator[dict[str, Any]]:
             yield test
 
 
-def _record(found: Any) -> dict[str, Any] | None:
+def _record(document: Any) -> dict[str, Any] | None:
     """None for what is no record of ours."""
-    texts = (*(found[key] for key in ("gang", "stack", "verdict")), *found["addresses"])
-    lists = (found[key] for key in ("nodes", "links", "tests", "addresses"))
+    texts = (*(document[key] for key in ("gang", "stack", "verdict")), *document["addresses"])
+    lists = (document[key] for key in ("nodes", "links", "tests", "addresses"))
     sound = (
-        found["format"] == FORMAT and isinstance(found["ranks"], int) and all(isinstance(one, list) for one in lists)
+        document["format"] == FORMAT
+        and isinstance(document["ranks"], int)
+        and all(isinstance(entry, list) for entry in lists)
     )
-    return found if sound and all(isinstance(one, str) for one in texts) else None
+    return document if sound and all(isinstance(text, str) for text in texts) else None

@@ -87,10 +87,10 @@ def _application() -> App:
 
 
 def _pynvml() -> Path:
-    found = importlib.util.find_spec("pynvml")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("pynvml")
+    if spec is None or spec.origin is None:
         raise RuntimeError("pynvml (package nvidia-ml-py) is not installed; it is one of our dependencies")
-    return Path(found.origin)
+    return Path(spec.origin)
 
 
 def _cache_dir() -> Path:
@@ -103,8 +103,8 @@ def _read(path: Path) -> App | None:
         digest, _, content = path.read_bytes().partition(b"\n")
     except OSError:
         return None
-    found = hashlib.sha256(content).hexdigest()
-    return App(content, found) if digest == found.encode("ascii") else None
+    actual = hashlib.sha256(content).hexdigest()
+    return App(content, actual) if digest == actual.encode("ascii") else None
 
 
 def _keep(path: Path, app: App) -> None:

@@ -182,7 +182,7 @@ class CommandConversation:
                 else:
                     self._login.until(Deadline(deadline_s))
                 running.say(line + b"\n", self._login.deadline)
-                answer = next((one for one in self._lines if not one.endswith(b"\n") or wanted(one[:-1])), b"")
+                answer = next((reply for reply in self._lines if not reply.endswith(b"\n") or wanted(reply[:-1])), b"")
                 if len(answer) > session.MOST_OUTPUT:
                     raise too_much(ours.spec.name, shown(self._command), session.MOST_OUTPUT)
             except DeadlinePassed:

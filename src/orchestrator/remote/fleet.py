@@ -131,7 +131,7 @@ class Fleet:
         failures: dict[str, DeployError] = {}
         defects: list[BaseException] = []
 
-        def one(name: str) -> None:
+        def work_on(name: str) -> None:
             self._count(name, 1)
             try:
                 values[name] = work(self._session(name))
@@ -148,17 +148,17 @@ class Fleet:
             finally:
                 self._count(name, -1)
 
-        jobs = [partial(one, name) for name in names]
+        jobs = [partial(work_on, name) for name in names]
         if patience is None:
             _side_by_side(jobs)
         else:
             patience.wait(jobs, lambda: len(values), lambda: any(self._logs_in(name) for name in names))
         if defects:
             raise defects[0]
-        found = PerNode(values=values, failures=failures).ordered(names)
-        late = [name for name in names if name not in found.values and name not in found.failures]
+        outcomes = PerNode(values=values, failures=failures).ordered(names)
+        late = [name for name in names if name not in outcomes.values and name not in outcomes.failures]
         left_behind = {name: self._left_behind(name) for name in late}
-        return PerNode(values=found.values, failures={**found.failures, **left_behind})
+        return PerNode(values=outcomes.values, failures={**outcomes.failures, **left_behind})
 
     def close(self) -> None:
         """Close every session, or leave it to the next fleet; work that still runs on one ends with Unreachable."""
@@ -245,8 +245,8 @@ def leave(connections: Sequence[Connection]) -> None:
     if not connections:
         return
     with _lock:
-        before = [_left.pop(one.spec.name)[0] for one in connections if one.spec.name in _left]
-        _left.update({one.spec.name: (one, time.monotonic()) for one in connections})
+        before = [_left.pop(connection.spec.name)[0] for connection in connections if connection.spec.name in _left]
+        _left.update({connection.spec.name: (connection, time.monotonic()) for connection in connections})
     _close(before)
     later = threading.Timer(KEPT_S, _sweep)
     later.daemon = True

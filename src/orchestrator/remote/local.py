@@ -54,10 +54,10 @@ class _LocalCommand(RunningCommand):
     def output(self, login: LoginOutput) -> Iterator[tuple[bool, bytes]]:
         process, feeding = self._process, False
         with selectors.DefaultSelector() as selector:
-            told = {stream for stream in (process.stdout, process.stderr) if stream is not None}
-            for stream in told:
+            open_streams = {stream for stream in (process.stdout, process.stderr) if stream is not None}
+            for stream in open_streams:
                 selector.register(stream, selectors.EVENT_READ)
-            while told:
+            while open_streams:
                 if self._stdin is not None and process.stdin is not None and not feeding:
                     selector.register(process.stdin, selectors.EVENT_WRITE)
                     feeding = True
@@ -71,7 +71,7 @@ class _LocalCommand(RunningCommand):
                         yield key.fileobj is process.stderr, chunk
                     else:
                         selector.unregister(key.fileobj)
-                        told = {stream for stream in told if stream is not key.fileobj}
+                        open_streams = {stream for stream in open_streams if stream is not key.fileobj}
 
     def feed(self, stdin: bytes, _: Deadline) -> None:
         self._stdin = memoryview(stdin)

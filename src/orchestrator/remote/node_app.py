@@ -128,13 +128,13 @@ def ask(session: Session, verb: str, request: Message, answer: type[M], *, deadl
 
 def answer_of(session: Session, verb: str, value: object, answer: type[M]) -> M:
     """The message that a verb's value holds. Raises NodeError where it holds none."""
-    if isinstance(found := answer.read(value), Unreadable):
+    if isinstance(message := answer.read(value), Unreadable):
         raise NodeError(
-            f"its answer to {verb} can't be read: {found}",
+            f"its answer to {verb} can't be read: {message}",
             where=session.spec.name,
             fix="run the command again; if it persists, check the disk and the memory of that node",
         )
-    return found
+    return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +265,8 @@ class _Staying:
             if answer is not None and _is_absent(answer):
                 limit.deliver(app)
                 # the line that tells the shell to look for the application again may still be answered by it
-                told = (self._ask(self.line, verb, request, limit) for _ in range(2))
-                answer = next((one for one in told if one is None or not _is_absent(one)), None)
+                retries = (self._ask(self.line, verb, request, limit) for _ in range(2))
+                answer = next((retry for retry in retries if retry is None or not _is_absent(retry)), None)
             self.tries = TRIES if answer is not None else self.tries - 1
             return answer
         finally:
@@ -276,17 +276,17 @@ class _Staying:
         self.asked += 1
         which = self.asked
         asked = json.dumps({"id": which, "verb": verb, "request": request.as_json()}, separators=(",", ":"))
-        found: list[dict[str, Any]] = []  # parsed once: a look's answer has megabytes
+        answered: list[dict[str, Any]] = []  # parsed once: a look's answer has megabytes
 
         def answers(line: bytes) -> bool:
             answer = _answer(line)
             if answer is None or (answer.get("id") != which and not _is_absent(answer)):
                 return False
-            found.append(answer)
+            answered.append(answer)
             return True
 
         line.ask(asked.encode("ascii"), deadline_s=limit.left(), wanted=answers)
-        return found[0] if found else None
+        return answered[0] if answered else None
 
 
 def _is_absent(answer: Mapping[str, Any]) -> bool:

@@ -66,16 +66,16 @@ def ssh_command(spec: NodeSpec) -> list[str]:
 
 def _port(ssh: subprocess.Popen[bytes], spec: NodeSpec) -> int:
     """Wait for what ssh says on stderr: the port that the node gave, or why there is none. Raises Unreachable."""
-    told = iter(ssh.stderr or ())
+    lines = iter(ssh.stderr or ())
     last = "no answer"
 
     def allocated() -> int:
         nonlocal last
-        for raw in told:
+        for raw in lines:
             last = raw.decode("utf-8", "replace").strip() or last
-            if found := _ALLOCATED.search(last):
-                ahead(lambda: deque(told, 0))  # ssh must not wait for a reader
-                return int(found[1])
+            if match := _ALLOCATED.search(last):
+                ahead(lambda: deque(lines, 0))  # ssh must not wait for a reader
+                return int(match[1])
         return 0
 
     with suppress(DeadlinePassed):

@@ -24,8 +24,8 @@ class KnownWords:
     fix: str
 
 
-def _known(said: str, fix: str) -> KnownWords:
-    return KnownWords(re.compile(said, re.IGNORECASE), fix)
+def _known(pattern: str, fix: str) -> KnownWords:
+    return KnownWords(re.compile(pattern, re.IGNORECASE), fix)
 
 
 OF_A_LOGIN = (
@@ -119,17 +119,17 @@ _REMARK = re.compile(r"unable to resolve host|setrlimit\(|error initializing aud
 
 def fix_of(words: str, known: tuple[KnownWords, ...], otherwise: str, reach: Reach) -> str:
     """The fix of the first known words in these; `otherwise` where none are."""
-    fix = next((one.fix for one in known if one.said.search(words)), None)
+    fix = next((words_of.fix for words_of in known if words_of.said.search(words)), None)
     return otherwise if fix is None else fix.format(user=reach.user or "USER", become=reach.become_user)
 
 
-def sudo_refusal(node: str, reach: Reach, said: bytes) -> NodeError | None:
+def sudo_refusal(node: str, reach: Reach, output: bytes) -> NodeError | None:
     """The error if sudo would not run a command, by what was said before it could begin; else None."""
-    lines = [found[0].strip() for found in _SUDOS.finditer(said.decode("utf-8", "replace"))]
+    lines = [match[0].strip() for match in _SUDOS.finditer(output.decode("utf-8", "replace"))]
     lines = [line for line in lines if not _REMARK.search(line)]
     if not lines:
         return None
-    words = next((line for line in lines if any(one.said.search(line) for one in OF_SUDO)), lines[-1])[:_SHOWN]
+    words = next((line for line in lines if any(known.said.search(line) for known in OF_SUDO)), lines[-1])[:_SHOWN]
     who, how = reach.user or "the SSH user", ""
     if _PASSWORD.search(words):
         how = " without a password"
@@ -140,5 +140,5 @@ def sudo_refusal(node: str, reach: Reach, said: bytes) -> NodeError | None:
 def last_words(text: bytes) -> str:
     """The end of what another program printed, in one line; '' for nothing."""
     lines = text[-(1 << 16) :].decode("utf-8", "replace").split("\n")
-    told = " ".join(" ".join(line.split()) for line in lines if line.strip())
-    return told if len(told) <= _SHOWN else f"...{told[-_SHOWN:]}"
+    words = " ".join(" ".join(line.split()) for line in lines if line.strip())
+    return words if len(words) <= _SHOWN else f"...{words[-_SHOWN:]}"

@@ -126,14 +126,14 @@ def fingerprint(key: bytes) -> str:
 def _matches(patterns: str, name: str) -> bool:
     if patterns.startswith("|"):
         return _is_hash_of(patterns, name)
-    found = False
+    matched = False
     for pattern in patterns.lower().split(","):
         negated = pattern.startswith("!")
         if _is_like(name, pattern[negated:]):
             if negated:
                 return False
-            found = True
-    return found
+            matched = True
+    return matched
 
 
 def _is_like(name: str, pattern: str) -> bool:

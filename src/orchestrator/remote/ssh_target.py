@@ -62,41 +62,41 @@ class SshTarget:
 def target_of(spec: NodeSpec) -> SshTarget:
     """The path to a node. Raises InputError for options that contradict each other or cannot be read."""
     reach = spec.reach
-    said: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     identities = [reach.key_file] if reach.key_file else []
     if reach.port is not None:
-        said["port"] = str(reach.port)
+        given["port"] = str(reach.port)
     if reach.user is not None:
-        said["user"] = reach.user
+        given["user"] = reach.user
     for name, value in reach.ssh_options:
         if name == "identityfile":
             identities.append(value)
         else:
-            said.setdefault(name, value)
+            given.setdefault(name, value)
     if reach.known_hosts_file:
-        said["userknownhostsfile"] = reach.known_hosts_file
+        given["userknownhostsfile"] = reach.known_hosts_file
     if identities:
-        said["identityfile"] = identities
-    return _target(spec.name, reach.host, said, key_required=reach.key_file is not None, depth=0)
+        given["identityfile"] = identities
+    return _target(spec.name, reach.host, given, key_required=reach.key_file is not None, depth=0)
 
 
-def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: bool, depth: int) -> SshTarget:
+def _target(name: str, alias: str, given: Mapping[str, Any], *, key_required: bool, depth: int) -> SshTarget:
     if depth > _MOST_JUMPS:
         raise InputError(
             f"more than {_MOST_JUMPS} jump hosts in front of it", where=name, fix="remove the loop in ProxyJump"
         )
-    config = said.get("configfile")
+    config = given.get("configfile")
     file = str(Path(config).expanduser()) if config else None
-    first = tuple((name, said[name]) for name in ("hostname", "port", "user") if name in said)
-    found = look_up(alias, file, first)
-    options = {**found, **said}
-    options["identityfile"] = [*said.get("identityfile", ()), *found.get("identityfile", ())]
+    first = tuple((name, given[name]) for name in ("hostname", "port", "user") if name in given)
+    configured = look_up(alias, file, first)
+    options = {**configured, **given}
+    options["identityfile"] = [*given.get("identityfile", ()), *configured.get("identityfile", ())]
     port = _port(options.get("port", "22"), name)
     user = str(options.get("user") or getpass.getuser())
     host = str(options.get("hostname") or alias)
     tokens = {"%": "%", "h": host, "n": alias, "p": str(port), "r": user, "d": str(Path.home())}
     key_files = tuple(_path(value, tokens) for value in options["identityfile"] if value.lower() != "none")
-    jumps, proxy = _way(name, said, found, file, depth)
+    jumps, proxy = _way(name, given, configured, file, depth)
     alias_for_key = options.get("hostkeyalias")
     return SshTarget(
         name=name,
@@ -115,12 +115,12 @@ def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: boo
 
 
 def _way(
-    name: str, said: Mapping[str, Any], found: Mapping[str, Any], file: str | None, depth: int
+    name: str, given: Mapping[str, Any], configured: Mapping[str, Any], file: str | None, depth: int
 ) -> tuple[tuple[SshTarget, ...], str | None]:
     """Jump hosts or proxy command; what the inventory says beats what the config files say."""
-    for options in (said, found):
+    for options in (given, configured):
         jump, proxy = options.get("proxyjump"), options.get("proxycommand")
-        if jump and proxy and options is said:
+        if jump and proxy and options is given:
             raise InputError("has both ProxyJump and ProxyCommand", where=name, fix="keep only one of them")
         if jump:
             if str(jump).lower() == "none":
@@ -143,11 +143,11 @@ def _jumps(name: str, text: str, file: str | None, depth: int) -> tuple[SshTarge
                 where=name,
                 fix="correct it in the SSH config",
             )
-        said = {key: value for key, value in match.groupdict().items() if value is not None and key != "host"}
+        given = {key: value for key, value in match.groupdict().items() if value is not None and key != "host"}
         if file is not None:
-            said["configfile"] = file
+            given["configfile"] = file
         host = match["host"].strip("[]")
-        hop = _target(f"jump host {host}", host, said, key_required=False, depth=depth + 1)
+        hop = _target(f"jump host {host}", host, given, key_required=False, depth=depth + 1)
         hops.extend([*hop.jumps, hop] if not hops else [hop])
         if hop.proxy_command is not None and len(hops) > 1:
             raise InputError(
@@ -189,7 +189,7 @@ SYSTEM_FILE = "/etc/ssh/ssh_config"
 _DEEPEST_INCLUDE = 16  # as OpenSSH: READCONF_MAX_DEPTH in readconf.c
 
 
-def look_up(host: str, file: str | None, said: tuple[tuple[str, str], ...] = ()) -> Mapping[str, Any]:
+def look_up(host: str, file: str | None, given: tuple[tuple[str, str], ...] = ()) -> Mapping[str, Any]:
     """Options for a host by lower-case name; identityfile is a list.
 
     file: read in place of the user's and the system's file, as `ssh -F` has it ('none' reads nothing)
@@ -202,7 +202,7 @@ def look_up(host: str, file: str | None, said: tuple[tuple[str, str], ...] = ())
     if file is not None and not Path(file).is_file():
         raise InputError("is not a readable file", where=file, fix="correct the -F argument of ansible_ssh_common_args")
     try:
-        return dict(_parsed(files, said).lookup(host))
+        return dict(_parsed(files, given).lookup(host))
     except (paramiko.SSHException, ValueError, KeyError) as error:
         raise InputError(
             f"cannot be followed for the host {host!r}: {error}",
@@ -212,8 +212,8 @@ def look_up(host: str, file: str | None, said: tuple[tuple[str, str], ...] = ())
 
 
 @lru_cache(maxsize=64)
-def _parsed(files: tuple[str, ...], said: tuple[tuple[str, str], ...]) -> paramiko.SSHConfig:
-    first = "\n".join(f"{name} {value}" for name, value in said)
+def _parsed(files: tuple[str, ...], given: tuple[tuple[str, str], ...]) -> paramiko.SSHConfig:
+    first = "\n".join(f"{name} {value}" for name, value in given)
     text = "\nHost *\n".join((first, *(_text(Path(file), Path(file).parent, 0) for file in files)))
     try:
         return paramiko.SSHConfig.from_text(text)

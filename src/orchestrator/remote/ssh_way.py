@@ -113,9 +113,9 @@ def scan_host_keys(nodes: Iterable[NodeSpec], *, deadline_s: float) -> PerNode[S
     nodes = list(nodes)
     with ThreadPoolExecutor(max_workers=len(nodes) or 1) as pool:
         waited = {node.name: pool.submit(_scan, node, deadline_s) for node in nodes}
-    found = {name: one.result() for name, one in waited.items()}
-    failures = {name: one for name, one in found.items() if isinstance(one, DeployError)}
-    return PerNode({name: one for name, one in found.items() if isinstance(one, ShownKey)}, failures)
+    keys = {name: waiting.result() for name, waiting in waited.items()}
+    failures = {name: key for name, key in keys.items() if isinstance(key, DeployError)}
+    return PerNode({name: key for name, key in keys.items() if isinstance(key, ShownKey)}, failures)
 
 
 def remember_host_keys(nodes: Iterable[NodeSpec], keys: Mapping[str, ShownKey]) -> str:
@@ -275,14 +275,14 @@ def _tcp(hop: SshTarget, deadline: Deadline) -> socket.socket:
 
 def _addresses(hop: SshTarget, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
     try:
-        found = deadline.of(lambda: socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM))
+        entries = deadline.of(lambda: socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
         raise Unreachable(
             f"the name {hop.host!r} has no address: {getattr(error, 'strerror', None) or error}",
             where=hop.name,
             fix="write its address as ansible_host, or correct the name service",
         ) from None
-    return [(entry[0], entry[4]) for entry in found]
+    return [(entry[0], entry[4]) for entry in entries]
 
 
 def _tune(connection: socket.socket) -> None:
@@ -406,9 +406,9 @@ def _no_ssh(hop: SshTarget, fault: Exception | None) -> Unreachable:
     return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
 
 
-def _ended_login(hop: SshTarget, said: bytes) -> Unreachable:
+def _ended_login(hop: SshTarget, output: bytes) -> Unreachable:
     """Not about the key: sshd answers a refused one, and goes on."""
-    words, reach = last_words(said), Reach(host=hop.host, user=hop.user)
+    words, reach = last_words(output), Reach(host=hop.host, user=hop.user)
     see_why = f"see why on the node: sudo journalctl -t sshd -n 20; {_by_hand(hop)}"
     return Unreachable(
         f"{_place(hop)}: its sshd ended the login of {hop.user}: {words or 'it did not say why'}",
