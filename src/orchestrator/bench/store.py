@@ -25,7 +25,11 @@ def new_id(gang: str, at: float) -> str:
     """A name that is not taken yet: when (UTC), and whose."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", gang)[:60]
     name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at)) + f"-{plain}"
-    return next(one for one in chain([name], (f"{name}-{n}" for n in count(2))) if not bench_file(one).exists())
+    return next(
+        name_free
+        for name_free in chain([name], (f"{name}-{n}" for n in count(2)))
+        if not bench_file(name_free).exists()
+    )
 
 
 def bench_file(name: str) -> Path:
@@ -52,7 +56,7 @@ def keep_raw(name: str, text: str) -> str | None:
         file.unlink(missing_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.write(data)
-        for old in sorted(folder.glob(f"*{_RAW}"), key=lambda one: one.name)[:-KEPT_RAW]:
+        for old in sorted(folder.glob(f"*{_RAW}"), key=lambda raw_file: raw_file.name)[:-KEPT_RAW]:
             old.unlink(missing_ok=True)
     except OSError:
         return None
@@ -68,21 +72,27 @@ def read_bench(name: str) -> dict[str, Any]:
             where=str(file.parent),
             fix="list them with `l40s-deploy bench list`",
         )
-    found = read_document(file, _record)
-    if found is None or found["id"] != name:
+    record = read_document(file, _record)
+    if record is None or record["id"] != name:
         raise InputError("this record can't be read", where=str(file), fix=f"delete or restore {file.name}")
-    return found
+    return record
 
 
 def all_benches() -> tuple[dict[str, Any], ...]:
     """Every record that can be read, oldest first."""
-    found = [(file.stem, read_document(file, _record)) for file in state_folder("bench").glob("*.json")]
-    return tuple(sorted((one for name, one in found if one and one["id"] == name), key=lambda one: one["at"]))
+    records = [(file.stem, read_document(file, _record)) for file in state_folder("bench").glob("*.json")]
+    return tuple(
+        sorted((record for name, record in records if record and record["id"] == name), key=lambda record: record["at"])
+    )
 
 
-def _record(found: Any) -> dict[str, Any] | None:
+def _record(document: Any) -> dict[str, Any] | None:
     """None for what is no record of ours."""
-    texts = (found[key] for key in ("id", "gang", "model", "stack", "layout", "gpu", "dataset"))
-    numbers = (found["at"], *found["serving"].values())
-    sound = found["format"] == FORMAT and isinstance(found["load"], dict) and all(isinstance(one, str) for one in texts)
-    return found if sound and all(isinstance(one, (int, float)) for one in numbers) else None
+    texts = (document[key] for key in ("id", "gang", "model", "stack", "layout", "gpu", "dataset"))
+    numbers = (document["at"], *document["serving"].values())
+    sound = (
+        document["format"] == FORMAT
+        and isinstance(document["load"], dict)
+        and all(isinstance(text, str) for text in texts)
+    )
+    return document if sound and all(isinstance(number, (int, float)) for number in numbers) else None

@@ -73,19 +73,19 @@ def noise_of(name: str, runs: Sequence[Mapping[str, float]]) -> float:
 
 
 def judge(
-    found: Mapping[str, float], expected: Mapping[str, float], runs: Sequence[Mapping[str, float]] = ()
+    figures: Mapping[str, float], expected: Mapping[str, float], runs: Sequence[Mapping[str, float]] = ()
 ) -> tuple[JudgedFigure, ...]:
     """The figures that both have and that can be compared (above zero). runs: those whose mean `found` is"""
     return tuple(
         JudgedFigure(figure, ours, theirs, ours / theirs if figure.more else theirs / ours, noise_of(figure.name, runs))
         for figure in FIGURES
-        if (ours := found.get(figure.name, 0.0)) > 0 and (theirs := expected.get(figure.name, 0.0)) > 0
+        if (ours := figures.get(figure.name, 0.0)) > 0 and (theirs := expected.get(figure.name, 0.0)) > 0
     )
 
 
 def overall(judged: Iterable[JudgedFigure]) -> BenchVerdict:
     """The worst of those figures that decide; NONE where there is none."""
-    return gravest(one.verdict for one in judged if one.figure.decides)
+    return gravest(figure.verdict for figure in judged if figure.figure.decides)
 
 
 def gravest(verdicts: Iterable[BenchVerdict]) -> BenchVerdict:
@@ -113,9 +113,9 @@ def other_prompts(entry: ExpectedSpeeds | None, dataset: str) -> str:
     return f"its prompts were of {entry.dataset}, these are our own text: a verdict wants --dataset FILE"
 
 
-def looks_like_wrong_wiring(found: Mapping[str, float], entries: Iterable[ExpectedSpeeds]) -> ExpectedSpeeds | None:
+def looks_like_wrong_wiring(figures: Mapping[str, float], entries: Iterable[ExpectedSpeeds]) -> ExpectedSpeeds | None:
     """The entry of a wrongly wired cluster that the output speed is nearer to than to the right one; None for none."""
-    entries, speed = tuple(entries), found.get("output_tok_s", 0.0)
+    entries, speed = tuple(entries), figures.get("output_tok_s", 0.0)
 
     def apart(entry: ExpectedSpeeds) -> float:
         return abs(speed - dict(entry.figures).get("output_tok_s", inf))
@@ -123,7 +123,7 @@ def looks_like_wrong_wiring(found: Mapping[str, float], entries: Iterable[Expect
     right = held_against(entries)
     if right is None or speed <= 0:
         return None
-    return next((one for one in entries if one.wiring == "wrong" and apart(one) < apart(right)), None)
+    return next((entry for entry in entries if entry.wiring == "wrong" and apart(entry) < apart(right)), None)
 
 
 def causes(
@@ -144,17 +144,17 @@ def causes(
 
     throttled, grown: as `bench.machines` says; network: what the last test of this gang found slow, '' for nothing
     """
-    found = [*transport]
+    causes_seen = [*transport]
     if duration_s < SHORT_S:
-        found.insert(0, f"the run took {duration_s:.1f} s: so short a run is not the same twice; raise --prompts")
-    found += [remark for remark in remarks if "tuned" in remark]
+        causes_seen.insert(0, f"the run took {duration_s:.1f} s: so short a run is not the same twice; raise --prompts")
+    causes_seen += [remark for remark in remarks if "tuned" in remark]
     if graph_batch is not None and graph_batch < load.concurrency:
-        found.append(
+        causes_seen.append(
             f"CUDA graphs are captured up to a batch size of {graph_batch}, but {load.concurrency} requests run at once"
         )
-    found += [*throttled, *grown]
+    causes_seen += [*throttled, *grown]
     if network:
-        found.append(f"the last network test: {network}")
+        causes_seen.append(f"the last network test: {network}")
     if wrong is not None:
-        found.append(f"the figures are closer to {wrong.name} than to correct wiring ({wrong.source})")
-    return tuple(found)
+        causes_seen.append(f"the figures are closer to {wrong.name} than to correct wiring ({wrong.source})")
+    return tuple(causes_seen)

@@ -71,12 +71,17 @@ def lacking(cluster: Cluster) -> tuple[NodeFiles, ...]:
     known = [node for node in cluster.nodes if not node.topology.lacks(*RAILS)]
     rails = {node.name: _rails(node) for node in known}
     networks = _networks(cluster, rails)
-    taken = {IPv4Interface(text).ip for node in cluster.nodes for one in node.topology.interfaces for text in one.ipv4}
-    found = [
+    taken = {
+        IPv4Interface(text).ip
+        for node in cluster.nodes
+        for interface in node.topology.interfaces
+        for text in interface.ipv4
+    }
+    files = [
         _of_node(node, number, rails, networks, taken) if node in known else _unread(node)
         for number, node in enumerate(cluster.nodes)
     ]
-    return tuple(one for one in found if one.wanted or one.open)
+    return tuple(lacks for lacks in files if lacks.wanted or lacks.open)
 
 
 def _unread(node: Node) -> NodeFiles:
@@ -90,14 +95,14 @@ def _rails(node: Node) -> dict[Slot, _PlacedPort]:
     empty = iter([homes[switch.key] for switch in node.roles.lonely if switch.key in homes])
     away = sorted({card_of(port) for port in node.roles.away}, key=sort_key)
     moved = dict(zip(away, empty, strict=False))
-    found = {}
+    rails = {}
     for place, port in node.rail_places.items():
         own, holder = (node.interfaces.get(find(port, node.topology)) for find in (own_interface, carrier))
         if own is not None and holder is not None and port.link_layer == "Ethernet":
             switch = moved.get(card_of(port), place.switch)
             card = 1 if card_of(port) in moved else place.card
-            found[Slot(switch, card, place.port)] = _PlacedPort(node, port, own, holder)
-    return found
+            rails[Slot(switch, card, place.port)] = _PlacedPort(node, port, own, holder)
+    return rails
 
 
 def _networks(cluster: Cluster, rails: Mapping[str, Mapping[Slot, _PlacedPort]]) -> dict[Slot, IPv4Network]:
@@ -107,11 +112,15 @@ def _networks(cluster: Cluster, rails: Mapping[str, Mapping[Slot, _PlacedPort]])
         for place, rail in places.items():
             met.setdefault(place, Counter()).update(IPv4Interface(text).network for text in rail.holder.ipv4)
     used = {
-        IPv4Interface(text).network for node in cluster.nodes for one in node.topology.interfaces for text in one.ipv4
+        IPv4Interface(text).network
+        for node in cluster.nodes
+        for interface in node.topology.interfaces
+        for text in interface.ipv4
     }
     free = (network for network in _NEW if not any(network.overlaps(other) for other in used))
     return {
-        place: found.most_common(1)[0][0] if (found := met[place]) else next(free, NOWHERE) for place in sorted(met)
+        place: networks.most_common(1)[0][0] if (networks := met[place]) else next(free, NOWHERE)
+        for place in sorted(met)
     }
 
 
@@ -124,17 +133,19 @@ def _of_node(
 ) -> NodeFiles:
     wanted, there, unknown = dict[str, Any](), dict[str, Any](), list[str]()
     for place, rail in rails[node.name].items():
-        one, mtu = rail.interface, _mtu(place, rails)
-        addresses = list(one.ipv4)
+        interface, mtu = rail.interface, _mtu(place, rails)
+        addresses = list(interface.ipv4)
         if not rail.holder.ipv4 and _on_a_vlan(place, rails):
-            unknown.append(f"{one.name} has no address; on other nodes a VLAN has that of this rail")
+            unknown.append(f"{interface.name} has no address; on other nodes a VLAN has that of this rail")
             continue
         if not rail.holder.ipv4 and not (addresses := _address(networks[place], _host(node, number), taken)):
-            unknown.append(f"{one.name} has no address, and {networks[place]}, its rail's network, has no free one")
+            unknown.append(
+                f"{interface.name} has no address, and {networks[place]}, its rail's network, has no free one"
+            )
             continue
-        if not rail.holder.ipv4 or one.mtu < mtu:
-            wanted[one.name] = _entry(one, addresses, max(mtu, one.mtu))
-            there[one.name] = _entry(one, list(one.ipv4), one.mtu)
+        if not rail.holder.ipv4 or interface.mtu < mtu:
+            wanted[interface.name] = _entry(interface, addresses, max(mtu, interface.mtu))
+            there[interface.name] = _entry(interface, list(interface.ipv4), interface.mtu)
     files = {RAIL_FILE: (_netplan(there), _netplan(wanted))} if wanted else {}
     if bond := _bond(node, {rail.interface.name for rail in rails[node.name].values()}):
         files[BOND_FILE] = bond
@@ -147,7 +158,7 @@ def _of_node(
 
 
 def _now(node: Node, netdevs: Sequence[str], settings: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(node.ipv4_setting(one, name) for one in netdevs) for name in settings}
+    return {name: max(node.ipv4_setting(netdev, name) for netdev in netdevs) for name in settings}
 
 
 def _sysctl(settings: Mapping[str, int]) -> str:
@@ -155,8 +166,8 @@ def _sysctl(settings: Mapping[str, int]) -> str:
 
 
 def _on_a_vlan(place: Slot, rails: Mapping[str, Mapping[Slot, _PlacedPort]]) -> bool:
-    found = (places[place] for places in rails.values() if place in places)
-    return any(rail.holder is not rail.interface for rail in found)
+    ports = (places[place] for places in rails.values() if place in places)
+    return any(rail.holder is not rail.interface for rail in ports)
 
 
 def _mtu(place: Slot, rails: Mapping[str, Mapping[Slot, _PlacedPort]]) -> int:
@@ -175,15 +186,15 @@ def _address(network: IPv4Network, host: int, taken: set[IPv4Address]) -> list[s
     """The first free one, from that host on; none where there is none."""
     size, first = network.num_addresses - 2, network.network_address + 1
     for step in range(size):
-        if (found := first + (host - 1 + step) % size) not in taken:
-            taken.add(found)
-            return [f"{found}/{network.prefixlen}"]
+        if (address := first + (host - 1 + step) % size) not in taken:
+            taken.add(address)
+            return [f"{address}/{network.prefixlen}"]
     return []
 
 
-def _entry(one: Interface, addresses: Sequence[str], mtu: int) -> dict[str, Any]:
-    match = {} if one.slaves else {"match": {"macaddress": one.mac}}
-    more = [text for text in one.ipv6 if not ip_interface(text).is_link_local] if addresses else []
+def _entry(interface: Interface, addresses: Sequence[str], mtu: int) -> dict[str, Any]:
+    match = {} if interface.slaves else {"match": {"macaddress": interface.mac}}
+    more = [text for text in interface.ipv6 if not ip_interface(text).is_link_local] if addresses else []
     return {**match, "mtu": mtu, "addresses": [*addresses, *more]}
 
 
@@ -203,12 +214,12 @@ def _bond(node: Node, rails: set[str]) -> tuple[str, str] | None:
     }
     name = next(f"bond{number}" for number in range(99) if f"bond{number}" not in node.interfaces)
     bond = {"interfaces": list(members), "parameters": parameters, "mtu": side.mtu, "addresses": list(side.ipv4)}
-    said = (
+    commands = (
         f"# The switch's two ports must be an LACP group. Routes and name servers of {side.name} are not known here:\n"
         f"# move them to {name}, and take its addresses out of your other files. SSH may run over it.\n"
     )
     now = _netplan({side.name: _entry(side, side.ipv4, side.mtu)})
-    return now, said + _netplan(members, {name: bond})
+    return now, commands + _netplan(members, {name: bond})
 
 
 def _idle_beside(node: Node, side: Interface, rails: set[str]) -> list[str]:
@@ -217,10 +228,10 @@ def _idle_beside(node: Node, side: Interface, rails: set[str]) -> list[str]:
     if not card or not side.physical or side.bond or side.name in rails:
         return []
     return [
-        one.name
-        for one in node.topology.interfaces
-        if one.physical and one.address.rpartition(".")[0] == card and one.name not in (side.name, *rails)
-        if not one.ipv4 and not one.bond
+        beside.name
+        for beside in node.topology.interfaces
+        if beside.physical and beside.address.rpartition(".")[0] == card and beside.name not in (side.name, *rails)
+        if not beside.ipv4 and not beside.bond
     ]
 
 

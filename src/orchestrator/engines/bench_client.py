@@ -146,9 +146,9 @@ def without_arguments(text: str) -> str:
     kept = []
     for line in filter(str.strip, text.splitlines()):
         with suppress(ValueError, RecursionError):
-            told = json.loads(line)
-            if isinstance(told, dict):
-                kept.append(json.dumps({key: value for key, value in told.items() if key != "server_info"}) + "\n")
+            line_read = json.loads(line)
+            if isinstance(line_read, dict):
+                kept.append(json.dumps({key: value for key, value in line_read.items() if key != "server_info"}) + "\n")
     return "".join(kept)
 
 
@@ -182,38 +182,38 @@ def read(text: str) -> BenchResult:
     if not lines:
         raise ValueError("the result file is empty")
     try:
-        told = json.loads(lines[-1])
-        again = told.get("total_output_tokens_retokenized")
+        measured = json.loads(lines[-1])
+        again = measured.get("total_output_tokens_retokenized")
         return BenchResult(
-            figures=_figures(told),
-            completed=int(told["completed"]),
-            output_tokens=int(told["total_output_tokens"]),
+            figures=_figures(measured),
+            completed=int(measured["completed"]),
+            output_tokens=int(measured["total_output_tokens"]),
             text_tokens=None if again is None else int(again),
-            texts=_texts(told, "generated_texts"),
-            errors=_texts(told, "errors"),
-            stand_in="stand_in" in told or "stand_in" in (told.get("server_info") or {}),
-            decode_tok_s=_steady(told),
-            raw={key: value for key, value in told.items() if key not in _LEFT_OUT},
+            texts=_texts(measured, "generated_texts"),
+            errors=_texts(measured, "errors"),
+            stand_in="stand_in" in measured or "stand_in" in (measured.get("server_info") or {}),
+            decode_tok_s=_steady(measured),
+            raw={key: value for key, value in measured.items() if key not in _LEFT_OUT},
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as wrong:
         raise ValueError(f"not a benchmark result: {type(wrong).__name__} {wrong}") from None
 
 
-def _figures(told: Mapping[str, Any]) -> dict[str, float]:
+def _figures(measured: Mapping[str, Any]) -> dict[str, float]:
     """What the client measured, and what its version leaves to be calculated from that."""
-    figures = {name: _finite(told[key]) for name, key in _KEYS.items() if told.get(key) is not None}
+    figures = {name: _finite(measured[key]) for name, key in _KEYS.items() if measured.get(key) is not None}
     if "total_tok_s" not in figures:
-        figures["total_tok_s"] = _finite(told["input_throughput"]) + _finite(told["output_throughput"])
+        figures["total_tok_s"] = _finite(measured["input_throughput"]) + _finite(measured["output_throughput"])
     if not {"duration_s", "output_tok_s"} <= figures.keys():
         raise ValueError("it has no duration or no throughput")
-    if "max_itl_ms" not in told and told.get("itls"):
-        figures["itl_max_ms"] = 1000 * max((_finite(gap) for gaps in told["itls"] for gap in gaps), default=0.0)
+    if "max_itl_ms" not in measured and measured.get("itls"):
+        figures["itl_max_ms"] = 1000 * max((_finite(gap) for gaps in measured["itls"] for gap in gaps), default=0.0)
     return figures
 
 
-def _steady(told: Mapping[str, Any]) -> float | None:
+def _steady(measured: Mapping[str, Any]) -> float | None:
     """Tokens a second while every request decodes. A chunk counts as a token: wrong with speculative decoding."""
-    firsts, gaps = told.get("ttfts"), told.get("itls")
+    firsts, gaps = measured.get("ttfts"), measured.get("itls")
     if not isinstance(firsts, list) or not isinstance(gaps, list) or not firsts or len(firsts) != len(gaps):
         return None
     times = [list(accumulate(map(_finite, [first, *rest]))) for first, rest in zip(firsts, gaps, strict=True)]
@@ -243,6 +243,6 @@ def _finite(value: Any) -> float:
     return number
 
 
-def _texts(told: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    values = told.get(key)
+def _texts(measured: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    values = measured.get(key)
     return tuple(str(value or "") for value in values) if isinstance(values, list) else None

@@ -407,7 +407,7 @@ class Engine:
 
         env: of its start, which says what is to be proved; None for everything that can be
         """
-        proofs = (one for variable, one in self.proofs.items() if env is None or env.get(variable) == "1")
+        proofs = (causes for variable, causes in self.proofs.items() if env is None or env.get(variable) == "1")
         return replace(self.watched, dialect=self.dialect, proofs=tuple(proofs))
 
 

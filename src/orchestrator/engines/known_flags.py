@@ -65,14 +65,14 @@ class KnownFlags:
 
     def flag(self, spelling: str, *, where: str) -> KnownFlag:
         """The flag with this spelling; InputError names its successor or the nearest flags."""
-        found = self.by_spelling.get(spelling)
-        if found is None:
+        flag = self.by_spelling.get(spelling)
+        if flag is None:
             raise InputError(
                 f"{self.product} {self.version} has no flag {spelling}",
                 where=where,
                 fix=self._instead_of(spelling),
             )
-        return found
+        return flag
 
     def given(self, words: Sequence[str], *, where: str, source: str = "") -> tuple[Option, ...]:
         """Check a piece of command line and cut it into flags with their values. source: of all of them

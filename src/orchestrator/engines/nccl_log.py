@@ -55,8 +55,8 @@ def read(lines: Iterable[str]) -> NcclTransport:
     networks: dict[str, None] = {}
     direct = staged = 0
     largest = (0, 0, 0)
-    said = [raw.partition("NCCL INFO ")[2] or raw for raw in lines]
-    for line in said:
+    messages = [raw.partition("NCCL INFO ")[2] or raw for raw in lines]
+    for line in messages:
         if match := _NETWORK.match(line):
             networks.setdefault(match.group(1))
         elif match := _CHANNEL.match(line):
@@ -67,7 +67,7 @@ def read(lines: Iterable[str]) -> NcclTransport:
             largest = max(largest, (ranks, nodes, local))
     return NcclTransport(
         networks=tuple(networks),
-        devices=each_once(opened(said).values()),
+        devices=each_once(opened(messages).values()),
         direct=direct,
         staged=staged,
         nodes=largest[1],

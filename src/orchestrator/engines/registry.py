@@ -63,7 +63,7 @@ def since(*steps: tuple[str, T]) -> Callable[[str], T]:
 
     def at(version: str) -> T:
         (_, value), *later = steps
-        return [value, *(one for first, one in later if order(first) <= order(version))][-1]
+        return [value, *(changed for first, changed in later if order(first) <= order(version))][-1]
 
     return at
 
@@ -87,10 +87,16 @@ DEFAULT = "SGLang"
 def dialects() -> Mapping[str, Dialect]:
     """By name: the default engine's last, of those the family with the newest versions."""
     modules = (
-        importlib.import_module(f"{engines.__name__}.{one.name}") for one in pkgutil.iter_modules(engines.__path__)
+        importlib.import_module(f"{engines.__name__}.{module_info.name}")
+        for module_info in pkgutil.iter_modules(engines.__path__)
     )
-    found = [module.DIALECT for module in modules if isinstance(getattr(module, "DIALECT", None), Dialect)]
-    return {one.name: one for one in sorted(found, key=lambda one: (one.product == DEFAULT, order(one.versions[-1])))}
+    known = [module.DIALECT for module in modules if isinstance(getattr(module, "DIALECT", None), Dialect)]
+    return {
+        known_dialect.name: known_dialect
+        for known_dialect in sorted(
+            known, key=lambda known_dialect: (known_dialect.product == DEFAULT, order(known_dialect.versions[-1]))
+        )
+    }
 
 
 def newest() -> Dialect:
@@ -103,14 +109,23 @@ def load_paths() -> tuple[str, ...]:
 
     For an engine whose version is not at hand: it answers 404 on the others' paths.
     """
-    engines_known = [one.engine(one.versions[-1]) for one in reversed(list(dialects().values()))]
+    engines_known = [
+        known_dialect.engine(known_dialect.versions[-1]) for known_dialect in reversed(list(dialects().values()))
+    ]
     return tuple(dict.fromkeys(path for engine in engines_known for path in engine.load_paths))
 
 
 def first_with(variable: str) -> str:
     """The default engine's oldest listed version that has an environment variable of this meaning; '' for none."""
-    listed = ((one, version) for one in dialects().values() if one.product == DEFAULT for version in one.versions)
-    return next((version for one, version in listed if variable in one.engine(version).variables), "")
+    listed = (
+        (known_dialect, version)
+        for known_dialect in dialects().values()
+        if known_dialect.product == DEFAULT
+        for version in known_dialect.versions
+    )
+    return next(
+        (version for known_dialect, version in listed if variable in known_dialect.engine(version).variables), ""
+    )
 
 
 def dialect(name: str) -> Dialect:
@@ -132,7 +147,9 @@ def unlisted(stack: Stack) -> Finding | None:
     if family.lists(stack.engine_version):
         return None
     near = family.nearest(stack.engine_version)
-    other = next((one.name for one in dialects().values() if one.lists(stack.engine_version)), "")
+    other = next(
+        (known_dialect.name for known_dialect in dialects().values() if known_dialect.lists(stack.engine_version)), ""
+    )
     fix = f"use one of the versions {', '.join(family.versions)}, or check the first start with `l40s-deploy logs`"
     return Finding(
         id=UNLISTED,

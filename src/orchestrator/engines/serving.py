@@ -39,30 +39,30 @@ class Serving:
 
 def serving(metrics: str) -> Serving | None:
     """Out of the answer to /metrics; None where that holds nothing of an engine."""
-    found = _figures(metrics)
-    if "num_running_reqs" not in found:
+    figures = _figures(metrics)
+    if "num_running_reqs" not in figures:
         return None
     return Serving(
-        running=int(sum(found["num_running_reqs"])),
-        queued=int(sum(found.get("num_queue_reqs", ()))),
-        prompt_tokens=sum(found.get("prompt_tokens_total", ())),
-        generation_tokens=sum(found.get("generation_tokens_total", ())),
-        cache_used=max(found.get("token_usage", ()), default=None),
+        running=int(sum(figures["num_running_reqs"])),
+        queued=int(sum(figures.get("num_queue_reqs", ()))),
+        prompt_tokens=sum(figures.get("prompt_tokens_total", ())),
+        generation_tokens=sum(figures.get("generation_tokens_total", ())),
+        cache_used=max(figures.get("token_usage", ()), default=None),
     )
 
 
 def _figures(metrics: str) -> dict[str, Collection[float]]:
     """Each figure by SGLang's name, once for each group of attention data parallelism. The ranks of a group that tell
     (one of each pipeline stage; with --enable-metrics-for-all-schedulers all) tell of the same requests."""
-    found: dict[str, dict[str, float]] = {}
+    groups_by_name: dict[str, dict[str, float]] = {}
     for line in _LINE.finditer(metrics):
         with suppress(ValueError):
             value = float(line["value"])
             if isfinite(value):
-                of_groups = found.setdefault(_OF_VLLM.get(line["name"], line["name"]), {})
+                of_groups = groups_by_name.setdefault(_OF_VLLM.get(line["name"], line["name"]), {})
                 group = _RANK.sub("", line["labels"] or "")
                 of_groups[group] = max(value, of_groups.get(group, 0.0))
-    return {name: of_groups.values() for name, of_groups in found.items()}
+    return {name: of_groups.values() for name, of_groups in groups_by_name.items()}
 
 
 RUN_LABEL = "l40s_run"
@@ -99,7 +99,7 @@ def workers(body: str) -> tuple[Worker, ...]:
     """Out of the answer to GET /workers, without those that it was told to remove: smg lists them for another 5 s.
     Raises ValueError where it is none."""
     try:
-        return tuple(_worker(one) for one in json.loads(body)["workers"] if one.get("status") != "draining")
+        return tuple(_worker(worker) for worker in json.loads(body)["workers"] if worker.get("status") != "draining")
     except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as wrong:
         raise ValueError(f"the router's list of workers can't be read: {wrong!r}") from None
 
@@ -112,7 +112,7 @@ def _worker(listed: dict[str, Any]) -> Worker:
         url=str(listed["url"]).rstrip("/"),
         healthy=bool(listed["is_healthy"]),
         load=int(listed.get("load") or 0),
-        models=tuple(ServedModel(str(one["id"]), tuple(map(str, one.get("aliases") or ()))) for one in models),
+        models=tuple(ServedModel(str(model["id"]), tuple(map(str, model.get("aliases") or ()))) for model in models),
         run=str((listed.get("labels") or {}).get(RUN_LABEL, "")),
     )
 
@@ -120,13 +120,13 @@ def _worker(listed: dict[str, Any]) -> Worker:
 def running_requests(body: str) -> int | None:
     """Requests that an engine has, out of its answer to /v1/loads (0.5) or /metrics; None where that is neither."""
     try:
-        return sum(int(one["num_running_reqs"]) + int(one["num_waiting_reqs"]) for one in json.loads(body)["loads"])
+        return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in json.loads(body)["loads"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        found = serving(body)
-        return found.running + found.queued if found else None
+        figures = serving(body)
+        return figures.running + figures.queued if figures else None
 
 
 def finished_requests(body: str) -> int | None:
     """Requests that an engine has answered since it started, out of its /metrics; None where it does not tell."""
-    found = _figures(body).get("num_requests_total")
-    return int(sum(found)) if found is not None else None
+    totals = _figures(body).get("num_requests_total")
+    return int(sum(totals)) if totals is not None else None

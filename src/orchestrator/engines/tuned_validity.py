@@ -79,17 +79,17 @@ def read_name(name: str) -> Name | None:
 
 def flaws(name: str, text: str) -> tuple[Flaw, ...]:
     """Everything wrong with a config, the gravest first."""
-    said = read_name(name)
-    if said is None:
+    parsed_name = read_name(name)
+    if parsed_name is None:
         return (Flaw(Severity.STOP, "no engine uses a file of this name"),)
     try:
         document = _document(text)
     except (ValueError, RecursionError) as wrong:
         return (Flaw(Severity.STOP, str(wrong)),)
-    stops = _once(wrong for size, config in document.items() for wrong in _entry(said, size, config))
+    stops = _once(wrong for size, config in document.items() for wrong in _entry(parsed_name, size, config))
     return (
         *(Flaw(Severity.STOP, wrong) for wrong in stops),
-        *(Flaw(Severity.NOTE, one) for one in _coverage(document)),
+        *(Flaw(Severity.NOTE, remark) for remark in _coverage(document)),
     )
 
 
@@ -124,34 +124,34 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _entry(said: Name, size: str, config: Any) -> Iterator[str]:
-    channelwise = said.dtype == _CHANNELWISE
+def _entry(kernel: Name, size: str, config: Any) -> Iterator[str]:
+    channelwise = kernel.dtype == _CHANNELWISE
     if not re.fullmatch(_SIZE, size):
         yield f"the key {size[:40]!r} is not a batch size (the engine reads it as an integer)"
     elif isinstance(config, dict):
-        wrong = list(_numbers(config, TILE if channelwise else NEEDED)) or unusable(said, config)
+        wrong = list(_numbers(config, TILE if channelwise else NEEDED)) or unusable(kernel, config)
         yield from (f"batch size {size}: {reason}" for reason in wrong)
     elif config is not None or not channelwise:
         yield f"batch size {size}: found {config!r:.40}, wanted a config with {', '.join(NEEDED)}"
 
 
-def unusable(said: Name, tile: Mapping[str, Any]) -> Iterator[str]:
+def unusable(kernel: Name, tile: Mapping[str, Any]) -> Iterator[str]:
     """Why an engine can't use a tile, or would answer wrongly with it, in the file of this name."""
     depth = tile["BLOCK_SIZE_K"]
-    if all(said.block) and said.block[1] % depth:
+    if all(kernel.block) and kernel.block[1] % depth:
         yield (
-            f"the quantisation block {said.block[1]} is not divisible by BLOCK_SIZE_K {depth}: each tile uses a single"
-            " scale, so the engine generates wrong text without an error (sglang issue 39626)"
+            f"the quantisation block {kernel.block[1]} is not divisible by BLOCK_SIZE_K {depth}: each tile uses a"
+            " single scale, so the engine generates wrong text without an error (sglang issue 39626)"
         )
-    if said.dtype in _ONE_BYTE and depth < LEAST_DEPTH:
+    if kernel.dtype in _ONE_BYTE and depth < LEAST_DEPTH:
         yield f"BLOCK_SIZE_K is {depth}; Triton needs at least {LEAST_DEPTH} for 8-bit products"
-    known = facts_of(said.device)
+    known = facts_of(kernel.device)
     limit = SHARED_MEMORY[known.sm] if known else None
-    least = shared_memory(tile, element=1 if said.dtype in _ONE_BYTE else 2)
+    least = shared_memory(tile, element=1 if kernel.dtype in _ONE_BYTE else 2)
     if limit and least > limit:
         yield (
-            f"its tiles need at least {least} bytes of shared memory, but {said.device} has {limit}: OutOfResources at"
-            " the first such batch (tuned on a larger GPU?)"
+            f"its tiles need at least {least} bytes of shared memory, but {kernel.device} has {limit}: OutOfResources"
+            " at the first such batch (tuned on a larger GPU?)"
         )
 
 
@@ -181,9 +181,11 @@ _DECODE, _PREFILL = 256, 512
 _SIZE = r"[1-9]\d{0,8}"
 
 
-def _once(found: Iterable[str]) -> Iterator[str]:
+def _once(flaws_found: Iterable[str]) -> Iterator[str]:
     """The same at many batch sizes is reported for the first, with their number."""
-    for first, *others in collected((re.sub(r"^batch size \d+|\d+ bytes", "", one), one) for one in found).values():
+    for first, *others in collected(
+        (re.sub(r"^batch size \d+|\d+ bytes", "", flaw), flaw) for flaw in flaws_found
+    ).values():
         yield first + (f" (and at {len(others)} more batch sizes)" if others else "")
 
 

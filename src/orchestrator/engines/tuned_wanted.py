@@ -204,11 +204,11 @@ def experts(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Experts | 
 
 def linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> tuple[Matrix, ...]:
     """Every linear layer that runs in the checkpoint's quantisation, each shape with its first name."""
-    found: dict[tuple[int, int], Matrix] = {}
+    matrices: dict[tuple[int, int], Matrix] = {}
     for matrix in (*_attention(profile, layout, lookup), *_feed_forward(profile, layout, lookup)):
         if matrix.rows and matrix.columns:
-            found.setdefault((matrix.rows, matrix.columns), matrix)
-    return tuple(found.values())
+            matrices.setdefault((matrix.rows, matrix.columns), matrix)
+    return tuple(matrices.values())
 
 
 def _attention(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iterator[Matrix]:

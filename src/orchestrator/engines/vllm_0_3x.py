@@ -198,7 +198,7 @@ def _engine(version: str) -> Engine:
         watched=Watch(
             phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in _PHASES),
             causes=(*_OWN, *map(_worded, COMMON)),
-            remarks=tuple(replace(one, fix=_TUNED_BY_HAND) for one in REMARKS),
+            remarks=tuple(replace(remark, fix=_TUNED_BY_HAND) for remark in REMARKS),
             # /health is 503 only once the engine is marked as dead, and 200 while it hangs: the agent generates a token
             http={**WATCH.http, "generate": WATCH.http["completions"], "info": "/version"},
             stop=StopOrder(drain_s=_DRAIN_S + 5, shutdown_s=15),

@@ -48,7 +48,7 @@ class Answer(Message):
     @property
     def numbers(self) -> int:
         """How many of its tokens come before the first whose log-probability is NaN."""
-        return next((place for place, one in enumerate(self.logprobs) if math.isnan(one)), len(self.tokens))
+        return next((place for place, logprob in enumerate(self.logprobs) if math.isnan(logprob)), len(self.tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ def overall(compared: Sequence[AnswerComparison]) -> GoldenVerdict:
     """Of all prompts: differs where one differs; none where nothing was compared."""
     if not compared:
         return GoldenVerdict.NONE
-    return GoldenVerdict.SAME if all(one.same for one in compared) else GoldenVerdict.DIFFERS
+    return GoldenVerdict.SAME if all(answer.same for answer in compared) else GoldenVerdict.DIFFERS
 
 
 def _shared(one: Answer, other: Answer) -> int:
@@ -219,9 +219,9 @@ def _margin(place: int, meta: Mapping[str, Any]) -> float | None:
     return margin if len(likely) > 1 and math.isfinite(margin := likely[0] - likely[1]) else None
 
 
-def _number(found: Any) -> float:
+def _number(logprob: Any) -> float:
     """SGLang's JSON has null for NaN (orjson)."""
-    return math.nan if found is None else float(found)
+    return math.nan if logprob is None else float(logprob)
 
 
 MAX_TOKENS = 32

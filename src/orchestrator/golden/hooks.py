@@ -48,23 +48,24 @@ class AskedAgain:
     def say(self, screen: Screen) -> int:
         """On stderr; the exit code: 7 where an answer differs."""
         code = Exit.DONE
-        for gang, one in self.found.items():
-            if isinstance(one, DeployError):
-                screen.say(f"golden: {gang} could not be asked: {one.what}. Fix: {one.fix}")
-            elif finding := one.finding:
+        for gang, outcome in self.found.items():
+            if isinstance(outcome, DeployError):
+                screen.say(f"golden: {gang} could not be asked: {outcome.what}. Fix: {outcome.fix}")
+            elif finding := outcome.finding:
                 screen.say(f"{finding.id}: {finding.title}; {finding.effect}")
                 for line in finding.evidence:
                     screen.say(printable(f"  {line}"))
                 screen.say(f"  fix: {finding.fix}")
                 code = Exit.DIFFERS
             else:
-                screen.say(f"golden: {gang} gives the {len(one.compared)} accepted answers")
+                screen.say(f"golden: {gang} gives the {len(outcome.compared)} accepted answers")
         return code
 
     def as_json(self) -> dict[str, Any]:
         """The key `golden` of a verb's document: a verdict for each gang that was asked; {} where none was."""
         verdicts = {
-            gang: "not asked" if isinstance(one, DeployError) else one.verdict.value for gang, one in self.found.items()
+            gang: "not asked" if isinstance(outcome, DeployError) else outcome.verdict.value
+            for gang, outcome in self.found.items()
         }
         return {"golden": verdicts} if verdicts else {}
 
@@ -79,8 +80,8 @@ def after_ready(
     if args.no_golden:
         return None
     with counting(screen, "accepted prompts") as at:
-        found = after_start(inventory, views, at)
-    return AskedAgain({gang: one for gang, one in found.items() if one is not None})
+        outcomes = after_start(inventory, views, at)
+    return AskedAgain({gang: outcome for gang, outcome in outcomes.items() if outcome is not None})
 
 
 def guard_event(args: argparse.Namespace) -> GuardCheck | None:

@@ -46,9 +46,9 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _interval(text: str) -> float:
-    if (found := seconds(text)) < LEAST_S:
+    if (interval := seconds(text)) < LEAST_S:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted {LEAST_S:g}s or more")
-    return found
+    return interval
 
 
 def instead(verb: str, args: argparse.Namespace, screen: Screen) -> int | None:
@@ -69,22 +69,22 @@ def instead(verb: str, args: argparse.Namespace, screen: Screen) -> int | None:
         return install_unit(DOCTOR, args, inventory, screen)
     from orchestrator.monitoring.steps.doctor_watch import DoctorWatch
 
-    with notifier(inventory, lambda words: screen.say(f"notify: {words}")) as told:
-        watching = DoctorWatch(inventory, told, command_line(), args.accept, args.node)
+    with notifier(inventory, lambda words: screen.say(f"notify: {words}")) as receivers:
+        watching = DoctorWatch(inventory, receivers, command_line(), args.accept, args.node)
         while True:
             began = time.monotonic()
             _show(watching.look(), screen)
             time.sleep(max(0.0, args.watch - (time.monotonic() - began)))
 
 
-def _show(found: FindingsChange, screen: Screen) -> None:
+def _show(change: FindingsChange, screen: Screen) -> None:
     at = time.strftime("%H:%M:%S")
     if not screen.as_json:
-        screen.show(*(f"{at} {line}" for line in found.lines))
-    elif found.lines:
-        screen.verbatim(json.dumps({"at": time.time(), **found.as_json()}))
-    if found.silent and not screen.as_json:
-        screen.say(f"{at} did not answer: {', '.join(found.silent)}")
+        screen.show(*(f"{at} {line}" for line in change.lines))
+    elif change.lines:
+        screen.verbatim(json.dumps({"at": time.time(), **change.as_json()}))
+    if change.silent and not screen.as_json:
+        screen.say(f"{at} did not answer: {', '.join(change.silent)}")
 
 
 def notifier(inventory: Inventory, say: Callable[[str], None]) -> Notifier:

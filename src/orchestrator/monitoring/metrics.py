@@ -127,13 +127,13 @@ class Families:
 
     def done(self) -> tuple[Family, ...]:
         """As the client library has them, in the order in which they came."""
-        found = []
+        families = []
         for metric, samples in self._samples.items():
             kind = CounterMetricFamily if metric.name.endswith("_total") else GaugeMetricFamily
-            found.append(family := kind(metric.name, metric.help, labels=metric.labels))
+            families.append(family := kind(metric.name, metric.help, labels=metric.labels))
             for labels, value in samples.items():
                 family.add_metric(labels, value)
-        return tuple(found)
+        return tuple(families)
 
 
 def metrics(scene: Scene) -> tuple[Family, ...]:
@@ -152,8 +152,8 @@ def metrics(scene: Scene) -> tuple[Family, ...]:
     if scene.router is not None:
         _router(families, scene.router, scene.views)
     for gang in scene.gangs:
-        for one in gang.nodes:
-            _hardware(families, {"gang": gang.name, "node": one.name}, scene.nodes.get(one.name))
+        for member in gang.nodes:
+            _hardware(families, {"gang": gang.name, "node": member.name}, scene.nodes.get(member.name))
     _measured(families, scene)
     return families.done()
 
@@ -174,8 +174,8 @@ def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> N
     reason = degraded_reason(view, listed.place(view.service_url) if listed is not None else None)
     failed = view.cause if view.state is GangState.FAILED else None
     ready = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready" and node.alive]
-    told = _report(scene.nodes.get(gang.leader.name), gang.name) if view.running else None
-    probed = told.service_latency_s if told is not None else 0
+    report = _report(scene.nodes.get(gang.leader.name), gang.name) if view.running else None
+    probed = report.service_latency_s if report is not None else 0
     about = {name: getattr(view, name) for name in ("model", "stack", "plan_id", "run_id")}
     about |= {"gang": gang.name, "reason": reason, **(cause_labels(failed) if failed else {})}
     families.states("l40s_gang_state", view.state.value, _GANG_STATES, about)
@@ -207,7 +207,9 @@ def _lock(families: Families, gang: str, nodes: Mapping[str, FiguresAnswer | Dep
 
 def _report(answer: NodeAnswer, gang: str) -> Report | None:
     reports = answer.reports if isinstance(answer, FiguresAnswer) else ()
-    report = Report.read(next((one for one in reports if isinstance(one, Mapping) and one.get("gang") == gang), None))
+    report = Report.read(
+        next((listed for listed in reports if isinstance(listed, Mapping) and listed.get("gang") == gang), None)
+    )
     return report if isinstance(report, Report) else None
 
 
@@ -238,8 +240,8 @@ def _node(families: Families, who: dict[str, object], node: NodeView, answer: No
         alive = rank.state in (RankState.ALIVE, RankState.STOPPED)
         labels = {**who, "gpu": rank.gpu, "tp_rank": rank.tp_rank}
         families.add(labels, l40s_rank_alive=alive, l40s_rank_gpu_memory_bytes=rank.gpu_memory_bytes)
-    told = _report(answer, str(who["gang"]))
-    for peer, word in told.links.items() if told is not None else ():
+    report = _report(answer, str(who["gang"]))
+    for peer, word in report.links.items() if report is not None else ():
         families.add({**who, "peer": peer}, l40s_node_peer_heard=word == "heard")
 
 
@@ -310,13 +312,15 @@ def _measured(families: Families, scene: Scene) -> None:
     """The newest of everything, of this inventory's gangs. What NCCL's lines show of the running ones is found now."""
     gangs = {gang.name for gang in scene.gangs}
     for kept, show in ((scene.benches, _bench), (scene.nettests, _nettest)):
-        for one in kept:
-            if one["gang"] in gangs:
-                show(families, one)
+        for record in kept:
+            if record["gang"] in gangs:
+                show(families, record)
     at, findings = scene.looked or (None, ())
-    found = [(one["id"], one["severity"], one["node"]) for one in findings]
-    found += [(finding.id, finding.severity.value, finding.node) for view in scene.views for finding in view.transport]
-    for (name, severity, node), count in Counter(found).items():
+    problems = [(kept_finding["id"], kept_finding["severity"], kept_finding["node"]) for kept_finding in findings]
+    problems += [
+        (finding.id, finding.severity.value, finding.node) for view in scene.views for finding in view.transport
+    ]
+    for (name, severity, node), count in Counter(problems).items():
         families.add({"id": name, "severity": severity, "node": node}, l40s_finding=count)
     families.add({}, l40s_doctor_last_look_timestamp_seconds=at)
 
@@ -370,5 +374,5 @@ def last_failure(runs: Sequence[PastRun], now: float, clock: float) -> tuple[Cau
 
 def phases(began: Mapping[str, float]) -> dict[str, float]:
     """How long each phase took, from when each began; the last one has no end. As records.starts keeps it."""
-    order = sorted(began.items(), key=lambda one: one[1])
+    order = sorted(began.items(), key=lambda phase: phase[1])
     return {name: after - at for (name, at), (_, after) in itertools.pairwise(order)}

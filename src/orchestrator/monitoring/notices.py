@@ -31,19 +31,19 @@ WELL = "well"
 RAILS = "degraded rails"
 
 
-def news(told: str, view: GangView, at: float) -> tuple[Notice | None, str]:
+def news(told_before: str, view: GangView, at: float) -> tuple[Notice | None, str]:
     """(what to tell, what has then been told). told: this function's last word on this gang, '' at the first look.
 
     A gang that starts, stops or is absent is on its way: nothing is told, and what it was before still counts. An RDMA
     port that is back is told of once: that it fails again changes nothing for a gang that does not use it.
     """
     word = _word(view)
-    if word.startswith(RAILS) and told.startswith(RAILS):
-        word = ", ".join(dict.fromkeys([*told.split(", "), *word.split(", ")]))
-    if word in ("", told):
-        return None, told
+    if word.startswith(RAILS) and told_before.startswith(RAILS):
+        word = ", ".join(dict.fromkeys([*told_before.split(", "), *word.split(", ")]))
+    if word in ("", told_before):
+        return None, told_before
     if word == WELL:
-        known = told.partition(" ")[0]
+        known = told_before.partition(" ")[0]
         back = Notice(event=Event.RESTORED, subject=view.name, text=f"It serves again (it was {known}).", at=at)
         return (back if known else None), word
     return _trouble(view, at), word
@@ -96,43 +96,47 @@ QUIET_S = 300.0
 """A finding has ended when it was gone for this long: one that comes and goes is one message."""
 
 
-def findings_news(told: Mapping[str, str], view: GangView, gone_s: Mapping[str, float], at: float) -> FindingsNews:
+def findings_news(
+    told_before: Mapping[str, str], view: GangView, gone_s: Mapping[str, float], at: float
+) -> FindingsNews:
     """What to tell of a gang's findings. told: the title of each that people know, by its key; gone_s: for how many
     seconds each of these was gone.
 
     While a gang does not serve, no finding ends: nobody asked for it. A guard without power ends when its gang serves,
     which is a message of its own.
     """
-    now = {finding_key(view.name, one): one for one in view.findings}
-    new = {key: one for key, one in now.items() if key not in told}
-    gone = _gone(told, view, now)
+    now = {finding_key(view.name, finding): finding for finding in view.findings}
+    new = {key: finding for key, finding in now.items() if key not in told_before}
+    gone = _gone(told_before, view, now)
     powerless = [key for key in gone if key.startswith(f"{view.name} {POWERLESS}")]
     ended = [key for key in gone if key not in powerless and gone_s.get(key, 0.0) >= QUIET_S]
-    begun = tuple(_begun(view.name, one, at) for one in new.values())
-    over = tuple(Notice(event=Event.RESTORED, subject=view.name, text=f"No more: {told[key]}", at=at) for key in ended)
-    kept = dict(told)
+    begun = tuple(_begun(view.name, finding, at) for finding in new.values())
+    over = tuple(
+        Notice(event=Event.RESTORED, subject=view.name, text=f"No more: {told_before[key]}", at=at) for key in ended
+    )
+    kept = dict(told_before)
     for key in (*ended, *powerless):
         del kept[key]
-    return FindingsNews((*begun, *over), {**kept, **{key: _found(one) for key, one in new.items()}})
+    return FindingsNews((*begun, *over), {**kept, **{key: _found(finding) for key, finding in new.items()}})
 
 
-def _gone(told: Mapping[str, str], view: GangView, now: Collection[str]) -> list[str]:
+def _gone(told_before: Mapping[str, str], view: GangView, now: Collection[str]) -> list[str]:
     """Keys of what was told of a gang that serves, and is not found any more."""
-    return [key for key in told if view.serves and key.startswith(f"{view.name} ") and key not in now]
+    return [key for key in told_before if view.serves and key.startswith(f"{view.name} ") and key not in now]
 
 
-def _begun(gang: str, one: Finding, at: float) -> Notice:
-    return Notice(event=Event.FINDING, subject=gang, text=_found(one), fix=one.fix, at=at)
+def _begun(gang: str, finding: Finding, at: float) -> Notice:
+    return Notice(event=Event.FINDING, subject=gang, text=_found(finding), fix=finding.fix, at=at)
 
 
-def finding_key(gang: str, found: Finding) -> str:
+def finding_key(gang: str, finding: Finding) -> str:
     """The same finding at another look has the same one."""
-    return " ".join([gang, found.id, found.node, *found.devices])
+    return " ".join([gang, finding.id, finding.node, *finding.devices])
 
 
-def _found(one: Finding) -> str:
-    place = f"{one.node}: " if one.node else ""
-    return f"{one.id}: {place}{one.title}"
+def _found(finding: Finding) -> str:
+    place = f"{finding.node}: " if finding.node else ""
+    return f"{finding.id}: {place}{finding.title}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +181,8 @@ def refused(kind: ReceiverKind, answer: object) -> str:
     if not isinstance(answer, dict):
         return "an answer that is no JSON object"
     code = answer.get("errcode", answer.get("code", answer.get("StatusCode", 0)))
-    said = answer.get("errmsg") or answer.get("msg") or ""
-    return "" if code in (0, None) else f"code {str(code)[:20]} {str(said)[:200]}".strip()
+    reason = answer.get("errmsg") or answer.get("msg") or ""
+    return "" if code in (0, None) else f"code {str(code)[:20]} {str(reason)[:200]}".strip()
 
 
 def plain(notice: Notice) -> str:

@@ -44,12 +44,12 @@ def add_nettest_min(parser: argparse.ArgumentParser) -> None:
 
 def _percent(text: str) -> float:
     try:
-        found = float(text.removesuffix("%"))
+        percent = float(text.removesuffix("%"))
     except ValueError:
-        found = 0.0
-    if not 0 < found <= 100:
+        percent = 0.0
+    if not 0 < percent <= 100:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted per cent, more than 0 and at most 100")
-    return found
+    return percent
 
 
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
@@ -71,7 +71,7 @@ def tested_before(
     from orchestrator.nettest.steps import nettest
     from orchestrator.nettest.verdict import NettestVerdict
 
-    if sum(len(one.tp_ranks) for one in requests.values()) < 2:
+    if sum(len(request_of.tp_ranks) for request_of in requests.values()) < 2:
         return
     watcher.step(gang.name, "testing the network in the engine's place")
     asked = nettest.NettestOptions(model=request.plan.model, enough=enough)

@@ -151,10 +151,10 @@ NOBODY_LISTENS = "Couldn't connect to"
 """src/perftest_communication.c, ethernet_client_connect."""
 
 
-def alone(said: RailsLine) -> bool:
+def alone(line: RailsLine) -> bool:
     """Whether the other end did not come, which says nothing about the ports.
 
     The two ends meet over TCP before anything goes through the ports (src/perftest_communication.c,
     ethernet_client_connect), and only then print the table's head (ctx_print_test_info).
     """
-    return NOBODY_LISTENS in said.text or (said.status < 0 and "BW Test" not in said.text)
+    return NOBODY_LISTENS in line.text or (line.status < 0 and "BW Test" not in line.text)

@@ -70,7 +70,7 @@ def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[PortPair, ...]:
     Each port with the port in the same place of up to MOST_ROUNDS other nodes' lists, in both directions, and with the
     next port of the first of these nodes.
     """
-    found = list[PortPair]()
+    port_pairs = list[PortPair]()
     for number, pairs in zip(range(MOST_ROUNDS), rounds(list(ports.values())), strict=False):
         most = max((min(map(len, pair)) for pair in pairs), default=0)
         across = (0, 1) if number == 0 else (0,)  # rails that do not meet may hang: last
@@ -80,8 +80,8 @@ def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[PortPair, ...]:
             if rail < shared and (not beside or shared > 1):
                 between = Between.OTHER_RAIL if beside else Between.RAIL
                 ends = {"start": start[rail], "end": end[(rail + beside) % shared]}
-                found.append(PortPair(id=len(found), round=number, between=between, **ends))
-    return tuple(found)
+                port_pairs.append(PortPair(id=len(port_pairs), round=number, between=between, **ends))
+    return tuple(port_pairs)
 
 
 def times(ports: Iterable[RailPort]) -> int:
@@ -105,30 +105,30 @@ def average_gbps(text: str) -> float | None:
 
 def played(texts: Mapping[int, RailsLine]) -> bool:
     """Whether they came from an emulated cluster's stand-in."""
-    return any(_STAND_IN in said.text for said in texts.values())
+    return any(_STAND_IN in line.text for line in texts.values())
 
 
-def judge(found: Sequence[PortPair], texts: Mapping[int, RailsLine], *, enough: float) -> tuple[LinkResult, ...]:
+def judge(pairs: Sequence[PortPair], texts: Mapping[int, RailsLine], *, enough: float) -> tuple[LinkResult, ...]:
     """Every path whose two ends met: by the rate of its ports; where that is unknown, by the others of its kind.
 
     Where no port reaches one of another rail, the rails are separate networks: those paths are left out. Where a GPU's
     memory could not be used, nothing is known of the port.
     """
-    links = [_measured(way, texts[way.id]) for way in found if way.id in texts and not alone(texts[way.id])]
+    links = [_measured(way, texts[way.id]) for way in pairs if way.id in texts and not alone(texts[way.id])]
     if all(link.why for link in links if link.between is Between.OTHER_RAIL):
         links = [link for link in links if link.between is Between.RAIL]
     judged = []
     for link in links:
-        usually = usual([one.best for one in links if one.between is link.between])
+        usually = usual([other.best for other in links if other.between is link.between])
         limit = link.expected.value * enough if link.expected else usually
         known = bool(limit) and not (link.on_gpu and link.why)
         judged.append(replace(link, limit=limit, verdict=NettestVerdict.of(judged=known, slow=link.best < limit)))
     return tuple(judged)
 
 
-def _measured(way: PortPair, said: RailsLine) -> LinkResult:
-    gbps, rate = average_gbps(said.text), min(way.start.rate_gbps, way.end.rate_gbps)
-    why = "" if gbps is not None else f"no figure ({last_words(said)})"
+def _measured(way: PortPair, line: RailsLine) -> LinkResult:
+    gbps, rate = average_gbps(line.text), min(way.start.rate_gbps, way.end.rate_gbps)
+    why = "" if gbps is not None else f"no figure ({last_words(line)})"
     source = f"{LESS_HEADERS * 100:.0f} % of the ports' {rate:g} Gb/s"
     expected = Expectation(rate * LESS_HEADERS, "calculated", source) if rate else None
     return LinkResult(
@@ -140,14 +140,14 @@ def _measured(way: PortPair, said: RailsLine) -> LinkResult:
         limit=0.0,
         verdict=NettestVerdict.NONE,
         why=why,
-        on_gpu=said.on_gpu,
+        on_gpu=line.on_gpu,
     )
 
 
-def last_words(said: RailsLine) -> str:
+def last_words(ended_run: RailsLine) -> str:
     """Why there is no figure: the last line that is part of neither its table nor its settings."""
-    lines = [line.strip() for line in said.text.splitlines() if not _NOISE.search(line)]
-    ended = "it did not end in time" if said.status < 0 else f"status {said.status}"
+    lines = [line.strip() for line in ended_run.text.splitlines() if not _NOISE.search(line)]
+    ended = "it did not end in time" if ended_run.status < 0 else f"status {ended_run.status}"
     return f"{lines[-1][:160]}, {ended}" if lines else ended
 
 

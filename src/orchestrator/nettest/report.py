@@ -72,17 +72,17 @@ class NettestResult:
 
 def findings(result: NettestResult) -> tuple[Finding, ...]:
     """The most severe first: wrong data, transport, then the outlier, else every slow link, else a slow all-reduce."""
-    found = (data_finding(result.gang, result.verification), *result.moved, _slow(result))
-    return tuple(one for one in found if one is not None)
+    findings_or_none = (data_finding(result.gang, result.verification), *result.moved, _slow(result))
+    return tuple(finding for finding in findings_or_none if finding is not None)
 
 
 def _slow(result: NettestResult) -> Finding | None:
     slow = [link for link in result.links if link.verdict is NettestVerdict.SLOW]
     evidence = list(map(words, sorted(slow, key=lambda link: link.best / link.limit)))
-    one, name = result.odd, "NETTEST-SLOW-LINK"
-    if one is not None:
-        name = "NETTEST-SLOW-LINK" if one.device or len(one.ends) > 1 else "NETTEST-SLOW-NODE"
-        title, fix = f"{one.name} is slow, and nothing else is: {one.why}", _place(one)
+    slow_place, name = result.odd, "NETTEST-SLOW-LINK"
+    if slow_place is not None:
+        name = "NETTEST-SLOW-LINK" if slow_place.device or len(slow_place.ends) > 1 else "NETTEST-SLOW-NODE"
+        title, fix = f"{slow_place.name} is slow, and nothing else is: {slow_place.why}", _place(slow_place)
     elif slow:
         names = "; ".join(dict.fromkeys(f"{link.start} to {link.end}" for link in slow))
         title = f"{len(slow)} of {len(result.links)} links are slow: {names[:200]}"
@@ -98,8 +98,8 @@ def _slow(result: NettestResult) -> Finding | None:
     return Finding(
         id=name,
         severity=Severity.SLOW,
-        node=one.ends[0].node if one else "",
-        devices=(one.device,) if one and one.device else (),
+        node=slow_place.ends[0].node if slow_place else "",
+        devices=(slow_place.device,) if slow_place and slow_place.device else (),
         title=title,
         evidence=tuple(evidence[:8]),
         effect=price(result),
@@ -107,17 +107,17 @@ def _slow(result: NettestResult) -> Finding | None:
     )
 
 
-def _place(one: Odd) -> str:
-    if len(one.ends) > 1:
-        return f"check cables, switch ports and routes between {' and '.join(map(str, one.ends))}"
-    node, port = one.ends[0].node, one.ends[0].port
+def _place(slow_place: Odd) -> str:
+    if len(slow_place.ends) > 1:
+        return f"check cables, switch ports and routes between {' and '.join(map(str, slow_place.ends))}"
+    node, port = slow_place.ends[0].node, slow_place.ends[0].port
     if port:
         return (
             f"check the cable and switch port of {port} on {node}, the PCIe link of that card (`l40s-deploy "
             f"doctor`) and its error counters (/sys/class/infiniband/{port.partition(':')[0]}/ports/*/hw_counters)"
         )
-    if one.device:
-        return f"check the PCIe link and power of {one.device} on {node}, and the NIC beside it"
+    if slow_place.device:
+        return f"check the PCIe link and power of {slow_place.device} on {node}, and the NIC beside it"
     return f"check the NICs, cables and switch ports of {node} (`ethtool -S`, `l40s-deploy doctor`)"
 
 
@@ -125,7 +125,9 @@ def price(result: NettestResult) -> str:
     """What the measured all-reduce of all ranks lets a decode step take at best; '' where none was measured."""
     most, (hidden, layers) = max(TOKENS), result.shape
     wanted = most * hidden * BYTES_A_NUMBER
-    test = next((one for one in result.tests if one.between is Between.ALL and one.wanted == wanted), None)
+    test = next(
+        (measured for measured in result.tests if measured.between is Between.ALL and measured.wanted == wanted), None
+    )
     if test is None or not test.us:
         return ""
     us, count = test.us * wanted / test.bytes, _REDUCES_A_LAYER * layers
@@ -140,7 +142,7 @@ def price(result: NettestResult) -> str:
 
 def words(link: LinkResult) -> str:
     """One line: 'node1 to node2: 18.9 and 19.1 Gb/s, expected 92 (calculated: ...)'."""
-    tries = link.why or " and ".join(f"{one:.3g}" for one in link.gbps) + " Gb/s"
+    tries = link.why or " and ".join(f"{gbps:.3g}" for gbps in link.gbps) + " Gb/s"
     return f"{link.start} to {link.end}, {link.between.value}: {tries}, {_wanted(link.expected, 'Gb/s')}"
 
 
@@ -165,14 +167,14 @@ def transport_findings(
 
     nodes: of the gang; predicted: `nNodes` by the topology, 0 where unknown
     """
-    seen, found = nccl_log.read(lines), nccl_log.findings(node, network, lines) if nodes > 1 else ()
+    seen, found_in_log = nccl_log.read(lines), nccl_log.findings(node, network, lines) if nodes > 1 else ()
     if nodes == 1 and predicted == 1 and seen.direct + seen.staged:
         over = " and ".join(seen.networks) or "unknown"
         title = f"NCCL sends between the GPUs of one node over the network ({over})"
     elif predicted and seen.nodes and seen.nodes != predicted:
         title = f"NCCL counts {seen.nodes} nodes, and should count {predicted} by the PCIe topology"
     else:
-        return found
+        return found_in_log
     other_way = Finding(
         id="NETTEST-TRANSPORT",
         severity=Severity.SLOW,
@@ -182,13 +184,13 @@ def transport_findings(
         effect="the GPUs do not use the fastest path between them",
         fix="unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_P2P_LEVEL in l40s_env; see l40s-deploy doctor",
     )
-    return (*found, other_way)
+    return (*found_in_log, other_way)
 
 
 def as_json(result: NettestResult) -> dict[str, Any]:
     """The document of `nettest --json`, without what the command adds. Its verdict is ok where nothing is expected and
     nothing of its kind is beside it; it is not `judged` then."""
-    one = result.odd
+    slow_place = result.odd
     return {
         "gang": result.gang,
         "nodes": list(result.nodes),
@@ -202,7 +204,7 @@ def as_json(result: NettestResult) -> dict[str, Any]:
         "rails": [_rail_json(rail) for rail in rails(result.links)],
         "rails_note": result.rails_note,
         "bisected": result.bisected.name if result.bisected else None,
-        "odd": None if one is None else one.as_json(),
+        "odd": None if slow_place is None else slow_place.as_json(),
         "findings": [finding.as_json() for finding in findings(result)],
         "price": price(result),
         "seconds": round(result.seconds, 3),
@@ -233,7 +235,7 @@ def _link_json(link: LinkResult) -> dict[str, Any]:
         "to": str(link.end),
         "kind": link.between.value,
         "measured_gbps": round(link.best, 4),
-        "tries_gbps": [round(one, 4) for one in link.gbps],
+        "tries_gbps": [round(gbps, 4) for gbps in link.gbps],
         **_expected_json(link.expected, "gbps"),
         "limit_gbps": round(link.limit, 4) or None,
         "verdict": link.verdict.value,
@@ -293,18 +295,20 @@ class Verification:
         return {
             "verdict": "corrupt" if self.corrupt else "ok",
             "pairs": self.pairs,
-            "corrupt": [{"from": str(one.start), "to": str(one.end), "bytes": one.bytes} for one in self.corrupt],
+            "corrupt": [
+                {"from": str(corrupt.start), "to": str(corrupt.end), "bytes": corrupt.bytes} for corrupt in self.corrupt
+            ],
             "least_bytes": self.least,
             "seconds": round(self.seconds, 3),
         }
 
 
 def verified(
-    steps: Sequence[NettestStep], found: Sequence[NettestLine], places: Sequence[Place], seconds: float
+    steps: Sequence[NettestStep], lines: Sequence[NettestLine], places: Sequence[Place], seconds: float
 ) -> Verification:
     """All that the ranks found. Raises LookupError, naming it, where something was not compared; all-reduces are not
     where a pair is corrupt."""
-    where, told = ends(places), {(one.step, one.group, one.rank): one for one in found}
+    where, line_of = ends(places), {(line.step, line.group, line.rank): line for line in lines}
     pairs, corrupt = dict[tuple[int, int], int](), dict[tuple[LinkEnd | str, LinkEnd], int]()
     for kind in (PAIRS, ALL_REDUCE):
         if corrupt:
@@ -312,13 +316,13 @@ def verified(
         for step, place, rank in _receivers(steps, kind):
             first = step.groups[place][0]
             start = where[first] if kind == PAIRS else f"all-reduce of {step.between}"
-            one = told.get((step.id, place, rank))
-            if one is None:
+            line = line_of.get((step.id, place, rank))
+            if line is None:
                 raise LookupError(f"{start} to {where[rank]}")
             if kind == PAIRS:
-                pairs[first, rank] = one.bytes
-            if one.wrong:
-                corrupt[start, where[rank]] = corrupt.get((start, where[rank]), 0) + one.wrong
+                pairs[first, rank] = line.bytes
+            if line.wrong:
+                corrupt[start, where[rank]] = corrupt.get((start, where[rank]), 0) + line.wrong
     return Verification(
         pairs=len(pairs),
         least=min(pairs.values(), default=0),
@@ -336,15 +340,15 @@ def _receivers(steps: Sequence[NettestStep], kind: str) -> Iterator[tuple[Nettes
                     yield step, place, rank
 
 
-def data_finding(gang: str, found: Verification) -> Finding | None:
+def data_finding(gang: str, verification: Verification) -> Finding | None:
     """What is corrupt, and how to find out why; None where nothing is."""
-    if not found.corrupt:
+    if not verification.corrupt:
         return None
-    corrupt, pairs = found.corrupt, sum(len(one.ends) > 1 for one in found.corrupt)
-    common = set.intersection(*(one.ends for one in corrupt))
+    corrupt, pairs = verification.corrupt, sum(len(corruption.ends) > 1 for corruption in verification.corrupt)
+    common = set.intersection(*(corruption.ends for corruption in corrupt))
     shared = common if len(corrupt) > 1 and len(common) == 1 else set[LinkEnd]()
-    nodes = {end.node for end in shared or set[LinkEnd]().union(*(one.ends for one in corrupt))}
-    where = f"{pairs} of {found.pairs} pairs" if pairs else "sums, while every pair is right"
+    nodes = {end.node for end in shared or set[LinkEnd]().union(*(corruption.ends for corruption in corrupt))}
+    where = f"{pairs} of {verification.pairs} pairs" if pairs else "sums, while every pair is right"
     more = f" and {len(corrupt) - _SHOWN} more" if len(corrupt) > _SHOWN else ""
     at = "".join(f"; all of them at {end}" for end in shared)
     return Finding(
@@ -352,7 +356,9 @@ def data_finding(gang: str, found: Verification) -> Finding | None:
         severity=Severity.STOP,
         node=nodes.pop() if len(nodes) == 1 else "",
         title=f"data arrives wrong in {where}: {'; '.join(map(str, corrupt[:_SHOWN]))}{more}{at}",
-        evidence=tuple(f"{one}: {one.bytes} bytes differ from what was sent" for one in corrupt[:_SHOWN]),
+        evidence=tuple(
+            f"{corruption}: {corruption.bytes} bytes differ from what was sent" for corruption in corrupt[:_SHOWN]
+        ),
         effect="the engine computes with wrong numbers, and nothing else shows it; nothing was timed",
         fix=f"{_tries(corrupt)}; each time: l40s-deploy nettest --verify {gang}",
     )
@@ -360,13 +366,13 @@ def data_finding(gang: str, found: Verification) -> Finding | None:
 
 def _tries(corrupt: Sequence[Corrupt]) -> str:
     """What to try, by what the wrong data passed through."""
-    if any(one.end.gpu is None for one in corrupt):
+    if any(corruption.end.gpu is None for corruption in corrupt):
         return (
             "keep the gang down; look at the memory of these nodes (`journalctl -k`, ECC) and at the cards, cables and "
             "switch ports between them (`ethtool -S DEV`), and let the processor compute checksums "
             "(`sudo ethtool -K DEV rx off tx off`)"
         )
-    if any(len({end.node for end in one.ends}) == 1 for one in corrupt):
+    if any(len({end.node for end in corruption.ends}) == 1 for corruption in corrupt):
         return (
             'keep the gang down; as a proof set NCCL_P2P_DISABLE to "1" in l40s_env: if the data is right then, '
             "peer-to-peer between the GPUs corrupts it. Try the IOMMU off or with iommu=pt, ACS off (`l40s-deploy "

@@ -121,14 +121,14 @@ def halves(places: Sequence[Place]) -> Iterator[tuple[tuple[int, ...], ...]]:
 def _between_nodes(places: Sequence[Place]) -> Iterator[_Step]:
     """Rounds in which every node has one partner and all its GPUs send at once, in one direction and then the other."""
     for pairs in rounds(places):
-        same = [(one, two) for here, there in pairs for one, two in zip(here.ranks, there.ranks, strict=False)]
+        same = [(first, two) for here, there in pairs for first, two in zip(here.ranks, there.ranks, strict=False)]
         yield from _there_and_back(Between.NODES, same)
     pairs = next(iter(rounds(places)), ())
     crossed = [
-        (one, two)
+        (first, two)
         for here, there in pairs
         if len(here.ranks) > 1
-        for one, two in zip(here.ranks, _other_half(there.ranks), strict=False)
+        for first, two in zip(here.ranks, _other_half(there.ranks), strict=False)
     ]
     yield from _there_and_back(Between.OTHER_HALF, crossed)
 
@@ -149,7 +149,7 @@ def rounds(these: Sequence[_T]) -> Iterator[tuple[tuple[_T, _T], ...]]:
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
         pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
-        yield tuple((one, two) for one, two in pairs if one is not None and two is not None)
+        yield tuple((first, two) for first, two in pairs if first is not None and two is not None)
         ring = [ring[0], ring[-1], *ring[1:-1]]
 
 
@@ -178,13 +178,13 @@ def _across(place: Place) -> Iterable[tuple[int, int]]:
     sockets = [number for number in dict.fromkeys(place.numa) if number >= 0]
     if len(sockets) != 2:
         return ()
-    one, two = (
+    first, two = (
         [rank for rank, numa in zip(place.ranks, place.numa, strict=True) if numa == socket] for socket in sockets
     )
-    return zip(one, two, strict=False)
+    return zip(first, two, strict=False)
 
 
 def _there_and_back(between: Between, pairs: Sequence[tuple[int, int]]) -> Iterator[_Step]:
     if pairs:
         yield PAIRS, between, tuple(pairs), (LARGE,)
-        yield PAIRS, between, tuple((two, one) for one, two in pairs), (LARGE,)
+        yield PAIRS, between, tuple((two, first) for first, two in pairs), (LARGE,)

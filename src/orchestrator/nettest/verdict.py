@@ -169,14 +169,14 @@ def judge_links(
     where, tries = ends(places), _tries(steps, figures)
     kinds = collected(
         (link[0], max(plain))
-        for link, found in tries.items()
-        if (plain := [_gbps(one) for one in found if not one.beside_us])
+        for link, lines in tries.items()
+        if (plain := [_gbps(line) for line in lines if not line.beside_us])
     )
     links = []
-    for (between, start, end), found in tries.items():
-        gbps, wanted = tuple(map(_gbps, found)), expected.get((between, start))
+    for (between, start, end), lines in tries.items():
+        gbps, wanted = tuple(map(_gbps, lines)), expected.get((between, start))
         limit = wanted.value * wanted.enough if wanted else usual(kinds.get(between, ()))
-        kept_up = wanted is None and any(one.us <= one.beside_us / HALF for one in found)
+        kept_up = wanted is None and any(line.us <= line.beside_us / HALF for line in lines)
         verdict = NettestVerdict.of(judged=bool(limit), slow=max(gbps) < limit and not kept_up)
         links.append(
             LinkResult(
@@ -196,17 +196,17 @@ def _tries(
     steps: Sequence[NettestStep], figures: Sequence[NettestLine]
 ) -> dict[tuple[Between, int, int], list[NettestLine]]:
     by_id = {step.id: step for step in steps}
-    measured = [(by_id[one.step], one) for one in figures]
+    measured = [(by_id[figure.step], figure) for figure in figures]
     return collected(
-        ((Between(step.between), start, end), one)
-        for step, one in measured
-        if step.kind != ALL_REDUCE and one.us > 0
-        for start, end in (step.groups[one.group],)
+        ((Between(step.between), start, end), figure)
+        for step, figure in measured
+        if step.kind != ALL_REDUCE and figure.us > 0
+        for start, end in (step.groups[figure.group],)
     )
 
 
-def _gbps(one: NettestLine) -> float:
-    return one.bytes * 8e-3 / one.us
+def _gbps(line: NettestLine) -> float:
+    return line.bytes * 8e-3 / line.us
 
 
 def usual(bests: Sequence[float]) -> float:
@@ -220,32 +220,35 @@ def judge_tests(
     """Every all-reduce, a size at a time, in the order of the schedule; of its tries the best one counts. Those of
     halves are compared with each other: `bisected`."""
     where = ends(places)
-    of_group = collected(((one.step, one.group), one) for one in figures)
+    of_group = collected(((figure.step, figure.group), figure) for figure in figures)
     tries = collected(
-        ((Between(step.between), ranks, wanted), one)
+        ((Between(step.between), ranks, wanted), figure)
         for step in steps
         if step.kind == ALL_REDUCE and step.between != Between.HALVES.value
         for number, wanted in enumerate(step.bytes)
         for group, ranks in enumerate(step.groups)
-        for one in of_group.get((step.id, group), [])[number : number + 1]
+        for figure in of_group.get((step.id, group), [])[number : number + 1]
     )
     tests = []
-    for (between, ranks, wanted), found in tries.items():
-        one, expectation = min(found, key=lambda figure: (-figure.bytes, figure.us)), expected.get((between, wanted))
-        late = expectation is not None and one.us > expectation.value / expectation.enough
-        verdict = NettestVerdict.of(judged=expectation is not None, slow=late or one.bytes < wanted)
+    for (between, ranks, wanted), figures_of in tries.items():
+        best, expectation = (
+            min(figures_of, key=lambda figure: (-figure.bytes, figure.us)),
+            expected.get((between, wanted)),
+        )
+        late = expectation is not None and best.us > expectation.value / expectation.enough
+        verdict = NettestVerdict.of(judged=expectation is not None, slow=late or best.bytes < wanted)
         tests.append(
             Test(
                 between=between,
                 where=_where(between, ranks, where),
                 ranks=len(ranks),
                 wanted=wanted,
-                bytes=one.bytes,
-                us=one.us,
-                captured=one.captured,
+                bytes=best.bytes,
+                us=best.us,
+                captured=best.captured,
                 expected=expectation,
                 verdict=verdict,
-                uncaptured=one.uncaptured,
+                uncaptured=best.uncaptured,
             )
         )
     return tuple(tests)
@@ -260,18 +263,18 @@ def _where(between: Between, ranks: Sequence[int], where: Mapping[int, LinkEnd])
     return f"{first.node} GPUs {', '.join(str(where[rank].gpu) for rank in ranks)}"
 
 
-def odd(found: Sequence[LinkResult]) -> Odd | None:
+def odd(links: Sequence[LinkResult]) -> Odd | None:
     """The one thing that all slow links have in common, the smallest such thing; None where there is none.
 
     A GPU or a node is named where it is slow towards more than one other; two nodes where their other links are not.
     """
-    slow = [link for link in found if link.verdict is NettestVerdict.SLOW]
+    slow = [link for link in links if link.verdict is NettestVerdict.SLOW]
     rails = [link for link in slow if link.start.port]
     if rails and len(rails) < len(slow):
-        one = _common(rails)
-        nodes = {end.node for end in one.ends} if one else set[str]()
-        if one and all(nodes & _nodes(link) for link in slow):
-            return one  # a slow port makes the GPUs' ways over it slow
+        common = _common(rails)
+        nodes = {end.node for end in common.ends} if common else set[str]()
+        if common and all(nodes & _nodes(link) for link in slow):
+            return common  # a slow port makes the GPUs' ways over it slow
     return _common(slow) if slow else None
 
 
@@ -302,17 +305,19 @@ def _than(link: LinkResult) -> str:
     return f"the others of its kind at least {link.limit:.3g}"
 
 
-def overall(found: Iterable[LinkResult | Test]) -> NettestVerdict:
+def overall(judged: Iterable[LinkResult | Test]) -> NettestVerdict:
     """Slow where anything is."""
-    verdicts = {one.verdict for one in found}
-    return next((one for one in (NettestVerdict.SLOW, NettestVerdict.OK) if one in verdicts), NettestVerdict.NONE)
+    verdicts = {link_or_test.verdict for link_or_test in judged}
+    return next(
+        (verdict for verdict in (NettestVerdict.SLOW, NettestVerdict.OK) if verdict in verdicts), NettestVerdict.NONE
+    )
 
 
 def bisected(steps: Sequence[NettestStep], figures: Sequence[NettestLine], places: Sequence[Place]) -> Odd | None:
     """The node whose halves all take at least twice as long as the others, in every try; None where there is none."""
     by_id = {step.id: step.groups for step in steps if step.between == Between.HALVES.value}
-    timed = (one for one in figures if one.step in by_id and one.bytes > 0 and one.us > 0)
-    paces = collected((by_id[one.step][one.group], one.us / one.bytes) for one in timed)
+    timed = (figure for figure in figures if figure.step in by_id and figure.bytes > 0 and figure.us > 0)
+    paces = collected((by_id[figure.step][figure.group], figure.us / figure.bytes) for figure in timed)
     slower = [_slower(paces, halves) for halves in dict.fromkeys(by_id.values())]
     least = min((times for times, _ in slower), default=0.0)
     nodes = [place.node for place in places if all({*half}.issuperset(place.ranks) for _, half in slower)]
@@ -330,10 +335,10 @@ _Ranks = tuple[int, ...]
 def _slower(paces: Mapping[_Ranks, Sequence[float]], halves: Iterable[_Ranks]) -> tuple[float, _Ranks]:
     """How many times as long the best try of one half took as the other's worst, and which half; 0 where one of them
     was not measured."""
-    one, other = halves
-    if not (paces.get(one) and paces.get(other)):
-        return 0.0, one
-    return max((min(paces[slow]) / max(paces[fast]), slow) for slow, fast in ((one, other), (other, one)))
+    first, other = halves
+    if not (paces.get(first) and paces.get(other)):
+        return 0.0, first
+    return max((min(paces[slow]) / max(paces[fast]), slow) for slow, fast in ((first, other), (other, first)))
 
 
 LESS_HEADERS = 0.92
@@ -363,15 +368,15 @@ def expectations(
 ) -> dict[tuple[Between, int], Expectation]:
     """By what is measured, and bytes of an all-reduce (us) or sending rank (Gb/s)."""
     where = {rank: place for place in places for rank in place.ranks if place.gpus and place.node in machines}
-    found = list[tuple[tuple[Between, int], Expectation | None]]()
+    pairs_expected = list[tuple[tuple[Between, int], Expectation | None]]()
     for step in steps:
         between = Between(step.between)
         if step.kind == ALL_REDUCE:
-            found += [((between, size), _all_reduce(size, between, places, machines)) for size in step.bytes]
+            pairs_expected += [((between, size), _all_reduce(size, between, places, machines)) for size in step.bytes]
         else:
             pairs = [pair for pair in step.groups if where.keys() >= {*pair}]
-            found += [((between, pair[0]), _link(pair[0], pair[1], where, machines)) for pair in pairs]
-    return {key: replace(one, enough=enough) for key, one in found if one is not None}
+            pairs_expected += [((between, pair[0]), _link(pair[0], pair[1], where, machines)) for pair in pairs]
+    return {key: replace(expectation, enough=enough) for key, expectation in pairs_expected if expectation is not None}
 
 
 def _link(start: int, end: int, where: Mapping[int, Place], machines: Mapping[str, NodeHardware]) -> Expectation | None:
@@ -388,16 +393,16 @@ def _link(start: int, end: int, where: Mapping[int, Place], machines: Mapping[st
 
 def _inside(place: Place, start: int, end: int, machine: NodeHardware) -> Expectation | None:
     gpus = {gpu.index: gpu for gpu in machine.topology.gpus}
-    one, two = (gpus.get(place.gpus[place.ranks.index(rank)]) for rank in (start, end))
-    if one is None or two is None:
+    first, two = (gpus.get(place.gpus[place.ranks.index(rank)]) for rank in (start, end))
+    if first is None or two is None:
         return None
-    path = Distances(machine.topology).path_type(one.key, two.key)
-    gbs = Bandwidths(machine.topology, machine.nccl).between(one.key, two.key) if path is not PathType.DIS else 0.0
+    path = Distances(machine.topology).path_type(first.key, two.key)
+    gbs = Bandwidths(machine.topology, machine.nccl).between(first.key, two.key) if path is not PathType.DIS else 0.0
     basis, source = "calculated", "NCCL's constants for this path"
     if path is PathType.NVL:
         gbs, source = gbs * NVLINK_SHARE, f"{NVLINK_SHARE:g} of {source}"
     elif path > PathType.PXB:
-        ends = {one.index, two.index}
+        ends = {first.index, two.index}
         over_rdma = machine.rdma and not any(
             ends <= {*group} for group in gpu_groups(machine.topology, machine.nccl).groups
         )

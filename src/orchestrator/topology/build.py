@@ -83,8 +83,8 @@ def _interface(snapshot: Snapshot, name: str, functions: Collection[str], addres
 
 def _addresses(raw: Any, family: str) -> tuple[str, ...]:
     """Addresses with prefix length, as far as they are addresses."""
-    own = (one for one in (raw if isinstance(raw, (list, tuple)) else ()) if isinstance(one, Mapping))
-    texts = (f"{one.get('address')}/{one.get('prefixlen')}" for one in own if one.get("family") == family)
+    own = (entry for entry in (raw if isinstance(raw, (list, tuple)) else ()) if isinstance(entry, Mapping))
+    texts = (f"{entry.get('address')}/{entry.get('prefixlen')}" for entry in own if entry.get("family") == family)
     return tuple(text for text in texts if _is_interface_address(text, 4 if family == "inet" else 6))
 
 

@@ -36,7 +36,7 @@ class Distances:
         self._places = SwitchPlaces(topology.switches, merge=merge)
         self._words = _stated_words(topology)
         placed = any(device.numa_node >= 0 for device in topology.pci)
-        self._blind = not placed and any(one.path == TEXT for one in topology.lacks(Area.NUMA))
+        self._blind = not placed and any(lacking.path == TEXT for lacking in topology.lacks(Area.NUMA))
 
     def path_type(self, one: str, other: str) -> PathType:
         """The path between two PCI functions, by key; DIS where one of them, or what decides, is unknown.
@@ -111,7 +111,7 @@ def _stated_words(topology: Topology) -> dict[tuple[str, str], str]:
         port.device: end_key(port) for port in topology.rdma
     }
     words = topology.stated.words().items()
-    return {(keys[one], keys[other]): word for (one, other), word in words if one in keys and other in keys}
+    return {(keys[first], keys[other]): word for (first, other), word in words if first in keys and other in keys}
 
 
 def _same(target: str, address: str) -> bool:
@@ -236,7 +236,7 @@ def gpu_groups(topology: Topology, nccl: Version) -> Groups:
                 if distances.path_type(gpu.key, other.key) > PathType.PXB:
                     kept = f"over the RDMA cards {network:g}, not above {inside:g} GB/s between the GPUs"
     groups = tuple(
-        tuple(gpu.index for gpu, home in zip(gpus, first, strict=True) if home == one) for one in sorted(set(first))
+        tuple(gpu.index for gpu, home in zip(gpus, first, strict=True) if home == root) for root in sorted(set(first))
     )
     return Groups(groups, cut if len(groups) > 1 else kept)
 

@@ -86,7 +86,12 @@ class _PlacesBuilder:
         keys = [function.key for function in functions]
         ports = tuple(port for key in keys for port in self.topology.rdma if port.key == key)
         shown = {port.netdev for port in ports}
-        bare = (one for key in keys for one in self.topology.interfaces if one.key == key and one.name not in shown)
+        bare = (
+            interface
+            for key in keys
+            for interface in self.topology.interfaces
+            if interface.key == key and interface.name not in shown
+        )
         return Card(functions, ports, tuple(bare))
 
     def _numa(self, key: str) -> int:
@@ -95,7 +100,7 @@ class _PlacesBuilder:
         return self.topology.numa[0].node if number < 0 and len(self.topology.numa) == 1 else number
 
     def _domain(self, number: int) -> Domain:
-        cpulist = next((one.cpulist for one in self.topology.numa if one.node == number), "")
+        cpulist = next((domain.cpulist for domain in self.topology.numa if domain.node == number), "")
         mine = [key for key in (*self.gpus, *self.cards) if self._numa(key) == number]
         by_root = collected(((bridges_above(key) or ("",))[-1], key) for key in mine if not self.above(key))
         direct = by_root.pop("", [])
@@ -163,7 +168,7 @@ def summary(topology: Topology) -> str:
 def _port_words(topology: Topology) -> str:
     ports = [port for port in topology.rdma if not port.virtual]
     words = counted(len(ports), "RDMA port") if ports else "no RDMA port"
-    if any(one.path == TEXT for one in topology.lacks(Area.PORTS)) and not any(port.state for port in ports):
+    if any(lacking.path == TEXT for lacking in topology.lacks(Area.PORTS)) and not any(port.state for port in ports):
         return f"{words}, states not known" if ports else ""
     return f"{sum(port.active for port in ports)} of {words} active" if ports else words
 
@@ -194,8 +199,14 @@ class _TextDrawing:
         title = topology.node or topology.hostname or "node"
         title += f" ({topology.hostname})" if topology.hostname not in ("", topology.node) else ""
         title += f"  driver {topology.driver}" if topology.driver else ""
-        cardless = [one for one in topology.interfaces if one.name != "lo" and one.key not in topology.devices]
-        others = [self._interface(one) for one in cardless if one.slaves or one.ipv4]  # bonds, VLANs, bridges
+        cardless = [
+            interface
+            for interface in topology.interfaces
+            if interface.name != "lo" and interface.key not in topology.devices
+        ]
+        others = [
+            self._interface(interface) for interface in cardless if interface.slaves or interface.ipv4
+        ]  # bonds, VLANs, bridges
         children = [*map(self._domain, domains_of(topology)), *self._loose(), *others]
         if topology.nvml_error and topology.gpus:
             children.append(TreeLine(kind="note", label=f"NVML: {topology.nvml_error}"))
@@ -252,7 +263,10 @@ class _TextDrawing:
             _link_words(first.link, first.link_max),
             counted(virtual, "virtual function") if virtual else "",
         )
-        children = (*(self._port(port) for port in nic.ports), *(self._interface(one) for one in nic.interfaces))
+        children = (
+            *(self._port(port) for port in nic.ports),
+            *(self._interface(interface) for interface in nic.interfaces),
+        )
         fault = self._fault(card(first.address), *(function.address for function in nic.functions))
         return TreeLine(kind="nic", label=label, fault=fault, children=children)
 
@@ -323,22 +337,23 @@ def topology_json(topology: Topology, tcp: TcpChoice | None = None) -> dict[str,
         "cpu": asdict(topology.cpu),
         "numa": [asdict(domain) for domain in topology.numa],
         "switches": [
-            _without(one, "parent_switch", "merged_into")
-            | {"above": above.get(one.parent_switch), "part_of": above.get(one.merged_into)}
-            for one in topology.switches
+            _without(switch, "parent_switch", "merged_into")
+            | {"above": above.get(switch.parent_switch), "part_of": above.get(switch.merged_into)}
+            for switch in topology.switches
         ],
         "gpus": [
-            _without(one) | {"switch": above.get(one.switch), "sm": one.sm or None, "lost": one.lost or None}
-            for one in topology.gpus
+            _without(gpu) | {"switch": above.get(gpu.switch), "sm": gpu.sm or None, "lost": gpu.lost or None}
+            for gpu in topology.gpus
         ],
         "rdma_ports": [
-            _without(one, "gids", "gids_recorded", "virtual")
-            | {"switch": above.get(one.switch), **_usable(one, topology, usable)}
-            for one in topology.rdma
+            _without(port, "gids", "gids_recorded", "virtual")
+            | {"switch": above.get(port.switch), **_usable(port, topology, usable)}
+            for port in topology.rdma
         ],
         "interfaces": [
-            _without(one, "carrier", "physical") | {"address": one.address or None, "bond": one.bond or None}
-            for one in topology.interfaces
+            _without(interface, "carrier", "physical")
+            | {"address": interface.address or None, "bond": interface.bond or None}
+            for interface in topology.interfaces
         ],
         "paths": paths_json(topology),
         "tcp": asdict(tcp) if tcp else None,

@@ -31,10 +31,12 @@ def find_gpus(
     """All GPUs in order of index, those that NVML does not show last (index -1). Where NVML was not asked, they are
     numbered by address, as CUDA_DEVICE_ORDER=PCI_BUS_ID does."""
     functions = [device for device in devices if is_gpu(device, accelerators)]
-    told = [{"index": place, **one} for place, one in enumerate(nvml_devices(nvml))]
-    described = list(_described(told, functions))
+    reported = [{"index": place, **device} for place, device in enumerate(nvml_devices(nvml))]
+    described = list(_described(reported, functions))
     classes = {device.address: device.class_code for device in devices}
-    gpus = [replace(_gpu(said, function, places), nvlinks=_nvlinks(said, classes)) for said, function in described]
+    gpus = [
+        replace(_gpu(report, function, places), nvlinks=_nvlinks(report, classes)) for report, function in described
+    ]
     shown = [function for _, function in described]
     silent = [function for function in functions if function not in shown]
     gpus += _silent(silent, places, asked=nvml.get("error") != NOT_RECORDED)
@@ -69,7 +71,7 @@ def is_gpu(device: PciDevice, accelerators: Accelerators) -> bool:
 
 
 def _described(
-    said: Sequence[Mapping[str, Any]], functions: Sequence[PciDevice]
+    reported: Sequence[Mapping[str, Any]], functions: Sequence[PciDevice]
 ) -> Iterator[tuple[Mapping[str, Any], PciDevice | None]]:
     """NVML's devices with their PCI functions, None where there is none.
 
@@ -77,39 +79,41 @@ def _described(
     same, in order of address (NVML's order).
     """
     left = list(functions)
-    for device in said:
+    for device in reported:
         if address := device.get("pci_bus_id"):
-            function = next((one for one in left if one.address == normal_address(str(address))), None)
+            function = next(
+                (function_left for function_left in left if function_left.address == normal_address(str(address))), None
+            )
             if function is not None:
                 left.remove(function)
             yield device, function
-    nameless = [device for device in said if not device.get("pci_bus_id")]
-    fitting = [one for one in left if one.vendor == NVIDIA]
+    nameless = [device for device in reported if not device.get("pci_bus_id")]
+    fitting = [nameless_function for nameless_function in left if nameless_function.vendor == NVIDIA]
     same: Iterable[PciDevice | None] = fitting if len(fitting) == len(nameless) else repeat(None)
     yield from zip(nameless, same, strict=False)
 
 
-def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlaces) -> Gpu:
-    index, memory, link = whole(said.get("index"), -1), part(said, "memory"), part(said, "link")
-    address = function.address if function else normal_address(str(said.get("pci_bus_id") or ""))
+def _gpu(report: Mapping[str, Any], function: PciDevice | None, places: SwitchPlaces) -> Gpu:
+    index, memory, link = whole(report.get("index"), -1), part(report, "memory"), part(report, "link")
+    address = function.address if function else normal_address(str(report.get("pci_bus_id") or ""))
     return Gpu(
         index=index,
         address=address,
         key=function.key if function else f"nvml:{address or index}",
         switch=places.nearest(function.key) if function else "",
-        numa_node=function.numa_node if function else whole(said.get("numa_node"), -1),
-        name=str(said.get("name") or ""),
-        uuid=str(said.get("uuid") or ""),
+        numa_node=function.numa_node if function else whole(report.get("numa_node"), -1),
+        name=str(report.get("name") or ""),
+        uuid=str(report.get("uuid") or ""),
         memory_total=whole(memory.get("total")),
         memory_used=whole(memory.get("used")),
         link=_link(function.link if function else PcieLink(), link.get("gen"), link.get("width")),
         link_max=_link(function.link_max if function else PcieLink(), link.get("max_gen"), link.get("max_width")),
         processes=tuple(
-            GpuProcess(pid=whole(one.get("pid")), memory_bytes=whole(one.get("used_bytes")))
-            for one in _mappings(said.get("processes"))
+            GpuProcess(pid=whole(process.get("pid")), memory_bytes=whole(process.get("used_bytes")))
+            for process in _mappings(report.get("processes"))
         ),
-        sm=_sm(said.get("compute_capability")),
-        lost=_why_lost(said),
+        sm=_sm(report.get("compute_capability")),
+        lost=_why_lost(report),
     )
 
 
@@ -126,17 +130,17 @@ def _sm(capability: Any) -> int:
     return major * 10 + minor if major > 0 and minor >= 0 else 0
 
 
-def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLinks, ...] | None:
+def _nvlinks(report: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLinks, ...] | None:
     """NVLinks that are up and allow peer-to-peer, by their other end (NCCL src/graph/xml.cc, ncclTopoGetXmlFromGpu).
 
     None where NVML was not asked or failed. For a GPU without NVLink it reports that this is not supported.
     classes: PCI class of every function of the machine, by address
     """
-    raw = said.get("nvlinks")
+    raw = report.get("nvlinks")
     if not isinstance(raw, (list, tuple)):
         return None
     if not raw:
-        why = str(part(said, "errors").get("nvmlDeviceGetNvLinkState", ""))
+        why = str(part(report, "errors").get("nvmlDeviceGetNvLinkState", ""))
         return () if not why or "NotSupported" in why or "InvalidArgument" in why else None
     active = [link for link in raw if isinstance(link, Mapping) and link.get("active") == 1]
     if any(link.get("p2p") is None or not link.get("remote") for link in active):
@@ -148,12 +152,12 @@ def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLin
     )
 
 
-def _why_lost(said: Mapping[str, Any]) -> str:
+def _why_lost(report: Mapping[str, Any]) -> str:
     """A device that reports neither a name nor memory does not answer; the first error says why. Without an error it
     was not asked."""
-    if said.get("name") or part(said, "memory"):
+    if report.get("name") or part(report, "memory"):
         return ""
-    return str(next(iter(part(said, "errors").values()), ""))
+    return str(next(iter(part(report, "errors").values()), ""))
 
 
 def _silent(left: Sequence[PciDevice], places: SwitchPlaces, *, asked: bool) -> Iterator[Gpu]:
@@ -177,7 +181,7 @@ def nvml_devices(nvml: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
 def whole(value: object, otherwise: int = 0) -> int:

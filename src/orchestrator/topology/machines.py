@@ -57,8 +57,8 @@ def throttled(states: Mapping[str, State]) -> Iterator[str]:
     for node, state in states.items():
         for index, gpu in state["gpus"].items():
             if why := slowed_by(gpu.get("reasons")):
-                told = {"clock_mhz", "most_mhz"} <= gpu.keys()
-                clock = f" at {gpu['clock_mhz']} of {gpu['most_mhz']} MHz" if told else ""
+                has_clocks = {"clock_mhz", "most_mhz"} <= gpu.keys()
+                clock = f" at {gpu['clock_mhz']} of {gpu['most_mhz']} MHz" if has_clocks else ""
                 heat = f", {gpu['temperature_c']} C" if "temperature_c" in gpu else ""
                 yield f"{node}: GPU {index} is throttled{clock}{heat}: {', '.join(why)}"
 

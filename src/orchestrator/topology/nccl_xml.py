@@ -53,7 +53,9 @@ _SHOWN = (*RAILS, Area.NUMA, Area.LINKS)
 def nccl_xml(topology: Topology) -> str:
     """One <system> with a <cpu> for each NUMA domain that has a GPU or an active RDMA card. What was not read, and may
     be missing in it, is named in an attribute of ours, which NCCL passes over (src/graph/xml.cc, xmlGetNode)."""
-    lacking = ",".join(dict.fromkeys(one.area.name for one in topology.unread if one.area in _SHOWN))
+    lacking = ",".join(
+        dict.fromkeys(lacking_area.area.name for lacking_area in topology.unread if lacking_area.area in _SHOWN)
+    )
     unread = {_UNREAD: lacking} if lacking else {}
     head, inside = _attributes({"version": 1, **unread}), (f"  {line}" for line in _Writer(topology).cpus())
     return "\n".join([f"<system{head}>", *inside, "</system>", ""])
@@ -79,7 +81,7 @@ class _Writer:
 
     def _cpu(self, domain: int) -> dict[str, object]:
         cpu = self.topology.cpu
-        cpulist = next((one.cpulist for one in self.topology.numa if one.node == domain), "")
+        cpulist = next((numa.cpulist for numa in self.topology.numa if numa.node == domain), "")
         x86 = {"vendor": cpu.vendor, "familyid": cpu.family, "modelid": cpu.model}
         arch = cpu.arch or "x86_64"
         return {"numaid": domain, "affinity": cpumap(cpulist), "arch": arch} | (x86 if arch == "x86_64" else {})
@@ -102,8 +104,8 @@ class _Writer:
         yield from _element("pci", attributes, _gpu(gpu) if gpu else _element("nic", {}, nets))
 
     def _net(self, port: RdmaPort) -> dict[str, object]:
-        told = {"name": port.device, "dev": self.net_numbers[port], "latency": "0.0"}
-        return {**told, "speed": int(port.rate_gbps * _MBIT), "port": port.port, "gdr": 1}
+        named = {"name": port.device, "dev": self.net_numbers[port], "latency": "0.0"}
+        return {**named, "speed": int(port.rate_gbps * _MBIT), "port": port.port, "gdr": 1}
 
     def _pci(self, address: str, device: PciDevice | None, class_code: int) -> dict[str, object]:
         link = best_link(device, self.devices) if device else PcieLink()
@@ -160,8 +162,8 @@ def topology_of_xml(text: str, node: str) -> Topology:
     for cpu in root.iter("cpu"):
         reader.cpu(cpu)
     devices = sorted(reader.devices, key=lambda device: (sort_key(device.address), device.key))
-    found = sorted(reader.switches, key=lambda switch: (sort_key(switch.address), switch.key))
-    switches = merged(found, {device.key: device for device in devices})
+    switches_read = sorted(reader.switches, key=lambda switch: (sort_key(switch.address), switch.key))
+    switches = merged(switches_read, {device.key: device for device in devices})
     nearest = SwitchPlaces(switches).nearest
     ports = sorted(reader.ports, key=lambda port: (natural(port.device), port.port))
     lacking = root.get(_UNREAD, "").split(",")
@@ -241,17 +243,17 @@ class _XmlReader:
             self._pci(child, key, key, numa, depth + 1)
 
     def _gpu(self, gpu: ElementTree.Element | None, device: PciDevice) -> None:
-        told = gpu.attrib if gpu is not None else {}
+        attributes = gpu.attrib if gpu is not None else {}
         if gpu is not None or device.class_code >> 8 in _GPU_CLASSES:
             self.gpus.append(
                 Gpu(
-                    index=number(told.get("dev", ""), otherwise=-1),
+                    index=number(attributes.get("dev", ""), otherwise=-1),
                     address=device.address,
                     key=device.key,
                     switch="",
                     numa_node=device.numa_node,
                     link_max=device.link_max,
-                    sm=max(0, number(told.get("sm", ""))),
+                    sm=max(0, number(attributes.get("sm", ""))),
                     nvlinks=_nvlinks(gpu),
                 )
             )
@@ -281,7 +283,7 @@ class _XmlReader:
 
 def _nvlinks(gpu: ElementTree.Element | None) -> tuple[NvLinks, ...] | None:
     """None where the file has none: NCCL writes nothing of a GPU without NVLink, and a file made by hand need not."""
-    found = (
+    links = (
         NvLinks(
             target=link.get("target", "").lower(),
             count=max(0, number(link.get("count", ""))),
@@ -289,7 +291,7 @@ def _nvlinks(gpu: ElementTree.Element | None) -> tuple[NvLinks, ...] | None:
         )
         for link in (gpu.findall("nvlink") if gpu is not None else ())
     )
-    return tuple(found) or None
+    return tuple(links) or None
 
 
 def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:

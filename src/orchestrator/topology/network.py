@@ -82,7 +82,7 @@ class SharedWay:
 
 def shared_networks(topologies: Mapping[str, Topology]) -> tuple[Mapping[str, SharedWay], ...]:
     """Every IPv4 network that all of these nodes have an address in, each with every node's end of it."""
-    return tuple(ends for _, ends in sorted(_shared(topologies, {}).items(), key=lambda found: str(found[0])))
+    return tuple(ends for _, ends in sorted(_shared(topologies, {}).items(), key=lambda entry: str(entry[0])))
 
 
 def _shared(
@@ -178,7 +178,7 @@ def carrier(port: RdmaPort, topology: Topology) -> str:
     """The interface that has a port's addresses: its own, else a VLAN on it, which its GIDs name; '' where unknown."""
     own = own_interface(port, topology)
     names = (own, *(gid.netdev for gid in port.gids if gid.ipv4))
-    return next((name for name in names if (one := topology.interface(name)) and one.ipv4), own)
+    return next((name for name in names if (interface := topology.interface(name)) and interface.ipv4), own)
 
 
 def is_bonded(port: RdmaPort, topology: Topology) -> bool:
@@ -303,8 +303,10 @@ def _version_2(port: RdmaPort) -> list[Gid]:
 
 def networks_met(topologies: Iterable[Topology]) -> Mapping[str, int]:
     """How many of these nodes have an address in each IPv4 network."""
-    found = ({_network(text) for one in topology.interfaces for text in one.ipv4} for topology in topologies)
-    return Counter(network for networks in found for network in networks)
+    networks_of = (
+        {_network(text) for interface in topology.interfaces for text in interface.ipv4} for topology in topologies
+    )
+    return Counter(network for networks in networks_of for network in networks)
 
 
 def _fit(port: RdmaPort, topology: Topology, met: Mapping[str, int]) -> list[Gid]:
@@ -346,5 +348,5 @@ def _why_not(gid: Gid, port: RdmaPort, topology: Topology) -> str:
     if interface.operstate and not interface.up:
         return f"{name} is {interface.operstate}"
     master = topology.interface(interface.bond) if interface.bond else None
-    known = {text.partition("/")[0] for one in (interface, master) if one for text in one.ipv4}
+    known = {text.partition("/")[0] for holder in (interface, master) if holder for text in holder.ipv4}
     return f"{gid.ipv4} is not an address of {name}" if known and gid.ipv4 not in known else ""

@@ -57,7 +57,10 @@ def nic_ends(topology: Topology) -> tuple[PathEnd, ...]:
         )
     names = {interface.key: interface.name for interface in topology.interfaces if interface.key}
     firsts = [functions[0] for functions in nic_cards(topology).values()]
-    return tuple(PathEnd(names.get(one.key) or card(one.address), one.key, one.numa_node) for one in firsts)
+    return tuple(
+        PathEnd(names.get(function.key) or card(function.address), function.key, function.numa_node)
+        for function in firsts
+    )
 
 
 def paths(topology: Topology) -> tuple[Pair, ...]:
@@ -86,13 +89,13 @@ def stated_groups(topology: Topology) -> tuple[Sharing, ...]:
     near = [pair for pair in paths(topology) if pair.type in (PathType.PIX, PathType.PXB)]
     gpus = [gpu.name for gpu in gpu_ends(topology)]
     home = dict(zip(gpus, gpus, strict=True))
-    for one, other in (*_side_by_side(near, home), *_by_their_cards(topology, near)):
-        old, new = home[other], home[one]
+    for first, other in (*_side_by_side(near, home), *_by_their_cards(topology, near)):
+        old, new = home[other], home[first]
         home = {gpu: new if place == old else place for gpu, place in home.items()}
     members = collected((place, gpu) for gpu, place in home.items())
     nics = collected((home[pair.one], pair.other) for pair in near if pair.other not in home)
-    found = (Sharing(tuple(group), tuple(dict.fromkeys(nics.get(place, ())))) for place, group in members.items())
-    return tuple(one for one in found if one.nics or len(one.gpus) > 1)
+    sharings = (Sharing(tuple(group), tuple(dict.fromkeys(nics.get(place, ())))) for place, group in members.items())
+    return tuple(sharing for sharing in sharings if sharing.nics or len(sharing.gpus) > 1)
 
 
 def _side_by_side(near: Sequence[Pair], gpus: Collection[str]) -> list[tuple[str, str]]:
@@ -131,21 +134,21 @@ def matrix(topology: Topology) -> str:
 def _nic_heads(topology: Topology, nics: Sequence[PathEnd]) -> list[str]:
     """NIC0, or what a pasted matrix has for it."""
     stated = topology.stated
-    said = {stated.name(head): head for head in stated.heads} if stated else {}
-    taken = set(said.values())
+    head_of = {stated.name(head): head for head in stated.heads} if stated else {}
+    taken = set(head_of.values())
     free = (f"NIC{number}" for number in itertools.count() if f"NIC{number}" not in taken)
-    return [said[nic.name] if nic.name in said else next(free) for nic in nics]
+    return [head_of[nic.name] if nic.name in head_of else next(free) for nic in nics]
 
 
 def _affinity(topology: Topology, end: PathEnd) -> Sequence[str]:
     """Where the kernel names no domain, all are near: its local_cpulist has every CPU then."""
     if topology.stated:
         return next((cells for head, _, cells in topology.stated.rows if head == end.name), ())
-    near = [one for one in topology.numa if one.node == end.numa_node or (end.key and end.numa_node < 0)]
-    nodes = [str(one.node) for one in near]
+    near = [domain for domain in topology.numa if domain.node == end.numa_node or (end.key and end.numa_node < 0)]
+    nodes = [str(domain.node) for domain in near]
     if not nodes and end.numa_node >= 0:
         nodes = [str(end.numa_node)]
-    spans = ",".join(one.cpulist for one in near if one.cpulist), ",".join(nodes)
+    spans = ",".join(domain.cpulist for domain in near if domain.cpulist), ",".join(nodes)
     return (*(cpulist(cpumap(each)) or "N/A" for each in spans), "N/A")
 
 
@@ -272,9 +275,9 @@ def shape(topology: Topology) -> Shape:
 def _between(topology: Topology, tops: Mapping[str, str]) -> list[tuple[PathType, ...]]:
     """Path types between GPUs behind the same top switch, and between all others."""
     distances, inside, across = Distances(topology), set[PathType](), set[PathType]()
-    for one, other in itertools.combinations(topology.gpus, 2):
-        together = tops[one.key] and tops[one.key] == tops[other.key]
-        (inside if together else across).add(distances.path_type(one.key, other.key))
+    for first, other in itertools.combinations(topology.gpus, 2):
+        together = tops[first.key] and tops[first.key] == tops[other.key]
+        (inside if together else across).add(distances.path_type(first.key, other.key))
     return [tuple(sorted(types - {PathType.DIS})) for types in (inside, across)]
 
 

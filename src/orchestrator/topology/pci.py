@@ -159,8 +159,8 @@ def _link(files: Mapping[str, str], key: str, which: str) -> PcieLink:
 
 def speed_gts(text: str) -> float:
     """'16.0 GT/s PCIe' is 16.0; 0 for what says no speed."""
-    found = _SPEED.match(text)
-    return float(found[1]) if found else 0.0
+    match = _SPEED.match(text)
+    return float(match[1]) if match else 0.0
 
 
 def slots(snapshot: Snapshot) -> dict[str, str]:
@@ -182,8 +182,8 @@ def nic_cards(topology: Topology) -> Mapping[str, tuple[PciDevice, ...]]:
     nobody: they are no cards.
     """
     in_use = {port.key for port in topology.rdma} | {interface.key for interface in topology.interfaces}
-    own = (one for one in topology.pci if one.class_code >> 16 == _NETWORK_CLASS or one.key in in_use)
-    cards = collected((card(one.key), one) for one in own if not one.virtual)
+    own = (device for device in topology.pci if device.class_code >> 16 == _NETWORK_CLASS or device.key in in_use)
+    cards = collected((card(device.key), device) for device in own if not device.virtual)
     return {key: tuple(functions) for key, functions in cards.items()}
 
 
@@ -305,13 +305,13 @@ class ConfigSpace:
 
     def _extended(self) -> dict[int, int]:
         """{id of an extended capability: where the first one stands}; {} where they were not readable."""
-        offset, found, seen, data = _FIRST_EXTENDED, dict[int, int](), set[int](), self._padded
+        offset, offsets, seen, data = _FIRST_EXTENDED, dict[int, int](), set[int](), self._padded
         while _FIRST_EXTENDED <= offset <= len(data) - 8 and offset not in seen:
             seen.add(offset)
             header = int.from_bytes(data[offset : offset + 4], "little")
-            found.setdefault(header & 0xFFFF, offset)
+            offsets.setdefault(header & 0xFFFF, offset)
             offset = header >> 20
-        return found
+        return offsets
 
 
 def config_space(snapshot: Snapshot, key: str) -> ConfigSpace:

@@ -126,9 +126,11 @@ class _PictureLayout:
         self.result = Picture()
 
     def whole(self) -> Picture:
-        domains = [one for one in self.domains if one.branches or one.gpus or one.cards] or [Domain(0, "", (), (), ())]
+        domains = [domain for domain in self.domains if domain.branches or domain.gpus or domain.cards] or [
+            Domain(0, "", (), (), ())
+        ]
         step, middle = self.width + 3 * PAD, PAD + CPU_H // 2
-        self.result.height = PAD + max(self._column(one, PAD + place * step) for place, one in enumerate(domains))
+        self.result.height = PAD + max(self._column(domain, PAD + place * step) for place, domain in enumerate(domains))
         for x in range(PAD + self.width, PAD + self.width + (len(domains) - 1) * step, step):
             self.result.wires.append(CableLine(x1=x, y1=middle, x2=x + 3 * PAD, y2=middle, kind="sockets"))
         self.result.width = 2 * PAD + len(domains) * step - 3 * PAD
@@ -204,9 +206,9 @@ class _PictureLayout:
         if not lines:
             words = f"driver {first.driver}" if first.driver else "no driver"
             self.result.ports.append(Port(x=x, y=y, state="idle", name="no port", detail=words))
-        for number, one in enumerate(lines):
+        for number, line in enumerate(lines):
             at = y + PORT_H * number
-            drawn = self._port(one, x, at) if isinstance(one, RdmaPort) else self._interface(one, x, at)
+            drawn = self._port(line, x, at) if isinstance(line, RdmaPort) else self._interface(line, x, at)
             self.result.ports.append(drawn)
         return height
 

@@ -122,7 +122,11 @@ def _netdev(
         return named
     mine = [interface for interface in interfaces if interface.key == function.key]
     if len(mine) > 1:
-        mine = [one for one in mine if snapshot.text(f"/sys/class/net/{one.name}/dev_port") == str(port - 1)] or mine
+        mine = [
+            interface
+            for interface in mine
+            if snapshot.text(f"/sys/class/net/{interface.name}/dev_port") == str(port - 1)
+        ] or mine
     return mine[0].bond or mine[0].name if mine else ""
 
 

@@ -149,15 +149,15 @@ def _config_space(text: str, names: Pseudonyms) -> str:
     return data.hex()
 
 
-def _nvml(said: Mapping[str, Any], names: Pseudonyms) -> Any:
+def _nvml(nvml: Mapping[str, Any], names: Pseudonyms) -> Any:
     by_name = {"serial": lambda number: names.number(str(number)) if number else number}
 
     def devices(listed: Any) -> Any:
         if not isinstance(listed, list):
             return None
-        return [_texts(one, names.in_text, by_name) if isinstance(one, Mapping) else None for one in listed]
+        return [_texts(device, names.in_text, by_name) if isinstance(device, Mapping) else None for device in listed]
 
-    return _texts(said, names.in_text, {"devices": devices})
+    return _texts(nvml, names.in_text, {"devices": devices})
 
 
 def _host(host: Mapping[str, Any], names: Pseudonyms) -> Any:
@@ -174,10 +174,10 @@ def _host(host: Mapping[str, Any], names: Pseudonyms) -> Any:
         "user": lambda _: user if user in ("", "root") else names.word("user", user),
         "home": lambda _: lives,
         "fs_root": lambda root: "/" if root == "/" else "/root-of-it",
-        "uname": lambda said: said,  # versions of four numbers are no addresses
-        "python": lambda said: said,
+        "uname": lambda uname: uname,  # versions of four numbers are no addresses
+        "python": lambda python: python,
         "addresses": lambda interfaces: _addresses(interfaces, names),
-        "nccl_conf": lambda said: {**_texts(said, changed), "path": "/home/engine/.nccl.conf"} if said else said,
+        "nccl_conf": lambda conf: {**_texts(conf, changed), "path": "/home/engine/.nccl.conf"} if conf else conf,
     }
     return _texts(host, changed, by_name)
 
@@ -188,8 +188,8 @@ _NOBODYS_HOMES = ("", "/", "/root")
 def _addresses(interfaces: Any, names: Pseudonyms) -> Any:
     """Of each interface by its name."""
 
-    def address(one: Any) -> Any:
-        return {**one, "address": names.ip(str(one.get("address") or ""))} if isinstance(one, Mapping) else None
+    def address(entry: Any) -> Any:
+        return {**entry, "address": names.ip(str(entry.get("address") or ""))} if isinstance(entry, Mapping) else None
 
     listed = interfaces.items() if isinstance(interfaces, Mapping) else ()
     return {names.in_text(str(name)): list(map(address, own if isinstance(own, list) else ())) for name, own in listed}
@@ -225,7 +225,7 @@ def _candidates(text: str) -> frozenset[str]:
     node's files are those of other files, and of other nodes."""
     words = {word.lower() for word in _WORD.findall(text)}
     pieces = {piece for word in words for piece in re.split(r"[._-]", word)}
-    return frozenset(words | pieces | {found.group().lower() for found in ANYTHING.finditer(text)})
+    return frozenset(words | pieces | {match.group().lower() for match in ANYTHING.finditer(text)})
 
 
 _HEX = "0-9A-Fa-f"
@@ -299,7 +299,7 @@ class Pseudonyms:
 
     def in_text(self, text: str, forms: re.Pattern[str] = HARDWARE) -> str:
         """Every identity that shows by its form."""
-        return forms.sub(lambda found: str(getattr(self, str(found.lastgroup))(found.group())), text)
+        return forms.sub(lambda match: str(getattr(self, str(match.lastgroup))(match.group())), text)
 
     def number(self, original: str) -> str:
         """A serial number: digits for digits, letters for letters, as long as before."""
@@ -413,17 +413,17 @@ class Scrubber:
             text = text.replace(secret, HIDDEN)
         text = without_secrets(text)
         if wanted := self._named():
-            text = wanted.sub(lambda found: self.names[found.group()], text)
+            text = wanted.sub(lambda match: self.names[match.group()], text)
         return self.pseudonyms.in_text(text, ANYTHING)
 
     def value(self, value: Any, name: str = "") -> Any:
         """The same for every text of a JSON value; a value whose name is a secret's is removed entirely."""
         if isinstance(value, Mapping):
-            return {self.text(str(key)): self.value(one, str(key)) for key, one in value.items()}
+            return {self.text(str(key)): self.value(inner, str(key)) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
             return [
-                HIDDEN if is_secret_flag(before, one) else self.value(one, name)
-                for before, one in zip(("", *value), value, strict=False)
+                HIDDEN if is_secret_flag(before, entry) else self.value(entry, name)
+                for before, entry in zip(("", *value), value, strict=False)
             ]
         if not isinstance(value, str):
             return value
@@ -431,8 +431,8 @@ class Scrubber:
 
     def left(self, text: str) -> str:
         """The first known secret or name that is still in a text, '' for none."""
-        found = named.search(text) if (named := self._named()) else None
-        return next((one for one in self.secrets if one and one in text), found.group() if found else "")
+        match = named.search(text) if (named := self._named()) else None
+        return next((secret for secret in self.secrets if secret and secret in text), match.group() if match else "")
 
     def _named(self) -> re.Pattern[str] | None:
         words = sorted((name for name in self.names if len(name) >= SHORTEST_NAME), key=len, reverse=True)

@@ -90,7 +90,7 @@ def with_stated(ports: tuple[RdmaPort, ...], stated: Stated | None) -> tuple[Rdm
 
 
 def _texts(raw: Any) -> tuple[str, ...]:
-    return tuple(str(one) for one in raw)[:_MOST] if isinstance(raw, (list, tuple)) else ()
+    return tuple(str(entry) for entry in raw)[:_MOST] if isinstance(raw, (list, tuple)) else ()
 
 
 _FUNCTION = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
@@ -118,18 +118,18 @@ def find_unread(
 
     rdma: {RDMA device: key of its PCI function}
     """
-    found = [*_pasted(snapshot), *_failed(snapshot), *_functions(snapshot), *_domains(snapshot, devices)]
-    found += (one for port in ports for one in _gids(snapshot, port))
+    unread = [*_pasted(snapshot), *_failed(snapshot), *_functions(snapshot), *_domains(snapshot, devices)]
+    unread += (lacking for port in ports for lacking in _gids(snapshot, port))
     if snapshot.nvml.get("error") != NOT_RECORDED:  # a look of ours asks for all of it
-        found += [*_network(snapshot), *_rdma(snapshot, rdma, ports)]
-        found += [*_nvml(snapshot.nvml), *_gpus(snapshot.nvml, devices)]
-    return tuple(dict.fromkeys(found))
+        unread += [*_network(snapshot), *_rdma(snapshot, rdma, ports)]
+        unread += [*_nvml(snapshot.nvml), *_gpus(snapshot.nvml, devices)]
+    return tuple(dict.fromkeys(unread))
 
 
 def _pasted(snapshot: Snapshot) -> Iterator[NotRead]:
     """Everything that a text which somebody pasted does not tell."""
-    told = _texts(pasted(snapshot).get("areas"))
-    areas = [area for area in Area if area.name not in told] if pasted(snapshot) else []
+    areas_told = _texts(pasted(snapshot).get("areas"))
+    areas = [area for area in Area if area.name not in areas_told] if pasted(snapshot) else []
     yield from (NotRead(area, TEXT, _UNCOLLECTED) for area in areas)
 
 
@@ -197,8 +197,8 @@ def _gids(snapshot: Snapshot, port: RdmaPort) -> Iterator[NotRead]:
         typed = f"{at}/gid_attrs/types/{index}" in snapshot.files
         if typed and index not in gids and f"{at}/gids/{index}" not in snapshot.files:
             yield NotRead(Area.PORTS, f"{at}/gids/{index}", _UNCOLLECTED)
-    told = {"types": any(gid.type for gid in port.gids), "ndevs": any(gid.netdev for gid in port.gids)}
-    names = [name for name, there in told.items() if there]
+    told_of = {"types": any(gid.type for gid in port.gids), "ndevs": any(gid.netdev for gid in port.gids)}
+    names = [name for name, there in told_of.items() if there]
     for gid in port.gids:
         for name in names:
             path = f"{at}/gid_attrs/{name}/{gid.index}"
@@ -217,9 +217,9 @@ def _nvml(nvml: Mapping[str, Any]) -> Iterator[NotRead]:
 def _gpus(nvml: Mapping[str, Any], devices: Sequence[PciDevice]) -> Iterator[NotRead]:
     """GPUs of which NVML told nothing, and those that it shows and the bus does not."""
     there = {device.address for device in devices if device.class_code}
-    for one in nvml_devices(nvml):
-        address = normal_address(str(one.get("pci_bus_id") or ""))
+    for gpu in nvml_devices(nvml):
+        address = normal_address(str(gpu.get("pci_bus_id") or ""))
         if address and address not in there:
             yield NotRead(Area.PCI, f"/sys/bus/pci/devices/{address}", _UNCOLLECTED)
-        if not (one.get("name") or one.get("memory") or one.get("errors")):
-            yield NotRead(Area.GPUS, f"GPU {one.get('index')}", _UNCOLLECTED)
+        if not (gpu.get("name") or gpu.get("memory") or gpu.get("errors")):
+            yield NotRead(Area.GPUS, f"GPU {gpu.get('index')}", _UNCOLLECTED)

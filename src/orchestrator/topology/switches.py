@@ -111,8 +111,8 @@ class SwitchPlaces:
     def above(self, key: str) -> tuple[str, ...]:
         """Keys of switches, nearest first; () on a root port. For a switch's own key with a slash behind it that switch
         comes first."""
-        found = (self._whole[bridge] for bridge in upstream_ports_above(key) if bridge in self._whole)
-        return tuple(dict.fromkeys(found))
+        ports = (self._whole[bridge] for bridge in upstream_ports_above(key) if bridge in self._whole)
+        return tuple(dict.fromkeys(ports))
 
     def nearest(self, key: str) -> str:
         """Key of the switch above a function, '' for none."""
@@ -131,12 +131,12 @@ def empty_slots(topology: Topology, snapshot: Snapshot) -> Mapping[str, tuple[st
         for device in topology.pci
         if device.is_bridge
     }
-    found: dict[str, list[str]] = {}
+    slots_below: dict[str, list[str]] = {}
     for name, address in slots(snapshot).items():
         bus = number(address.split(":")[1], 16) if address.count(":") == 2 else 0
         if bus in owners and bus and address not in occupied:
-            found.setdefault(owners[bus], []).append(name)
-    return {key: tuple(sorted(names, key=lambda name: (len(name), name))) for key, names in found.items()}
+            slots_below.setdefault(owners[bus], []).append(name)
+    return {key: tuple(sorted(names, key=lambda name: (len(name), name))) for key, names in slots_below.items()}
 
 
 _SEVERAL_GPUS_ON_ONE_CARD = frozenset({0x0FF2, 0x102D, 0x118F, 0x11BF, 0x13BD, 0x13F2, 0x25B6})
@@ -187,7 +187,7 @@ def emulated_switches(topology: Topology) -> set[str]:
 
 def _cards_behind(topology: Topology, places: SwitchPlaces) -> dict[str, set[str]]:
     """{switch: everything that is not a bridge and lies below it, functions of one card as one}."""
-    leaves = [one.key for one in topology.pci if not one.is_bridge and make(one) not in _MANAGEMENT]
+    leaves = [function.key for function in topology.pci if not function.is_bridge and make(function) not in _MANAGEMENT]
     behind = collected((switch, card(key)) for key in leaves for switch in places.above(key))
     return {switch: {*cards} for switch, cards in behind.items()}
 
@@ -202,4 +202,8 @@ def _known_to_have_slots(
         for key, cards in behind.items()
         if cards & gpus and len(cards) > 1 and not cards <= several
     }
-    return {one.key for one in topology.switches if not one.parent_switch and make(devices.get(one.key)) in mixed}
+    return {
+        switch.key
+        for switch in topology.switches
+        if not switch.parent_switch and make(devices.get(switch.key)) in mixed
+    }

@@ -81,16 +81,16 @@ def kernels_of(profile: ModelProfile, layout: Layout, lookup: Lookup, *, gpu: st
     """Everything that one GPU runs in one layer of each kind; what this check can't run is among them."""
     wanted = wanted_files(profile, layout, lookup, gpu=gpu, triton="")
     jobs = reversed(jobs_of(profile, wanted, CHECKED))
-    shapes = [{one.name: getattr(job, one.name) for one in fields(KernelShape)} for job in jobs]
+    shapes = [{field.name: getattr(job, field.name) for field in fields(KernelShape)} for job in jobs]
     names = {"moe": "fused MoE", "linear": "FP8 block GEMM"}
     tiled = [KernelCase(id=0, name=names[shape["kernel"]], **shape) for shape in shapes]
     experts = [case for case in tiled if case.kernel == "moe"]
-    found = [_OWN, *_attention(profile, layout), *(case for case in tiled if case.kernel == "linear")]
-    found += _linears(profile, layout, lookup)
-    found += [*experts, *(replace(case, name="fused MoE, built-in tiles", built_in=True) for case in experts)]
+    cases = [_OWN, *_attention(profile, layout), *(case for case in tiled if case.kernel == "linear")]
+    cases += _linears(profile, layout, lookup)
+    cases += [*experts, *(replace(case, name="fused MoE, built-in tiles", built_in=True) for case in experts)]
     if profile.dimensions.n_routed_experts and not experts:
-        found.append(_unknown(f"fused MoE ({profile.stored('experts')})"))
-    return tuple(replace(case, id=place) for place, case in enumerate(found))
+        cases.append(_unknown(f"fused MoE ({profile.stored('experts')})"))
+    return tuple(replace(case, id=place) for place, case in enumerate(cases))
 
 
 def _unknown(name: str) -> KernelCase:
@@ -137,7 +137,7 @@ def _linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> list[Kern
         return [] if known else [_unknown(f"GEMM ({profile.quantisation})")]
     case = KernelCase(id=0, name=f"{dtype.partition('_')[0].upper()} scaled GEMM", kernel="channel", dtype=dtype)
     shapes = linears(profile, layout, lookup)
-    return [replace(case, batch=batch, n=one.rows, k=one.columns) for batch in CHECKED for one in shapes]
+    return [replace(case, batch=batch, n=matrix.rows, k=matrix.columns) for batch in CHECKED for matrix in shapes]
 
 
 def shape_words(case: KernelCase) -> str:
@@ -168,24 +168,24 @@ def judged(
 
     A kernel that it says nothing of was not run.
     """
-    told: dict[int, list[KernelLine]] = {case.id: [] for case in cases}
+    lines_of: dict[int, list[KernelLine]] = {case.id: [] for case in cases}
     for line in lines:
-        if line.kernel in told:
-            told[line.kernel].append(line)
-    return tuple(_judged(case, told[case.id], causes, limit) for case in cases)
+        if line.kernel in lines_of:
+            lines_of[line.kernel].append(line)
+    return tuple(_judged(case, lines_of[case.id], causes, limit) for case in cases)
 
 
 def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[CausePattern], limit: int) -> KernelResult:
     merged = (KernelVerdict.FAILS, KernelVerdict.WRONG, KernelVerdict.RIGHT)
     by_verdict = {line.verdict: line for line in lines}
-    verdict = next((one for one in merged if one.value in by_verdict), KernelVerdict.NOT_RUN)
+    verdict = next((candidate for candidate in merged if candidate.value in by_verdict), KernelVerdict.NOT_RUN)
     compared = by_verdict.get("wrong", by_verdict.get("right", KernelLine(error=-1.0)))
     shared = max((line.shared for line in lines), default=0)
     texts = [line.text for line in sorted(lines, key=lambda line: line.verdict != verdict.value)]
     if shared and verdict is not KernelVerdict.FAILS:
         texts.append(f"compiled for the plan's GPU: {shared} of {limit} bytes of shared memory")
     text = "; ".join(filter(None, texts)) if lines else "the node said nothing of it"
-    explain = (one for one in causes if not one.secondary and _explains(one, text))
+    explain = (cause for cause in causes if not cause.secondary and _explains(cause, text))
     return KernelResult(
         case=case,
         verdict=verdict,
@@ -206,19 +206,19 @@ def _explains(cause: CausePattern, text: str) -> bool:
 
 def gravest(results: Iterable[KernelResult]) -> KernelVerdict:
     """Of all; not run where there is nothing."""
-    return min((one.verdict for one in results), key=list(KernelVerdict).index, default=KernelVerdict.NOT_RUN)
+    return min((result.verdict for result in results), key=list(KernelVerdict).index, default=KernelVerdict.NOT_RUN)
 
 
 def wrong_words(by_node: Mapping[str, Sequence[KernelResult]]) -> tuple[str, str]:
     """The first kernel that fails or is wrong, in words, and the fix; ('', '') where none is."""
     bad = (KernelVerdict.FAILS, KernelVerdict.WRONG)
-    found = [(node, one) for node, results in by_node.items() for one in results if one.verdict in bad]
-    for node, one in found[:1]:
-        why = one.reason or f"error {one.error}"
-        words = f"{one.case.name} ({shape_words(one.case)}, {dtype_words(one.case)}) {one.verdict.value}"
+    wrong = [(node, result) for node, results in by_node.items() for result in results if result.verdict in bad]
+    for node, worst in wrong[:1]:
+        why = worst.reason or f"error {worst.error}"
+        words = f"{worst.case.name} ({shape_words(worst.case)}, {dtype_words(worst.case)}) {worst.verdict.value}"
         return (
             f"{node}: {words}: {why}",
-            one.cause.fix if one.cause else _SEE_ALL,
+            worst.cause.fix if worst.cause else _SEE_ALL,
         )
     return "", ""
 
@@ -245,39 +245,39 @@ def candidates(name: str, most: int | None = None) -> tuple[Tile, ...]:
 
     Raises ValueError for a name that no engine looks for.
     """
-    if (said := read_name(name)) is None:
+    if (kernel := read_name(name)) is None:
         raise ValueError(f"no engine uses a file called {name}")
     space = (dict(zip(_SPACE, values, strict=True)) for values in product(*_SPACE.values()))
-    found = [tile for tile in space if not any(unusable(said, tile))]
-    if most is not None and most < len(found):
-        step = next(step for step in count(round(len(found) * _GOLDEN)) if gcd(step, len(found)) == 1)
-        found = [found[place * step % len(found)] for place in range(most)]
-    return tuple(found)
+    tiles = [tile for tile in space if not any(unusable(kernel, tile))]
+    if most is not None and most < len(tiles):
+        step = next(step for step in count(round(len(tiles) * _GOLDEN)) if gcd(step, len(tiles)) == 1)
+        tiles = [tiles[place * step % len(tiles)] for place in range(most)]
+    return tuple(tiles)
 
 
 def jobs_of(profile: ModelProfile, wanted: Iterable[Wanted], batches: Sequence[int]) -> tuple[TuneJob, ...]:
     """One job per file and batch size, the largest batches first: they take longest. Optional files, which another
     tuned file can replace, are left out."""
-    needed = [one for one in wanted if not one.optional]
-    return tuple(_job(profile, one, batch) for batch in sorted(set(batches), reverse=True) for one in needed)
+    needed = [file for file in wanted if not file.optional]
+    return tuple(_job(profile, file, batch) for batch in sorted(set(batches), reverse=True) for file in needed)
 
 
-def _job(profile: ModelProfile, one: Wanted, batch: int) -> TuneJob:
-    said, sizes = read_name(one.name), dict(one.shape)
-    dtype = said.dtype if said else ""
-    moe = one.kernel == "moe"
+def _job(profile: ModelProfile, file: Wanted, batch: int) -> TuneJob:
+    kernel, sizes = read_name(file.name), dict(file.shape)
+    dtype = kernel.dtype if kernel else ""
+    moe = file.kernel == "moe"
     return TuneJob(
-        id=f"{one.name}@{batch}",
-        kernel=one.kernel,
+        id=f"{file.name}@{batch}",
+        kernel=file.kernel,
         e=sizes.get("E", 0),
         n=sizes["N"],
         k=profile.dimensions.hidden_size if moe else sizes["K"],
         top_k=profile.dimensions.num_experts_per_tok if moe else 0,
         dtype=dtype,
-        block=one.block,
+        block=file.block,
         channel=moe and profile.stored("experts") in ("int8-channel", "fp8-channel"),
         batch=batch,
-        space=one.name,
+        space=file.name,
     )
 
 

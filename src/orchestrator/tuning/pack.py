@@ -61,8 +61,8 @@ class Pack:
 
     def tritons(self) -> tuple[str, ...]:
         """Folders of the Triton versions that its MoE configs were tuned with."""
-        found = {match["triton"] for part in self.texts if (match := _PART.fullmatch(part)) and match["triton"]}
-        return tuple(sorted(found))
+        versions = {match["triton"] for part in self.texts if (match := _PART.fullmatch(part)) and match["triton"]}
+        return tuple(sorted(versions))
 
 
 def manifest(pack: Pack) -> str:
@@ -71,7 +71,7 @@ def manifest(pack: Pack) -> str:
         "format": FORMAT,
         "kind": KIND,
         **pack.about,
-        **{name: said for name, said in (("made", pack.made), ("origin", pack.origin)) if said},
+        **{name: text for name, text in (("made", pack.made), ("origin", pack.origin)) if text},
         "files": {part: digest(text) for part, text in sorted(pack.texts.items())},
     }
     return json.dumps(document, indent=1) + "\n"
@@ -83,13 +83,13 @@ def read_pack(parts: Mapping[str, str], by_triton: Mapping[str, bool]) -> Pack:
     by_triton: whether a dialect's version keeps MoE configs apart by Triton version
     Raises ValueError with the reason why it can't be used.
     """
-    said = _manifest(parts)
-    files, texts = said["files"], {part: text for part, text in parts.items() if part != MANIFEST}
-    if said["dialect"] not in by_triton:
-        raise ValueError(f"it is for {said['dialect']!r}; known are {', '.join(by_triton)}")
+    document = _manifest(parts)
+    files, texts = document["files"], {part: text for part, text in parts.items() if part != MANIFEST}
+    if document["dialect"] not in by_triton:
+        raise ValueError(f"it is for {document['dialect']!r}; known are {', '.join(by_triton)}")
     if not texts:
         raise ValueError("it contains no config")
-    pack = Pack(**{key: str(said.get(key) or "") for key in (*_WANTED, "triton", "made", "origin")}, texts=texts)
+    pack = Pack(**{key: str(document.get(key) or "") for key in (*_WANTED, "triton", "made", "origin")}, texts=texts)
     for part in sorted({*files, *texts}):
         _judge(pack, part, files.get(part), apart=by_triton[pack.dialect])
     return pack
@@ -142,14 +142,14 @@ _WANTED = ("dialect", "engine_version", "device")
 def _manifest(parts: Mapping[str, str]) -> Mapping[str, Any]:
     if MANIFEST not in parts:
         raise ValueError(f"it has no {MANIFEST}")
-    said = parsed(parts[MANIFEST])
-    if not isinstance(said, dict) or said.get("kind") != KIND:
+    document = parsed(parts[MANIFEST])
+    if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ValueError(f"its {MANIFEST} is not one of tuned configs")
-    if said.get("format") != FORMAT:
-        raise ValueError(f"its format is {said.get('format')!r}, but this version reads {FORMAT}")
-    if not isinstance(said.get("files"), dict) or not all(isinstance(said.get(key), str) for key in _WANTED):
+    if document.get("format") != FORMAT:
+        raise ValueError(f"its format is {document.get('format')!r}, but this version reads {FORMAT}")
+    if not isinstance(document.get("files"), dict) or not all(isinstance(document.get(key), str) for key in _WANTED):
         raise ValueError(f"its {MANIFEST} has no files, {', '.join(_WANTED)}")
-    return said
+    return document
 
 
 def _judge(pack: Pack, part: str, wanted: object, *, apart: bool) -> None:
@@ -161,16 +161,16 @@ def _judge(pack: Pack, part: str, wanted: object, *, apart: bool) -> None:
     if digest(pack.texts[part]) != wanted:
         raise ValueError(f"{part} has been changed: its digest differs from the manifest")
     match = _PART.fullmatch(part)
-    said = read_name(match["name"]) if match else None
-    if match is None or said is None or said.kernel != match["kernel"]:
+    kernel = read_name(match["name"]) if match else None
+    if match is None or kernel is None or kernel.kernel != match["kernel"]:
         raise ValueError(f"{part} has a name that no engine uses")
-    if bool(match["triton"]) != (apart and said.kernel == "moe"):
+    if bool(match["triton"]) != (apart and kernel.kernel == "moe"):
         raise ValueError(
             f"{part} is in the wrong folder for {pack.dialect}: it must be {'below' if apart else 'without'}"
             " triton_X_Y_Z"
         )
-    if said.device != pack.device:
-        raise ValueError(f"{part} is for {said.device}, but the pack is for {pack.device}")
+    if kernel.device != pack.device:
+        raise ValueError(f"{part} is for {kernel.device}, but the pack is for {pack.device}")
     if wrong := unusable_for(match["name"], pack.texts[part]):
         raise ValueError(f"{part}: {wrong.text}")
 
@@ -222,25 +222,25 @@ def parts_of(published: Published, lookup: Lookup, device: str) -> Mapping[str, 
     if lookup.by_triton:
         folder = triton_folder(published.triton)
         return {
-            f"moe/{folder}/{name}": (one.source, one.sha256)
-            for name, one in published.derived.items()
+            f"moe/{folder}/{name}": (derived.source, derived.sha256)
+            for name, derived in published.derived.items()
             if _is_for(name, device)
         }
-    found = {}
+    parts = {}
     for path, sha256 in published.files.items():
         place, _, name = path.rpartition("/")
         part = part_name(f"{LAYERS}/{place}", name, lookup)
         if part and _is_for(name, device):
-            found[part] = (path, sha256)
-    return found
+            parts[part] = (path, sha256)
+    return parts
 
 
 def devices(published: Published) -> tuple[str, ...]:
     """Every GPU that there is something for."""
     names = [path.rpartition("/")[2] for path in (*published.files, *published.derived)]
-    return tuple(sorted({said.device for name in names if (said := read_name(name))}))
+    return tuple(sorted({kernel.device for name in names if (kernel := read_name(name))}))
 
 
 def _is_for(name: str, device: str) -> bool:
-    said = read_name(name)
-    return said is not None and said.device == device
+    kernel = read_name(name)
+    return kernel is not None and kernel.device == device

@@ -138,20 +138,22 @@ def _measure(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     order = bench.BenchOptions(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
     with counting(screen, "requests answered") as at:
-        found = bench.at_loads(inventory, order, args.load, at) if args.load else (bench.run_now(inventory, order, at),)
-    measured = tuple(one.record for one in found)
+        benched = (
+            bench.at_loads(inventory, order, args.load, at) if args.load else (bench.run_now(inventory, order, at),)
+        )
+    measured = tuple(gang.record for gang in benched)
     _page(measured, args, screen)
     if args.json:
-        screen.json(report.loads_json(found) if args.load else report.bench_json(found[0]))
+        screen.json(report.loads_json(benched) if args.load else report.bench_json(benched[0]))
     elif args.load:
         _markdown(measured, screen)
-        for one in found:
-            screen.out.print(printable(f"{one.record['load']['concurrency']} at once:"))
-            _print_verdict(one, screen)
+        for gang in benched:
+            screen.out.print(printable(f"{gang.record['load']['concurrency']} at once:"))
+            _print_verdict(gang, screen)
     else:
-        _print(found[0], load, screen)
+        _print(benched[0], load, screen)
     codes = {"BENCH-SLOW": Exit.DIFFERS, "not judged": Exit.INPUT, "not decidable": Exit.INPUT}
-    return max(codes.get(one.verdict.value, Exit.DONE) for one in found) if args.gate else Exit.DONE
+    return max(codes.get(gang.verdict.value, Exit.DONE) for gang in benched) if args.gate else Exit.DONE
 
 
 def _page(records: Sequence[Mapping[str, Any]], args: argparse.Namespace, screen: Screen) -> None:
@@ -209,27 +211,37 @@ def _print_verdict(done: BenchedGang, screen: Screen) -> None:
 def _table(judged: Sequence[JudgedFigure], titles: tuple[str, str], screen: Screen) -> None:
     table = plain_table("  figure", *titles, "unit", "speed", "", left=("unit",))
     colours = {"BENCH-SLOW": "bold red", "note": "yellow", "not decidable": "yellow"}
-    for one in judged:
-        verdict = one.verdict.value
-        noise = f" ± {100 * one.noise:.0f}" if one.noise else ""
-        figures = (f"  {one.figure.title}", f"{one.found:.2f}", f"{one.expected:.2f}", one.figure.unit)
+    for figure in judged:
+        verdict = figure.verdict.value
+        noise = f" ± {100 * figure.noise:.0f}" if figure.noise else ""
+        figures = (f"  {figure.figure.title}", f"{figure.found:.2f}", f"{figure.expected:.2f}", figure.figure.unit)
         words = cell("" if verdict == "as expected" else verdict, colours.get(verdict, ""))
-        table.add_row(*map(cell, figures), cell(f"{100 * one.speed:.0f}{noise} %"), words)
+        table.add_row(*map(cell, figures), cell(f"{100 * figure.speed:.0f}{noise} %"), words)
     screen.out.print(table)
 
 
 def _list(records: Sequence[dict[str, Any]], screen: Screen) -> int:
     if screen.as_json:
         left_out = ("raw", "packages", "format")
-        screen.json({"runs": [{key: value for key, value in one.items() if key not in left_out} for one in records]})
+        screen.json(
+            {"runs": [{key: value for key, value in record.items() if key not in left_out} for record in records]}
+        )
         return Exit.DONE
     titles = ("run", "measured", "model", "stack", "layout", "at once", "tok/s out", "verdict")
     table = plain_table(*titles, left=titles)
-    for one in records[-_LISTED:]:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["at"]))
-        speed = f"{one['serving'].get('output_tok_s', 0.0):.2f}"
-        texts = (one["id"], when, one["model"], one["stack"], one["layout"], one["load"].get("concurrency"), speed)
-        table.add_row(*map(cell, (*texts, one.get("verdict", ""))))
+    for record in records[-_LISTED:]:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["at"]))
+        speed = f"{record['serving'].get('output_tok_s', 0.0):.2f}"
+        texts = (
+            record["id"],
+            when,
+            record["model"],
+            record["stack"],
+            record["layout"],
+            record["load"].get("concurrency"),
+            speed,
+        )
+        table.add_row(*map(cell, (*texts, record.get("verdict", ""))))
     screen.out.print(table if table.rows else "no benchmark is recorded; run l40s-deploy bench")
     if len(records) > _LISTED:
         screen.say(f"the newest {_LISTED} of {len(records)}; all of them with --json")

@@ -118,11 +118,11 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
         record = bench.record(gpu=gpu, at=time.time(), stand_in=warm.result.stand_in)
         measure = _measure_of(record, order.load)
 
-        def one(number: int) -> _Ran:
+        def bench_once(number: int) -> _Ran:
             with alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
                 return bench.run(lambda done, of: progress(f"run {number}", done, of))
 
-        ran = until_decided(one, order.enough or measure.decided)
+        ran = until_decided(bench_once, order.enough or measure.decided)
         machines = {
             "before": _states(looked.values),
             "loaded": loaded,
@@ -133,11 +133,11 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
     return bench.judged({**record, **about, "machines": machines, "raw_file": raw_file}, ran, measure)
 
 
-def until_decided(one: Callable[[int], _Ran], enough: Enough) -> list[_Ran]:
+def until_decided(bench_once: Callable[[int], _Ran], enough: Enough) -> list[_Ran]:
     """As many runs as are enough, within FEWEST_RUNS and MOST_RUNS."""
     ran = list[_Ran]()
-    while len(ran) < FEWEST_RUNS or (len(ran) < MOST_RUNS and not enough([one.figures for one in ran])):
-        ran.append(one(len(ran) + 1))
+    while len(ran) < FEWEST_RUNS or (len(ran) < MOST_RUNS and not enough([finished.figures for finished in ran])):
+        ran.append(bench_once(len(ran) + 1))
     return ran
 
 
@@ -147,14 +147,14 @@ def at_loads(
     """One measurement a number of requests, all of which are sent at once. Raises what `run_now` raises; what was
     measured before that is recorded."""
 
-    def one(count: int) -> BenchedGang:
+    def bench_at(count: int) -> BenchedGang:
         return run_now(
             inventory,
             replace(order, load=replace(order.load, prompts=count, concurrency=count, rate=ALL_AT_ONCE)),
             lambda what, done, of: progress(f"{count} at once, {what}", done, of),
         )
 
-    return tuple(map(one, requests))
+    return tuple(map(bench_at, requests))
 
 
 def _states(snapshots: Mapping[str, Snapshot]) -> dict[str, State]:
@@ -210,7 +210,7 @@ class _Measure:
 
     def decided(self, runs: Sequence[Mapping[str, float]]) -> bool:
         """More runs would change nothing."""
-        verdicts = (one.verdict for one in self.judge(runs) if one.figure.decides)
+        verdicts = (judged.verdict for judged in self.judge(runs) if judged.figure.decides)
         return bool(self.unfit) or BenchVerdict.UNDECIDED not in verdicts
 
 
@@ -326,7 +326,7 @@ class _Bench:
     def judged(self, record: Mapping[str, Any], ran: Sequence[_Ran], measure: _Measure) -> BenchedGang:
         """The record is kept, with the mean of all runs, its verdict and why it may be slow; what is one run's is the
         last one's."""
-        last, runs = ran[-1], [one.figures for one in ran]
+        last, runs = ran[-1], [finished.figures for finished in ran]
         judged, against, serving = measure.judge(runs), measure.against, mean_of(runs)
         verdict, why = overall(judged), tuple[str, ...]()
         if measure.unfit:
@@ -409,8 +409,10 @@ _CASE = ("gang", "model", "stack", "layout", "gpu", "load", "dataset", "stand_in
 
 def _fastest(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """The fastest earlier run of the same case: a slow one must not become the measure of the next."""
-    same = [one for one in all_benches() if all(one.get(key) == record[key] for key in _CASE)]
-    return max(same, key=lambda one: float(one["serving"].get("output_tok_s", 0.0)), default=None)
+    same = [
+        record_alike for record_alike in all_benches() if all(record_alike.get(key) == record[key] for key in _CASE)
+    ]
+    return max(same, key=lambda record_alike: float(record_alike["serving"].get("output_tok_s", 0.0)), default=None)
 
 
 def read_dataset(path: Path, prompts: int) -> Dataset:
@@ -446,6 +448,6 @@ def tuned_now(fleet: Fleet, gang: GangSpec, stack: str, gpu: str) -> dict[str, l
     names = [node.name for node in gang.nodes]
     held = ask_holdings(fleet, names, known, dict.fromkeys(names, gpu)).values
     return {
-        name: sorted(f"{folder}/{file}" for folder, files in one.folders.items() for file in files)
-        for name, one in held.items()
+        name: sorted(f"{folder}/{file}" for folder, files in held_by_node.folders.items() for file in files)
+        for name, held_by_node in held.items()
     }

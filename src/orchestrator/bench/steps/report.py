@@ -37,7 +37,7 @@ _DRAWN = (
     ("Decoding alone, by the leader's log, by requests at once", "", _LOGGED),
 )
 """Title, figure across ('' for requests at once), figure up."""
-_FIGURE = {one.name: one for one in FIGURES}
+_FIGURE = {figure.name: figure for figure in FIGURES}
 _CASE_KEYS = ("gang", "plan_id", "model", "stack", "layout", "gpu", "dataset")
 _LOAD_KEYS = ("concurrency", "input", "output", "prompts", "rate")
 
@@ -76,12 +76,12 @@ def _decode(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def loads_json(done: Sequence[BenchedGang]) -> dict[str, Any]:
     """The document of `bench --load --json`: the run with the most requests at once as `bench --json` has it, with
     the decode rows and the causes of all runs and the gravest of their verdicts; each run is among `runs`."""
-    runs = [bench_json(one) for one in done]
+    runs = [bench_json(gang) for gang in done]
     most = max(runs, key=lambda run: int(run["load"]["concurrency"]))
     return {
         **{key: most[key] for key in (*_CASE_KEYS, "stand_in", "serving", "expected")},
         "decode": [row for run in runs for row in run["decode"]],
-        "verdict": gravest([one.verdict for one in done]).value,
+        "verdict": gravest([gang.verdict for gang in done]).value,
         "causes": list(dict.fromkeys(cause for run in runs for cause in run["causes"])),
         "runs": runs,
     }
@@ -91,15 +91,15 @@ def figures_json(judged: Iterable[JudgedFigure]) -> list[dict[str, Any]]:
     """Each figure with the one it was compared with."""
     return [
         {
-            "name": one.figure.name,
-            "found": one.found,
-            "expected": one.expected,
-            "speed": round(one.speed, 4),
-            "noise": round(one.noise, 4),
-            "decides": one.figure.decides,
-            "verdict": one.verdict.value,
+            "name": figure.figure.name,
+            "found": figure.found,
+            "expected": figure.expected,
+            "speed": round(figure.speed, 4),
+            "noise": round(figure.noise, 4),
+            "decides": figure.figure.decides,
+            "verdict": figure.verdict.value,
         }
-        for one in judged
+        for figure in judged
     ]
 
 
@@ -112,7 +112,7 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
     )
     if any(record["stand_in"] for record in records):
         head += ". Measured on the lab's stand-in: these figures say nothing about a GPU"
-    titles = ("run", "at once", "in", "out", *(f"{one.title}, {one.unit}" for one in TABLE), "verdict")
+    titles = ("run", "at once", "in", "out", *(f"{figure.title}, {figure.unit}" for figure in TABLE), "verdict")
     rows = [_cells(record, str(record["id"]), str(record.get("verdict", ""))) for record in records]
     rows += [
         _cells(_as_record(entry), f"{entry.name}: {entry.source}", f"{entry.wiring} wiring")
@@ -126,7 +126,12 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
 def _cells(record: Mapping[str, Any], name: str, verdict: str) -> tuple[str, ...]:
     load, figures = record["load"], record["serving"]
     loads = (str(load.get(key, "")) for key in ("concurrency", "input", "output"))
-    return (name, *loads, *(f"{figures[one.name]:.2f}" if one.name in figures else "" for one in TABLE), verdict)
+    return (
+        name,
+        *loads,
+        *(f"{figures[figure.name]:.2f}" if figure.name in figures else "" for figure in TABLE),
+        verdict,
+    )
 
 
 def _as_record(entry: ExpectedSpeeds) -> dict[str, Any]:
@@ -156,13 +161,13 @@ def bench_html(page: Mapping[str, Any]) -> str:
 def newest_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`page_of` for the newest run and those of its case (model, stack, layout, machines, prompts); {} where there is
     none. records: oldest first"""
-    return page_of([one for one in records if _case(one) == _case(records[-1])]) if records else {}
+    return page_of([record for record in records if _case(record) == _case(records[-1])]) if records else {}
 
 
 def page_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the template draws."""
     cases = tuple(dict.fromkeys(map(_case, records)))
-    known = {model: expectations(model) for model in dict.fromkeys(str(one["model"]) for one in records)}
+    known = {model: expectations(model) for model in dict.fromkeys(str(record["model"]) for record in records)}
     return {
         "version": __version__,
         "written": time.strftime("%Y-%m-%d %H:%M %Z"),
@@ -172,7 +177,7 @@ def page_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "height": HEIGHT,
         "plot": (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
         "charts": list(_charts(records, cases, known)),
-        "figures": [one for one in FIGURES if any(one.name in record["serving"] for record in records)],
+        "figures": [figure for figure in FIGURES if any(figure.name in record["serving"] for record in records)],
         "runs": [_run(record, known[str(record["model"])]) for record in records],
         "expected": [_entry(model, entry) for model, entries in known.items() for entry in entries],
     }
@@ -189,11 +194,12 @@ def _charts(
 ) -> Iterator[Chart]:
     for title, across, up in _DRAWN:
         ours = [
-            Series(case, tuple(_points((one for one in records if _case(one) == case), across, up))) for case in cases
+            Series(case, tuple(_points((record for record in records if _case(record) == case), across, up)))
+            for case in cases
         ]
-        if not any(one.dots for one in ours):
+        if not any(line.dots for line in ours):
             continue
-        of_articles = any((str(one["gpu"]), str(one["layout"])) == ("NVIDIA L40S", "TP32") for one in records)
+        of_articles = any((str(record["gpu"]), str(record["layout"])) == ("NVIDIA L40S", "TP32") for record in records)
         theirs = _decode_table() if up == _LOGGED and of_articles else _entries(known, across, up)
         yield chart(title, _axis(across) if across else "requests at once", _axis(up), [*ours, *theirs])
 
@@ -208,12 +214,12 @@ def _entries(known: Mapping[str, Sequence[ExpectedSpeeds]], across: str, up: str
 
 def _points(records: Iterable[Mapping[str, Any]], across: str, up: str) -> Iterator[Point]:
     """In the order of the requests at once, so that a sweep becomes a curve."""
-    for one in sorted(records, key=lambda one: int(one["load"].get("concurrency", 0))):
-        load, serving = one["load"], one["serving"]
+    for record in sorted(records, key=lambda record: int(record["load"].get("concurrency", 0))):
+        load, serving = record["load"], record["serving"]
         x = serving.get(across) if across else load.get("concurrency")
         if x is None or up not in serving:
             continue
-        words = f"{one['id']}: {load.get('concurrency')} at once, {x:g} and {serving[up]:g} {_FIGURE[up].unit}"
+        words = f"{record['id']}: {load.get('concurrency')} at once, {x:g} and {serving[up]:g} {_FIGURE[up].unit}"
         yield Point(float(x), float(serving[up]), str(load.get("concurrency", "")) if across else "", words)
 
 
@@ -221,7 +227,7 @@ def _decode_table() -> Iterator[Series]:
     """The articles' own, read from the engine's log: channel INT8 by 0.4.4 at TP32 on 4 x 8 L40S."""
     for traffic, wiring in ((Traffic.RAILS, "right"), (Traffic.TCP, "wrong")):
         speeds = [decode_speed(traffic, batch) for batch in BATCHES]
-        points = tuple(Point(float(one.batch), one.tokens_per_s, "", one.basis) for one in speeds)
+        points = tuple(Point(float(speed.batch), speed.tokens_per_s, "", speed.basis) for speed in speeds)
         yield Series(f"articles' decode table, INT8, {wiring} wiring", points, expected=True)
 
 
@@ -310,8 +316,8 @@ class Chart:
 
 def chart(title: str, x_title: str, y_title: str, series: Sequence[Series]) -> Chart:
     """Both axes begin at zero, so that twice as fast looks so. series: with at least one point"""
-    points = [point for one in series for point in one.dots]
-    x_values, y_values = (_ticks(max(values)) for values in zip(*((one.x, one.y) for one in points), strict=True))
+    points = [point for line in series for point in line.dots]
+    x_values, y_values = (_ticks(max(values)) for values in zip(*((point.x, point.y) for point in points), strict=True))
 
     def across(value: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * value / x_values[-1], 1)
@@ -319,9 +325,9 @@ def chart(title: str, x_title: str, y_title: str, series: Sequence[Series]) -> C
     def up(value: float) -> float:
         return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / y_values[-1], 1)
 
-    def placed(one: Point) -> Point:
-        anchor = "end" if across(one.x) > WIDTH - 90 else "start"
-        return replace(one, x=across(one.x), y=up(one.y), anchor=anchor)
+    def placed(point_at: Point) -> Point:
+        anchor = "end" if across(point_at.x) > WIDTH - 90 else "start"
+        return replace(point_at, x=across(point_at.x), y=up(point_at.y), anchor=anchor)
 
     return Chart(
         title=title,
@@ -330,9 +336,9 @@ def chart(title: str, x_title: str, y_title: str, series: Sequence[Series]) -> C
         x_ticks=tuple((across(value), f"{value:g}") for value in x_values),
         y_ticks=tuple((up(value), f"{value:g}") for value in y_values),
         lines=tuple(
-            replace(one, dots=tuple(map(placed, one.dots)), number=number)
-            for number, one in enumerate(series)
-            if one.dots
+            replace(line, dots=tuple(map(placed, line.dots)), number=number)
+            for number, line in enumerate(series)
+            if line.dots
         ),
     )
 

@@ -78,11 +78,11 @@ def _rehearse(args: argparse.Namespace, screen: Screen) -> int:
     documents = []
     for on in args.node or [""]:
         node, request = _asked(args, on, screen)
-        found = survey(node, request)
-        documents.append({"node": node.name if node else "", "target": request.target, **found.as_json()})
+        would = survey(node, request)
+        documents.append({"node": node.name if node else "", "target": request.target, **would.as_json()})
         if not screen.as_json:
             place = f"{node.name}:{request.target}" if node else request.target
-            screen.show(f"{place}: {_words(found)}")
+            screen.show(f"{place}: {_words(would)}")
     if screen.as_json:
         screen.json({"dry_run": True, "nodes": documents})
     else:
@@ -90,14 +90,14 @@ def _rehearse(args: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _words(found: WouldReblock) -> str:
-    if not found.todo and found.state == "foreign":
+def _words(would: WouldReblock) -> str:
+    if not would.todo and would.state == "foreign":
         return "already complete; nothing would be written"
-    kept = f"; {found.shards - found.todo} are kept from an earlier run" if found.todo < found.shards else ""
-    blocks = "{}x{}".format(*found.new_block)
-    room = f"{size(found.bytes)}, {size(found.free)} are free"
-    short = "; that suffices only where the file system shares blocks" if found.bytes > found.free else ""
-    return f"{found.todo} of {found.shards} shards would be written in blocks of {blocks}: {room}{short}{kept}"
+    kept = f"; {would.shards - would.todo} are kept from an earlier run" if would.todo < would.shards else ""
+    blocks = "{}x{}".format(*would.new_block)
+    room = f"{size(would.bytes)}, {size(would.free)} are free"
+    short = "; that suffices only where the file system shares blocks" if would.bytes > would.free else ""
+    return f"{would.todo} of {would.shards} shards would be written in blocks of {blocks}: {room}{short}{kept}"
 
 
 def _reblock(args: argparse.Namespace, screen: Screen) -> int:
@@ -162,9 +162,9 @@ def _summary(target: str, outcome: Reblocked, seconds: float) -> Iterator[str]:
         )
 
 
-def _show_pace(picture: TransferPicture, said: ReblockLine) -> None:
-    if (now := said.progress) is not None:
-        picture.show([Transfer(said.doing, now.done, now.total, f"{now.shards_done} of {now.shards} shards, {{}}")])
+def _show_pace(picture: TransferPicture, line: ReblockLine) -> None:
+    if (now := line.progress) is not None:
+        picture.show([Transfer(line.doing, now.done, now.total, f"{now.shards_done} of {now.shards} shards, {{}}")])
 
 
 def _check(args: argparse.Namespace, screen: Screen) -> int:
@@ -194,8 +194,8 @@ def _draw(judgement: Judgement, screen: Screen) -> None:
     for finding in judgement.findings:
         style = "bold red" if finding.severity is Severity.STOP else "yellow"
         screen.show(Text.assemble((f"{finding.severity.value}: {finding.id}", style), f" {printable(finding.title)}"))
-        said = {"effect": finding.effect, "fix": finding.fix}
-        screen.show(*(Text(f"  {word}: {printable(text)}") for word, text in said.items() if text))
+        texts = {"effect": finding.effect, "fix": finding.fix}
+        screen.show(*(Text(f"  {word}: {printable(text)}") for word, text in texts.items() if text))
 
 
 def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:

@@ -169,11 +169,11 @@ def run_download(args: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _show_would_download(found: Sequence[tuple[str, WouldDownload]], screen: Screen) -> int:
+def _show_would_download(outcomes: Sequence[tuple[str, WouldDownload]], screen: Screen) -> int:
     if screen.as_json:
-        screen.json({"dry_run": True, "nodes": [{"node": name, **would.as_json()} for name, would in found]})
+        screen.json({"dry_run": True, "nodes": [{"node": name, **would.as_json()} for name, would in outcomes]})
         return 0
-    for name, would in found:
+    for name, would in outcomes:
         what = f"{size(would.bytes)} in {would.files} files of {would.commit}"
         kept = f", of which {size(would.held)} are already there from an interrupted run" if would.held else ""
         words = f"would be downloaded: {what}{kept}; {size(would.free)} are free"
@@ -336,8 +336,12 @@ def _verify_document(verified: VerifyResult) -> dict[str, Any]:
         for name, directory in verified.directories.items()
     ]
     differences = [
-        {"path": one.path, "odd": list(one.odd), "digests": {node: sha or None for node, sha in one.digests.items()}}
-        for one in verified.differences
+        {
+            "path": difference.path,
+            "odd": list(difference.odd),
+            "digests": {node: sha or None for node, sha in difference.digests.items()},
+        }
+        for difference in verified.differences
     ]
     return {
         "same": verified.same,
@@ -377,4 +381,4 @@ class _VerifyPicture(TransferPicture):
     def read(self, node: str, done: int, total: int) -> None:
         """How many bytes a node has read."""
         self._seen[node] = Transfer(node, done, total, "{} read")
-        self.show([one for _, one in sorted(self._seen.copy().items())])
+        self.show([transfer for _, transfer in sorted(self._seen.copy().items())])

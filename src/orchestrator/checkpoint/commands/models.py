@@ -100,11 +100,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _alike(listed: Sequence[ModelListing]) -> list[list[str]]:
     """Gangs to which the same is said, together."""
-    found = collected(
+    groups = collected(
         (repr([replace(each.offers[place], gang="") for each in listed]), offer.gang)
         for place, offer in enumerate(listed[0].offers)
     )
-    return list(found.values())
+    return list(groups.values())
 
 
 def _bases(listed: Sequence[ModelListing]) -> dict[str, list[str]]:

@@ -44,9 +44,9 @@ class Digests:
     def known(self, status: os.stat_result) -> str | None:
         """The digest of the file that was looked at, None where it has to be read."""
         with self._lock:
-            found = self._known.get(_key(status))
-        if isinstance(found, list) and found[:-1] == _identity(status):
-            return str(found[-1])
+            kept = self._known.get(_key(status))
+        if isinstance(kept, list) and kept[:-1] == _identity(status):
+            return str(kept[-1])
         return None
 
     def keep(self, status: os.stat_result, digest: str) -> None:
@@ -107,8 +107,8 @@ def stream(request: dict[str, Any]) -> None:
         def digest(path: str) -> tuple[str, str]:
             return path, digests.of(directory / path, work.add, fresh=asked.fresh)
 
-        found = work.on(paths, digest, lambda now: say(DigestsLine(bytes=now.done, total=now.total)))
-        for part in in_parts(found):
+        results_by_path = work.on(paths, digest, lambda now: say(DigestsLine(bytes=now.done, total=now.total)))
+        for part in in_parts(results_by_path):
             tell(DigestsLine(digests=dict(part)).as_json())
         tell(DigestsLine(bytes=work.now.total, total=work.now.total, files=len(paths)).as_json())
 

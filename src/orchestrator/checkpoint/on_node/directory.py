@@ -268,8 +268,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Verb `inspect`: as `look`, with the configuration as text, as InspectAnswer of protocol/jobs.py."""
     directory = Path(request_of(InspectRequest, request).directory)
     with os_failures(str(directory)):
-        found = look(directory)
-    return {**found, "config": json.dumps(found["config"])}
+        facts = look(directory)
+    return {**facts, "config": json.dumps(facts["config"])}
 
 
 def look(directory: Path) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def _by_dtype(checkpoint: Checkpoint) -> dict[str, Any]:
     sizes = defaultdict[str, list[int]](list)
     for _, tensor in checkpoint.tensors():
         sizes[tensor.dtype].append(tensor.nbytes)
-    kinds = {dtype: {"count": len(found), "bytes": sum(found)} for dtype, found in sorted(sizes.items())}
+    kinds = {dtype: {"count": len(counts), "bytes": sum(counts)} for dtype, counts in sorted(sizes.items())}
     return {"count": sum(map(len, sizes.values())), "by_dtype": kinds}
 
 
@@ -331,13 +331,13 @@ def _layers(checkpoint: Checkpoint) -> tuple[Mapping[int, int], Mapping[int, int
 
 def listed(directory: Path) -> list[str]:
     """Paths of the files that belong to a checkpoint, sorted. Raises Failure: none, or one that can't be sent."""
-    found = sorted(files_below(directory))
-    for path in found:
+    paths = sorted(files_below(directory))
+    for path in paths:
         if not path.isprintable():
             raise Failure("odd-name", f"has a file name that can't be sent: {path!r}", str(directory), "rename")
-    if not found:
+    if not paths:
         raise Failure("no-checkpoint", "contains no files", str(directory), WHICH)
-    return found
+    return paths
 
 
 def refuse_unfinished(directory: Path) -> None:

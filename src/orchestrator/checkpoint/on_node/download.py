@@ -82,7 +82,7 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
             commit=commit,
             files=len(files),
             bytes=_bytes(files),
-            by_size=sum(not _digest_of(one) for one in files),
+            by_size=sum(not _digest_of(listed) for listed in files),
             there=target.exists(),
         )
         if not outcome.there:
@@ -110,10 +110,10 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
 
 
 def _python(path: str) -> str:
-    if not os.access(found := os.path.expanduser(path), os.X_OK):
+    if not os.access(python := os.path.expanduser(path), os.X_OK):
         fix = "install the stack (l40s-deploy prepare), or name an interpreter that has the hub's client: --python PATH"
         raise Failure("no-python", "no such interpreter", path, fix)
-    return found
+    return python
 
 
 @contextlib.contextmanager
@@ -159,10 +159,10 @@ def _line(client: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> dic
         meanwhile()
     if not (line := client.stdout.readline()):
         raise Failure("hub", f"its client exited with status {client.wait()}", str(client.args), _AGAIN)
-    said = dict(json.loads(line))
-    if "error" in said:
-        raise Failure(**said["error"])
-    return said
+    reply = dict(json.loads(line))
+    if "error" in reply:
+        raise Failure(**reply["error"])
+    return reply
 
 
 def _listed(client: subprocess.Popen[bytes]) -> tuple[list[dict[str, Any]], str]:
@@ -170,30 +170,30 @@ def _listed(client: subprocess.Popen[bytes]) -> tuple[list[dict[str, Any]], str]
     believed. .gitattributes and the like are no part of a checkpoint, and push leaves them."""
     listed = _line(client, lambda: None)
     files = []
-    for one in listed.get("files") or ():
-        path, size = PurePosixPath(str(one.get("path"))), one.get("size")
+    for file in listed.get("files") or ():
+        path, size = PurePosixPath(str(file.get("path"))), file.get("size")
         if any(part.startswith(".") and part != ".." for part in path.parts):
             continue
         if path.is_absolute() or ".." in path.parts or not isinstance(size, int) or size < 0:
-            raise Failure("bad-list", f"the hub lists the file {one!r}", "download", "check the repository")
-        files.append(one)
+            raise Failure("bad-list", f"the hub lists the file {file!r}", "download", "check the repository")
+        files.append(file)
     if not files:
         raise Failure("not-found", "the hub lists no file", "download", "correct the repository's name or --revision")
     return files, str(listed.get("commit"))
 
 
 def _bytes(files: Sequence[dict[str, Any]]) -> int:
-    return sum(one["size"] for one in files)
+    return sum(file["size"] for file in files)
 
 
 def _held(partial: Path) -> int:
     """Bytes on the disk so far, unfinished files too."""
-    found = 0
+    held = 0
     for folder, _, names in os.walk(partial):
         for name in names:
             with contextlib.suppress(OSError):
-                found += os.lstat(f"{folder}/{name}").st_size
-    return found
+                held += os.lstat(f"{folder}/{name}").st_size
+    return held
 
 
 def _drop_orphans(partial: Path) -> None:
@@ -214,11 +214,11 @@ def _wrong(folder: Path, files: Sequence[dict[str, Any]]) -> list[str]:
     """The files that are not what the hub names."""
     work = FileWork(Progress(_bytes(files)))
 
-    def is_right(one: dict[str, Any]) -> bool:
-        return _is(folder / one["path"], one, work.add)
+    def is_right(file: dict[str, Any]) -> bool:
+        return _is(folder / file["path"], file, work.add)
 
     right = work.on(files, is_right, lambda now: _say("verifying", now.done, now.total, len(files)))
-    return [one["path"] for one, is_one in zip(files, right, strict=True) if not is_one]
+    return [file["path"] for file, is_one in zip(files, right, strict=True) if not is_one]
 
 
 def _is(path: Path, wanted: dict[str, Any], counted: Callable[[int], None]) -> bool:

@@ -55,12 +55,12 @@ def _huggingface(request: dict[str, Any], tell: Any) -> None:
     info = api.model_info(request["repo"], revision=request["revision"] or None, files_metadata=True)
     files = [
         {
-            "path": one.rfilename,
-            "size": one.size,
-            "sha256": (getattr(one.lfs, "sha256", None) or one.lfs["sha256"]) if one.lfs else "",
-            "git": one.blob_id or "",
+            "path": file.rfilename,
+            "size": file.size,
+            "sha256": (getattr(file.lfs, "sha256", None) or file.lfs["sha256"]) if file.lfs else "",
+            "git": file.blob_id or "",
         }
-        for one in info.siblings
+        for file in info.siblings
     ]
     tell({"commit": info.sha, "files": _wanted(files, request)})
     if request["dry_run"]:
@@ -104,14 +104,14 @@ def _listed_by_modelscope(repo: str, revision: str) -> list[dict[str, Any]]:
     except ImportError:
         api = importlib.import_module("modelscope.hub.api").HubApi()
         return [
-            {"path": one["Path"], "size": one["Size"], "sha256": one.get("Sha256") or "", "git": ""}
-            for one in api.get_model_files(repo, revision=revision, recursive=True)
-            if one.get("Type") != "tree"
+            {"path": file["Path"], "size": file["Size"], "sha256": file.get("Sha256") or "", "git": ""}
+            for file in api.get_model_files(repo, revision=revision, recursive=True)
+            if file.get("Type") != "tree"
         ]
     return [
-        {"path": one.path, "size": one.size, "sha256": getattr(one, "sha256", None) or "", "git": ""}
-        for one in hub.HubApi().list_repo_files(repo, "model", revision=revision)
-        if one.type != "tree"
+        {"path": file.path, "size": file.size, "sha256": getattr(file, "sha256", None) or "", "git": ""}
+        for file in hub.HubApi().list_repo_files(repo, "model", revision=revision)
+        if file.type != "tree"
     ]
 
 
@@ -129,19 +129,19 @@ def _client(request: dict[str, Any]) -> Any:
 
 
 def _wanted(files: Sequence[dict[str, Any]], request: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in files if not any(fnmatch(one["path"], pattern) for pattern in request["exclude"])]
+    return [file for file in files if not any(fnmatch(file["path"], pattern) for pattern in request["exclude"])]
 
 
 def _words(fault: Exception, request: dict[str, Any]) -> Failure:
     """What a client's exception means to an operator."""
     status = getattr(getattr(fault, "response", None), "status_code", None)
     where = f"{request['hub']}: {request['repo']}"
-    said = " ".join(str(fault).split())[:300]
+    words = " ".join(str(fault).split())[:300]
     if isinstance(fault, OSError) and fault.errno and not isinstance(fault, ConnectionError):
-        return Failure("io", said, where, "check the disk and its free space, then run it again: it resumes")
+        return Failure("io", words, where, "check the disk and its free space, then run it again: it resumes")
     if status in _GATED or "Gated" in type(fault).__name__:
-        return Failure("refused", said, where, "accept the model's terms on its page, and use --token-file FILE")
+        return Failure("refused", words, where, "accept the model's terms on its page, and use --token-file FILE")
     if status in _ABSENT or "NotFound" in type(fault).__name__ or "NotExist" in type(fault).__name__:
-        return Failure("not-found", said, where, "correct the repository's name or --revision; --from selects the hub")
-    what = f"{type(fault).__name__}: {said}"
+        return Failure("not-found", words, where, "correct the repository's name or --revision; --from selects the hub")
+    what = f"{type(fault).__name__}: {words}"
     return Failure("hub", what, where, "run it again: it resumes; the node needs HTTPS to the hub, or https_proxy")

@@ -73,9 +73,9 @@ def _compare_index(job: Job, made: Checkpoint) -> None:
 
 def _compare_names(job: Job, made: Checkpoint) -> None:
     names = {tensor.name for _, tensor in job.checkpoint.tensors()}
-    found = {tensor.name for _, tensor in made.tensors()}
-    if names != found:
-        raise _differs(made.root, f"only one side has the tensor {min(names ^ found)}")
+    made_names = {tensor.name for _, tensor in made.tensors()}
+    if names != made_names:
+        raise _differs(made.root, f"only one side has the tensor {min(names ^ made_names)}")
     metadata = {shard.name: shard.header.metadata for shard in job.checkpoint.shards}
     for shard in made.shards:
         if shard.name in metadata and shard.header.metadata != metadata[shard.name]:
@@ -95,8 +95,12 @@ def _compare_shard(
             ours = _Stored(sources[home.name], home.header.data_start + original.begin, original)
             theirs = _Stored(made, shard.header.data_start + tensor.begin, tensor)
             weight = job.weights.get(tensor.name)
-            if found := _tensor_differs(ours, theirs) if weight is None else _scales_differ(job, weight, ours, theirs):
-                raise _differs(f"{target / shard.name}: {tensor.name}", found)
+            if weight is None:
+                difference = _tensor_differs(ours, theirs)
+            else:
+                difference = _scales_differ(job, weight, ours, theirs)
+            if difference:
+                raise _differs(f"{target / shard.name}: {tensor.name}", difference)
             work.add(tensor.nbytes)
     work.add(shard.header.data_start, shards_done=1)
 
@@ -118,8 +122,8 @@ def _tensor_differs(ours: _Stored, theirs: _Stored) -> str:
     """How, in words; '' where they are the same."""
     if ours.kind != theirs.kind:
         return f"is {theirs.kind}, the source's is {ours.kind}"
-    if found := _first_difference(ours.file, ours.at, theirs.file, theirs.at, ours.tensor.nbytes):
-        at, our_byte, their_byte = found
+    if difference := _first_difference(ours.file, ours.at, theirs.file, theirs.at, ours.tensor.nbytes):
+        at, our_byte, their_byte = difference
         element = _coordinates(at // ours.tensor.element_bytes, ours.tensor.shape)
         return f"element {element} has byte 0x{their_byte:02x}, the source's is 0x{our_byte:02x}"
     return ""
@@ -139,10 +143,10 @@ def _scales_differ(job: Job, weight: tuple[int, ...], ours: _Stored, theirs: _St
         matrix, row = divmod(line, new_rows)
         start = (matrix * rows + row * job.new[0] // job.old[0]) * columns
         expected = array(code, [source[start + column] for column in column_of])
-        if (found := target[line * new_columns : (line + 1) * new_columns]) != expected:
-            column = next(j for j in range(new_columns) if found[j] != expected[j])
+        if (scales := target[line * new_columns : (line + 1) * new_columns]) != expected:
+            column = next(j for j in range(new_columns) if scales[j] != expected[j])
             element = _coordinates(line * new_columns + column, wanted)
-            return f"scale {element} has bits 0x{found[column]:x}, the source's block has 0x{expected[column]:x}"
+            return f"scale {element} has bits 0x{scales[column]:x}, the source's block has 0x{expected[column]:x}"
     return ""
 
 
@@ -152,8 +156,8 @@ def _compare_files(source: Path, target: Path) -> None:
         size = os.fstat(ours).st_size
         if os.fstat(theirs).st_size != size:
             raise _differs(target, f"has {os.fstat(theirs).st_size} bytes, the source's has {size}")
-        if found := _first_difference(ours, 0, theirs, 0, size):
-            raise _differs(target, f"byte {found[0]} differs from the source's")
+        if difference := _first_difference(ours, 0, theirs, 0, size):
+            raise _differs(target, f"byte {difference[0]} differs from the source's")
 
 
 def _open(files: ExitStack, path: Path) -> int:
@@ -186,11 +190,11 @@ def _first_difference(one: int, one_at: int, other: int, other_at: int, length: 
 
 
 def _coordinates(flat: int, shape: tuple[int, ...]) -> list[int]:
-    found = []
+    coordinates = []
     for size in reversed(shape):
         flat, position = divmod(flat, size)
-        found.append(position)
-    return found[::-1]
+        coordinates.append(position)
+    return coordinates[::-1]
 
 
 def _differs(where: object, what: str) -> Failure:

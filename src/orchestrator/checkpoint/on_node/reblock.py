@@ -148,8 +148,8 @@ def _old_block(checkpoint: Checkpoint, new: Block) -> Block:
     block = quantised_block(checkpoint.config)
     where = str(checkpoint.root / CONFIG)
     if block is None:
-        found = checkpoint.config.get("quantization_config")
-        method = found.get("quant_method") if isinstance(found, dict) else None
+        quantization = checkpoint.config.get("quantization_config")
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
         what = f"quantisation is {method or 'none'}; only FP8 checkpoints with a weight_block_size can be re-blocked"
         raise Failure("not-fp8-block", what, where, "specify an FP8 checkpoint with block scales")
     if block == new:
@@ -192,9 +192,9 @@ def _request(job: Job) -> dict[str, Any]:
     """What identifies a run: the block, and every source file by size and mtime. source is only for messages: the same
     files mounted elsewhere are the same source."""
     root = job.checkpoint.root
-    found = {name: (root / name).stat() for name in (*job.others, *job.texts)}
+    statuses = {name: (root / name).stat() for name in (*job.others, *job.texts)}
     files = {shard.name: [shard.size, shard.mtime_ns] for shard in job.checkpoint.shards}
-    files |= {name: [status.st_size, status.st_mtime_ns] for name, status in found.items()}
+    files |= {name: [status.st_size, status.st_mtime_ns] for name, status in statuses.items()}
     return {"format": 1, "source": str(root), "block": list(job.new), "files": dict(sorted(files.items()))}
 
 

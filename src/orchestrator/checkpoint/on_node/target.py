@@ -194,10 +194,10 @@ def _record(descriptor: int, target: Path, wanted: Mapping[str, Any]) -> None:
     """Write the request, or compare it with the one that the unfinished files belong to."""
     size = os.fstat(descriptor).st_size
     try:
-        found = json.loads(os.pread(descriptor, size, 0)) if size else None
+        journal = json.loads(os.pread(descriptor, size, 0)) if size else None
     except ValueError:
-        found = None  # killed while the journal itself was written: nothing else was there yet
-    if not isinstance(found, dict):
+        journal = None  # killed while the journal itself was written: nothing else was there yet
+    if not isinstance(journal, dict):
         if others := sorted(path.name for path in target.iterdir() if path.name not in (JOURNAL, "lost+found")):
             what = f"its journal {JOURNAL} can't be read, so it is not known what {others[0]} belongs to"
             raise Failure("other-run", what, str(target), "remove the target, or specify another one")
@@ -205,9 +205,11 @@ def _record(descriptor: int, target: Path, wanted: Mapping[str, Any]) -> None:
         write_at(descriptor, json.dumps(wanted, indent=1).encode(), 0)
         os.fsync(descriptor)
         return
-    other = {key for key in wanted if found.get(key) != wanted[key]}
+    other = {key for key in wanted if journal.get(key) != wanted[key]}
     if other - {"source"}:
-        what = f"contains the unfinished result of a run from {found.get('source')} to blocks of {found.get('block')}"
+        what = (
+            f"contains the unfinished result of a run from {journal.get('source')} to blocks of {journal.get('block')}"
+        )
         if other == {"files"}:
             what = f"was started from {wanted['source']}, whose files have changed since"
         raise Failure("other-run", what, str(target), "remove the target, or specify another one")

@@ -121,10 +121,10 @@ def padded(text: bytes, padding: int) -> bytes:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = dict(pairs)
-    if len(found) != len(pairs):
+    unique: dict[str, Any] = dict(pairs)
+    if len(unique) != len(pairs):
         raise HeaderError("the header has a duplicate name")
-    return found
+    return unique
 
 
 def _metadata(raw: Any) -> dict[str, str] | None:
@@ -191,14 +191,14 @@ def scale_shape(weight: tuple[int, ...], block: Block) -> tuple[int, ...]:
 def misfits(tensors: Mapping[str, Tensor], block: Block) -> list[Fault]:
     """Every FP8 weight without scales (SCALE-MISSING), scale without weight (SCALE-ORPHAN), and scale of another shape
     than the block's (SCALE-SHAPE)."""
-    found = []
+    faults = []
     for name, tensor in tensors.items():
         if is_scale(name):
-            found += _misfit_of_scale(tensor, tensors.get(weight_of(name)), block)
+            faults += _misfit_of_scale(tensor, tensors.get(weight_of(name)), block)
         elif tensor.dtype in FP8 and len(tensor.shape) >= 2 and name + SCALE_SUFFIX not in tensors:
             what = f"{tensor.dtype} weight has no {name + SCALE_SUFFIX}"
-            found.append(Fault("SCALE-MISSING", Gravity.STOP, name, what))
-    return found
+            faults.append(Fault("SCALE-MISSING", Gravity.STOP, name, what))
+    return faults
 
 
 def _misfit_of_scale(scale: Tensor, weight: Tensor | None, block: Block) -> list[Fault]:

@@ -120,21 +120,21 @@ class VerbStream:
 
     def _read(self, session: Session, verb: str, request: Message) -> None:
         with closing(node_app.messages(session, verb, request, PushLine, _PUSHES)) as lines:
-            for said in lines:
-                self._hear(said)
+            for line in lines:
+                self._hear(line)
                 if self._over:
                     return
 
-    def _hear(self, said: PushLine) -> None:
+    def _hear(self, line: PushLine) -> None:
         self._heard = time.monotonic()
         if self.first is not None:
-            self.now = said
-        elif said.files is not None:
-            self._listed |= said.files
-        elif said.port or said.secret:
-            if not 0 < said.port < 65536 or not said.secret.isalnum():
+            self.now = line
+        elif line.files is not None:
+            self._listed |= line.files
+        elif line.port or line.secret:
+            if not 0 < line.port < 65536 or not line.secret.isalnum():
                 raise self._odd("it did not report a port and secret for the other nodes")
-            self.first = said
+            self.first = line
             self._begun.set()
 
     def _odd(self, what: str) -> NodeError:
@@ -180,9 +180,11 @@ class Chain:
             raise self.origin.failure
         failures |= {link.name: link.failure for link in links if link.failure is not None}
         blames = {
-            name for name, found in failures.items() if isinstance(found, NodeRefusal) and found.kind == "upstream"
+            name
+            for name, failure in failures.items()
+            if isinstance(failure, NodeRefusal) and failure.kind == "upstream"
         }
-        real = {name: found for name, found in failures.items() if name not in blames}
+        real = {name: failure for name, failure in failures.items() if name not in blames}
         first = dict(list(failures.items())[:1])
         return [link.hop() for link in links if link.complete], real or first
 

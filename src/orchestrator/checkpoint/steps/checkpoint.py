@@ -116,19 +116,19 @@ def followed(
     session: Session, verb: str, request: ReblockRequest | HubRequest, kind: type[L], report: Callable[[L], None]
 ) -> L:
     """The line with which one node ends its work, and all others to `report`. Raises as `node_app.messages` does."""
-    for said in node_app.messages(session, verb, request, kind, _WORKS):
-        if (ended := said.would if request.dry_run else said.outcome) is not None:
+    for line in node_app.messages(session, verb, request, kind, _WORKS):
+        if (ended := line.would if request.dry_run else line.outcome) is not None:
             if isinstance(ended, (Reblocked, WouldReblock)):
                 for block in (ended.old_block, ended.new_block):
                     _check_block(session, block)
-            return said
-        report(said)
+            return line
+        report(line)
     what = f"its part of `checkpoint {verb}` ended without a result"
     raise NodeError(what, where=session.spec.name, fix="run it again; it resumes")
 
 
-def _check_block(session: Session, said: tuple[int, ...]) -> None:
-    if len(said) != 2 or min(said) < 1:
+def _check_block(session: Session, block: tuple[int, ...]) -> None:
+    if len(block) != 2 or min(block) < 1:
         raise _odd(session, "a block has two sides above 0")
 
 

@@ -170,10 +170,10 @@ def destinations(inventory: Inventory, request: CheckpointPushRequest) -> dict[s
             f"{name!r} is not a valid directory name", where="--as", fix="--as DeepSeek-V3-0324-Block64x64"
         )
     chosen = chosen_nodes(inventory.nodes, request.to, "--node").values()
-    found = {spec.name: str(PurePosixPath(spec.model_root, name)) for spec in chosen}
-    if node is not None and found.get(node.name) == path:
-        del found[node.name]
-    return found
+    directories = {spec.name: str(PurePosixPath(spec.model_root, name)) for spec in chosen}
+    if node is not None and directories.get(node.name) == path:
+        del directories[node.name]
+    return directories
 
 
 def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]:
@@ -191,10 +191,10 @@ def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]
 
 def _shared(fleet: Fleet, directories: Mapping[str, str], node: NodeSpec | None, path: str) -> dict[str, str]:
     """{node: owner} where another node's directory is the node's own too, so that nothing has to be sent."""
-    names = {PurePosixPath(one).name for one in directories.values()}
+    names = {PurePosixPath(directory).name for directory in directories.values()}
     source = {node.name: path} if node is not None and names == {PurePosixPath(path).name} else {}
-    found = shared_copies(fleet, {**source, **directories})
-    return {name: owner for name, owner in found.items() if name in directories}
+    owners = shared_copies(fleet, {**source, **directories})
+    return {name: owner for name, owner in owners.items() if name in directories}
 
 
 def _network(

@@ -97,15 +97,15 @@ def shared_copies(fleet: Fleet, directories: Mapping[str, str]) -> dict[str, str
 def _digests(session: Session, directory: str, *, fresh: bool, report: Report) -> Mapping[str, str]:
     spec = session.spec
     request = DigestsRequest(directory=directory, fresh=fresh, state_dir=spec.state_dir)
-    found: dict[str, str] = {}
-    for said in _lines(session, request):
-        found |= said.digests
-        if said.total is not None:
-            report(spec.name, said.bytes, said.total)
-        if said.files == len(found) > 0:
-            return found
+    digests: dict[str, str] = {}
+    for line in _lines(session, request):
+        digests |= line.digests
+        if line.total is not None:
+            report(spec.name, line.bytes, line.total)
+        if line.files == len(digests) > 0:
+            return digests
     raise NodeError(
-        f"its part of the comparison ended before all checksums were read ({len(found)} received)",
+        f"its part of the comparison ended before all checksums were read ({len(digests)} received)",
         where=spec.name,
         fix="run it again; checksums already read are kept",
     )
@@ -123,8 +123,8 @@ def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
 
     def listen() -> None:
         try:
-            for said in node_app.messages(session, "digests", request, DigestsLine, _READS):
-                heard.put(said)
+            for line in node_app.messages(session, "digests", request, DigestsLine, _READS):
+                heard.put(line)
             heard.put(None)
         except BaseException as wrong:
             heard.put(wrong)
@@ -133,16 +133,16 @@ def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
     read, moved = -1, time.monotonic()
     while True:
         try:
-            said = heard.get(timeout=max(0.0, moved + SILENT_S - time.monotonic()))
+            message = heard.get(timeout=max(0.0, moved + SILENT_S - time.monotonic()))
         except Empty:
             raise _silent(session.spec, request.directory) from None
-        if said is None:
+        if message is None:
             return
-        if isinstance(said, BaseException):
-            raise said
-        yield said
-        if said.digests or said.bytes != read:
-            read, moved = said.bytes, time.monotonic()
+        if isinstance(message, BaseException):
+            raise message
+        yield message
+        if message.digests or message.bytes != read:
+            read, moved = message.bytes, time.monotonic()
         elif time.monotonic() - moved > SILENT_S:
             raise _silent(session.spec, request.directory)
 
@@ -166,14 +166,14 @@ def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") ->
     names = {node: f".l40s-nonce-{secrets.token_hex(12)}" for node in directories}
 
     def on_every(op: str) -> Mapping[str, SameRootAnswer]:
-        def one(session: Session) -> SameRootAnswer:
+        def ask_roots(session: Session) -> SameRootAnswer:
             name = session.spec.name
             request = SameRootRequest(
                 op=op, directory=directories[name], name=names[name], names=tuple(names.values()), child=child
             )
             return node_app.ask(session, "same-root", request, SameRootAnswer, deadline_s=SAME_ROOT_S)
 
-        return fleet.on_every(one, only=set(directories)).values
+        return fleet.on_every(ask_roots, only=set(directories)).values
 
     try:
         on_every("write")
@@ -222,14 +222,14 @@ class FileDifference:
 def differences(copies: Mapping[str, Mapping[str, str]]) -> tuple[FileDifference, ...]:
     """The files that differ, by path. copies: SHA-256 by path, for every node."""
     paths = sorted({path for copy in copies.values() for path in copy})
-    found = []
+    differing = []
     for path in paths:
         digests = {node: copy.get(path, "") for node, copy in copies.items()}
         if len(set(digests.values())) > 1:
             most = majority(digests)  # of two copies nobody knows which is right, but one that is not there is not
             odd = most[1] if most else [node for node, digest in digests.items() if not digest]
-            found.append(FileDifference(path, digests, tuple(odd)))
-    return tuple(found)
+            differing.append(FileDifference(path, digests, tuple(odd)))
+    return tuple(differing)
 
 
 def repair_command(source: str, nodes: Sequence[str], name: str = "") -> str:
@@ -243,15 +243,15 @@ def repairs(
     differences: Sequence[FileDifference], directories: Mapping[str, str], read: Sequence[str]
 ) -> Iterator[str]:
     """What to do about copies that differ, one line each. read: nodes whose copy could be read."""
-    odd = dict.fromkeys(node for one in differences for node in one.odd if not one.is_extra)
-    good = next((node for node in read if not any(node in one.odd for one in differences)), None)
+    odd = dict.fromkeys(node for difference in differences for node in difference.odd if not difference.is_extra)
+    good = next((node for node in read if not any(node in difference.odd for difference in differences)), None)
     if good is not None:
         for node in odd:
             yield repair_command(f"{good}:{directories[good]}", [node], _last(directories[node]))
-    for one in differences:
-        if one.is_extra:
-            yield f"remove {one.path} on {', '.join(one.odd)}: the other nodes do not have it"
-    if any(not one.odd for one in differences) or (odd and good is None):
+    for difference in differences:
+        if difference.is_extra:
+            yield f"remove {difference.path} on {', '.join(difference.odd)}: the other nodes do not have it"
+    if any(not differing.odd for differing in differences) or (odd and good is None):
         first, *others = read
         command = repair_command(f"{first}:{directories[first]}", others)
         yield f"find the right copy by its publisher's checksums, then push from that one: {command}"

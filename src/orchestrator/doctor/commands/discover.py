@@ -184,9 +184,9 @@ def accelerators(args: argparse.Namespace) -> Accelerators:
 
 def _accelerator(text: str) -> AcceleratorClass:
     """`VENDOR:CLASS` as `lspci -n` prints them, the class with 4 or 6 digits."""
-    found = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4}):(?:0x)?([0-9a-fA-F]{4})(?:[0-9a-fA-F]{2})?", text)
-    if found is None:
+    match = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4}):(?:0x)?([0-9a-fA-F]{4})(?:[0-9a-fA-F]{2})?", text)
+    if match is None:
         raise InputError(
             f"found {text!r}, wanted VENDOR:CLASS in hex", where="--accelerator", fix="--accelerator 1bcf:0b4000"
         )
-    return AcceleratorClass(int(found[2], 16), int(found[1], 16))
+    return AcceleratorClass(int(match[2], 16), int(match[1], 16))

@@ -34,21 +34,23 @@ def document(examination: Examination, expectations: Sequence[NcclExpectation] =
         "nodes": [_node_json(node) for node in examination.cluster.nodes],
         "nccl": [
             {
-                "gang": one.gang,
-                "version": one.version,
-                "nNodes": one.nodes,
-                "localRanks": one.local_ranks,
-                "groups": {name: [list(group) for group in groups.groups] for name, groups in one.halves.items()},
-                "reasons": {name: groups.reason for name, groups in one.halves.items()},
+                "gang": expectation.gang,
+                "version": expectation.version,
+                "nNodes": expectation.nodes,
+                "localRanks": expectation.local_ranks,
+                "groups": {
+                    name: [list(group) for group in groups.groups] for name, groups in expectation.halves.items()
+                },
+                "reasons": {name: groups.reason for name, groups in expectation.halves.items()},
             }
-            for one in expectations
+            for expectation in expectations
         ],
         "page_cache": [
             {
                 "gang": gang,
                 "nodes": [
-                    {"name": name, "bytes": one.needed, "room": one.room, "fits": one.fits}
-                    for name, one in fits.items()
+                    {"name": name, "bytes": fit.needed, "room": fit.room, "fits": fit.fits}
+                    for name, fit in fits.items()
                 ],
             }
             for gang, fits in examination.caches.items()
@@ -93,7 +95,7 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
         *(f"{node.name}: {words}" for node in cluster.nodes if (words := _listed_cards(node))),
         *(f"{node.name}: a spare of gang {node.spec.gang}" for node in spares),
         *(f"{gang}: {page_cache.words(fits)}" for gang, fits in examination.caches.items()),
-        *dict.fromkeys(_expectation(one, expectations) for one in expectations),
+        *dict.fromkeys(_expectation(expectation, expectations) for expectation in expectations),
     ):
         screen.out.print(printable(line), style="dim")
     say_advisories(tuple(cluster.stacks.values()), screen)
@@ -111,16 +113,17 @@ def _listed_cards(node: Node) -> str:
     return f"{counted(cards.total(), 'network card')}: {kinds}" if cards else ""
 
 
-def _expectation(one: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -> str:
+def _expectation(expectation: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -> str:
     """One line for a gang's versions that expect the same."""
-    same = (one.gang, one.nodes, one.local_ranks)
+    same = (expectation.gang, expectation.nodes, expectation.local_ranks)
     alike = [each.version for each in all_of_them if (each.gang, each.nodes, each.local_ranks) == same]
-    said = f"{one.gang}: NCCL {' and '.join(alike)} should log nNodes {one.nodes} localRanks {one.local_ranks}"
-    whole = [name for name, groups in one.halves.items() if not groups.over_network]
-    if len(whole) == len(one.halves):
-        return f"{said}: no traffic inside a node uses the RDMA cards"
+    logged = f"nNodes {expectation.nodes} localRanks {expectation.local_ranks}"
+    words = f"{expectation.gang}: NCCL {' and '.join(alike)} should log {logged}"
+    whole = [name for name, groups in expectation.halves.items() if not groups.over_network]
+    if len(whole) == len(expectation.halves):
+        return f"{words}: no traffic inside a node uses the RDMA cards"
     which = f"all but {', '.join(whole)} carry traffic between their halves" if whole else ""
-    return f"{said}: {which or 'the halves of a node communicate'} over the RDMA cards"
+    return f"{words}: {which or 'the halves of a node communicate'} over the RDMA cards"
 
 
 _BASIS = re.compile(rf" \([^()]*{re.escape(PRICED_ON)}\)$")
@@ -151,7 +154,7 @@ def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) ->
     with the first. nodes: how many there are in all."""
     from rich.text import Text
 
-    said: set[str] = set()
+    shown: set[str] = set()
     for group in grouped(findings):
         finding, effect = group.finding, group.finding.effect
         screen.out.print(_head(group, nodes))
@@ -161,8 +164,8 @@ def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) ->
         for evidence in finding.evidence:
             screen.out.print(Text(f"          {printable(prefix + evidence)}", style="dim"))
         if basis := _BASIS.search(effect):
-            effect = effect.removesuffix(basis[0]) if basis[0] in said else effect
-            said.add(basis[0])
+            effect = effect.removesuffix(basis[0]) if basis[0] in shown else effect
+            shown.add(basis[0])
         for label, words in (("costs:", effect), ("fix:", finding.fix)):
             if words:
                 screen.out.print(Text(f"        {label:7} {printable(words)}"))

@@ -94,8 +94,10 @@ def _ailments(device: Device) -> Iterator[tuple[Severity, str, str, str, str]]:
             "a process that hits such an error dies, and the gang with it",
             "reset the GPU (`nvidia-smi --gpu-reset`) or reboot; if the errors return, replace the card",
         )
-    said = device.get("remapped_rows")
-    *_, pending, failed = rows = list(said) if isinstance(said, (list, tuple)) and len(said) == 4 else [0, 0, 0, 0]
+    remapped = device.get("remapped_rows")
+    *_, pending, failed = rows = (
+        list(remapped) if isinstance(remapped, (list, tuple)) and len(remapped) == 4 else [0, 0, 0, 0]
+    )
     evidence = f"nvmlDeviceGetRemappedRows = {rows} (corrected, uncorrected, pending, failed)"
     if failed:
         yield (
@@ -245,7 +247,7 @@ def gpu_p2p_off(node: Node) -> Iterator[Finding]:
     """One finding per node, with the GPUs of all pairs."""
     broken = list(_broken_pairs(node))
     if broken:
-        gpus = sorted({index for one, other, *_ in broken for index in (one, other)})
+        gpus = sorted({index for first, other, *_ in broken for index in (first, other)})
         paths = "/".join(path.name for path in sorted({path for _, _, path, _ in broken}))
         addresses = {gpu.index: gpu.address for gpu in node.topology.gpus}
         yield slow(
@@ -269,16 +271,16 @@ def _broken_pairs(node: Node) -> Iterator[tuple[int, int, PathType, str]]:
     keys = {gpu.index: gpu.key for gpu in node.topology.gpus if gpu.index >= 0}
     distances, farthest = Distances(node.topology), p2p_level(node.topology, node.nccl)
     for device in node.nvml_devices:
-        one = device.get("index")
-        for said, status in part(device, "p2p").items():
-            if not isinstance(one, int) or not isinstance(status, Mapping):
+        own = device.get("index")
+        for index, status in part(device, "p2p").items():
+            if not isinstance(own, int) or not isinstance(status, Mapping):
                 continue
-            other = small_number(str(said))
+            other = small_number(str(index))
             bad = {way: value for way, value in status.items() if whole(value)}
-            path = distances.path_type(keys.get(one, ""), keys.get(other, "")) if bad else PathType.DIS
+            path = distances.path_type(keys.get(own, ""), keys.get(other, "")) if bad else PathType.DIS
             if path <= farthest:
                 words = ", ".join(f"{way} {value} ({_P2P_STATUS.get(value, 'unknown')})" for way, value in bad.items())
-                yield one, other, path, f"NVML of GPU {one}: nvmlDeviceGetP2PStatus to GPU {other}: {words}"
+                yield own, other, path, f"NVML of GPU {own}: nvmlDeviceGetP2PStatus to GPU {other}: {words}"
 
 
 @Rule(
@@ -294,14 +296,14 @@ def _broken_pairs(node: Node) -> Iterator[tuple[int, int, PathType, str]]:
 ).of_node
 def gpu_bar1_small(node: Node) -> Iterator[Finding]:
     """One finding per node, with its small windows."""
-    small = [one for one in node.nvml_devices if 0 < whole(one.get("bar1_total")) < _memory(one, "total")]
+    small = [gpu for gpu in node.nvml_devices if 0 < whole(gpu.get("bar1_total")) < _memory(gpu, "total")]
     if small:
         yield slow(
             f"BAR 1 of {len(small)} GPU{'s is' if len(small) > 1 else ' is'} too small for the memory",
             *(
-                f"NVML of GPU {one.get('index')}: BAR1 {one['bar1_total'] >> 20} MiB,"
-                f" memory {_memory(one, 'total') >> 20} MiB"
-                for one in small
+                f"NVML of GPU {gpu.get('index')}: BAR1 {gpu['bar1_total'] >> 20} MiB,"
+                f" memory {_memory(gpu, 'total') >> 20} MiB"
+                for gpu in small
             ),
             effect="peer-to-peer and GPUDirect RDMA fail or fall back to host memory; " + price(Traffic.HOST_STAGED),
             fix="enable Above 4G Decoding and Resizable BAR in the BIOS; turn display mode off with NVIDIA's"
@@ -324,14 +326,14 @@ def gpu_bar1_small(node: Node) -> Iterator[Finding]:
 ).of_node
 def gpu_busy(node: Node) -> Iterator[Finding]:
     """One note per node, with the GPUs and the processes."""
-    busy = [one for one in node.nvml_devices if one.get("processes") or _memory(one, "used") > RESERVE]
+    busy = [gpu for gpu in node.nvml_devices if gpu.get("processes") or _memory(gpu, "used") > RESERVE]
     if busy:
         yield note(
             f"{len(busy)} GPU{'s are' if len(busy) > 1 else ' is'} in use",
             *(
-                f"NVML of GPU {one.get('index')}: {_memory(one, 'used') >> 20} MiB used,"
-                f" processes {_pids(one) or 'none shown'}"
-                for one in busy
+                f"NVML of GPU {gpu.get('index')}: {_memory(gpu, 'used') >> 20} MiB used,"
+                f" processes {_pids(gpu) or 'none shown'}"
+                for gpu in busy
             ),
             effect="a gang can't start on them, unless these processes are its own",
             fix="check with `l40s-deploy status` whether a gang uses them; otherwise find the processes with"
@@ -341,9 +343,9 @@ def gpu_busy(node: Node) -> Iterator[Finding]:
 
 
 def _pids(device: Device) -> str:
-    said = device.get("processes")
-    processes = said if isinstance(said, (list, tuple)) else ()
-    return ", ".join(str(one.get("pid")) for one in processes if isinstance(one, Mapping))
+    listed = device.get("processes")
+    processes = listed if isinstance(listed, (list, tuple)) else ()
+    return ", ".join(str(process.get("pid")) for process in processes if isinstance(process, Mapping))
 
 
 @Rule(

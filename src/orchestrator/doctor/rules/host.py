@@ -75,8 +75,8 @@ _FEWEST_FILES = 65536
 def _limit(node: Node, key: str, which: str, *, soft: bool = False) -> int | None:
     value = part(node.snapshot.host, key).get(which)
     pair = value if isinstance(value, (list, tuple)) and len(value) == 2 else (None, None)
-    found = pair[0] if soft else pair[1]
-    return found if isinstance(found, int) else None
+    bound = pair[0] if soft else pair[1]
+    return bound if isinstance(bound, int) else None
 
 
 def _attainable(node: Node, which: str) -> int | None:
@@ -86,17 +86,17 @@ def _attainable(node: Node, which: str) -> int | None:
 
 
 def _memlock(node: Node) -> Iterator[Finding]:
-    host, found = node.snapshot.host, _attainable(node, "memlock")
-    if found is None or found == _UNLIMITED or not node.rail_ports or node.spec.transport == "tcp":
+    host, limit = node.snapshot.host, _attainable(node, "memlock")
+    if limit is None or limit == _UNLIMITED or not node.rail_ports or node.spec.transport == "tcp":
         return
-    unread = [str(one) for one in node.topology.lacks(*RAILS)]
+    unread = [str(lacking) for lacking in node.topology.lacks(*RAILS)]
     unread += [f"{name}: not collected" for name in ("systemd", "uid", "limits_attainable") if name not in host]
     if unread:
         yield unjudged(limits, node, "what the limits depend on", unread)
         return
     yield stop(
-        f"memlock is {found >> 10} KiB where the engine will run; RDMA needs unlimited",
-        f"RLIMIT_MEMLOCK, raised as far as allowed = {found}",
+        f"memlock is {limit >> 10} KiB where the engine will run; RDMA needs unlimited",
+        f"RLIMIT_MEMLOCK, raised as far as allowed = {limit}",
         f"user = {host.get('user') or 'unknown'}, systemd {'runs' if host.get('systemd') else 'does not run'} here",
         effect="NCCL can't register memory with the RDMA cards: ncclSystemError in the first collective",
         fix="run `l40s-deploy prepare --tags limits`; in a service of your own, set LimitMEMLOCK=infinity",
@@ -127,12 +127,12 @@ def disk_full(node: Node) -> Iterator[Finding]:
     paths = {"root": "/", "tmp": "/tmp", "state": state_dir(spec, facts), "models": spec.model_root}  # noqa: S108
     rooms = list[_Room]()
     for place, need in _NEEDS.items():
-        said = part(disks, place)
-        if "error" in said:
-            yield _size_unread(paths[place], said["error"])
-        elif whole(said.get("bytes")) > 0 and {"free_bytes", "device"} <= said.keys():
+        disk = part(disks, place)
+        if "error" in disk:
+            yield _size_unread(paths[place], disk["error"])
+        elif whole(disk.get("bytes")) > 0 and {"free_bytes", "device"} <= disk.keys():
             rooms.append(
-                _Room(need, paths[place], *(whole(said.get(name)) for name in ("bytes", "free_bytes", "device")))
+                _Room(need, paths[place], *(whole(disk.get(name)) for name in ("bytes", "free_bytes", "device")))
             )
     for of_one in collected((room.device, room) for room in rooms).values():
         if short := [room for room in of_one if room.free < room.need.wanted]:
@@ -239,8 +239,8 @@ def _mount_of(mounts: str, path: str) -> _Mount | None:
     """The mount that a path is on: the longest mount point above it, the last of several at one place."""
     lines = (tuple(map(_plain, line.split(" ")[:3])) for line in mounts.splitlines())
     there = [_Mount(*fields) for fields in lines if len(fields) == 3]
-    above = [one for one in there if f"{path.rstrip('/')}/".startswith(f"{one.point.rstrip('/')}/")]
-    return max(reversed(above), key=lambda one: len(one.point), default=None)
+    above = [mount for mount in there if f"{path.rstrip('/')}/".startswith(f"{mount.point.rstrip('/')}/")]
+    return max(reversed(above), key=lambda mount: len(mount.point), default=None)
 
 
 def _plain(field: str) -> str:

@@ -46,7 +46,7 @@ def node_differs(cluster: Cluster) -> Iterator[Finding]:
                 f"{fact.words} is {values[name]}, on the other nodes {common}"
                 if name
                 else f"the nodes differ in their {fact.words}: {each}",
-                *([read + values[name]] if name else [f"{one}: {read}{value}" for one, value in values.items()]),
+                *([read + values[name]] if name else [f"{who}: {read}{value}" for who, value in values.items()]),
                 effect=fact.effect,
                 fix=fact.fix if name else "make them the same",
                 devices=(fact.words,),
@@ -119,7 +119,7 @@ def _gid_indices(node: Node) -> str | None:
 def _switch_groups(node: Node) -> str | None:
     gpus = Counter(gpu.switch for gpu in node.topology.gpus)
     cards = collected((port.switch, port) for port in node.topology.rdma if not port.virtual)
-    counts = ((gpus[one.key], len(ports_by_card(cards.get(one.key, ())))) for one in node.gpu_switches)
+    counts = ((gpus[switch.key], len(ports_by_card(cards.get(switch.key, ())))) for switch in node.gpu_switches)
     return "; ".join(sorted(f"{gpus} GPUs + {cards} RDMA cards" for gpus, cards in counts)) or None
 
 
@@ -132,7 +132,7 @@ def _nvml(name: str) -> Callable[[Node], str | None]:
 
 
 def _vbios(node: Node) -> str | None:
-    return _counted(str(one.get("vbios") or "") for one in node.nvml_devices) if _answering(node) else None
+    return _counted(str(gpu.get("vbios") or "") for gpu in node.nvml_devices) if _answering(node) else None
 
 
 def _counted(values: Iterable[str]) -> str | None:
@@ -168,8 +168,8 @@ _FACTS = (
         "speed of the RDMA ports", "/sys/class/infiniband/*/ports/*/rate", Severity.SLOW,
         "the slowest port limits every all-reduce (not measured)",
         "use the peers' kind of cable, module and switch port: `ethtool INTERFACE`, `mlxlink -d DEVICE`",
-        _of_rails(lambda n: ", ".join(sorted({f"{one.rate_gbps:g} Gb/s" for one in n.usable
-                                              if one in n.rail_ports and one.rate_gbps})) or None),
+        _of_rails(lambda n: ", ".join(sorted({f"{port.rate_gbps:g} Gb/s" for port in n.usable
+                                              if port in n.rail_ports and port.rate_gbps})) or None),
     ),
     _Fact(
         "number of RDMA cards", "/sys/class/infiniband", Severity.SLOW,

@@ -108,9 +108,9 @@ _KINDS = (
 
 def _untold(node: Node, missing: Sequence[_RecordKind]) -> Iterator[Finding]:
     """All that a pasted text leaves open, in one finding."""
-    areas = dict.fromkeys(one.area for one in node.topology.unread)
-    judged = {one.id for one in all_rules() if one.of_text(node) is not None}
-    blind = {one.id for one in all_rules() if areas.keys() & {*one.needs}}
+    areas = dict.fromkeys(lacking.area for lacking in node.topology.unread)
+    judged = {rule.id for rule in all_rules() if rule.of_text(node) is not None}
+    blind = {rule.id for rule in all_rules() if areas.keys() & {*rule.needs}}
     ids = sorted(blind.union(*(kind.rules for kind in missing)) - judged)
     if ids:
         title = f"of {len(all_rules())} rules could not run on what was pasted"
@@ -119,7 +119,7 @@ def _untold(node: Node, missing: Sequence[_RecordKind]) -> Iterator[Finding]:
 
 def _unread(node: Node) -> Finding:
     lacking = node.topology.unread
-    areas = dict.fromkeys(one.area for one in lacking)
-    ids = [one.id for one in all_rules() if not areas.keys().isdisjoint(one.needs)]
+    areas = dict.fromkeys(unread.area for unread in lacking)
+    ids = [rule.id for rule in all_rules() if not areas.keys().isdisjoint(rule.needs)]
     title = f"rules can't judge this node: {' and '.join(area.value for area in areas)} could not be read"
     return _blind(node, ids, title, *map(str, lacking[:MOST_PATHS]))

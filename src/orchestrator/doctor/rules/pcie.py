@@ -76,11 +76,11 @@ def _acs(node: Node) -> tuple[list[tuple[str, int]], list[tuple[str, str]]]:
 def _ports_on_the_way(node: Node) -> list[tuple[str, str]]:
     """Downstream ports above a GPU or rail port while another card is behind the same switch or behind one above it:
     (address, key), in order of address."""
-    talkers = {card(one.key) for one in node.endpoints if one.key in node.devices}
+    talkers = {card(endpoint.key) for endpoint in node.endpoints if endpoint.key in node.devices}
     behind = Counter(bridge for talker in talkers for bridge in bridges_above(talker))
     switches = {switch.key for switch in node.topology.switches}
-    found = {port for talker in talkers for port in _ports_to_others(bridges_above(talker), switches, behind)}
-    return sorted((node.devices[port].address, port) for port in found if port in node.devices)
+    ports = {port for talker in talkers for port in _ports_to_others(bridges_above(talker), switches, behind)}
+    return sorted((node.devices[port].address, port) for port in ports if port in node.devices)
 
 
 def _ports_to_others(way: Sequence[str], switches: Collection[str], behind: Mapping[str, int]) -> Iterator[str]:
@@ -151,7 +151,7 @@ _FOLDERS = ("/sys/kernel/mm/memory_peers", "system")
 def iommu_translating(node: Node) -> Iterator[Finding]:
     """Where GPUs or RDMA cards are in a group of type DMA or DMA-FQ; a stop where what the plan uses is known to
     fail."""
-    links = {one.address: f"{one.key}/iommu_group" for one in node.endpoints}
+    links = {endpoint.address: f"{endpoint.key}/iommu_group" for endpoint in node.endpoints}
     groups = {name: node.snapshot.realpath(link) for name, link in links.items() if link in node.snapshot.links}
     kinds = {name: node.snapshot.text(f"{group}/type") for name, group in groups.items()}
     translating = [name for name, kind in kinds.items() if kind.startswith("DMA")]
@@ -188,9 +188,11 @@ def _links_of_text(node: Node) -> list[Finding] | None:
     if not node.topology.lacks(Area.PCI, Area.LINKS):
         return list(_links(node))
     loose = [gpu for gpu in node.topology.gpus if gpu.key not in node.devices and gpu.link.width and gpu.link_max.width]
-    widest = {gpu.name: max(one.link_max.width for one in loose if one.name == gpu.name) for gpu in loose}
-    told = (_reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False, widest=widest[gpu.name]) for gpu in loose)
-    return list(chain.from_iterable(told)) if loose else None
+    widest = {
+        gpu.name: max(gpu_alike.link_max.width for gpu_alike in loose if gpu_alike.name == gpu.name) for gpu in loose
+    }
+    reduced = (_reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False, widest=widest[gpu.name]) for gpu in loose)
+    return list(chain.from_iterable(reduced)) if loose else None
 
 
 @Rule(
@@ -219,11 +221,15 @@ def _links(node: Node) -> Iterator[Finding]:
         for ports in ports_by_card(node.rail_ports).values()
     }
     needed = {key for gpu in gpus for key in node.places.above(gpu)}
-    uplinks = {one.key: "the switch's uplink" for one in node.topology.switches if one.key in needed}
+    uplinks = {switch.key: "the switch's uplink" for switch in node.topology.switches if switch.key in needed}
     for key, words in (gpus | cards | uplinks).items():
         if (device := node.devices.get(key)) is not None:
-            same = [one for each in gpus | cards if (one := node.devices.get(each)) and _part(one) == _part(device)]
-            widest = max((best_link(one, node.devices).width for one in same), default=0)
+            same = [
+                device_alike
+                for each in gpus | cards
+                if (device_alike := node.devices.get(each)) and _part(device_alike) == _part(device)
+            ]
+            widest = max((best_link(alike, node.devices).width for alike in same), default=0)
             yield from _reduced(
                 words, device, node.above(key), judge_speed=key not in gpus, slot=device.slot, widest=widest
             )
@@ -306,16 +312,16 @@ def _counted(node: Node) -> tuple[dict[str, str], dict[str, str]]:
     """Links with (corrected, uncorrected) errors: evidence by address."""
     corrected: dict[str, str] = {}
     uncorrected: dict[str, str] = {}
-    keys = [one.key for one in node.endpoints]
+    keys = [endpoint.key for endpoint in node.endpoints]
     for key in dict.fromkeys([*keys, *(bridge.key for key in keys if (bridge := node.above(key)))]):
-        for kind, least, found in (
+        for kind, least, counts in (
             ("correctable", _SOME, corrected),
             ("nonfatal", 1, uncorrected),
             ("fatal", 1, uncorrected),
         ):
             count = _total(node.snapshot.files.get(f"{key}/aer_dev_{kind}", ""))
             if count >= least:
-                found[key.rpartition("/")[2]] = f"{key}/aer_dev_{kind}: {count}"
+                counts[key.rpartition("/")[2]] = f"{key}/aer_dev_{kind}: {count}"
     for device in node.nvml_devices:
         replays = whole(device.get("replays"))
         if replays >= _SOME:

@@ -112,16 +112,27 @@ def gpu_other_maker(node: Node) -> Iterator[Finding]:
     """A note where a node has no GPU, for the maker with most accelerators."""
     if node.topology.gpus:
         return
-    counts = Counter((one.vendor, one.class_code >> 8) for one in node.topology.pci if _is_accelerator(one))
+    counts = Counter(
+        (accelerator.vendor, accelerator.class_code >> 8)
+        for accelerator in node.topology.pci
+        if _is_accelerator(accelerator)
+    )
     for (vendor, kind), count in counts.most_common(1):
-        found = [one for one in node.topology.pci if (one.vendor, one.class_code >> 8) == (vendor, kind)]
+        accelerators = [
+            accelerator
+            for accelerator in node.topology.pci
+            if (accelerator.vendor, accelerator.class_code >> 8) == (vendor, kind)
+        ]
         if count >= _FEWEST:
             yield note(
-                f"{count} accelerators ({part_name(found[0])}) are not counted as GPUs",
-                *(f"/sys/bus/pci/devices/{one.address}/class = {one.class_code:#08x}" for one in found[:4]),
+                f"{count} accelerators ({part_name(accelerators[0])}) are not counted as GPUs",
+                *(
+                    f"/sys/bus/pci/devices/{accelerator.address}/class = {accelerator.class_code:#08x}"
+                    for accelerator in accelerators[:4]
+                ),
                 effect="their place in the PCIe tree is not checked; the engine needs NVIDIA GPUs",
                 fix=f"for a recorded machine, add `--accelerator {vendor:04x}:{kind:04x}`",
-                devices=tuple(one.address for one in found),
+                devices=tuple(accelerator.address for accelerator in accelerators),
             )
 
 
@@ -154,7 +165,7 @@ def gpu_groups_uneven(node: Node) -> Iterator[Finding]:
     if not _tree_is_whole(node):
         return
     home = homes(node.topology, node.places)
-    groups = [(one, sum(home[gpu.key] == one.key for gpu in node.placed)) for one in node.gpu_switches]
+    groups = [(switch, sum(home[gpu.key] == switch.key for gpu in node.placed)) for switch in node.gpu_switches]
     emulated = emulated_switches(node.topology) & {switch.key for switch, _ in groups}
     away = [gpu.address for gpu in node.placed if not home[gpu.key]]
     uneven = away or len({count for _, count in groups}) > 1
@@ -287,7 +298,7 @@ def _moved(cards: _Cards, lonely: Sequence[Sharing], pairs: _Paths) -> _Cards:
     """Of the cards that are near no GPU those that the lonely ones may lack: of their own NUMA domain where there are
     more."""
     gpus = [gpu for group in lonely for gpu in group.gpus]
-    own = tuple(one for one in cards if any(pairs[gpu, one[0]] is PathType.PHB for gpu in gpus))
+    own = tuple(nic for nic in cards if any(pairs[gpu, nic[0]] is PathType.PHB for gpu in gpus))
     return own if own and len(cards) > len(lonely) else cards
 
 
@@ -297,7 +308,7 @@ def _cards(node: Node, nics: list[str]) -> _Cards:
     keys = {end.name: card(end.key) for end in nic_ends(node.topology)}
     cards: dict[str, list[str]] = {}
     for nic in nics:
-        first = next((one for one in cards if words.get((one, nic)) == "PIX" or keys[one] == keys[nic]), nic)
+        first = next((known for known in cards if words.get((known, nic)) == "PIX" or keys[known] == keys[nic]), nic)
         cards.setdefault(first, []).append(nic)
     return tuple(map(tuple, cards.values()))
 
@@ -320,7 +331,9 @@ def nic_not_under_switch(node: Node) -> Iterator[Finding]:
     misplaced or the main card. A virtual machine's tree is not the board's: PCIE-TREE-HIDDEN says so."""
     if node.is_guest:
         return
-    lonely = [f"switch {one.address} (NUMA {one.numa_node}) has GPUs and no RDMA card" for one in node.roles.lonely]
+    lonely = [
+        f"switch {switch.address} (NUMA {switch.numa_node}) has GPUs and no RDMA card" for switch in node.roles.lonely
+    ]
     for ports in ports_by_card(node.roles.away).values():
         place, devices, slot = card(ports[0].address), _devices(ports), node.devices[ports[0].key].slot
         yield slow(
@@ -386,7 +399,7 @@ def nic_missing(node: Node) -> Iterator[Finding]:
     lonely = {switch.key for switch in node.roles.lonely}
     served = any(lonely.isdisjoint(node.places.above(f"{switch.key}/")) for switch in node.gpu_switches)
     if lonely and served and not node.roles.away:
-        yield _no_card(node, [one for one in node.topology.pci if _is_silent(one, node, lonely)])
+        yield _no_card(node, [device for device in node.topology.pci if _is_silent(device, node, lonely)])
 
 
 def _is_silent(device: PciDevice, node: Node, lonely: Collection[str]) -> bool:
@@ -399,13 +412,16 @@ def _no_card(node: Node, silent: Sequence[PciDevice]) -> Finding:
     names = ", ".join(f"{switch.address} (NUMA {switch.numa_node})" for switch in switches)
     return slow(
         f"no RDMA card behind switch {names}" + (", only a card without an RDMA device" if silent else ""),
-        *(f"{one.address}: {part_name(one)}, driver = {one.driver or 'none'}, no RDMA device" for one in silent),
-        *(() if silent else (f"switch {one.address}: no network card behind it" for one in switches)),
+        *(
+            f"{device.address}: {part_name(device)}, driver = {device.driver or 'none'}, no RDMA device"
+            for device in silent
+        ),
+        *(() if silent else (f"switch {switch.address}: no network card behind it" for switch in switches)),
         effect=price(Traffic.CARD_ON_ROOT_PORT),
         fix="load the card's driver with `modprobe mlx5_ib`, then check `dmesg | grep mlx5`"
         if silent
         else "check that the card is seated and has power: `lspci | grep -i mellanox`",
-        devices=tuple(one.address for one in (silent or switches)),
+        devices=tuple(device.address for device in (silent or switches)),
     )
 
 
@@ -451,10 +467,13 @@ def numa_unknown(node: Node) -> Iterator[Finding]:
 
 def _contradicting(node: Node) -> Iterator[tuple[str, str]]:
     domains = {switch.key: switch.numa_node for switch in node.topology.switches}
-    for one in node.endpoints:
-        above = domains.get(one.switch, -1)
-        if 0 <= one.numa_node != above >= 0:
-            yield one.address, f"/sys/bus/pci/devices/{one.address}/numa_node = {one.numa_node}, its switch's = {above}"
+    for endpoint in node.endpoints:
+        above = domains.get(endpoint.switch, -1)
+        if 0 <= endpoint.numa_node != above >= 0:
+            yield (
+                endpoint.address,
+                f"/sys/bus/pci/devices/{endpoint.address}/numa_node = {endpoint.numa_node}, its switch's = {above}",
+            )
 
 
 @Rule(

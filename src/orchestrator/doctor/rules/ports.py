@@ -73,16 +73,16 @@ def _near_and_down(node: Node) -> list[Finding] | None:
     seen = wiring_of(node)
     near = {nic for group in seen.served for nic in group.nics} if seen else set()
     ports = [port for port in node.topology.rdma if port.device in near and port.state]
-    down = [one for one in _troubles(node, ports) if one.fault is PortFault.NO_LINK]
+    down = [trouble for trouble in _troubles(node, ports) if trouble.fault is PortFault.NO_LINK]
     if not down:
         return [] if ports else None
     return [
         slow(
             _without_link(down),
-            *(one.evidence for one in down),
+            *(trouble.evidence for trouble in down),
             effect=price(Traffic.HALF_THE_PORTS if len(down) < len(ports) else Traffic.TCP),
-            fix=f"plug the cable, enable the switch's port, then {'; '.join(one.fix for one in down)}",
-            devices=tuple(one.port.device for one in down),
+            fix=f"plug the cable, enable the switch's port, then {'; '.join(trouble.fix for trouble in down)}",
+            devices=tuple(trouble.port.device for trouble in down),
         )
     ]
 
@@ -103,15 +103,15 @@ def _near_and_down(node: Node) -> list[Finding] | None:
 def rdma_port_down(node: Node) -> Iterator[Finding]:
     """One finding per node, with its unusable ports; a spare port of the main card is listed there, or noted."""
     troubles, spare = _troubles(node, node.rail_ports), _spare_ports_down(node)
-    if any(one.fault is PortFault.NO_LINK for one in troubles):
+    if any(trouble.fault is PortFault.NO_LINK for trouble in troubles):
         yield _down(node, [*troubles, *spare])
     elif spare:
         yield note(
             f"the TCP side has no spare port: {_names(spare)} has no link",
-            *(one.evidence for one in spare),
+            *(port.evidence for port in spare),
             effect="no cost while RDMA carries the traffic; rendezvous and HTTP have no spare port",
             fix="cable it, and bond both ports",
-            devices=tuple(one.port.device for one in spare),
+            devices=tuple(port.port.device for port in spare),
         )
 
 
@@ -162,7 +162,7 @@ def _own_ports(node: Node) -> list[RdmaPort]:
 
 
 def _names(troubles: Sequence[Trouble]) -> str:
-    return ", ".join(one.port.device for one in troubles)
+    return ", ".join(trouble.port.device for trouble in troubles)
 
 
 def _without_link(down: Sequence[Trouble]) -> str:
@@ -170,20 +170,20 @@ def _without_link(down: Sequence[Trouble]) -> str:
 
 
 def _down(node: Node, troubles: Sequence[Trouble]) -> Finding:
-    troubles = sorted(troubles, key=lambda one: node.topology.rdma.index(one.port))
-    down = [one for one in troubles if one.fault is PortFault.NO_LINK]
-    idle = [one for one in troubles if one.fault is not PortFault.NO_LINK]
+    troubles = sorted(troubles, key=lambda trouble: node.topology.rdma.index(trouble.port))
+    down = [trouble for trouble in troubles if trouble.fault is PortFault.NO_LINK]
+    idle = [trouble for trouble in troubles if trouble.fault is not PortFault.NO_LINK]
     severity, effect = _cost(node)
-    up = "; ".join(one.fix for one in down)
+    up = "; ".join(trouble.fix for trouble in down)
     return finding(
         severity,
         f"{len(troubles)} of {len(_own_ports(node))} RDMA ports {'is' if len(troubles) == 1 else 'are'} down or"
         f" unconfigured: {_without_link(down)}" + (f", {_names(idle)} no usable address" if idle else ""),
-        *(one.evidence for one in troubles),
+        *(trouble.evidence for trouble in troubles),
         effect=effect,
         fix=f"{_names(down)}: plug the cable, enable the switch's port, then {up}"
-        + "".join(f"; {one.port.device}: {one.fix}" for one in idle),
-        devices=tuple(one.port.device for one in (*down, *idle)),
+        + "".join(f"; {trouble.port.device}: {trouble.fix}" for trouble in idle),
+        devices=tuple(trouble.port.device for trouble in (*down, *idle)),
     )
 
 
@@ -210,7 +210,7 @@ def _cost(node: Node) -> tuple[Severity, str]:
 def rdma_port_unconfigured(node: Node) -> Iterator[Finding]:
     """One finding per node; RoCE v1 only, a missing GID and a missing address are distinguished."""
     troubles = _troubles(node, node.rail_ports)
-    if troubles and not any(one.fault is PortFault.NO_LINK for one in troubles):
+    if troubles and not any(trouble.fault is PortFault.NO_LINK for trouble in troubles):
         yield _unconfigured(node, troubles)
     unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]
     if unread:
@@ -232,18 +232,21 @@ _UNCONFIGURED = {
 
 
 def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
-    ports, (severity, effect) = [one.port for one in troubles], _cost(node)
+    ports, (severity, effect) = [trouble.port for trouble in troubles], _cost(node)
     named = collected(
-        (one.fault, f"{one.port.device} ({one.port.netdev})" if one.port.netdev else one.port.device)
-        for one in troubles
+        (
+            trouble.fault,
+            f"{trouble.port.device} ({trouble.port.netdev})" if trouble.port.netdev else trouble.port.device,
+        )
+        for trouble in troubles
     )
     parts = (words.format(ports=", ".join(named[fault])) for fault, words in _UNCONFIGURED.items() if fault in named)
     return finding(
         severity,
         f"{len(troubles)} of {len(node.rail_ports)} RDMA ports can't be used: " + "; ".join(parts),
-        *(one.evidence for one in troubles),
+        *(trouble.evidence for trouble in troubles),
         effect=effect,
-        fix="; ".join(one.fix for one in troubles),
+        fix="; ".join(trouble.fix for trouble in troubles),
         devices=(*(port.device for port in ports), *(port.netdev for port in ports if port.netdev)),
     )
 
@@ -310,10 +313,10 @@ def _idle_slaves(node: Node, bond: Interface) -> Iterator[tuple[str, str]]:
 ).of_node
 def lossless_unmarked(node: Node) -> Iterator[Finding]:
     """One note a port."""
-    told, given = part(node.snapshot.host, "flow_control"), traffic_class(node)
+    flow_control, given = part(node.snapshot.host, "flow_control"), traffic_class(node)
     ours = (given or 0) >> 5
     for port in node.rail_ports:
-        raw = told.get(port.netdev)
+        raw = flow_control.get(port.netdev)
         paused = pausing(raw)
         if port.link_layer != "Ethernet" or paused is None or ours in paused or (given is None and not paused):
             continue

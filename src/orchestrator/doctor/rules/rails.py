@@ -37,10 +37,10 @@ def rail_link_layer(cluster: Cluster) -> Iterator[Finding]:
 
 def _of_two(gang: Sequence[Node]) -> Iterator[Finding]:
     """Where two nodes differ in a place, the kind that fewer of their ports speak is the odd one."""
-    one, other = gang
+    first, other = gang
     differing = [
         (port, other.rail_places[place])
-        for place, port in one.rail_places.items()
+        for place, port in first.rail_places.items()
         if place in other.rail_places and len({port.link_layer, other.rail_places[place].link_layer, ""}) > 2
     ]
     kinds = Counter(port.link_layer for node in gang for port in node.rail_ports if port.link_layer)
@@ -120,7 +120,7 @@ def rail_mtu(cluster: Cluster) -> Iterator[Finding]:
     """One finding per node: ports that are smaller than most of their peers, else too small for full packets."""
     for group in cluster.peers:
         for node, places in in_place(group, _usable_mtu):
-            small = [found for found in places.values() if found[1] != found[2] or found[1] < SMALLEST_FULL]
+            small = [place for place in places.values() if place[1] != place[2] or place[1] < SMALLEST_FULL]
             if small:
                 yield _small_mtu(node.name, small)
 
@@ -172,8 +172,8 @@ def rdma_names_differ(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each node whose names are swapped; names of a card that is elsewhere or missing are other
     rules' business."""
     for group in cluster.peers:
-        for node, found in odd_in_place(group, lambda _, port: port.device):
-            places = [(place, own, common) for place, (_, own, common) in found.items()]
+        for node, places_of in odd_in_place(group, lambda _, port: port.device):
+            places = [(place, own, common) for place, (_, own, common) in places_of.items()]
             if {device for _, device, _ in places} == {common for *_, common in places}:
                 yield slow(
                     "RDMA devices have a different name order than on the other nodes: "
@@ -202,24 +202,34 @@ def rdma_names_differ(cluster: Cluster) -> Iterator[Finding]:
 ).of_node
 def rails_share_subnet(node: Node) -> Iterator[Finding]:
     """One note for each shared subnet whose settings do not keep the ports apart."""
-    for subnet, found in _subnets(node).items():
-        ports, names = [port for port, _ in found], [name for _, name in found]
+    for subnet, carriers in _subnets(node).items():
+        ports, names = [port for port, _ in carriers], [name for _, name in carriers]
         if len({*names}) > 1 and not all(kept_apart(node, name) for name in names):
             yield note(
                 f"{', '.join(port.device for port in ports)} share the subnet {subnet}",
-                *(f"{one}: " + ", ".join(f"{name} = {node.ipv4_setting(one, name)}" for name in _ARP) for one in names),
+                *(
+                    f"{carrier_name}: "
+                    + ", ".join(f"{name} = {node.ipv4_setting(carrier_name, name)}" for name in _ARP)
+                    for carrier_name in names
+                ),
                 effect="traffic for several ports can arrive on one of them (not measured)",
                 fix="use one subnet per rail, with routes between them; or set arp_ignore=1, arp_announce=2 and"
                 " rp_filter=2: `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
                 " net.ipv4.conf.all.rp_filter=2`",
-                devices=tuple(word for port, name in found for word in (port.device, name)),
+                devices=tuple(word for port, name in carriers for word in (port.device, name)),
             )
 
 
 def _subnets(node: Node) -> dict[str, list[tuple[RdmaPort, str]]]:
     """By subnet the rail ports, each with the interface that has its addresses."""
-    known = ((port, one) for port in node.rail_ports if (one := node.interfaces.get(carrier(port, node.topology))))
-    return collected((str(ip_interface(text).network), (port, one.name)) for port, one in known for text in one.ipv4)
+    known = (
+        (port, interface)
+        for port in node.rail_ports
+        if (interface := node.interfaces.get(carrier(port, node.topology)))
+    )
+    return collected(
+        (str(ip_interface(text).network), (port, carrying.name)) for port, carrying in known for text in carrying.ipv4
+    )
 
 
 _ARP = ("arp_ignore", "arp_announce", "rp_filter")

@@ -51,7 +51,7 @@ def no_common_network(cluster: Cluster) -> Iterator[Finding]:
             apart = _apart(networks)
             yield stop(
                 failure.what,
-                *(f"{name}: {', '.join(sorted(found)) or 'no IPv4 network'}" for name, found in networks.items()),
+                *(f"{name}: {', '.join(sorted(texts)) or 'no IPv4 network'}" for name, texts in networks.items()),
                 effect="the gang can't start: its ranks can't meet",
                 fix=failure.fix,
                 node=apart[0] if len(apart) == 1 else "",
@@ -78,9 +78,9 @@ def _networks(node: Node) -> frozenset[str]:
 
 def _apart(networks: Mapping[str, frozenset[str]]) -> list[str]:
     """The nodes without the network that most nodes have."""
-    counts = Counter(network for found in networks.values() for network in found)
+    counts = Counter(network for known in networks.values() for network in known)
     common = {network for network, _ in counts.most_common(1)}
-    return [name for name, found in networks.items() if common - found]
+    return [name for name, known in networks.items() if common - known]
 
 
 @Rule(
@@ -100,9 +100,11 @@ def port_blocked(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each node that nothing reaches on a side; otherwise one for each port or size that is blocked."""
     full = {trial.source for trial in cluster.trials if trial.outcome is Outcome.UNTRIED}
     yield from (_untried(node, cluster.trials) for node in sorted(full))
-    told = [one for one in cluster.trials if one.outcome is Outcome.OPEN or not {one.source, one.target} & full]
+    trials_told = [
+        trial for trial in cluster.trials if trial.outcome is Outcome.OPEN or not {trial.source, trial.target} & full
+    ]
     # what goes from one rail to another is for RAILS-ISOLATED to judge
-    for side, trials in collected((trial.side, trial) for trial in told if not trial.far).items():
+    for side, trials in collected((trial.side, trial) for trial in trials_told if not trial.far).items():
         yield from _of_side(side, trials, _fixed_ports(cluster))
 
 
@@ -143,7 +145,9 @@ def _way(trial: Trial) -> Way:
 
 def _partly(side: str, failed: Sequence[Trial], fixed: frozenset[int]) -> Iterator[Finding]:
     """Where some trials of a way pass and one port or one size does not. Ephemeral ports count as one, number 0."""
-    kinds = collected(((one.kind, one.port if one.kind == _TCP and one.port in fixed else 0), one) for one in failed)
+    kinds = collected(
+        ((trial.kind, trial.port if trial.kind == _TCP and trial.port in fixed else 0), trial) for trial in failed
+    )
     for (kind, port), trials in kinds.items():
         for node, explained in blamed({_way(trial) for trial in trials}):
             mine = [trial for trial in trials if _way(trial) in explained]
@@ -241,11 +245,11 @@ def rails_isolated(cluster: Cluster) -> Iterator[Finding]:
     """One stop a gang, if its nodes fall into halves and a port can't reach one of another card; unknown if that could
     not be tried within a node."""
     for gang in cluster.gangs:
-        told, dropped = _between_cards_of(gang, cluster.trials)
-        closed = [trial for trial in told if trial.outcome in _CLOSED]
+        answered, dropped = _between_cards_of(gang, cluster.trials)
+        closed = [trial for trial in answered if trial.outcome in _CLOSED]
         unresolved = [trial for trial in dropped if not trial.resolved]
         if (closed or unresolved) and _falls_apart(gang):
-            yield _closed(gang, closed, len(told)) if closed else _unresolved(gang, unresolved)
+            yield _closed(gang, closed, len(answered)) if closed else _unresolved(gang, unresolved)
 
 
 _CLOSED = (Outcome.SILENT, Outcome.UNREACHABLE, Outcome.REFUSED)
@@ -262,7 +266,7 @@ def _between_cards_of(gang: Sequence[Node], trials: Sequence[Trial]) -> tuple[li
     a node that drops its own packets."""
     full = {trial.source for trial in trials if trial.outcome is Outcome.UNTRIED}
     nodes = {node.name: node for node in gang}
-    needed = [one for one in trials if _between_cards(one, nodes) and not {one.source, one.target} & full]
+    needed = [trial for trial in trials if _between_cards(trial, nodes) and not {trial.source, trial.target} & full]
     drops = collected((_dropped(trial, nodes[trial.source]), trial) for trial in needed)
     return drops.get(False, []), drops.get(True, [])
 
@@ -302,7 +306,10 @@ def _unresolved(gang: Sequence[Node], unresolved: Sequence[Trial]) -> Finding:
     return unknown(
         f"gang {gang[0].spec.gang}: whether the cards of one node reach each other could not be tried on "
         + ", ".join(nodes),
-        *(f"{one.source} {one.side} -> {one.far} ({one.address}): no answer to ARP" for one in unresolved[:6]),
+        *(
+            f"{trial.source} {trial.side} -> {trial.far} ({trial.address}): no answer to ARP"
+            for trial in unresolved[:6]
+        ),
         "net.ipv4.conf: accept_local = 0, or rp_filter = 1",
         effect=f"NCCL {_version(gang)} treats the halves of a node as nodes and connects card to card within "
         "it too. RDMA resolves the address by ARP, and this node does not answer its own: the start may fail with "
@@ -318,14 +325,14 @@ def _version(gang: Sequence[Node]) -> str:
     return ".".join(map(str, gang[0].nccl))
 
 
-def _closed(gang: Sequence[Node], closed: Sequence[Trial], told: int) -> Finding:
+def _closed(gang: Sequence[Node], closed: Sequence[Trial], tried: int) -> Finding:
     """told: number of paths that are known to be open or closed"""
     first, pairs = closed[0], set(map(_way, closed))
     blame = list(blamed(pairs))
-    one = len(blame) == 1 and (len(gang) > 2 or all(source == target for source, target in pairs))
+    one_card = len(blame) == 1 and (len(gang) > 2 or all(source == target for source, target in pairs))
     return stop(
         f"gang {gang[0].spec.gang}: rails can't reach each other: {first.side} of {first.source} does not reach"
-        f" {first.far} of {first.target} ({len(closed)} of {told} paths between cards are closed)",
+        f" {first.far} of {first.target} ({len(closed)} of {tried} paths between cards are closed)",
         *(
             f"{trial.source} {trial.side} -> {trial.target} {trial.far} ({trial.address}): {trial.outcome.value}"
             f"{f' {trial.detail}' if trial.detail else ''}{'' if trial.resolved else ', no answer to ARP'}"
@@ -335,5 +342,5 @@ def _closed(gang: Sequence[Node], closed: Sequence[Trial], told: int) -> Finding
         "start fails with ibv_modify_qp 110 (ETIMEDOUT)",
         fix=f"route between the rails' subnets, or put all rails into one network; or {_INSIDE}",
         devices=tuple(dict.fromkeys(device for trial in closed for device in (trial.side, trial.far))),
-        node=blame[0][0] if one else "",
+        node=blame[0][0] if one_card else "",
     )

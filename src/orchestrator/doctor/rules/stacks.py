@@ -40,8 +40,8 @@ from orchestrator.topology.gpus import capability
 ).of_node
 def engine_unlisted(node: Node) -> Iterator[Finding]:
     """One finding where the stack is such a one."""
-    if node.stack is not None and node.stack.dialect in dialects() and (found := unlisted(node.stack)):
-        yield found
+    if node.stack is not None and node.stack.dialect in dialects() and (unlisted_engine := unlisted(node.stack)):
+        yield unlisted_engine
 
 
 @Rule(
@@ -57,15 +57,15 @@ def engine_unlisted(node: Node) -> Iterator[Finding]:
 ).of_node
 def stack_absent(node: Node) -> Iterator[Finding]:
     """One note; nodes that say the same are shown together."""
-    found, stack = installed(node), node.stack
-    if found is not None and not found.there:
+    engine, stack = installed(node), node.stack
+    if engine is not None and not engine.there:
         name = f"the stack {stack.name}" if stack else "a stack"
         yield note(
-            f"{name} is not installed: there is no python3 in {found.venv}",
-            f"{found.venv}/bin/python3 does not exist",
+            f"{name} is not installed: there is no python3 in {engine.venv}",
+            f"{engine.venv}/bin/python3 does not exist",
             effect="`up` refuses to start until it is installed",
             fix=f"l40s-deploy prepare{f' --stack {stack.name}' if stack else ''}, or name its place with l40s_venv",
-            devices=(found.venv,),
+            devices=(engine.venv,),
         )
 
 
@@ -83,18 +83,18 @@ def stack_absent(node: Node) -> Iterator[Finding]:
 ).of_cluster
 def stack_differs(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each kind and odd node; one `unknown` for nodes whose environment can't be read."""
-    seen = {node.name: found for node in cluster.nodes if (found := installed(node)) and found.there}
+    seen = {node.name: engine for node in cluster.nodes if (engine := installed(node)) and engine.there}
     for kind in _KINDS:
         yield from _between_nodes(cluster, kind, seen)
         yield from _against_the_stack(cluster, kind, seen)
-    for name, found in seen.items():
-        if not found.versions:
+    for name, engine in seen.items():
+        if not engine.versions:
             yield unknown(
                 "the installed packages can't be read",
-                f"no *.dist-info of {', '.join(packages.ALL[:2])} below {found.venv}/lib",
+                f"no *.dist-info of {', '.join(packages.ALL[:2])} below {engine.venv}/lib",
                 effect="it is not known whether the nodes have the same engine",
                 fix="install the stack with `l40s-deploy prepare`, or let the SSH user read the environment",
-                devices=(found.venv,),
+                devices=(engine.venv,),
                 node=name,
             )
 
@@ -134,31 +134,33 @@ def _between_nodes(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Ins
         return _version(seen[node.name], kind) if node.name in seen else None
 
     for name, values, common in cluster.differing(version):
-        each = "; ".join(f"{one} {value}" for one, value in values.items())
+        each = "; ".join(f"{node_name} {value}" for node_name, value in values.items())
         title = f"{kind.words} is {values[name]}, on the other nodes {common}" if name else ""
         title = title or f"the nodes differ in {kind.words}: {each}"
         yield _differs(kind, name, title, seen[name or next(iter(values))], kind.severity)
 
 
 def _against_the_stack(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
-    for name, found in seen.items():
-        stack, version = cluster.stacks.get(name), _version(found, kind)
+    for name, engine in seen.items():
+        stack, version = cluster.stacks.get(name), _version(engine, kind)
         wanted = kind.demand(stack) if stack else ""
         if stack and version and wanted and release(version) != release(wanted):
             title = f"{kind.words} is {version}, but the stack {stack.name} has {wanted}"
-            yield _differs(kind, name, title, found, Severity.STOP if kind.refused else Severity.NOTE)
+            yield _differs(kind, name, title, engine, Severity.STOP if kind.refused else Severity.NOTE)
 
 
-def _version(found: Installed, kind: _SoftwareKind) -> str | None:
-    return next((found.versions[name] for name in kind.names if name in found.versions), None)
+def _version(engine: Installed, kind: _SoftwareKind) -> str | None:
+    return next((engine.versions[name] for name in kind.names if name in engine.versions), None)
 
 
-def _differs(kind: _SoftwareKind, node: str, title: str, found: Installed, severity: Severity) -> Finding:
-    there = [f"{found.venv}: {name}-{found.versions[name]}.dist-info" for name in kind.names if name in found.versions]
+def _differs(kind: _SoftwareKind, node: str, title: str, engine: Installed, severity: Severity) -> Finding:
+    there = [
+        f"{engine.venv}: {name}-{engine.versions[name]}.dist-info" for name in kind.names if name in engine.versions
+    ]
     return finding(
         severity,
         title,
-        *(there or [found.venv]),
+        *(there or [engine.venv]),
         effect="not measured: the plan is based on the stack's version" if severity is Severity.NOTE else kind.effect,
         fix="install the stack's packages with `l40s-deploy prepare`, or choose the installed stack with --stack",
         devices=(kind.words,),
@@ -182,10 +184,10 @@ def _differs(kind: _SoftwareKind, node: str, title: str, found: Installed, sever
 ).of_node
 def stack_patches(node: Node) -> Iterator[Finding]:
     """One finding for each file that lacks its patch, or can't be read."""
-    found = installed(node)
-    if node.stack and found and found.root and any(capability(gpu) == _ADA for gpu in node.topology.gpus):
+    engine = installed(node)
+    if node.stack and engine and engine.root and any(capability(gpu) == _ADA for gpu in node.topology.gpus):
         for file, text in node.stack.evidence:
-            yield from _patched(node, node.stack.name, found.root, file, text)
+            yield from _patched(node, node.stack.name, engine.root, file, text)
 
 
 def _patched(node: Node, stack: str, root: str, file: str, text: str) -> Iterator[Finding]:
@@ -292,30 +294,30 @@ def release(version: str) -> tuple[int, ...]:
 def tuned_configs(cluster: Cluster) -> Iterator[Finding]:
     """Differences between nodes, unusable files, and what the planned model misses."""
     holdings = {node.name: known for node in cluster.nodes if (known := _held(node))}
-    yield from _differences(cluster, {name: found for name, (_, found) in holdings.items()})
+    yield from _differences(cluster, {name: held for name, (_, held) in holdings.items()})
     for node in cluster.nodes:
         if node.name in holdings:
-            rules, found = holdings[node.name]
-            planned = _planned(node, rules, found)
-            yield from _unusable(node, found, {row.name for _, row in planned})
+            rules, holding = holdings[node.name]
+            planned = _planned(node, rules, holding)
+            yield from _unusable(node, holding, {row.name for _, row in planned})
             yield from _missing(node, planned)
 
 
 def _held(node: Node) -> tuple[Lookup, Holdings] | None:
     """What a node's engine looks configs up by, and those that it has, as `tuning status` reads them from a node."""
-    stack, found = node.stack, installed(node)
-    if stack is None or found is None or not found.root or stack.device != "cuda":
+    stack, engine = node.stack, installed(node)
+    if stack is None or engine is None or not engine.root or stack.device != "cuda":
         return None
     rules, snapshot = engine_of(stack).tuned, node.snapshot
     directory = _directory(node, rules)
-    above = tuple(f"{folder}/" for folder in (found.root, directory) if folder)
+    above = tuple(f"{folder}/" for folder in (engine.root, directory) if folder)
     if any(path.startswith(above) and snapshot.unread(path) for path in snapshot.errors):
         return None
     root = moe_root(rules, directory)
-    names = snapshot.names(posixpath.join(found.root, root)) if rules.by_triton else ()
+    names = snapshot.names(posixpath.join(engine.root, root)) if rules.by_triton else ()
     folders = rules.linear, root, *(f"{root}/{name}" for name in names if name.startswith("triton_"))
-    texts = {folder: there for folder in folders if (there := _configs(snapshot, posixpath.join(found.root, folder)))}
-    return rules, Holdings(root=found.root, versions=found.versions, folders=texts)
+    texts = {folder: there for folder in folders if (there := _configs(snapshot, posixpath.join(engine.root, folder)))}
+    return rules, Holdings(root=engine.root, versions=engine.versions, folders=texts)
 
 
 def _configs(snapshot: Snapshot, folder: str) -> dict[str, str]:
@@ -334,13 +336,15 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator
 
     def digest_of(folder: str, name: str, node: Node) -> str | None:
         """The beginning of a file's SHA-256, or that it is missing."""
-        found = holdings.get(node.name)
-        if found is None:
+        held = holdings.get(node.name)
+        if held is None:
             return None
-        text = found.folders.get(folder, {}).get(name)
+        text = held.folders.get(folder, {}).get(name)
         return "missing" if text is None else digest(text)[:12]
 
-    files = {(folder, name) for found in holdings.values() for folder, texts in found.folders.items() for name in texts}
+    files = {
+        (folder, name) for holding in holdings.values() for folder, texts in holding.folders.items() for name in texts
+    }
     odd = collected(
         (node, (name, f"{folder}/{name}{_versus(node, values, common)}"))
         for folder, name in sorted(files)
@@ -350,7 +354,7 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator
         count = counted(len(differing), "tuned config")
         yield slow(
             f"{count} from the other nodes" if node else f"the nodes differ in {count}",
-            *(said for _, said in differing),
+            *(words for _, words in differing),
             effect="not measured: every step of the gang waits for the node with the slower tiles",
             fix="copy them from a node that has the right ones:"
             " `l40s-deploy tuning pull --from NODE --model NAME FILE`, then `l40s-deploy tuning push FILE`",
@@ -365,7 +369,7 @@ def _versus(node: str, values: Mapping[str, str], common: str | None) -> str:
     return ": " + "; ".join(f"{where} {value}" for where, value in values.items())
 
 
-def _planned(node: Node, rules: Lookup, found: Holdings) -> list[tuple[Wanted, Holding]]:
+def _planned(node: Node, rules: Lookup, held: Holdings) -> list[tuple[Wanted, Holding]]:
     """What the planned model looks for here, and what it takes; nothing where no model is planned."""
     names = {gpu.name for gpu in node.topology.gpus if gpu.name}
     if node.served is None or node.stack is None or len(names) != 1:
@@ -374,14 +378,14 @@ def _planned(node: Node, rules: Lookup, found: Holdings) -> list[tuple[Wanted, H
         *node.served,
         rules,
         gpu=names.pop(),
-        triton=found.versions.get("triton", node.stack.triton_version),
+        triton=held.versions.get("triton", node.stack.triton_version),
         moe_directory=_directory(node, rules),
     )
-    return [(one, judged(one, rules, found)) for one in wanted]
+    return [(config, judged(config, rules, held)) for config in wanted]
 
 
-def _unusable(node: Node, found: Holdings, taken: set[str]) -> Iterator[Finding]:
-    for folder, texts in found.folders.items():
+def _unusable(node: Node, held: Holdings, taken: set[str]) -> Iterator[Finding]:
+    for folder, texts in held.folders.items():
         for name, text in texts.items():
             for flaw in flaws(name, text) if read_name(name) else ():  # what no engine looks for harms none
                 if flaw.severity is Severity.STOP:
@@ -398,12 +402,12 @@ def _unusable(node: Node, found: Holdings, taken: set[str]) -> Iterator[Finding]
 
 
 def _missing(node: Node, planned: list[tuple[Wanted, Holding]]) -> Iterator[Finding]:
-    missing = [one for one, row in planned if row.state is State.DEFAULT and not one.optional]
-    needed = [one for one, _ in planned if not one.optional]
+    missing = [config for config, row in planned if row.state is State.DEFAULT and not config.optional]
+    needed = [config for config, _ in planned if not config.optional]
     if missing:
         yield note(
             f"{len(missing)} of the {len(needed)} tuned configs for this model are missing",
-            *(f"{one.folder}/{one.name}" for one in missing),
+            *(f"{config.folder}/{config.name}" for config in missing),
             effect="these kernels run with the engine's default tiles; the cost is not measured",
             fix="list them with `l40s-deploy tuning status --model NAME`; docs/tuning.md describes how to make and"
             " install them",

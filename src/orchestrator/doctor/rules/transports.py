@@ -238,7 +238,7 @@ class _Without:
         if not self.node.usable:
             return f"{many} over TCP instead of host memory: no RDMA port is usable; {price(Traffic.TCP)}"
         bandwidths = Bandwidths(self.node.topology, self.node.nccl)
-        inside = min(bandwidths.between(one.key, other.key) for one, other in apart)
+        inside = min(bandwidths.between(first.key, other.key) for first, other in apart)
         card = max(port.rate_gbps for port in self.node.usable) / 8
         return f"{many} over the RDMA cards ({card:g} GB/s a port) instead of host memory ({inside:g} GB/s)"
 
@@ -283,8 +283,8 @@ def has_gpudirect(node: Node) -> bool:
 
 def kernel(node: Node) -> tuple[int, int]:
     """Major and minor; an unknown kernel counts as new."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel_release)
-    return (int(found[1]), int(found[2])) if found else (999, 0)
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel_release)
+    return (int(match[1]), int(match[2])) if match else (999, 0)
 
 
 def direct(node: Node) -> tuple[str, ...]:

@@ -35,7 +35,9 @@ class Examination:
     @property
     def worst(self) -> Severity | None:
         """Stop or slow, whichever is there and graver; None where nothing is wrong."""
-        return next((one for one in COSTLY if any(finding.severity is one for finding in self.findings)), None)
+        return next(
+            (severity for severity in COSTLY if any(finding.severity is severity for finding in self.findings)), None
+        )
 
 
 def cluster_of(
@@ -48,7 +50,7 @@ def cluster_of(
     """What rules look at, of nodes that were looked at already, each with the stack that it was looked at for; one that
     has no file any more can't be compared with."""
     asked = {name: snapshot.host.get("stack") for name, snapshot in snapshots.items()}
-    named = {name: str(said.get("name") or "") for name, said in asked.items() if isinstance(said, Mapping)}
+    named = {name: str(facts.get("name") or "") for name, facts in asked.items() if isinstance(facts, Mapping)}
     known = {stack: reported_stack(stack) for stack in set(named.values())}
     stacks = {name: stack for name, value in named.items() if (stack := known[value]) is not None}
     return Cluster(topologies, snapshots, {node.name: node for node in nodes}, stacks=stacks, saved=saved)
@@ -144,7 +146,7 @@ def expected(cluster: Cluster, stack: str | None = None) -> tuple[NcclExpectatio
         _expected(gang, version)
         for gang in gangs
         if len(gang) > 1 and any(node.gpus for node in gang)
-        if not any(one.path == TEXT for node in gang for one in node.topology.unread)  # told in part
+        if not any(lacking.path == TEXT for node in gang for lacking in node.topology.unread)  # told in part
         for version in _versions(stack or gang[0].spec.stack)
     )
 
@@ -165,5 +167,5 @@ def _expected(gang: Sequence[Node], version: str) -> NcclExpectation:
 
 
 def _versions(stack: str | None) -> tuple[str, ...]:
-    said = found.nccl_version if (found := named_stack(stack)) else ""
-    return (said,) if said and all(part.isdecimal() for part in said.split(".")) else VERSIONS
+    version = known.nccl_version if (known := named_stack(stack)) else ""
+    return (version,) if version and all(part.isdecimal() for part in version.split(".")) else VERSIONS

@@ -39,12 +39,14 @@ def examined(
     check_accept(accept, cluster.specs, {finding.id for finding in own})
     if fleet is not None:
         cluster = replace(cluster, trials=try_ways(fleet, cluster))
-    found = run_rules(cluster)
-    told = (with_limits(finding, cluster) for finding in _not_told_better(own, found))
-    findings, accepted = sort_out(in_order([*told, *found], list(cluster.topologies)), cluster.specs, accept)
+    findings_of_rules = run_rules(cluster)
+    remaining = (with_limits(finding, cluster) for finding in _not_told_better(own, findings_of_rules))
+    findings, accepted = sort_out(
+        in_order([*remaining, *findings_of_rules], list(cluster.topologies)), cluster.specs, accept
+    )
     return replace(planned.plan, findings=findings, accepted=accepted)
 
 
-def _not_told_better(own: Sequence[Finding], found: Sequence[Finding]) -> Iterator[Finding]:
-    ids = {finding.id for finding in found}
+def _not_told_better(own: Sequence[Finding], better: Sequence[Finding]) -> Iterator[Finding]:
+    ids = {finding.id for finding in better}
     return (finding for finding in own if ids.isdisjoint(_TOLD_BETTER.get(finding.id, ())))

@@ -49,19 +49,22 @@ _SYSFS_FOLDERS = ("bus", "class", "devices")
 def save_snapshots(snapshots: Mapping[str, Snapshot], folder: Path) -> tuple[Path, ...]:
     """One JSON file a node, each replaced atomically. Raises InputError where the folder can't be written."""
     texts = {
-        f"{file_name(name)}{SUFFIX}": f"{json.dumps(snapshot_json(one), indent=1)}\n" for name, one in snapshots.items()
+        f"{file_name(name)}{SUFFIX}": f"{json.dumps(snapshot_json(snapshot), indent=1)}\n"
+        for name, snapshot in snapshots.items()
     }
     return _write(texts, folder, "--save")
 
 
 def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ...]:
     """One NCCL topology file a node. Raises InputError where the folder can't be written."""
-    return _write({f"{file_name(name)}.xml": nccl_xml(one) for name, one in topologies.items()}, folder, "--dump-xml")
+    return _write(
+        {f"{file_name(name)}.xml": nccl_xml(topology) for name, topology in topologies.items()}, folder, "--dump-xml"
+    )
 
 
-def write_netplan(found: Iterable[NodeFiles], folder: Path) -> tuple[Path, ...]:
+def write_netplan(files: Iterable[NodeFiles], folder: Path) -> tuple[Path, ...]:
     """A folder of files a node. Raises InputError where they can't be written."""
-    texts = {f"{file_name(one.node)}/{path}": text for one in found for path, (_, text) in one.wanted.items()}
+    texts = {f"{file_name(node.node)}/{path}": text for node in files for path, (_, text) in node.wanted.items()}
     paths = _write(texts, folder, "--netplan")
     for path in paths:
         path.chmod(0o600)
@@ -214,20 +217,22 @@ class Given:
     @property
     def words(self) -> str:
         """What was recognised: 'nvidia-smi topo -m, lspci -tv of node0'; '' where nothing was pasted."""
-        forms = collected((found, name) for name, one in self.snapshots.items() if (found := recognised(one)))
-        return "; ".join(f"{', '.join(dict.fromkeys(found))} of {', '.join(names)}" for found, names in forms.items())
+        forms = collected((form, name) for name, snapshot in self.snapshots.items() if (form := recognised(snapshot)))
+        return "; ".join(
+            f"{', '.join(dict.fromkeys(forms_of))} of {', '.join(names)}" for forms_of, names in forms.items()
+        )
 
 
 def given(names: Sequence[str]) -> Given:
     """Everything that is named, as one cluster. Raises InputError for what is nothing of the kind."""
-    found = Given()
+    everything = Given()
     for name in names:
         node, file = named_file(name)
-        one = _named(node, file, own=name != file)
-        for twice in found.snapshots.keys() & one.snapshots.keys():
+        named = _named(node, file, own=name != file)
+        for twice in everything.snapshots.keys() & named.snapshots.keys():
             raise InputError(f"node {twice!r} appears twice", where=f"--from {name}", fix="name them: --from NAME=FILE")
-        found = Given({**found.snapshots, **one.snapshots}, {**found.topologies, **one.topologies})
-    return found
+        everything = Given({**everything.snapshots, **named.snapshots}, {**everything.topologies, **named.topologies})
+    return everything
 
 
 def _named(node: str, file: str, *, own: bool) -> Given:
@@ -236,39 +241,39 @@ def _named(node: str, file: str, *, own: bool) -> Given:
         raise InputError("does not exist", where=file, fix=_FIX)
     saved = file != "-" and (_is_saved(path) if path.is_dir() else file.endswith((*TARBALLS, *PACKED)))
     if saved:
-        found = Given(load_saved(path))
+        everything = Given(load_saved(path))
     else:
-        found = _of_folder(path) if path.is_dir() else _of_text(node, file)
-    if not found.snapshots:
+        everything = _of_folder(path) if path.is_dir() else _of_text(node, file)
+    if not everything.snapshots:
         raise InputError("contains nothing that is recognised", where=file, fix=_FIX)
-    if not own or len(found.snapshots) != 1:
-        return found
-    (snapshot,) = found.snapshots.values()  # one node, under the name that was asked for
-    trees = [(node, replace(one, node=node)) for one in found.topologies.values()]
+    if not own or len(everything.snapshots) != 1:
+        return everything
+    (snapshot,) = everything.snapshots.values()  # one node, under the name that was asked for
+    trees = [(node, replace(topology, node=node)) for topology in everything.topologies.values()]
     return Given({node: replace(snapshot, node=node)}, dict(trees))
 
 
 def _is_saved(folder: Path) -> bool:
-    inside = [one.name for one in folder.iterdir()]
+    inside = [entry.name for entry in folder.iterdir()]
     return _is_recorded(folder) or not inside or any(name.endswith(PACKED) for name in inside)
 
 
 def _of_folder(folder: Path) -> Given:
     """A folder of folders, or of NCCL's topologies, has a node in each; the files of any other are one node's."""
-    inner = sorted(one for one in folder.iterdir() if one.name[0] != ".")
-    homes = [one for one in inner if one.is_dir()][:_MOST_FILES] or [folder]
-    if homes == [folder] and (trees := [str(one) for one in inner if one.suffix == ".xml"]):
+    inner = sorted(entry for entry in folder.iterdir() if entry.name[0] != ".")
+    homes = [entry for entry in inner if entry.is_dir()][:_MOST_FILES] or [folder]
+    if homes == [folder] and (trees := [str(entry) for entry in inner if entry.suffix == ".xml"]):
         return given(trees)
-    found: dict[str, Snapshot] = {}
+    snapshots: dict[str, Snapshot] = {}
     for home in homes:
-        for name, one in read_pasted(_texts_in(home), home.resolve().name).items():
-            found.setdefault(name, one)
-    return Given(found)
+        for name, snapshot in read_pasted(_texts_in(home), home.resolve().name).items():
+            snapshots.setdefault(name, snapshot)
+    return Given(snapshots)
 
 
 def _texts_in(home: Path) -> dict[str, str]:
-    files = (one for one in sorted(home.iterdir())[:_MOST_FILES] if one.is_file() and one.name[0] != ".")
-    return {one.stem: "\n".join(lines_of_file(str(one), _FIX)) for one in files}
+    files = (entry for entry in sorted(home.iterdir())[:_MOST_FILES] if entry.is_file() and entry.name[0] != ".")
+    return {entry.stem: "\n".join(lines_of_file(str(entry), _FIX)) for entry in files}
 
 
 def _of_text(node: str, file: str) -> Given:
@@ -294,16 +299,16 @@ def examine_given(
     """The doctor on what --from named. Without an inventory all of it is taken for one gang, each node of which wants
     the GPUs that it shows. redact: under pseudonyms, nodes' names too"""
     hidden = redacted(seen.snapshots) if redact else seen.snapshots
-    names = {name: one.node if redact else name for name, one in hidden.items()}
+    names = {name: snapshot.node if redact else name for name, snapshot in hidden.items()}
     topologies = {
         names[name]: replace(seen.topologies[name], node=names[name])
         if name in seen.topologies
-        else build(one, accelerators)
-        for name, one in hidden.items()
+        else build(snapshot, accelerators)
+        for name, snapshot in hidden.items()
     }
     check_accept(accept, topologies)
     nodes = specs_of(topologies)
-    snapshots = {names[name]: one for name, one in hidden.items()}
+    snapshots = {names[name]: snapshot for name, snapshot in hidden.items()}
     return diagnose(cluster_of(nodes, topologies, snapshots, saved=True), {}, accept=accept)
 
 
@@ -323,7 +328,7 @@ def specs_of(topologies: Mapping[str, Topology]) -> list[NodeSpec]:
 
 def recorded_inventory(snapshots: Mapping[str, Snapshot]) -> Inventory:
     """Recorded nodes as a cluster of one gang."""
-    specs = specs_of({name: build(one) for name, one in snapshots.items()})
+    specs = specs_of({name: build(snapshot) for name, snapshot in snapshots.items()})
     return Inventory(path="a recorded cluster", gangs=(GangSpec(name="saved", nodes=tuple(specs)),))
 
 

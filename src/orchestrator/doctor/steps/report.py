@@ -189,16 +189,16 @@ def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
         "unread": [f"{name}: {why}" for name, why in labels.unread.items()],
         "ports": [
             {
-                "name": one.name,
-                "rdma": rdma.get(one.name, ""),
-                "mac": labels.macs.get(one.name) or one.mac,
-                "slot": slots.get(one.key, ""),
-                "address": one.address,
-                "link": _LINKS[one.carrier],
-                "switch": switches.get(one.name, ""),
+                "name": interface.name,
+                "rdma": rdma.get(interface.name, ""),
+                "mac": labels.macs.get(interface.name) or interface.mac,
+                "slot": slots.get(interface.key, ""),
+                "address": interface.address,
+                "link": _LINKS[interface.carrier],
+                "switch": switches.get(interface.name, ""),
             }
-            for one in node.topology.interfaces
-            if one.key
+            for interface in node.topology.interfaces
+            if interface.key
         ],
     }
 
@@ -225,15 +225,15 @@ _NOWHERE = "0.0.0.0"  # noqa: S104 - a BMC without an address says so
 
 def serial(serials: Mapping[str, str]) -> str:
     """The number that a chassis is known by: its own, else the product's, else the board's."""
-    said = (serials.get(name, "").strip() for name in ("chassis_serial", "product_serial", "board_serial"))
-    return next((text for text in said if not _PLACEHOLDERS.fullmatch(text)), "")
+    known = (serials.get(name, "").strip() for name in ("chassis_serial", "product_serial", "board_serial"))
+    return next((text for text in known if not _PLACEHOLDERS.fullmatch(text)), "")
 
 
 def bmc(lines: Sequence[str]) -> str:
     """The address of the board's management controller from `ipmitool lan print`, with its MAC address in brackets; ''
     where unknown."""
-    said = {key.strip(): value.strip() for key, _, value in (line.partition(": ") for line in lines)}
-    address, mac = said.get("IP Address", ""), said.get("MAC Address", "")
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(": ") for line in lines)}
+    address, mac = fields.get("IP Address", ""), fields.get("MAC Address", "")
     return " ".join(filter(None, (address if address != _NOWHERE else "", f"({mac})" if mac else "")))
 
 
@@ -243,8 +243,8 @@ def switch_ports(text: str) -> dict[str, str]:
     An interface's name may hold a dot (a VLAN), so it is read up to the part's name.
     """
     matches = filter(None, (_KEY.fullmatch(line.strip()) for line in text.splitlines()))
-    said = collected((match[1], (match[2], match[3])) for match in matches)
-    return {name: words for name, keys in said.items() if (words := _words(dict(reversed(keys))))}
+    keys_of = collected((match[1], (match[2], match[3])) for match in matches)
+    return {name: words for name, keys in keys_of.items() if (words := _words(dict(reversed(keys))))}
 
 
 _KEY = re.compile(r"lldp\.(.{1,15}?)\.(chassis\.(?:name|mac|mgmt-ip)|port\.(?:ifname|descr|local|mac))=(.{1,200})")

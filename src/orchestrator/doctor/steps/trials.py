@@ -33,12 +33,12 @@ from orchestrator.topology.rdma import card_of
 def labels_of(inventory: Inventory, names: Collection[str]) -> PerNode[LabelsAnswer]:
     """Of these nodes, all at once; what a node does not tell is left out on the page."""
 
-    def one(session: Session) -> LabelsAnswer:
+    def read_labels(session: Session) -> LabelsAnswer:
         request = LabelsRequest(fs_root=session.spec.fs_root)
         return ask(session, "labels", request, LabelsAnswer, deadline_s=LOOK_S)
 
     with Fleet([node for node in inventory.nodes if node.name in names]) as fleet:
-        return fleet.on_every(one, only=list(names))
+        return fleet.on_every(read_labels, only=list(names))
 
 
 TRIES, SPACING_S = 4, 0.5
@@ -79,8 +79,8 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
         spec, name = session.spec, session.spec.name
         targets = *_targets(spec, cluster, addresses, ways, opened), *_within(nodes[name], ways[name], opened[name])
         request = DialRequest(targets=targets, tries=TRIES, spacing_s=SPACING_S)
-        said = node_app.call(session, "dial", request, deadline_s=DIAL_S)
-        tried = node_app.answer_of(session, "dial", {"ways": said}, DialAnswer).ways
+        dialled = node_app.call(session, "dial", request, deadline_s=DIAL_S)
+        tried = node_app.answer_of(session, "dial", {"ways": dialled}, DialAnswer).ways
         return [replace(trial, source=name) for trial in tried]
 
     try:

@@ -40,46 +40,46 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     work = {"accept": golden.accept_gang, "check": golden.check_gang, "show": golden.kept}[args.golden_verb]
     with counting(screen, "prompts") as at:
-        found = golden.of_gangs(work, inventory, args.gang, at)
+        outcomes = golden.of_gangs(work, inventory, args.gang, at)
     if args.golden_verb == "show":
-        return _show(found, screen)
+        return _show(outcomes, screen)
     if args.json:
-        screen.json(golden.golden_json(found))
+        screen.json(golden.golden_json(outcomes))
     else:
-        for one in found:
-            _print(one, screen, accepted=args.golden_verb == "accept")
-    verdicts = {one.verdict.value for one in found}
+        for outcome in outcomes:
+            _print(outcome, screen, accepted=args.golden_verb == "accept")
+    verdicts = {outcome.verdict.value for outcome in outcomes}
     if "differs" in verdicts:
         return Exit.DIFFERS
     return Exit.INPUT if "none" in verdicts else Exit.DONE
 
 
-def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
-    for line in _lines(one, accepted=accepted):
+def _print(outcome: Golden, screen: Screen, *, accepted: bool) -> None:
+    for line in _lines(outcome, accepted=accepted):
         screen.out.print(printable(line))
 
 
-def _lines(one: Golden, *, accepted: bool) -> Iterator[str]:
-    if one.baseline is None:
-        yield f"{one.gang}: nothing was accepted for {one.subject}"
+def _lines(outcome: Golden, *, accepted: bool) -> Iterator[str]:
+    if outcome.baseline is None:
+        yield f"{outcome.gang}: nothing was accepted for {outcome.subject}"
         yield "  fix: check a few answers yourself, then run l40s-deploy golden accept"
         return
     if accepted:
-        yield f"{one.gang}: {one.baseline.how_many} accepted for {one.subject}"
-        yield f"  stored in {one.file}"
+        yield f"{outcome.gang}: {outcome.baseline.how_many} accepted for {outcome.subject}"
+        yield f"  stored in {outcome.file}"
     else:
-        right = len(one.compared) - len(one.wrong)
-        yield f"{one.gang}: {right} of {len(one.compared)} answers match the accepted ones ({one.subject})"
-        for each in one.wrong:
+        right = len(outcome.compared) - len(outcome.wrong)
+        yield f"{outcome.gang}: {right} of {len(outcome.compared)} answers match the accepted ones ({outcome.subject})"
+        for each in outcome.wrong:
             yield f"  {each.id}: differs from token {(each.position or 0) + 1} on"
             yield f"    accepted: {each.expected!r}"
             yield f"    found:    {each.found!r}"
-        if one.wrong:
+        if outcome.wrong:
             fix = "verify checkpoint and kernels on every node: l40s-deploy checkpoint verify MODEL; l40s-deploy doctor"
             yield f"  fix: {fix}"
-    for prompt in one.baseline.varies:
+    for prompt in outcome.baseline.varies:
         yield f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"
-    yield from _left_out(one.baseline)
+    yield from _left_out(outcome.baseline)
 
 
 def _left_out(baseline: Baseline) -> Iterator[str]:
@@ -89,21 +89,25 @@ def _left_out(baseline: Baseline) -> Iterator[str]:
 def _show(shown: Sequence[Golden], screen: Screen) -> int:
     if screen.as_json:
         gangs = [
-            {"name": one.gang, "file": one.file, "baseline": one.baseline.as_json() if one.baseline else None}
-            for one in shown
+            {
+                "name": outcome.gang,
+                "file": outcome.file,
+                "baseline": outcome.baseline.as_json() if outcome.baseline else None,
+            }
+            for outcome in shown
         ]
         screen.json({"gangs": gangs})
     else:
-        for line in (line for one in shown for line in _shown(one)):
+        for line in (line for outcome in shown for line in _shown(outcome)):
             screen.out.print(printable(line))
     return Exit.DONE
 
 
-def _shown(one: Golden) -> Iterator[str]:
-    if one.baseline is None:
-        yield f"{one.gang}: nothing was accepted for {one.subject}"
+def _shown(outcome: Golden) -> Iterator[str]:
+    if outcome.baseline is None:
+        yield f"{outcome.gang}: nothing was accepted for {outcome.subject}"
         return
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.baseline.made_at))
-    yield f"{one.gang}: {one.baseline.how_many} accepted for {one.subject} on {when}, {one.file}"
-    yield from (f"  {prompt}: {accepted.text!r}" for prompt, accepted in one.baseline.prompts.items())
-    yield from _left_out(one.baseline)
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.baseline.made_at))
+    yield f"{outcome.gang}: {outcome.baseline.how_many} accepted for {outcome.subject} on {when}, {outcome.file}"
+    yield from (f"  {prompt}: {accepted.text!r}" for prompt, accepted in outcome.baseline.prompts.items())
+    yield from _left_out(outcome.baseline)

@@ -69,7 +69,7 @@ class Golden:
     @property
     def wrong(self) -> tuple[AnswerComparison, ...]:
         """Answers that are not the accepted ones."""
-        return tuple(one for one in self.compared if not one.same)
+        return tuple(comparison for comparison in self.compared if not comparison.same)
 
     @property
     def finding(self) -> Finding | None:
@@ -82,8 +82,9 @@ class Golden:
             node=self.leader,
             title=f"{len(self.wrong)} of {len(self.compared)} answers of {self.gang} are not the accepted ones",
             evidence=tuple(
-                f"{one.id}: from token {(one.position or 0) + 1} on {one.expected!r} is now {one.found!r}"
-                for one in self.wrong
+                f"{comparison.id}: from token {(comparison.position or 0) + 1} on"
+                f" {comparison.expected!r} is now {comparison.found!r}"
+                for comparison in self.wrong
             ),
             effect="the gang serves, but its text may be wrong: weights, a kernel config, peer-to-peer traffic or"
             " memory",
@@ -121,9 +122,9 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
         return golden
     url = serving_view(fleet, gang, why="there is no text to check").service_url
     accepted = {name: golden.baseline.prompts[name] for name in PROMPTS if name in golden.baseline.prompts}
-    found: dict[str, AnswerComparison] = {}
+    comparisons: dict[str, AnswerComparison] = {}
     for _ in range(REPEATS):
-        open_ = [name for name in accepted if name not in found or not found[name].same]
+        open_ = [name for name in accepted if name not in comparisons or not comparisons[name].same]
         for name, answer in _asked(fleet, gang, url, open_, progress):
             if answer is None:
                 raise NodeError(
@@ -132,8 +133,8 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
                     fix="compare the engine's flags with `l40s-deploy plan --diff`, or accept again: l40s-deploy "
                     "golden accept",
                 )
-            found[name] = compare(name, accepted[name], answer)
-    compared = tuple(found[name] for name in accepted)
+            comparisons[name] = compare(name, accepted[name], answer)
+    compared = tuple(comparisons[name] for name in accepted)
     return replace(golden, verdict=overall(compared), compared=compared)
 
 
@@ -212,38 +213,38 @@ def baseline_file(subject: Subject) -> Path:
 def read_baseline(file: Path) -> Baseline | None:
     """None where there is none. Raises InputError where it can't be read."""
     try:
-        found: object = Baseline.read(json.loads(file.read_bytes()))
+        baseline: object = Baseline.read(json.loads(file.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as failure:
-        found = failure
-    if isinstance(found, Baseline):
-        if found.format == FORMAT:
-            return found
-        found = f"its format is {found.format}, but this version reads {FORMAT}"
+        baseline = failure
+    if isinstance(baseline, Baseline):
+        if baseline.format == FORMAT:
+            return baseline
+        baseline = f"its format is {baseline.format}, but this version reads {FORMAT}"
     raise InputError(
-        f"this baseline can't be read: {found}",
+        f"this baseline can't be read: {baseline}",
         where=str(file),
         fix="accept new answers with `l40s-deploy golden accept`",
     )
 
 
-def golden_json(found: Sequence[Golden]) -> dict[str, Any]:
+def golden_json(goldens: Sequence[Golden]) -> dict[str, Any]:
     """The document of `golden accept|check --json`."""
-    verdicts = [one.verdict for one in found]
+    verdicts = [golden.verdict for golden in goldens]
     verdict = next((v for v in (GoldenVerdict.DIFFERS, GoldenVerdict.NONE) if v in verdicts), GoldenVerdict.SAME)
     gangs = [
         {
-            "name": one.gang,
-            "verdict": one.verdict.value,
-            **one.subject.as_json(),
-            "file": one.file,
-            "accepted_at": one.baseline.made_at if one.baseline else None,
-            "varies": list(one.baseline.varies if one.baseline else ()),
-            "left_out": list(one.baseline.left_out if one.baseline else ()),
-            "prompts": [each.as_json() for each in one.compared],
+            "name": golden.gang,
+            "verdict": golden.verdict.value,
+            **golden.subject.as_json(),
+            "file": golden.file,
+            "accepted_at": golden.baseline.made_at if golden.baseline else None,
+            "varies": list(golden.baseline.varies if golden.baseline else ()),
+            "left_out": list(golden.baseline.left_out if golden.baseline else ()),
+            "prompts": [each.as_json() for each in golden.compared],
         }
-        for one in found
+        for golden in goldens
     ]
     return {
         "verdict": verdict.value,

@@ -250,10 +250,10 @@ def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PreparePro
 def _show_progress(outcome: PrepareResult, check: bool, progress: _PrepareProgress, screen: Screen) -> None:
     """Remarks, and in a rehearsal what would change, each once with the nodes that it is of."""
     seen = {name: progress.nodes[name] for name in outcome.nodes if name in progress.nodes}
-    changes = ((f"{change['task']}\n{change['diff']}", name) for name, one in seen.items() for change in one.changes)
+    changes = ((f"{change['task']}\n{change['diff']}", name) for name, host in seen.items() for change in host.changes)
     for text, names in collected(changes if check else ()).items():
         task, *diff = text.splitlines()
         screen.out.print(printable(f"{', '.join(names)}: {task}"), style="bold")
         screen.show(*(f"    {line}" for line in diff))
-    for text, names in collected((text, name) for name, one in seen.items() for text in one.remarks).items():
+    for text, names in collected((text, name) for name, host in seen.items() for text in host.remarks).items():
         screen.show(f"{', '.join(names)}: {text}")

@@ -273,14 +273,14 @@ def hashed(lock: str, digests: Mapping[str, Iterable[str]]) -> str:
 
     digests: by `plain` name; a package that it lacks stays without one
     """
-    lines, told = [], False
+    lines, has_digests = [], False
     for line in bare(lock).splitlines():
         pin = PIN.match(line.strip())
-        if pin and not told:
+        if pin and not has_digests:
             lines.append(REQUIRE)
-            told = True
-        found = sorted(set(digests.get(plain(pin["name"]), ()))) if pin else []
-        lines.append(" \\\n".join([line, *(f"    --hash=sha256:{digest}" for digest in found)]))
+            has_digests = True
+        sha256s = sorted(set(digests.get(plain(pin["name"]), ()))) if pin else []
+        lines.append(" \\\n".join([line, *(f"    --hash=sha256:{digest}" for digest in sha256s)]))
     return "\n".join(lines) + "\n"
 
 
@@ -303,10 +303,10 @@ def refuse_without(stack: Stack) -> None:
         )
 
 
-def with_brought(lock: str, found: Mapping[str, Path]) -> str:
+def with_brought(lock: str, wheels_by_pin: Mapping[str, Path]) -> str:
     """The lock with these wheels, by their SHA-256 where it asks for digests."""
     proved = REQUIRE in lock.splitlines()
-    lines = (f"{pin} --hash=sha256:{sha256(file.open('rb'))}" if proved else pin for pin, file in found.items())
+    lines = (f"{pin} --hash=sha256:{sha256(file.open('rb'))}" if proved else pin for pin, file in wheels_by_pin.items())
     return "\n".join([lock.rstrip("\n"), *lines, ""])
 
 
@@ -315,12 +315,12 @@ def _wheel(stack: Stack, pin: str, words: str, folder: str) -> Path:
     begins = f"{plain(name).replace('-', '_')}-{version}"
     place = Path(folder).expanduser() if folder and "://" not in folder else None
     files = sorted(place.glob("*.whl")) if place else []
-    found = [file for file in files if re.match(rf"{re.escape(begins)}[-+]", file.name.lower())]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    fitting = [file for file in files if re.match(rf"{re.escape(begins)}[-+]", file.name.lower())]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
         raise InputError(
-            f"several wheels are {pin}: {', '.join(file.name for file in found)}",
+            f"several wheels are {pin}: {', '.join(file.name for file in fitting)}",
             where=str(place),
             fix="leave one of them there",
         )

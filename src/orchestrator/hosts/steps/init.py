@@ -125,10 +125,10 @@ def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> tuple[Sequenc
     for name, topology in topologies.items():
         if lacking := topology.lacks(*NETWORKS, Area.PCI, Area.GPUS):
             raise not_read(name, lacking, "what to write of it", "write the inventory by hand")
-    found = tcp_interface(topologies)
-    addresses = {name: choice.address for name, choice in found.items()}
+    choices = tcp_interface(topologies)
+    addresses = {name: choice.address for name, choice in choices.items()}
     seen = [replace(node, gpus=len(topologies[node.name].gpus), address=addresses.get(node.name)) for node in nodes]
-    return seen, next((choice.reason for choice in found.values()), "")
+    return seen, next((choice.reason for choice in choices.values()), "")
 
 
 def write(path: Path, request: InitRequest, seen: Sequence[NodeSpec], logins: Mapping[str, Login]) -> None:
@@ -157,9 +157,9 @@ def _becomes(logins: Collection[Login]) -> bool:
 
 
 def _who(session: Session) -> Login:
-    told = session.run(["id", "-u", "-n"], deadline_s=ANSWER_S, become=False)
-    user = told.out.decode("utf-8", "replace").strip()
-    if told.status or not user:
+    done = session.run(["id", "-u", "-n"], deadline_s=ANSWER_S, become=False)
+    user = done.out.decode("utf-8", "replace").strip()
+    if done.status or not user:
         raise NodeError("`id -u -n` gives no answer", where=session.spec.name, fix="check the login shell of that user")
     if session.run(["id", "-u"], deadline_s=ANSWER_S, become=False).out.strip() == b"0":
         return Login(user, root=True, sudo="")

@@ -65,7 +65,7 @@ def download_wheels(
     requirements.touch(mode=0o600)  # the place may hold a password
     requirements.write_text(_source(find_links) + lock)
     target = [] if python == f"{sys.version_info.major}.{sys.version_info.minor}" else platform_options(python)
-    said: deque[str] = deque(maxlen=200)
+    output: deque[str] = deque(maxlen=200)
     with subprocess.Popen(
         [*_PIP, *target, f"--dest={folder}", f"--requirement={requirements}"],
         stdin=subprocess.DEVNULL,
@@ -75,7 +75,7 @@ def download_wheels(
         errors="replace",
         env={**os.environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "LC_ALL": "C.UTF-8"},
     ) as pip:
-        hearing = threading.Thread(target=_hear, args=(pip, said, progress), daemon=True)
+        hearing = threading.Thread(target=_hear, args=(pip, output, progress), daemon=True)
         hearing.start()
         try:
             status = pip.wait(deadline_s)
@@ -88,8 +88,8 @@ def download_wheels(
             hearing.join(5)
             requirements.unlink()
     if status != 0:
-        errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
-        reason = " | ".join(errors) or (said[-1] if said else "pip gave no reason")
+        errors = [line.removeprefix("ERROR: ") for line in output if line.startswith("ERROR: ")]
+        reason = " | ".join(errors) or (output[-1] if output else "pip gave no reason")
         fix = HASHES_DIFFER if DIFFERS in reason else "add a package location with --find-links PLACE"
         raise InputError(reason, where="pip download", fix=fix)
 
@@ -101,10 +101,10 @@ def _source(find_links: str) -> str:
     return f"--{'extra-index-url' if is_index else 'find-links'} {find_links}\n"
 
 
-def _hear(pip: subprocess.Popen[str], said: deque[str], progress: Callable[[str], None]) -> None:
+def _hear(pip: subprocess.Popen[str], output: deque[str], progress: Callable[[str], None]) -> None:
     assert pip.stdout is not None
     for line in pip.stdout:
-        said.append(line.strip())
+        output.append(line.strip())
         if line.startswith(("Collecting ", "Processing ")):  # the second where the file lies on this machine
             progress(line.split()[1].rpartition("/")[2])
 
@@ -212,8 +212,8 @@ def save_image(stack: Stack, into: Path, *, deadline_s: float) -> None:
     words = [stack.install, "image", "save", "--output", str(into), stack.image]
     done = _run(words, deadline_s, absent="does not exist", fix="save the image on the machine where it was built")
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["gave no reason"])[-1]
-        raise InputError(said, where=f"{stack.install} image save", fix="build or load the image here first")
+        reason = (done.stderr.strip().splitlines() or ["gave no reason"])[-1]
+        raise InputError(reason, where=f"{stack.install} image save", fix="build or load the image here first")
 
 
 def _run(words: Sequence[str], deadline_s: float, *, absent: str, fix: str) -> subprocess.CompletedProcess[str]:
@@ -236,9 +236,9 @@ def bring_vocabularies(folder: Path, *, source: str = "", deadline_s: float) -> 
     for name, digest in VOCABULARIES.items():
         where = str(Path(source) / name) if source else f"{VOCABULARY_SOURCE}{name}"
         content = _vocabulary(where, deadline_s)
-        if (found := hashlib.sha256(content).hexdigest()) != digest:
+        if (actual := hashlib.sha256(content).hexdigest()) != digest:
             fix = "download it again from the tokenizer's publisher"
-            raise VerificationDiffers(f"its SHA-256 is {found}, wanted {digest}", where=where, fix=fix)
+            raise VerificationDiffers(f"its SHA-256 is {actual}, wanted {digest}", where=where, fix=fix)
         (folder / name).write_bytes(content)
 
 

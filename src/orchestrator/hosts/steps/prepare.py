@@ -171,25 +171,25 @@ def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: Prepare
     with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
         looked = look(fleet, list(fleet.nodes.values())).all()
     topologies = {name: build(snapshot) for name, snapshot in looked.items()}
-    found: dict[str, str] = {}
+    firewalls: dict[str, str] = {}
     for gang in gangs:
         addresses = {name: choice.address for name, choice in tcp_choices(gang, topologies).items()}
-        found |= {node.name: firewall(gang, node, addresses) for node in gang.nodes if node.name in wanted}
-    return found
+        firewalls |= {node.name: firewall(gang, node, addresses) for node in gang.nodes if node.name in wanted}
+    return firewalls
 
 
 def sorted_bundles(files: Sequence[Path]) -> tuple[Path | None, Path | None]:
     """The stack's bundle and the router's, of those that were named. Raises InputError for two of a kind."""
-    found: dict[bool, Path] = {}
+    bundles: dict[bool, Path] = {}
     for file in files:
         is_router = stack_in(file) == ROUTER_STACK.name
-        if is_router in found:
+        if is_router in bundles:
             kind = "the router's" if is_router else "a stack's"
             raise InputError(
-                f"is {kind} packages, as {found[is_router]} is", where=str(file), fix="name one bundle of each kind"
+                f"is {kind} packages, as {bundles[is_router]} is", where=str(file), fix="name one bundle of each kind"
             )
-        found[is_router] = file
-    return found.get(False), found.get(True)
+        bundles[is_router] = file
+    return bundles.get(False), bundles.get(True)
 
 
 def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[str, ...]:

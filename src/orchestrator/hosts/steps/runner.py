@@ -163,17 +163,17 @@ class _PlaybookRun:
             thread.join(GRACE_S + 5)
             raise
         with runner.stdout as stream:
-            said = failure_message({"stdout": str(stream.read())})
+            message = failure_message({"stdout": str(stream.read())})
         if self._broken is not None:
             raise self._broken
         if not self._at:
-            raise self._unfinished("ansible-playbook", said)
+            raise self._unfinished("ansible-playbook", message)
         for host in self._at.keys() - self._failures.keys() - self._counts.keys():
-            self._failures[host] = self._unfinished(host, said)
+            self._failures[host] = self._unfinished(host, message)
         done = {host: counts for host, counts in self._counts.items() if host not in self._failures}
         return PerNode(done, self._failures)
 
-    def _unfinished(self, where: str, said: str) -> DeployError:
+    def _unfinished(self, where: str, message: str) -> DeployError:
         """What became of a host that was at a task when the run ended, or of a run that never came to one.
 
         said: Ansible's output
@@ -183,8 +183,8 @@ class _PlaybookRun:
             what = f"no task started {late}" if task is None else f"did not end {late}; last task: {task!r}"
             return Unreachable(what, where=where, fix=_AGAIN)
         if task is None:
-            return InputError(said, where=where, fix="fix what the message names")
-        return NodeError(f"Ansible ended at {task!r}: {said}", where=where, fix=_AGAIN)
+            return InputError(message, where=where, fix="fix what the message names")
+        return NodeError(f"Ansible ended at {task!r}: {message}", where=where, fix=_AGAIN)
 
     def _should_be_killed(self) -> bool:
         """ansible-runner asks this again and again, and kills with SIGKILL; Ansible gets SIGTERM and some time first.
@@ -369,10 +369,10 @@ def advice(message: str) -> str:
 
 def diff_text(result: Mapping[str, Any]) -> str:
     """What a task changed or would change, as unified diffs, file by file; '' if it has none."""
-    told = result.get("diff") or []
-    several = told if isinstance(told, list) else [told]
+    diffs = result.get("diff") or []
+    several = diffs if isinstance(diffs, list) else [diffs]
     place = str(result.get("dest") or result.get("path") or "")
-    return "\n".join(text for one in several if isinstance(one, Mapping) and (text := _unified(one, place)))
+    return "\n".join(text for diff in several if isinstance(diff, Mapping) and (text := _unified(diff, place)))
 
 
 def _unified(diff: Mapping[str, Any], place: str) -> str:
@@ -404,6 +404,6 @@ def _item(result: Mapping[str, Any]) -> str:
 def _shortened(text: str) -> str:
     """As one line; warnings are left out where something else was said."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("WARNING", "[WARNING]"))] or lines
-    joined = " | ".join(said)
+    important = [line for line in lines if not line.startswith(("WARNING", "[WARNING]"))] or lines
+    joined = " | ".join(important)
     return joined if len(joined) <= LONGEST_MESSAGE else "..." + joined[-LONGEST_MESSAGE:]

@@ -66,8 +66,8 @@ def build(
     lock = ""
     if stack.install == "venv":
         lock = (router_lock() if name == ROUTER else stack_lock(name)).read_text("utf-8")
-        if found := bundle.wheels(stack, find_links):
-            lock = bundle.with_brought(lock, found)
+        if brought := bundle.wheels(stack, find_links):
+            lock = bundle.with_brought(lock, brought)
     with _beside(out) as place:
         folders = {"wheels": place}
 

@@ -31,11 +31,11 @@ def add_listen(parser: argparse.ArgumentParser, port: int) -> None:
 
 def _place(port: int) -> Callable[[str], tuple[str, int]]:
     def read(text: str) -> tuple[str, int]:
-        if (found := _PLACE.fullmatch(text)) is None or int(found["port"] or 0) > 65535:
+        if (match := _PLACE.fullmatch(text)) is None or int(match["port"] or 0) > 65535:
             raise argparse.ArgumentTypeError(
                 f"found {text!r}, wanted an address such as 10.0.0.5, :{port}, [::1]:{port}"
             )
-        return found["six"] or found["four"] or LOOPBACK, int(found["port"] or port)
+        return match["six"] or match["four"] or LOOPBACK, int(match["port"] or port)
 
     return read
 

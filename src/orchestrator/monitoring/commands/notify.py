@@ -37,4 +37,4 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             screen.show(f"{shown(recipient)}{outcome}")
     if args.json:
         screen.json({"recipients": results, "tested": args.test})
-    return Exit.UNREACHABLE if any(one["error"] for one in results) else 0
+    return Exit.UNREACHABLE if any(delivery["error"] for delivery in results) else 0

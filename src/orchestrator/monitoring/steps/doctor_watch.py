@@ -41,33 +41,35 @@ class DoctorWatch:
         seen = examine_inventory(self.inventory, accept=self.accept, nodes=self.nodes)
         file = looks_file(self.inventory.path)
         _, kept = last_look(file) or (0.0, [])
-        before = [one for one in map(KnownFinding.read, kept) if isinstance(one, KnownFinding)]
-        found, after = difference(before, known(seen.findings), {*seen.failures, *self._not_asked()})
+        before = [
+            known_finding for known_finding in map(KnownFinding.read, kept) if isinstance(known_finding, KnownFinding)
+        ]
+        change, after = difference(before, known(seen.findings), {*seen.failures, *self._not_asked()})
         counters = {
             name: GaugesAnswer(now=snapshot.taken_at, ports=ports(dict(snapshot.files)))
             for name, snapshot in seen.cluster.snapshots.items()
         }
-        found = replace(found, silent=tuple(sorted(seen.failures)), growths=growths(self._counters, counters))
+        change = replace(change, silent=tuple(sorted(seen.failures)), growths=growths(self._counters, counters))
         self._counters = {**self._counters, **counters}
         now = time.time()
-        keep_look(file, now, [one.as_json() for one in after])
-        self._note(found)
-        for notice in notices(found, now):
+        keep_look(file, now, [finding.as_json() for finding in after])
+        self._note(change)
+        for notice in notices(change, now):
             self.notifier.tell(notice)
-        return found
+        return change
 
     def _not_asked(self) -> set[str]:
         """Whose findings stay as they were: the nodes left out, and '' for the cluster, for which some can't speak."""
         left = {node.name for node in self.inventory.nodes if self.nodes and node.name not in self.nodes}
         return left | {""} if left else left
 
-    def _note(self, found: FindingsChange) -> None:
+    def _note(self, change: FindingsChange) -> None:
         """In the audit log of this machine: the nodes' own logs record commands that changed them."""
         gangs = {node.name: node.gang for node in self.inventory.nodes}
         holder = {"who": user(), "host": socket.gethostname(), "command": self.command, "pid": this_process()["pid"]}
-        for action, findings in (("found", found.new), ("gone", found.gone)):
-            for one in findings:
-                documents.note(action, gang=gangs.get(one.node, ""), holder=holder, why=one.words)
+        for action, findings in (("found", change.new), ("gone", change.gone)):
+            for finding in findings:
+                documents.note(action, gang=gangs.get(finding.node, ""), holder=holder, why=finding.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +124,14 @@ class FindingsChange(Message):
         """For the screen and the audit log."""
         changes: dict[str, tuple[KnownFinding | Growth, ...]]
         changes = {"new": self.new, "gone": self.gone, "grows": self.growths}
-        return tuple(f"{word}: {one.words}" for word, found in changes.items() for one in found)
+        return tuple(f"{word}: {finding.words}" for word, changed in changes.items() for finding in changed)
 
 
 def known(findings: Iterable[Finding]) -> tuple[KnownFinding, ...]:
     """As they are kept."""
     return tuple(
-        KnownFinding(one.id, one.severity.value, one.node, one.devices, one.title, one.fix) for one in findings
+        KnownFinding(finding.id, finding.severity.value, finding.node, finding.devices, finding.title, finding.fix)
+        for finding in findings
     )
 
 
@@ -136,10 +139,10 @@ def difference(
     before: Sequence[KnownFinding], now: Sequence[KnownFinding], silent: Collection[str]
 ) -> tuple[FindingsChange, tuple[KnownFinding, ...]]:
     """(what is new and gone, what is known from now on). A node that was not checked keeps its findings."""
-    old, fresh = {one.key: one for one in before}, {one.key: one for one in now}
-    kept = [one for one in before if one.node in silent and one.key not in fresh]
-    new = tuple(one for key, one in fresh.items() if key not in old or old[key].severity != one.severity)
-    gone = tuple(one for key, one in old.items() if key not in fresh and one.node not in silent)
+    old, fresh = {finding.key: finding for finding in before}, {finding.key: finding for finding in now}
+    kept = [finding for finding in before if finding.node in silent and finding.key not in fresh]
+    new = tuple(finding for key, finding in fresh.items() if key not in old or old[key].severity != finding.severity)
+    gone = tuple(finding for key, finding in old.items() if key not in fresh and finding.node not in silent)
     return FindingsChange(new=new, gone=gone), (*now, *kept)
 
 
@@ -154,16 +157,16 @@ def growths(before: Mapping[str, GaugesAnswer], now: Mapping[str, GaugesAnswer])
     )
 
 
-def notices(found: FindingsChange, at: float) -> tuple[Notice, ...]:
+def notices(change: FindingsChange, at: float) -> tuple[Notice, ...]:
     """A message for each new finding that stops a start or costs speed."""
     return tuple(
         Notice(
             event=Event.FINDING,
-            subject=one.node or "cluster",
-            text=f"{one.id} ({one.severity}): {one.title}",
-            fix=one.fix,
+            subject=finding.node or "cluster",
+            text=f"{finding.id} ({finding.severity}): {finding.title}",
+            fix=finding.fix,
             at=at,
         )
-        for one in found.new
-        if one.severity in (Severity.STOP.value, Severity.SLOW.value)
+        for finding in change.new
+        if finding.severity in (Severity.STOP.value, Severity.SLOW.value)
     )

@@ -99,7 +99,7 @@ class Scraper(Collector):
         self._gangs = gangs
         self._router = inventory.router
         self._looks, self._unheard = looks_file(inventory.path), unheard_file(inventory.path)
-        self._receivers = [shown(one) for one in inventory.notify]
+        self._receivers = [shown(recipient) for recipient in inventory.notify]
         self._nodes = Fleet([node for gang in gangs for node in gang.machines], connect_deadline_s=SCRAPE_CONNECT_S)
         routers = router_gang(inventory.router).nodes if inventory.router else ()
         self._routers = Fleet(routers, connect_deadline_s=SCRAPE_CONNECT_S)
@@ -134,8 +134,8 @@ class Scraper(Collector):
         aside = ahead(lambda: glance(self._routers, self._router) if self._router else None)
         answers = self._nodes.on_every(_figures, patience=PATIENCE)
         reports = {
-            name: ReportAnswer(now=one.now, reports=one.reports, without_files=one.without_files)
-            for name, one in answers.values.items()
+            name: ReportAnswer(now=answer.now, reports=answer.reports, without_files=answer.without_files)
+            for name, answer in answers.values.items()
         }
         views = views_of(self._gangs, reports, answers.failures)
         try:
@@ -144,7 +144,10 @@ class Scraper(Collector):
             router = RouterGlance(url=self._router.url, node=self._router.node.name) if self._router else None
         unheard = read_told(self._unheard)
         if time.monotonic() - self._documents_at > MEASURED_EVERY_S:
-            newest = {(one["gang"], one["model"], one["stack"], str(one["load"])): one for one in all_benches()}
+            newest = {
+                (record["gang"], record["model"], record["stack"], str(record["load"])): record
+                for record in all_benches()
+            }
             self._documents = tuple(newest.values()), newest_nettests(self._gangs)
             self._documents_at = time.monotonic()
         benches, nettests = self._documents
@@ -157,7 +160,7 @@ class Scraper(Collector):
             looked=last_look(self._looks),
             benches=benches,
             nettests=nettests,
-            receivers={one: one not in unheard for one in self._receivers},
+            receivers={receiver: receiver not in unheard for receiver in self._receivers},
             seconds=time.monotonic() - began,
         )
 

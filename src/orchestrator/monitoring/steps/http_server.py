@@ -117,7 +117,7 @@ class _Server(HTTPServer):
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         """Take a new connection, in the place of another one where there are too many."""
         self.end_old()
-        who, counts = str(address[0]), Counter(one for one, _ in self._open.values())
+        who, counts = str(address[0]), Counter(peer for peer, _ in self._open.values())
         if counts[who] >= MOST_OF_ONE:
             self._end_oldest_of(who)
         elif len(self._open) >= MOST_CLIENTS:
@@ -134,7 +134,7 @@ class _Server(HTTPServer):
                 del self._open[stream]
 
     def _end_oldest_of(self, who: str) -> None:
-        stream = next(one for one, (its, _) in self._open.items() if its == who)
+        stream = next(open_stream for open_stream, (its, _) in self._open.items() if its == who)
         stream.close()
         del self._open[stream]
 
@@ -199,7 +199,7 @@ class _Desk:
             return None
         if given:
             since = time.monotonic() - WRONG_KEPT_S
-            self._wrong = {one: at for one, at in self._wrong.items() if at > since} | {who: time.monotonic()}
+            self._wrong = {peer: at for peer, at in self._wrong.items() if at > since} | {who: time.monotonic()}
             if not slow:
                 await _sleep(WRONG_KEY_S)
         return Page("the key is missing or wrong\n", status=401, headers={"WWW-Authenticate": "Basic realm=l40s"})

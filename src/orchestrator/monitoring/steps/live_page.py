@@ -209,7 +209,7 @@ def _router(router: RouterGlance, seen: Overview) -> PageRouter:
     return PageRouter(
         url=router.url,
         condition=router.condition,
-        workers=tuple(_worker(one, gangs.get(one.url)) for one in router.workers or ()),
+        workers=tuple(_worker(worker, gangs.get(worker.url)) for worker in router.workers or ()),
         error=str(router.error.what) if router.error else "",
         fix=router.error.fix if router.error else "",
         remarks=router.remarks,
@@ -249,12 +249,12 @@ def _timeline(runs: Sequence[PastRun], now: float) -> tuple[RunBar, ...]:
 def lights(node: NodeView, load: NodeLoad) -> Lights:
     """The lights of a node. If it does not answer, all of them are old."""
     ranks = {rank.gpu: rank for rank in node.ranks}
-    told = {gpu.index: gpu for gpu in load.gauges.gpus} if load.gauges else {}
+    gauges_of = {gpu.index: gpu for gpu in load.gauges.gpus} if load.gauges else {}
     old = node.error is not None or node.state is NodeState.SILENT
     return Lights(
         gpus={
-            index: _gpu(ranks.get(index), told.get(index, GpuGauges(index=index)), old=old)
-            for index in sorted({*ranks, *told})
+            index: _gpu(ranks.get(index), gauges_of.get(index, GpuGauges(index=index)), old=old)
+            for index in sorted({*ranks, *gauges_of})
         },
         ports={(port.device, port.port): _port(port, old=old) for port in load.ports},
         old=old,

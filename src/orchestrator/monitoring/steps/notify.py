@@ -137,17 +137,17 @@ class Notifier:
         with self._lock:
             before = dict(self._told)
             notice, self._told[view.name] = news(before.get(view.name, ""), view, time.time())
-            found = findings_news(self._told, view, self._gone_s(view), time.time())
-            self._told = dict(found.told)
+            findings_told = findings_news(self._told, view, self._gone_s(view), time.time())
+            self._told = dict(findings_told.told)
             if self._told != before:
                 keep_told(self._file, self._told)
-        for one in (*([notice] if notice is not None else []), *found.notices):
-            self.tell(one)
+        for outgoing in (*([notice] if notice is not None else []), *findings_told.notices):
+            self.tell(outgoing)
 
     def _gone_s(self, view: GangView) -> dict[str, float]:
         """Since when each finding that was told is not seen any more: of this guard, whatever an earlier one saw."""
         now = time.monotonic()
-        self._seen |= {finding_key(view.name, one): now for one in view.findings}
+        self._seen |= {finding_key(view.name, finding): now for finding in view.findings}
         return {key: now - self._seen.setdefault(key, now) for key in self._told}
 
     def tell(self, notice: Notice) -> None:
@@ -171,7 +171,11 @@ class Notifier:
             else:
                 if notice is None:
                     return
-            late = [one for one in late if time.time() - one.at < LATE_S and self._deliver(recipient, one, tries=1)]
+            late = [
+                late_notice
+                for late_notice in late
+                if time.time() - late_notice.at < LATE_S and self._deliver(recipient, late_notice, tries=1)
+            ]
             if notice is not None and (wrong := self._deliver(recipient, notice)):
                 late = [*late[1 - MOST_WAITING :], notice]
                 with contextlib.suppress(Exception):
@@ -204,10 +208,10 @@ def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
     text = json.dumps(body(recipient.kind, notice, sign=sign, at=now), ensure_ascii=False).encode()
     headers = {"Content-Type": "application/json; charset=utf-8"}
     try:
-        status, said = http_connection.ask("POST", where, text, headers, deadline_s, longest=1 << 16, most=MOST_HEARD)
+        status, reply = http_connection.ask("POST", where, text, headers, deadline_s, longest=1 << 16, most=MOST_HEARD)
     except ValueError:
         return "the address is not an http(s) address"
-    return refused(recipient.kind, parsed(said)) if 200 <= status < 300 else f"HTTP {status}"
+    return refused(recipient.kind, parsed(reply)) if 200 <= status < 300 else f"HTTP {status}"
 
 
 class _Smtp(smtplib.SMTP):

@@ -108,7 +108,7 @@ class Pages:
         inside, error = self._inside.value()
         past = KeptPast(
             runs=tuple(run for kept in runs or () for run in kept.runs),
-            verdicts={one.gang: one.verdict for one in accounts or () if one.verdict},
+            verdicts={account.gang: account.verdict for account in accounts or () if account.verdict},
             bench=bench,
             hours=dict(self._hours),
         )

@@ -58,14 +58,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         verify_only=args.verify,
     )
     with counting(screen, "measurements") as at:
-        found = nettest.run_now(inventory, order, at)
+        tested = nettest.run_now(inventory, order, at)
     if args.json:
-        screen.json(nettest.nettest_json(found))
+        screen.json(nettest.nettest_json(tested))
     else:
-        for one in found:
-            show(one, screen)
+        for gang in tested:
+            show(gang, screen)
     bad = (NettestVerdict.SLOW, NettestVerdict.FAILED)
-    return Exit.DIFFERS if any(one.result.verdict in bad for one in found) else Exit.DONE
+    return Exit.DIFFERS if any(gang.result.verdict in bad for gang in tested) else Exit.DONE
 
 
 def show(tested: TestedGang, screen: Screen) -> None:
@@ -74,7 +74,7 @@ def show(tested: TestedGang, screen: Screen) -> None:
     where = f"{counted(result.ranks, 'rank')} on {counted(len(result.nodes), 'node')}"
     say(printable(f"{result.gang}: {where}, {result.seconds:.1f} s"))
     for words in dict.fromkeys(result.transport.values()):
-        nodes = [node for node, said in result.transport.items() if said == words]
+        nodes = [node for node, transport in result.transport.items() if transport == words]
         say(printable(f"  {who(nodes, len(result.nodes))}: {words}"))
     data = result.verification
     if not data.corrupt:

@@ -83,8 +83,8 @@ def _all(run: Run, order: RailsOrder, program: str) -> None:
 
 def _gpu_words(run: Run, program: str) -> tuple[str, ...] | None:
     """What --use_cuda wants beside it; None where this program or the driver has no way to a GPU's memory."""
-    _, said = _program(run, [program, "--help"], time.monotonic() + HELP_S)
-    options = set(re.findall(r"--\w+", said))
+    _, help_text = _program(run, [program, "--help"], time.monotonic() + HELP_S)
+    options = set(re.findall(r"--\w+", help_text))
     if _CUDA in options and any(map(os.path.exists, _PEERMEM)):
         return ()
     with contextlib.suppress(OSError):

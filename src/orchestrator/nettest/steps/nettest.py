@@ -190,7 +190,7 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
         links=(*judge_links(steps, heard.figures, places, expected), *ports.links),
         rails_note=ports.note,
         tests=judge_tests(steps, heard.figures, places, expected),
-        transport={name: _transport(one, heard.logs[name]) for name, one in setup.requests.items()},
+        transport={name: _transport(request, heard.logs[name]) for name, request in setup.requests.items()},
         moved=_moved(setup, heard),
         bisected=bisected(steps, heard.figures, places),
         shape=shape,
@@ -274,13 +274,15 @@ def _as_before(
 
     links = collected((link["kind"], float(link["measured_gbps"])) for link in before["links"])
     kinds = [Between(kind) for kind in dict.fromkeys(step.between for step in steps) if kind in links]
-    reduced = [one for one in before["tests"] if one["kind"] == Between.ALL.value]
+    reduced = [test_before for test_before in before["tests"] if test_before["kind"] == Between.ALL.value]
     return {
-        **{(kind, rank): measured(max(links[kind.value])) for kind in kinds for one in places for rank in one.ranks},
         **{
-            (Between.ALL, int(one["bytes"])): measured(float(one["measured_us"]))
-            for one in reduced
-            if one["bytes"] == one["wanted_bytes"]
+            (kind, rank): measured(max(links[kind.value])) for kind in kinds for place in places for rank in place.ranks
+        },
+        **{
+            (Between.ALL, int(test_before["bytes"])): measured(float(test_before["measured_us"]))
+            for test_before in reduced
+            if test_before["bytes"] == test_before["wanted_bytes"]
         },
     }
 
@@ -336,12 +338,12 @@ class _NettestAnswers:
     def odd(self, node: str, line: NettestLine) -> str:
         """Why a line is none of this test, '' where it is one: what a node says becomes places in our lists."""
         if line.step >= 0:
-            step = next((one for one in self.schedule if one.id == line.step), None)
+            step = next((candidate for candidate in self.schedule if candidate.id == line.step), None)
             if step is None or not 0 <= line.group < len(step.groups):
                 return f"a measurement of step {line.step}, group {line.group}, which is not part of this test"
             if step.verify != (line.wrong >= 0) or line.rank not in (-1, *step.groups[line.group]):
                 return f"a result of rank {line.rank} in step {line.step}, which is none of that step"
-            before = sum((one.step, one.group) == (line.step, line.group) for one in self.figures)
+            before = sum((figure.step, figure.group) == (line.step, line.group) for figure in self.figures)
             if step.kind == ALL_REDUCE and before >= len(step.bytes):
                 return f"more than {len(step.bytes)} measurements of step {line.step}, group {line.group}"
         if line.done > len(self.schedule):  # their number itself is the end
@@ -364,7 +366,7 @@ def _run(fleet: Fleet, setup: NettestSetup, places: Sequence[Place], heard: _Net
     rendezvous = Endpoint(address=setup.first.leader.address, port=setup.gang.leader.ports.dist_init)
     fenced = fence(fleet, gang)
 
-    def one(session: Session) -> None:
+    def run_on(session: Session) -> None:
         name = session.spec.name
         free = (rendezvous,) if name == setup.gang.leader.name else ()
         order = in_its_place(
@@ -391,7 +393,7 @@ def _run(fleet: Fleet, setup: NettestSetup, places: Sequence[Place], heard: _Net
             heard.broken()
             raise
 
-    done = fleet.on_every(one, only=list(setup.requests))
+    done = fleet.on_every(run_on, only=list(setup.requests))
     if (failure := _failure(setup, places, heard, done.failures)) is not None:
         raise failure
 
@@ -451,25 +453,26 @@ def _moved(setup: NettestSetup, heard: _NettestAnswers) -> tuple[Finding, ...]:
         return ()
     nccl = nccl_of(reported_stack(setup.first.stack))
     used = {
-        name: tuple(gpu for gpu in topologies[name].gpus if gpu.index in one.gpus) for name, one in requests.items()
+        name: tuple(gpu for gpu in topologies[name].gpus if gpu.index in request.gpus)
+        for name, request in requests.items()
     }
     predicted, _ = predicted_log(
         [gpu_groups(replace(topologies[name], gpus=gpus), nccl) for name, gpus in used.items()]
     )
     return tuple(
         finding
-        for name, one in requests.items()
+        for name, request in requests.items()
         for finding in report.transport_findings(
-            name, one.network, heard.logs[name].splitlines(), len(requests), predicted
+            name, request.network, heard.logs[name].splitlines(), len(requests), predicted
         )
     )
 
 
-def nettest_json(found: Sequence[TestedGang]) -> dict[str, Any]:
+def nettest_json(tested: Sequence[TestedGang]) -> dict[str, Any]:
     """The document of `nettest --json`: each gang's figures below `gangs`; at the top those of the first gang with
     wrong data, of the first slow one, of the first one where none is."""
-    documents = [{**one.record, "file": one.file} for one in found]
+    documents = [{**gang.record, "file": gang.file} for gang in tested]
     bad = (NettestVerdict.FAILED.value, NettestVerdict.SLOW.value, NettestVerdict.OK.value)
-    worst = min(documents, key=lambda one: bad.index(one["verdict"]))
+    worst = min(documents, key=lambda document: bad.index(document["verdict"]))
     top = {key: worst[key] for key in ("verification", "verdict", "transport", "tests", "links", "odd", "findings")}
-    return {**top, "judged": any(one["judged"] for one in documents), "gangs": documents}
+    return {**top, "judged": any(document["judged"] for document in documents), "gangs": documents}

@@ -59,7 +59,7 @@ def measure(
     heard = _RailsAnswers(order)
     fenced = fence(fleet, gang.name)
 
-    def one(session: Session, turn: Sequence[PortPair]) -> None:
+    def measure_from(session: Session, turn: Sequence[PortPair]) -> None:
         name = session.spec.name
         runs = tuple(
             RailRun(
@@ -79,7 +79,7 @@ def measure(
             run=in_place_of(requests[name]),
             tcp_port=gang.leader.ports.dist_init,
             runs=runs,
-            times=times(port for found in ports.values() for port in found),
+            times=times(port for ports_of_node in ports.values() for port in ports_of_node),
             traffic_class=network.traffic_class,
             service_level=network.service_level,
             wait_s=WAIT_S,
@@ -90,7 +90,7 @@ def measure(
     for number in sorted({way.round for way in order}):
         turn = [way for way in order if way.round == number]
         nodes = {end.node for way in turn for end in (way.start, way.end)}
-        done = fleet.on_every(partial(one, turn=turn), only=sorted(nodes))
+        done = fleet.on_every(partial(measure_from, turn=turn), only=sorted(nodes))
         if done.failures:
             raise lost_first(done.failures)
         if heard.missing:
@@ -124,7 +124,7 @@ def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, 
     """Why there is nothing to measure."""
     if len(ports) < 2:
         return "RDMA ports are measured between nodes, and this gang has one"
-    lacking = [name for name, found in ports.items() if not found]
+    lacking = [name for name, ports_of_node in ports.items() if not ports_of_node]
     if lacking:
         return (
             f"no RDMA port of the plan is up on {', '.join(lacking)}: the ports' own bandwidth was not measured. Where "
@@ -163,7 +163,7 @@ class _RailsAnswers:
 
     def outputs(self) -> dict[int, RailsLine]:
         """on_gpu: one end's memory was a GPU's."""
-        return {run: replace(said, on_gpu=run in self.on_gpu) for run, said in self.said.items()}
+        return {run: replace(line, on_gpu=run in self.on_gpu) for run, line in self.said.items()}
 
     def note(self) -> str:
         """What was not measured; '' where all was."""

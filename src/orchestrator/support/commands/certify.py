@@ -66,13 +66,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         timeout_s=args.timeout,
         load=Load(),
     )
-    told = certify.CertifyScreen(
+    certify_screen = certify.CertifyScreen(
         say=screen.say,
         ended=partial(_say, screen),
         counting=partial(counting, screen),
         rising=lambda: RisingProgress(screen),
     )
-    document, failure = certify.certify(inventory, gang, options, told)
+    document, failure = certify.certify(inventory, gang, options, certify_screen)
     if args.json:
         screen.json(document)
     else:

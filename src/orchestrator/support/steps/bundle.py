@@ -65,9 +65,9 @@ def bundle(
     key = secrets.token_bytes(KEY_BYTES)
     scrubber = scrubber_of(inventory, nodes, key, os.environ)
     known = scrubber.secrets
-    found, missing = _gathered(inventory, gangs, nodes, scrubber, key, step)
+    texts, missing = _gathered(inventory, gangs, nodes, scrubber, key, step)
     scrubbed = scrubber.value(missing)
-    found["manifest.json"] = _json(
+    texts["manifest.json"] = _json(
         {
             "format": 1,
             "version": __version__,
@@ -75,11 +75,11 @@ def bundle(
             "kernel": platform.release(),
             "taken_at": time.time(),
             "nodes": len(nodes),
-            "files": sorted(found),
+            "files": sorted(texts),
             "missing": scrubbed,
         }
     )
-    for name, text in found.items():
+    for name, text in texts.items():
         # `redact` has checked the names in snapshots, where NUMA domains are called node0, as machines often are
         judge = Scrubber(scrubber.pseudonyms, known) if name.startswith("snapshots/") else scrubber
         if left := judge.left(f"{name}\n{text}"):
@@ -88,7 +88,7 @@ def bundle(
                 where="support-bundle",
                 fix="nothing was written. Report this bug without the bundle",
             )
-    return SupportBundle(path=out, files=tuple(sorted(found)), missing=scrubbed, bytes=_write(out, found))
+    return SupportBundle(path=out, files=tuple(sorted(texts)), missing=scrubbed, bytes=_write(out, texts))
 
 
 def scrubber_of(
@@ -103,17 +103,20 @@ def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple
     process's environment; of l40s_env also what else is not shown, beside its name. A key that can't be read can't get
     into the bundle either."""
     every = [*inventory.nodes, *([inventory.router.node] if inventory.router else [])]
-    found = [*_of_environment(environment.items()), *(one for node in every for one in _of_node(node.overrides))]
-    found += [one.url for one in inventory.notify]
-    private = {file for one in inventory.notify for file in (one.url_file, one.sign_file)}
-    private |= {one.mail.password_file for one in inventory.notify if one.mail}
+    hidden = [
+        *_of_environment(environment.items()),
+        *(override for node in every for override in _of_node(node.overrides)),
+    ]
+    hidden += [recipient.url for recipient in inventory.notify]
+    private = {file for recipient in inventory.notify for file in (recipient.url_file, recipient.sign_file)}
+    private |= {recipient.mail.password_file for recipient in inventory.notify if recipient.mail}
     for file in private - {""}:
         with contextlib.suppress(DeployError):
-            found.append(read_private_line(Path(file).expanduser(), what="the secret", where="l40s_notify"))
+            hidden.append(read_private_line(Path(file).expanduser(), what="the secret", where="l40s_notify"))
     for file in {node.api_key_file for node in every if node.api_key_file}:
         with contextlib.suppress(DeployError):
-            found.append(read_api_key(Path(file).expanduser(), where=file))
-    return long_enough(found)
+            hidden.append(read_api_key(Path(file).expanduser(), where=file))
+    return long_enough(hidden)
 
 
 def _of_environment(variables: Iterable[tuple[str, str]]) -> list[str]:
@@ -122,7 +125,7 @@ def _of_environment(variables: Iterable[tuple[str, str]]) -> list[str]:
 
 def _of_node(own: Overrides) -> list[str]:
     hidden = [(name, value) for name, value in own.env if is_hidden(name, value, own.env_public)]
-    beside = [form % one for one in hidden for form in ("%s=%s", '"%s": "%s"', "'%s': '%s'")]
+    beside = [form % secret for secret in hidden for form in ("%s=%s", '"%s": "%s"', "'%s': '%s'")]
     return [*_of_environment(own.env), *beside]
 
 
@@ -155,11 +158,11 @@ def _gathered(
     key: bytes,
     step: Callable[[str], None],
 ) -> tuple[dict[str, str], dict[str, str]]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     missing: dict[str, str] = {}
     sources: dict[str, Callable[[], Any]] = {
         "status.json": lambda: loaded_json(overview(inventory, gangs), node_loads(inventory, gangs)),
-        "versions.json": lambda: [one.as_json() for one in versions(inventory, gangs)],
+        "versions.json": lambda: [version.as_json() for version in versions(inventory, gangs)],
         "why.json": lambda: why_json(why(inventory, gangs, events=True)),
         "history.json": lambda: [_record(kept) for kept in history(inventory, gangs)],
         "logs/around-failure.log": lambda: _around(inventory, gangs),
@@ -171,7 +174,7 @@ def _gathered(
         except DeployError as failure:
             missing[name] = f"{failure.where}: {failure.what}"
         else:
-            found[name] = scrubber.text(value) if isinstance(value, str) else _json(scrubber.value(value))
+            texts[name] = scrubber.text(value) if isinstance(value, str) else _json(scrubber.value(value))
     lines: dict[str, list[str]] = {}
     step("logs")
     for line in logs(inventory, gangs=gangs, lines=LOG_LINES, nodes=(), follow=False):
@@ -179,11 +182,11 @@ def _gathered(
             missing[f"logs/{line.node}"] = line.failure.what
         else:
             lines.setdefault(line.node, []).append(line.text)
-    for node, told in lines.items():
-        found[f"logs/{scrubber.text(node)}.log"] = scrubber.text("\n".join(told) + "\n")
+    for node, log_lines in lines.items():
+        texts[f"logs/{scrubber.text(node)}.log"] = scrubber.text("\n".join(log_lines) + "\n")
     step("snapshots")
-    _snapshots(nodes, key, found, missing)
-    return found, missing
+    _snapshots(nodes, key, texts, missing)
+    return texts, missing
 
 
 def _record(kept: GangHistory) -> dict[str, Any]:
@@ -201,13 +204,13 @@ def _around(inventory: Inventory, gangs: tuple[str, ...]) -> str:
     except InputError as none:
         return f"{none.what}\n"
     parts: list[str] = []
-    for one in excerpts:
-        parts += [f"== {one.verdict.gang}: {one.verdict.cause.node}"]
-        parts += [("> " if at == one.marked else "  ") + line for at, line in enumerate(one.lines)]
+    for excerpt in excerpts:
+        parts += [f"== {excerpt.verdict.gang}: {excerpt.verdict.cause.node}"]
+        parts += [("> " if at == excerpt.marked else "  ") + line for at, line in enumerate(excerpt.lines)]
     return "\n".join(parts) + "\n"
 
 
-def _snapshots(nodes: list[NodeSpec], key: bytes, found: dict[str, str], missing: dict[str, str]) -> None:
+def _snapshots(nodes: list[NodeSpec], key: bytes, texts: dict[str, str], missing: dict[str, str]) -> None:
     """Redacted as by `discover --redact`, under the names that the other files use."""
     with Fleet(nodes) as fleet:
         looked = look(fleet, nodes)
@@ -219,9 +222,9 @@ def _snapshots(nodes: list[NodeSpec], key: bytes, found: dict[str, str], missing
     except ValueError as left:
         missing["snapshots"] = f"left out: data that identifies a machine would remain ({left})"
         return
-    for one, done in zip(seen, redacted, strict=True):
-        document = {**snapshot_json(done), "node": names[one.node]}
-        found[f"snapshots/{file_name(names[one.node])}.json"] = json.dumps(document, indent=1) + "\n"
+    for snapshot, done in zip(seen, redacted, strict=True):
+        document = {**snapshot_json(done), "node": names[snapshot.node]}
+        texts[f"snapshots/{file_name(names[snapshot.node])}.json"] = json.dumps(document, indent=1) + "\n"
 
 
 def _json(value: Any) -> str:

@@ -103,8 +103,8 @@ def certified_step(
     error: Mapping[str, str] | None = None,
 ) -> CertifiedStep:
     """As it is written down."""
-    told = {"name": name, "verdict": verdict.value, "seconds": round(seconds, 1), "error": error}
-    return {**told, "digest": digest(result), "result": result}
+    document = {"name": name, "verdict": verdict.value, "seconds": round(seconds, 1), "error": error}
+    return {**document, "digest": digest(result), "result": result}
 
 
 def overall(steps: Sequence[CertifiedStep]) -> StepVerdict:
@@ -131,7 +131,7 @@ def certificate(about: Mapping[str, Any], steps: Sequence[CertifiedStep]) -> dic
         "format": FORMAT,
         **about,
         "verdict": overall(steps).value,
-        "complete": len(steps) == len(STEPS) and not any(StepVerdict(one["verdict"]).ends for one in steps),
+        "complete": len(steps) == len(STEPS) and not any(StepVerdict(done_step["verdict"]).ends for done_step in steps),
         "steps": [*steps],
     }
     return {**document, "digest": digest(document)}
@@ -286,27 +286,27 @@ class _Certification:
         cluster, there = seen.cluster, tuple(seen.cluster.topologies.values())
         self._about["hardware"] = {
             "nodes": len(there),
-            "gpus": dict(Counter(gpu.name for one in there for gpu in one.gpus)),
-            "rdma_ports": sum(port.active for one in there for port in one.rdma),
-            "drivers": sorted({one.driver for one in there}),
+            "gpus": dict(Counter(gpu.name for topology in there for gpu in topology.gpus)),
+            "rdma_ports": sum(port.active for topology in there for port in topology.rdma),
+            "drivers": sorted({topology.driver for topology in there}),
         }
-        nodes = [topology_json(one, cluster.tcp.get(name)) for name, one in cluster.topologies.items()]
+        nodes = [topology_json(topology, cluster.tcp.get(name)) for name, topology in cluster.topologies.items()]
         verdict = StepVerdict.DIFFERS if seen.worst in (Severity.STOP, Severity.SLOW) else StepVerdict.OK
-        return verdict, {"findings": [one.as_json() for one in seen.findings], "nodes": nodes}
+        return verdict, {"findings": [finding.as_json() for finding in seen.findings], "nodes": nodes}
 
     def kernels(self) -> Found:
         """Whether the stack's kernels compute what they should."""
         with self.screen.counting("kernels") as at:
-            found = kernels.run_now(
+            checked = kernels.run_now(
                 self.inventory, self.options.plan, at, command=self.options.command, timeout_s=KERNELS_S
             )
-        for failure in (failure for gang in found for failure in gang.lost.values()):
+        for failure in (failure for gang in checked for failure in gang.lost.values()):
             raise failure
-        ((verdict, real),) = {(gang.verdict, gang.real) for gang in found}
+        ((verdict, real),) = {(gang.verdict, gang.real) for gang in checked}
         self._stood_in(not real)
         wrong = verdict in (KernelVerdict.WRONG, KernelVerdict.FAILS) and real
         right = StepVerdict.OK if verdict is KernelVerdict.RIGHT and real else StepVerdict.NOT_RUN
-        return StepVerdict.WRONG if wrong else right, kernels.check_json(found)
+        return StepVerdict.WRONG if wrong else right, kernels.check_json(checked)
 
     def nettest(self) -> Found:
         """What the network between GPUs and nodes gives."""
@@ -315,9 +315,9 @@ class _Certification:
             gangs=plan.gangs, model=plan.model, stack=plan.stack, enough=ENOUGH, command=self.options.command
         )
         with self.screen.counting("measurements") as at:
-            (found,) = nettest.run_now(self.inventory, order, at)
+            (tested,) = nettest.run_now(self.inventory, order, at)
         words = {NettestVerdict.FAILED: StepVerdict.WRONG, NettestVerdict.SLOW: StepVerdict.DIFFERS}
-        return words.get(found.result.verdict, StepVerdict.OK), nettest.nettest_json([found])
+        return words.get(tested.result.verdict, StepVerdict.OK), nettest.nettest_json([tested])
 
     def up(self) -> Found:
         """Start it."""
@@ -336,10 +336,10 @@ class _Certification:
         """How fast it answers."""
         order = bench.BenchOptions(gangs=(self.gang.name,), load=self.options.load, timeout_s=self.options.timeout_s)
         with self.screen.counting("requests answered") as at:
-            found = bench.at_loads(self.inventory, order, self.options.at_once, at)
-        self._stood_in(any(one.record["stand_in"] for one in found))
-        slow = gravest([one.verdict for one in found]) is BenchVerdict.SLOW
-        return StepVerdict.DIFFERS if slow else StepVerdict.OK, report.loads_json(found)
+            benched = bench.at_loads(self.inventory, order, self.options.at_once, at)
+        self._stood_in(any(gang.record["stand_in"] for gang in benched))
+        slow = gravest([gang.verdict for gang in benched]) is BenchVerdict.SLOW
+        return StepVerdict.DIFFERS if slow else StepVerdict.OK, report.loads_json(benched)
 
     def kill(self) -> Found:
         """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""
@@ -347,8 +347,8 @@ class _Certification:
             (view,) = see(fleet, [self.gang])
             if view.run_id != self.mine or not view.serves:
                 raise self._somebody_elses()
-            ranks = ((rank, one.name) for one in view.nodes for rank in one.ranks)
-            rank, node = max(ranks, key=lambda found: found[0].tp_rank)
+            ranks = ((rank, node_view.name) for node_view in view.nodes for rank in node_view.ranks)
+            rank, node = max(ranks, key=lambda rank_and_node: rank_and_node[0].tp_rank)
             began = time.monotonic()
             _kill(fleet, node, rank.pid)
             while (view := see(fleet, [self.gang])[0]).state is not GangState.FAILED or view.running:
@@ -360,10 +360,10 @@ class _Certification:
                 time.sleep(LOOK_S)
         seconds, (gang,) = time.monotonic() - began, status_json([view])["gangs"]
         cause = view.cause
-        told = cause is not None and (cause.node, cause.tp_rank, cause.signal) == (node, rank.tp_rank, 9)
-        left = [pid for one in view.nodes for pid in one.left_behind]
+        explained = cause is not None and (cause.node, cause.tp_rank, cause.signal) == (node, rank.tp_rank, 9)
+        left = [pid for node_view in view.nodes for pid in node_view.left_behind]
         killed = {"node": node, "tp_rank": rank.tp_rank, "signal": 9}
-        verdict = StepVerdict.OK if told and not left else StepVerdict.DIFFERS
+        verdict = StepVerdict.OK if explained and not left else StepVerdict.DIFFERS
         return verdict, {"killed": killed, "seconds": round(seconds, 1), "cause": gang["cause"], "left_behind": left}
 
     def restart(self) -> Found:
@@ -400,8 +400,8 @@ def _kill(fleet: Fleet, node: str, pid: int) -> None:
     """With the rights that the agent has. Raises NodeError where that is refused."""
     done = fleet.on_every(lambda session: session.run(("kill", "-KILL", str(pid)), deadline_s=KILL_S), only=[node])
     if done.all()[node].status:
-        said = done.values[node].err.decode("utf-8", "replace").strip()
-        raise NodeError(f"process {pid} could not be killed: {said}", where=node, fix="l40s-deploy status")
+        error = done.values[node].err.decode("utf-8", "replace").strip()
+        raise NodeError(f"process {pid} could not be killed: {error}", where=node, fix="l40s-deploy status")
 
 
 def _planned(plan: Plan, view: GangView) -> dict[str, Any]:
@@ -421,8 +421,10 @@ def _planned(plan: Plan, view: GangView) -> dict[str, Any]:
 def _by_digest(value: Any) -> Any:
     """A verb's document with the SHA-256 of each file that it names, as it is kept on this machine, in its place."""
     if isinstance(value, Mapping):
-        return {key: _sha256(one) if key in ("file", "raw_file") else _by_digest(one) for key, one in value.items()}
-    return [_by_digest(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {
+            key: _sha256(inner) if key in ("file", "raw_file") else _by_digest(inner) for key, inner in value.items()
+        }
+    return [_by_digest(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _sha256(path: Any) -> str:

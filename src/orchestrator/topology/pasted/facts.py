@@ -98,34 +98,34 @@ def lines_of(text: str) -> list[Line]:
         plain = [line[1:] for line in plain]
     whose = _without_a_log_s(textwrap.dedent("\n".join(plain)).split("\n"))
     prefixed = _is_prefixed([line for _, line in whose])
-    found: list[Line] = []
+    lines: list[Line] = []
     node = ""
     for number, (who, line) in enumerate(whose):
         if match := _PROMPT.match(line.lstrip()) or first_match((_HEADING, _ANSIBLE, _TITLE), line.strip()):
             node = re.sub(r"[^\w.-]", "-", match["host"].strip())
         prefix = _PREFIXED.match(line) if prefixed else None
         named, words = (prefix["host"], line[prefix.end() :]) if prefix else (node, line)
-        found.append(Line(number, words, who or named))
-    return found
+        lines.append(Line(number, words, who or named))
+    return lines
 
 
 def _without_a_log_s(lines: Sequence[str]) -> list[tuple[str, str]]:
     """(whose it is, '' where nothing says so; the line) without what a log puts before lines, where several in a row
     have it: it may be no prefix where each begins otherwise. Where a forum wrapped some of them, all stay as they are:
     those between would be taken for parts of what is above."""
-    found: list[tuple[str, str]] = []
+    unprefixed: list[tuple[str, str]] = []
     logs, others = set[str](), set[str]()
-    told = [(line, *_unprefixed(line)) for line in lines]
-    for _, block in itertools.groupby(told, key=lambda one: one[0] == one[2] != ""):
+    parsed = [(line, *_unprefixed(line)) for line in lines]
+    for _, block in itertools.groupby(parsed, key=lambda row: row[0] == row[2] != ""):
         rows = list(block)
         names = [who for old, who, new in rows if old != new]
         fits = len(names) >= _SHORTEST_BLOCK * len(set(names))
         (logs if fits else others).update(names)
         if fits:
-            found += [("" if who.isdecimal() else who, new) for _, who, new in rows]
+            unprefixed += [("" if who.isdecimal() else who, new) for _, who, new in rows]
         else:
-            found += [("", old) for old, _, _ in rows]
-    return [("", line) for line in lines] if logs & others else found
+            unprefixed += [("", old) for old, _, _ in rows]
+    return [("", line) for line in lines] if logs & others else unprefixed
 
 
 def _unprefixed(line: str) -> tuple[str, str]:
@@ -141,9 +141,9 @@ def _unprefixed(line: str) -> tuple[str, str]:
 def without_prefixes(line: str) -> tuple[str, str]:
     """(what a prefix calls the origin, '' for none; the line as the engine wrote it)."""
     held = _json(line) if line.startswith('{"') else None  # docker's json-file driver, journalctl -o json, collectors
-    told = held if isinstance(held, dict) else {}
-    text = next((told[key] for key in ("log", "MESSAGE", "message", "msg") if isinstance(told.get(key), str)), line)
-    who, words = str(told.get("_HOSTNAME") or ""), text.rstrip("\r\n")
+    record = held if isinstance(held, dict) else {}
+    text = next((record[key] for key in ("log", "MESSAGE", "message", "msg") if isinstance(record.get(key), str)), line)
+    who, words = str(record.get("_HOSTNAME") or ""), text.rstrip("\r\n")
     for _ in range(_MOST_PREFIXES):
         match = _PREFIX.match(words)
         if match is None or not match.end():
@@ -172,6 +172,6 @@ def _plain(raw: str) -> str:
 
 def _is_prefixed(lines: Sequence[str]) -> bool:
     """Whether pdsh, ansible or the like put the node's name before every line."""
-    told = [line for line in lines if line.strip()]
-    names = [match["host"] for line in told if (match := _PREFIXED.match(line))]
-    return len(names) > 2 and len(names) >= _PREFIXED_PART * len(told) and 3 * len(set(names)) <= len(names)
+    texts = [line for line in lines if line.strip()]
+    names = [match["host"] for line in texts if (match := _PREFIXED.match(line))]
+    return len(names) > 2 and len(names) >= _PREFIXED_PART * len(texts) and 3 * len(set(names)) <= len(names)

@@ -91,8 +91,8 @@ class _Function:
 
     def learn(self, text: str) -> None:
         """Out of a line below it."""
-        told = _DETAIL.match(text)
-        self.details |= {name: word for name, word in told.groupdict().items() if word} if told else {}
+        match = _DETAIL.match(text)
+        self.details |= {name: word for name, word in match.groupdict().items() if word} if match else {}
         if (bus := self.details.get("bus", "00")) != "00":
             self.below = f"{self.address[:-8]}:{bus}"
 
@@ -104,47 +104,51 @@ _Functions = dict[str, _Function]
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every tree of one node's lines; of what has no bridges, and of a tree that lost its indentation, no place is
     known."""
-    for found in filter(None, _trees(lines)):
-        yield from _facts(TREE, found, {one.bus for one in found.values()})
-    for found in filter(None, _lists(lines)):
+    for functions in filter(None, _trees(lines)):
+        yield from _facts(TREE, functions, {function.bus for function in functions.values()})
+    for functions in filter(None, _lists(lines)):
         # a bus that no bridge leads to is a root bus only if something on it can be nowhere else: a list may be cut
-        roots = {one.bus for one in found.values() if "root" in one.details or one.code == "0600"} | {"0000:00"}
-        yield from _facts(FULL if any(one.files or one.below for one in found.values()) else LIST, found, roots)
+        roots = {
+            function.bus for function in functions.values() if "root" in function.details or function.code == "0600"
+        } | {"0000:00"}
+        yield from _facts(
+            FULL if any(function.files or function.below for function in functions.values()) else LIST, functions, roots
+        )
 
 
 def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:
     """`lspci -vv` and more; an address that comes again begins another machine's."""
-    found: _Functions = {}
+    functions: _Functions = {}
     current: _Function | None = None
     for line, after in zip(lines, [*(line.text for line in lines[1:]), ""], strict=True):
         if match := _FUNCTION.match(line.text):
             address = f"{match['domain'] or '0000'}:{match['bus']}:{match['device']}.{match['function']}"
-            if address in found or len(found) >= _MOST:
-                yield found
-                found = {}
+            if address in functions or len(functions) >= _MOST:
+                yield functions
+                functions = {}
             code = match["code"] or _CODES.get(match["kind"], "")
-            current = found[address] = _Function(line, address, match["words"], code)
+            current = functions[address] = _Function(line, address, match["words"], code)
         elif current is not None and (after[:1].isspace() or not after or _FUNCTION.match(after)):  # else it is wrapped
             current.learn(line.text)
-    yield found
+    yield functions
 
 
 def _trees(lines: Sequence[Line]) -> Iterator[_Functions]:
     """`lspci -t`: a fork's column tells which bus a line goes on with."""
-    found: _Functions = {}
+    functions: _Functions = {}
     forks: dict[int, str] = {}
     inside = False
     for line in lines:
         if inside and line.text.strip() and not line.text.lstrip(" |").startswith(("+-", "\\-", "-[")):
-            yield found
-            found, forks, inside = {}, {}, False
+            yield functions
+            functions, forks, inside = {}, {}, False
         inside = inside or bool(_ROOT.match(line.text))
-        if inside and (len(found) >= _MOST or not _branch(line, forks, found)):
-            found, forks, inside = {}, {}, False
-    yield found
+        if inside and (len(functions) >= _MOST or not _branch(line, forks, functions)):
+            functions, forks, inside = {}, {}, False
+    yield functions
 
 
-def _branch(line: Line, forks: dict[int, str], found: _Functions) -> bool:
+def _branch(line: Line, forks: dict[int, str], functions: _Functions) -> bool:
     """One line of the tree: every function on it; whether all had a place."""
     text = line.text.expandtabs()
     bus = ""
@@ -164,25 +168,29 @@ def _branch(line: Line, forks: dict[int, str], found: _Functions) -> bool:
         elif not bus:
             return False
         else:
-            last = found[f"{bus}:{part['function']}"] = _Function(line, f"{bus}:{part['function']}")
+            last = functions[f"{bus}:{part['function']}"] = _Function(line, f"{bus}:{part['function']}")
             if not text[part.end() :].startswith("-"):
                 last.words = text[part.end() :].strip()[:400]
                 break
     return True
 
 
-def _facts(form: str, found: _Functions, roots: set[str]) -> Iterator[PastedFacts]:
-    first = next(iter(found.values())).line
+def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[PastedFacts]:
+    first = next(iter(functions.values())).line
     facts = PastedFacts(form, first.number, first.node)
-    keys = _keys(found, roots) if form != LIST else {}
+    keys = _keys(functions, roots) if form != LIST else {}
     for address, key in keys.items():
-        _tell(facts, key, found[address])
-    facts.also = _beside_the_tree(form, found.values())
-    gpus = [one for one in found.values() if one.kind[:6] in ("0x0302", "0x0300") and one.ids[0] == _NVIDIA]
-    facts.gpus = [_gpu(index, one) for index, one in enumerate(sorted(gpus, key=lambda one: sort_key(one.address)))]
-    told = {path.rpartition("/")[2] for path in facts.files}
-    facts.areas = {area for name, area in _AREAS.items() if name in told}
-    if len(keys) == len(found):
+        _tell(facts, key, functions[address])
+    facts.also = _beside_the_tree(form, functions.values())
+    gpus = [
+        function
+        for function in functions.values()
+        if function.kind[:6] in ("0x0302", "0x0300") and function.ids[0] == _NVIDIA
+    ]
+    facts.gpus = [_gpu(index, gpu) for index, gpu in enumerate(sorted(gpus, key=lambda gpu: sort_key(gpu.address)))]
+    names = {path.rpartition("/")[2] for path in facts.files}
+    facts.areas = {area for name, area in _AREAS.items() if name in names}
+    if len(keys) == len(functions):
         facts.areas.add(Area.PCI)
     if keys or facts.gpus:
         yield facts
@@ -190,18 +198,18 @@ def _facts(form: str, found: _Functions, roots: set[str]) -> Iterator[PastedFact
 
 def _beside_the_tree(form: str, functions: Collection[_Function]) -> dict[str, Any]:
     """What a list tells without places: its network cards, and whether a hypervisor made some of its functions."""
-    told: dict[str, Any] = {"guest": any(one.ids[0] in GUEST_VENDORS for one in functions)}
+    also: dict[str, Any] = {"guest": any(function.ids[0] in GUEST_VENDORS for function in functions)}
     if form == LIST:
-        told["cards"] = [one.words for one in functions if one.kind[:6] in ("0x0200", "0x0207")]
-    return told
+        also["cards"] = [function.words for function in functions if function.kind[:6] in ("0x0200", "0x0207")]
+    return also
 
 
-def _keys(found: _Functions, roots: set[str]) -> dict[str, str]:
+def _keys(functions: _Functions, roots: set[str]) -> dict[str, str]:
     """The real paths in sysfs by address, of what the text leads to from a root bus."""
-    bridges = {one.below: one for one in found.values() if one.below}
+    bridges = {bridge.below: bridge for bridge in functions.values() if bridge.below}
     keys: dict[str, str] = {}
-    for address, one in found.items():
-        chain, top = [address], one
+    for address, function in functions.items():
+        chain, top = [address], function
         while (above := bridges.get(top.bus)) and above.address not in chain:
             chain.append(above.address)
             top = above
@@ -210,24 +218,24 @@ def _keys(found: _Functions, roots: set[str]) -> dict[str, str]:
     return keys
 
 
-def _gpu(index: int, one: _Function) -> dict[str, Any]:
+def _gpu(index: int, function: _Function) -> dict[str, Any]:
     """As NVML's, with the width of its link."""
-    name = re.search(r"\[((?!10de)[^]]{1,64})\]", one.words)
-    said = {"index": index, "pci_bus_id": one.address, "name": f"NVIDIA {name[1]}" if name else ""}
-    now, most = (int(one.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
-    return {**said, "link": {"width": now, "max_width": most}} if now and most else said
+    name = re.search(r"\[((?!10de)[^]]{1,64})\]", function.words)
+    gpu = {"index": index, "pci_bus_id": function.address, "name": f"NVIDIA {name[1]}" if name else ""}
+    now, most = (int(function.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
+    return {**gpu, "link": {"width": now, "max_width": most}} if now and most else gpu
 
 
-def _tell(facts: PastedFacts, key: str, one: _Function) -> None:
-    vendor, device = one.ids
-    told = {**one.files, "vendor": f"0x{vendor:04x}", "device": f"0x{device:04x}", "class": one.kind}
-    if acs := one.details.get("acs"):
-        told["config"] = _config(acs)
-    facts.files |= {f"{key}/{name}": text for name, text in told.items()}
-    if driver := one.details.get("driver"):
+def _tell(facts: PastedFacts, key: str, function: _Function) -> None:
+    vendor, device = function.ids
+    texts = {**function.files, "vendor": f"0x{vendor:04x}", "device": f"0x{device:04x}", "class": function.kind}
+    if acs := function.details.get("acs"):
+        texts["config"] = _config(acs)
+    facts.files |= {f"{key}/{name}": text for name, text in texts.items()}
+    if driver := function.details.get("driver"):
         facts.links[f"{key}/driver"] = f"/sys/bus/pci/drivers/{driver}"
-    if slot := one.details.get("slot"):
-        facts.files[f"/sys/bus/pci/slots/{slot}/address"] = one.address.rpartition(".")[0]
+    if slot := function.details.get("slot"):
+        facts.files[f"/sys/bus/pci/slots/{slot}/address"] = function.address.rpartition(".")[0]
 
 
 def _config(acs: str) -> str:

@@ -56,7 +56,7 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
     for machine in machines:
         called = machine.node or (machine.file if len(machines) > 1 else home)
         names = (called, *(f"{called}-{number}" for number in range(2, _MOST_MACHINES + 1)))
-        name = next(one for one in names if one not in taken)
+        name = next(free for free in names if free not in taken)
         taken[name] = _snapshot(name, machine.parts)
     return taken
 
@@ -92,16 +92,16 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
             for gpu in part.gpus:
                 gpus.setdefault(gpu["index"], {}).update(gpu)
     forms = [f"{part.form}{_LEFT_OUT}" if part in others else part.form for part in parts]
-    told = {"forms": forms, "areas": sorted(area.name for area in whole.areas), **whole.also}
+    provenance = {"forms": forms, "areas": sorted(area.name for area in whole.areas), **whole.also}
     nvml = {"error": NOT_RECORDED, "devices": [gpus[index] for index in sorted(gpus)], "driver": whole.driver}
-    host = {"hostname": name, **whole.host, PASTED: told}
+    host = {"hostname": name, **whole.host, PASTED: provenance}
     return Snapshot(node=name, taken_at=0.0, files=whole.files, links=whole.links, nvml=nvml, host=host)
 
 
 def _of_other_gpus(trees: Sequence[PastedFacts], parts: Sequence[PastedFacts]) -> list[PastedFacts]:
     """Trees with more or fewer GPUs than the rest tells of: which is which can't be told."""
-    told = {gpu["index"] for part in parts if part not in trees for gpu in part.gpus}
-    return [part for part in trees if told and part.gpus and len(part.gpus) != len(told)]
+    indices = {gpu["index"] for part in parts if part not in trees for gpu in part.gpus}
+    return [part for part in trees if indices and part.gpus and len(part.gpus) != len(indices)]
 
 
 _NCCL_LOG = "NCCL's log"
@@ -168,7 +168,7 @@ def _take(host: _LoggedHost, who: str, words: str) -> None:
 def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
     """Deeper columns hang below; what an NVLink or the way between sockets leads to stands elsewhere in the tree."""
     column = len(match["indent"])
-    chain = host.above[who] = [one for one in host.above[who] if one[0] < column]
+    chain = host.above[who] = [link for link in host.above[who] if link[0] < column]
     path = chain[-1][1]
     if match["kind"] == "NET" and match["link"] == "NET":
         host.net.setdefault(int(match["id"][-4:], 16), (path, float(match["gbs"])))

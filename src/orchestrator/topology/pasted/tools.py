@@ -68,16 +68,16 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every matrix in one node's lines, and sections of the other kinds; those of one kind are one section."""
     yield from _matrices(lines)
     for form, areas, begin, more, take in _TOOLS:
-        found: list[PastedFacts] = []
+        pastes: list[PastedFacts] = []
         about = ""
         for line in lines:
             match = first_match(begin, line.text)
-            if match and not (found and _goes_on(found[-1], match)):
-                found.append(PastedFacts(form, line.number, line.node, areas={*areas}))
-            match = match or (first_match(more, line.text) if found else None)
-            if match and len(found[-1].gpus) < _MOST and len(found[-1].files) < 64 * _MOST:
-                about = take(found[-1], match, about)
-        yield from found
+            if match and not (pastes and _goes_on(pastes[-1], match)):
+                pastes.append(PastedFacts(form, line.number, line.node, areas={*areas}))
+            match = match or (first_match(more, line.text) if pastes else None)
+            if match and len(pastes[-1].gpus) < _MOST and len(pastes[-1].files) < 64 * _MOST:
+                about = take(pastes[-1], match, about)
+        yield from pastes
 
 
 def _goes_on(facts: PastedFacts, match: re.Match[str]) -> bool:
@@ -85,8 +85,8 @@ def _goes_on(facts: PastedFacts, match: re.Match[str]) -> bool:
     if match.re is not _HCA:
         return True
     tool, device, number = match.groups("")
-    told = f"/sys/class/infiniband/{device}/{f'ports/{number}/state' if number else 'fw_ver'}"
-    return told not in facts.files and facts.form == _VERBS[tool[0]]
+    path = f"/sys/class/infiniband/{device}/{f'ports/{number}/state' if number else 'fw_ver'}"
+    return path not in facts.files and facts.form == _VERBS[tool[0]]
 
 
 def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
@@ -109,8 +109,8 @@ def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         return f"{folder}/ports/{number}"
     if name in _OF_DEVICE:
         facts.files[f"{folder}/{_OF_DEVICE[name]}"] = value
-    elif at != folder and (told := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
-        facts.files[f"{at}/{_OF_PORT.get(name, name)}"] = told
+    elif at != folder and (text := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
+        facts.files[f"{at}/{_OF_PORT.get(name, name)}"] = text
     return at
 
 
@@ -136,29 +136,31 @@ def _of_port(name: str, value: str, lanes: str) -> str:
 
 
 def _gid(facts: PastedFacts, match: re.Match[str], at: str) -> str:
-    told = match.groupdict("")
-    if "device" in told:
-        at = f"/sys/class/infiniband/{told['device']}/ports/{told['port']}"
+    groups = match.groupdict("")
+    if "device" in groups:
+        at = f"/sys/class/infiniband/{groups['device']}/ports/{groups['port']}"
     with contextlib.suppress(ValueError):
-        facts.files[f"{at}/gids/{told['index']}"] = ipaddress.IPv6Address(told["gid"]).exploded
-        if kind := told["kind"]:
-            facts.files[f"{at}/gid_attrs/types/{told['index']}"] = "RoCE v2" if kind[-1] == "2" else "IB/RoCE v1"
-        if netdev := told.get("netdev"):
-            facts.files[f"{at}/gid_attrs/ndevs/{told['index']}"] = netdev
+        facts.files[f"{at}/gids/{groups['index']}"] = ipaddress.IPv6Address(groups["gid"]).exploded
+        if kind := groups["kind"]:
+            facts.files[f"{at}/gid_attrs/types/{groups['index']}"] = "RoCE v2" if kind[-1] == "2" else "IB/RoCE v1"
+        if netdev := groups.get("netdev"):
+            facts.files[f"{at}/gid_attrs/ndevs/{groups['index']}"] = netdev
     return at
 
 
 def _address(facts: PastedFacts, match: re.Match[str], name: str) -> str:
     """name: of the interface that a line of addresses alone is about"""
-    told = match.groupdict("")
-    name = told.get("name", name)
-    facts.files |= {f"/sys/class/net/{name}/{file}": told[file].lower() for file in told.keys() & {"operstate", "mtu"}}
+    groups = match.groupdict("")
+    name = groups.get("name", name)
+    facts.files |= {
+        f"/sys/class/net/{name}/{file}": groups[file].lower() for file in groups.keys() & {"operstate", "mtu"}
+    }
     own = facts.host.setdefault("addresses", {}).setdefault(name, [])
-    for text in told.get("addresses", "").split():
+    for text in groups.get("addresses", "").split():
         with contextlib.suppress(ValueError):
-            one = ipaddress.ip_interface(text)
-            family = "inet" if one.version == 4 else "inet6"
-            own.append({"family": family, "address": str(one.ip), "prefixlen": one.network.prefixlen})
+            interface = ipaddress.ip_interface(text)
+            family = "inet" if interface.version == 4 else "inet6"
+            own.append({"family": family, "address": str(interface.ip), "prefixlen": interface.network.prefixlen})
     return name
 
 
@@ -171,9 +173,9 @@ def _gpus(facts: PastedFacts, match: re.Match[str], section: str) -> str:
     elif match.re is _DRIVER:
         facts.driver = match[1]
     else:
-        told: dict[str, Any] = {name: word.strip() for name, word in match.groupdict("").items() if word}
-        indices = told.pop("indices", str(len(facts.gpus))).split(",")
-        facts.gpus += [{"index": index, **told} for index in sorted({int(one) for one in indices})]
+        fields: dict[str, Any] = {name: word.strip() for name, word in match.groupdict("").items() if word}
+        indices = fields.pop("indices", str(len(facts.gpus))).split(",")
+        facts.gpus += [{"index": index, **fields} for index in sorted({int(gpu_index) for gpu_index in indices})]
     return section
 
 
@@ -220,7 +222,7 @@ def _matrices(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         header = _header(tokens, place)
         text = " ".join(itertools.chain(*header))
         columns, names = _COLUMNS.findall(text), dict.fromkeys(_GLUED.sub(" ", _COLUMNS.sub(" ", text)).split())
-        heads = [one for one in names if _HEAD.fullmatch(one) and one not in _WORDS][:_MOST_ROWS]
+        heads = [word for word in names if _HEAD.fullmatch(word) and word not in _WORDS][:_MOST_ROWS]
         rows, end = _rows(tokens, place + len(header), heads)
         wrapped = sum(map(bool, header)) > 1
         if _are_path_types(rows, len(heads)) and not (wrapped and heads != list(rows)):
@@ -246,13 +248,13 @@ def _lacking(above: Sequence[Line], heads: Sequence[str], rows: Mapping[str, Seq
 
 def _header(tokens: Sequence[list[str]], start: int) -> list[list[str]]:
     """Its lines, [] where none begins here: up to the first row; a terminal may have wrapped it."""
-    found: list[list[str]] = []
+    titles: list[list[str]] = []
     if tokens[start] and _GPU.fullmatch(tokens[start][0]):
         for words in tokens[start : start + _MOST_ROWS]:
-            if (found and words[:1] == found[0][:1]) or not all(map(_may_be_a_title, words)):
+            if (titles and words[:1] == titles[0][:1]) or not all(map(_may_be_a_title, words)):
                 break
-            found.append(words)
-    return found
+            titles.append(words)
+    return titles
 
 
 def _rows(tokens: Sequence[list[str]], start: int, heads: Sequence[str]) -> tuple[dict[str, list[str]], int]:
@@ -265,7 +267,7 @@ def _rows(tokens: Sequence[list[str]], start: int, heads: Sequence[str]) -> tupl
             if words[0] in rows:
                 return rows, place
             row = rows[words[0]] = words[1:]
-        elif words and not (row and all(WORD.fullmatch(one) or _CELL.fullmatch(one) for one in words)):
+        elif words and not (row and all(WORD.fullmatch(word) or _CELL.fullmatch(word) for word in words)):
             return rows, place
         else:
             row += words
@@ -308,4 +310,4 @@ def _may_be_a_title(token: str) -> bool:
 
 def _tokens(text: str) -> list[str]:
     """Words without what Markdown puts around them; none of a line that only underlines the one above."""
-    return [one for one in text.translate(_MARKS).split() if one.strip("-=:")]
+    return [word for word in text.translate(_MARKS).split() if word.strip("-=:")]

@@ -34,16 +34,16 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     plan = PlanRequest(model=args.model, stack=args.stack, **args.layout, gangs=tuple(args.gang))
     with counting(screen, "kernels") as at:
-        found = kernels.run_now(inventory, plan, at, command=command_line(), timeout_s=args.timeout)
+        checked = kernels.run_now(inventory, plan, at, command=command_line(), timeout_s=args.timeout)
     if screen.as_json:
-        screen.json(kernels.check_json(found))
+        screen.json(kernels.check_json(checked))
     else:
-        for gang in found:
+        for gang in checked:
             _show(gang, screen)
-    verdict = gravest(one for gang in found for results in gang.nodes.values() for one in results)
+    verdict = gravest(result for gang in checked for results in gang.nodes.values() for result in results)
     if verdict in (KernelVerdict.WRONG, KernelVerdict.FAILS):
         return Exit.DIFFERS
-    if any(gang.lost for gang in found):
+    if any(gang.lost for gang in checked):
         return Exit.UNREACHABLE
     return Exit.DONE if verdict is KernelVerdict.RIGHT else Exit.FINDINGS
 
@@ -55,15 +55,15 @@ def _show(gang: kernels.CheckedGang, screen: Screen) -> None:
     say(printable(f"{gang.gang}: {gang.stack} on {', '.join(gang.nodes)} ({where})"))
     rows: dict[tuple[int, str, str], dict[str, KernelResult]] = {}
     for node, results in gang.nodes.items():
-        for one in results:
-            rows.setdefault((one.case.id, one.verdict.value, one.reason), {})[node] = one
+        for result in results:
+            rows.setdefault((result.case.id, result.verdict.value, result.reason), {})[node] = result
     for (_, verdict, reason), ones in sorted(rows.items()):
         case = next(iter(ones.values())).case
         words = [f"  {case.name} ({shape_words(case)}, {dtype_words(case)}): {verdict}"]
         if len(ones) < len(gang.nodes):
             words[0] += f" on {', '.join(ones)}"
-        errors = [one.error for one in ones.values() if one.error is not None]
-        times = [one.us for one in ones.values() if one.us is not None]
+        errors = [checked.error for checked in ones.values() if checked.error is not None]
+        times = [checked.us for checked in ones.values() if checked.us is not None]
         words += [f"error {error:.4f}" for error in sorted(errors)[-1:]] + [f"{us:.0f} us" for us in sorted(times)[-1:]]
         style = {"right": "", "not-run": "bold yellow"}.get(verdict, "bold red")
         say(printable(", ".join(words) + (f": {reason}" if reason else "")), style=style)

@@ -328,14 +328,14 @@ def _show(kit: Kit, screen: Screen) -> None:
 
 def _files(kit: Kit) -> Iterator[str]:
     """Each wanted file below its folder: `experts, E=257, N=64 (all 4 nodes: tuned)`."""
-    for folder in dict.fromkeys(one.folder for one in kit.wanted):
+    for folder in dict.fromkeys(wanted.folder for wanted in kit.wanted):
         yield f"{folder}/"
-        for place, one in enumerate(kit.wanted):
-            if one.folder == folder:
-                names = collected((_word(rows[place], one), name) for name, rows in kit.rows.items())
+        for place, file in enumerate(kit.wanted):
+            if file.folder == folder:
+                names = collected((_word(rows[place], file), name) for name, rows in kit.rows.items())
                 states = "; ".join(f"{who(nodes, len(kit.rows))}: {state}" for state, nodes in names.items())
-                yield f"  {one.name}"
-                yield f"      {one.part}, {one.words}" + (f" ({states})" if states else "")
+                yield f"  {file.name}"
+                yield f"      {file.part}, {file.words}" + (f" ({states})" if states else "")
 
 
 def _word(holding: Holding, wanted: Wanted) -> str:
@@ -365,13 +365,13 @@ def _of_nodes(kit: Kit) -> Iterator[str]:
 
 def _of_files(kit: Kit) -> Iterator[str]:
     """Each flaw once, with its nodes; and files that differ between nodes."""
-    for place, one in enumerate(kit.wanted):
-        found = {name: rows[place] for name, rows in kit.rows.items()}
-        flaws = collected((flaw, name) for name, holding in found.items() for flaw in holding.flaws)
+    for place, wanted in enumerate(kit.wanted):
+        holdings = {name: rows[place] for name, rows in kit.rows.items()}
+        flaws = collected((flaw, name) for name, holding in holdings.items() for flaw in holding.flaws)
         for flaw, names in flaws.items():
-            yield f"{flaw.severity.value}: {one.words} on {who(names, len(found))}: {flaw.text}"
-        if len({holding.sha256 for holding in found.values() if holding.sha256}) > 1:
-            yield f"slow: {one.words}: the nodes have different files of this name"
+            yield f"{flaw.severity.value}: {wanted.words} on {who(names, len(holdings))}: {flaw.text}"
+        if len({holding.sha256 for holding in holdings.values() if holding.sha256}) > 1:
+            yield f"slow: {wanted.words}: the nodes have different files of this name"
 
 
 def _of_defaults(kit: Kit) -> Iterator[str]:
@@ -381,7 +381,7 @@ def _of_defaults(kit: Kit) -> Iterator[str]:
             "the profile asks for torch.compile, and this version looks up no GEMM config while it compiles: what is "
             "compiled runs with default tiles, tuned or not (torch_compile_max_bs in the profile; not measured)"
         )
-    needed = [place for place, one in enumerate(kit.wanted) if not one.optional]
+    needed = [place for place, wanted in enumerate(kit.wanted) if not wanted.optional]
     if missing := sum(any(rows[place].state is State.DEFAULT for rows in kit.rows.values()) for place in needed):
         yield (
             f"none, on at least one node: {missing} of {len(needed)}; there the engine takes its default tiles "

@@ -197,9 +197,9 @@ class _Keeping:
 
 
 def _refuse_another_engine(versions: Mapping[str, str], asked: TuneRequest, venv: pathlib.Path) -> None:
-    wanted, found = asked.engine_version, versions.get("sglang", "")
-    if wanted and found and _RELEASE.findall(wanted)[:1] != _RELEASE.findall(found)[:1]:
-        what = f"sglang {found} is installed, but the pack is for {wanted}: other versions use other file names"
+    wanted, installed = asked.engine_version, versions.get("sglang", "")
+    if wanted and installed and _RELEASE.findall(wanted)[:1] != _RELEASE.findall(installed)[:1]:
+        what = f"sglang {installed} is installed, but the pack is for {wanted}: other versions use other file names"
         raise Failure("wrong-stack", what, str(venv), "pull a pack from a node with this version, or tune for it")
 
 
@@ -288,12 +288,14 @@ def _take_back(kept: _Keeping) -> None:
 def _absent(folder: str) -> list[str]:
     """The folders above and including this one that are not there yet."""
     path = pathlib.Path(folder)
-    return [str(one) for one in (path, *path.parents) if not one.exists()]
+    return [str(folder_above) for folder_above in (path, *path.parents) if not folder_above.exists()]
 
 
 def _refuse_unwritable(folder: str) -> None:
     """What would be made is made in the nearest folder that exists."""
-    path = next(one for one in (pathlib.Path(folder), *pathlib.Path(folder).parents) if one.exists())
+    path = next(
+        folder_above for folder_above in (pathlib.Path(folder), *pathlib.Path(folder).parents) if folder_above.exists()
+    )
     if not os.access(path, os.W_OK | os.X_OK):
         fix = "set `ansible_become: true` for this node, or log in as the environment's owner"
         raise Failure("no-access", f"{user_name(os.geteuid())} can't write to this directory", str(path), fix)

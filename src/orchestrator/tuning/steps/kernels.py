@@ -45,7 +45,7 @@ class CheckedGang:
     @property
     def verdict(self) -> KernelVerdict:
         """The gravest."""
-        return gravest(one for results in self.nodes.values() for one in results)
+        return gravest(result for results in self.nodes.values() for result in results)
 
 
 def run_now(
@@ -57,7 +57,7 @@ def run_now(
     """
     gangs = chosen_gangs(inventory, plan.gangs)
 
-    def one(gang: GangSpec) -> CheckedGang:
+    def check_gang(gang: GangSpec) -> CheckedGang:
         fix = f"l40s-deploy down {gang.name}, or check before its next start: `up --check-kernels`"
         refuse_running(fleet, gang, why="its kernels can't be checked beside its engine", fix=fix)
         with GangLock(fleet, gang, command):
@@ -66,7 +66,7 @@ def run_now(
             return check(fleet, gang, requests, planned.topologies, asked.model, progress, timeout_s=timeout_s)
 
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        return tuple(map(one, gangs))
+        return tuple(map(check_gang, gangs))
 
 
 def check(
@@ -83,16 +83,16 @@ def check(
     first, fenced = requests[gang.leader.name], fence(fleet, gang.name)
     stack = load_stack(first.stack)
     orders = {name: _order(request, topologies.get(name), model) for name, request in requests.items()}
-    told: dict[str, list[KernelLine]] = {name: [] for name in requests}
+    lines_of: dict[str, list[KernelLine]] = {name: [] for name in requests}
 
-    def one(session: Session) -> None:
+    def check_on(session: Session) -> None:
         name = session.spec.name
-        request, order, lines = requests[name], orders[name], told[name]
+        request, order, lines = requests[name], orders[name], lines_of[name]
 
         def take(line: KernelLine) -> None:
             if line.kernel >= 0:
                 lines.append(line)
-                progress(name, len({one.kernel for one in lines if one.verdict}), len(order.cases))
+                progress(name, len({answered.kernel for answered in lines if answered.verdict}), len(order.cases))
 
         job = in_its_place(
             PROGRAM,
@@ -106,11 +106,11 @@ def check(
         job = replace(job, files={**job.files, HELPER: template(HELPER)})
         follow(session, gang.name, job, KernelLine, take, fenced)
 
-    lost = fleet.on_every(one, only=list(requests)).failures
+    lost = fleet.on_every(check_on, only=list(requests)).failures
     causes = engine_of(stack).watched.causes
     nodes = {
         name: judged(orders[name].cases, lines, causes, limit=orders[name].shared)
-        for name, lines in told.items()
+        for name, lines in lines_of.items()
         if name not in lost or lines
     }
     return CheckedGang(gang=gang.name, stack=stack.name, real=first.device == "cuda", nodes=nodes, lost=lost)
@@ -149,27 +149,27 @@ def checked_before(
     what, fix = wrong_words(done.nodes)
     if what:
         raise VerificationDiffers(f"no rank was started: {what}", where=f"gang {gang.name}", fix=fix)
-    results = [one for found in done.nodes.values() for one in found]
-    unknown = sum(one.verdict is KernelVerdict.NOT_RUN for one in results)
+    results = [result for results_of_node in done.nodes.values() for result in results_of_node]
+    unknown = sum(result.verdict is KernelVerdict.NOT_RUN for result in results)
     all_of_them = "`l40s-deploy stack check --model NAME` says why"
     more = f"; {unknown} of {len(results)} were not run: {all_of_them}" if unknown else ""
     watcher.step(gang.name, f"{len(results) - unknown} kernels are right{more}")
 
 
-def check_json(found: Sequence[CheckedGang]) -> dict[str, Any]:
+def check_json(checked: Sequence[CheckedGang]) -> dict[str, Any]:
     """The document of `stack check --json`."""
     return {
-        "verdict": gravest(one for gang in found for results in gang.nodes.values() for one in results).value,
+        "verdict": gravest(result for gang in checked for results in gang.nodes.values() for result in results).value,
         "nodes": [
             {
                 "name": name,
                 "gang": gang.gang,
                 "stack": gang.stack,
                 "stand_in": not gang.real,
-                "kernels": [one.as_json() for one in results],
+                "kernels": [result.as_json() for result in results],
             }
-            for gang in found
+            for gang in checked
             for name, results in gang.nodes.items()
         ],
-        "lost": {name: failure.as_json() for gang in found for name, failure in gang.lost.items()},
+        "lost": {name: failure.as_json() for gang in checked for name, failure in gang.lost.items()},
     }

@@ -98,7 +98,9 @@ def save_pack(path: Path, pack: Pack) -> None:
 
 
 def _judged(parts: Mapping[str, str]) -> Pack:
-    return read_pack(parts, {name: one.engine(one.versions[-1]).tuned.by_triton for name, one in dialects().items()})
+    return read_pack(
+        parts, {name: dialect.engine(dialect.versions[-1]).tuned.by_triton for name, dialect in dialects().items()}
+    )
 
 
 def _parts(path: Path) -> dict[str, str]:
@@ -161,7 +163,7 @@ def fetch(
         raise InputError(
             f"{published.name} has no config for {gpu}",
             where="--gpu",
-            fix="GPUs that it has some for: " + ", ".join(one.replace("_", " ") for one in devices(published)),
+            fix="GPUs that it has some for: " + ", ".join(device.replace("_", " ") for device in devices(published)),
         )
     texts = _texts(published, dict(wanted.values()), checkout, time.monotonic() + timeout_s)
     pack = Pack(
@@ -194,7 +196,7 @@ def fetched_json(published: Published, pack: Pack, out: Path) -> dict[str, Any]:
 def _texts(published: Published, digests: Mapping[str, str], checkout: Path | None, deadline: float) -> dict[str, str]:
     """By path, each proved."""
 
-    def one(path: str) -> str:
+    def text_of(path: str) -> str:
         inside = f"{published.folder}/{path}"
         address = published.address.format(commit=published.commit, file=urllib.parse.quote(inside))
         place = str(checkout / inside) if checkout else address
@@ -211,13 +213,13 @@ def _texts(published: Published, digests: Mapping[str, str], checkout: Path | No
             fix = "clone the repository on a machine with access, check out the commit, and use --checkout DIR"
             what = f"can't be downloaded: {getattr(error, 'reason', error)}"
             raise Unreachable(what, where=place, fix=fix) from None
-        if (found := hashlib.sha256(content).hexdigest()) != digests[path]:
-            what, fix = f"its SHA-256 is {found}, wanted {digests[path]}", f"Use the file of commit {published.commit}"
+        if (actual := hashlib.sha256(content).hexdigest()) != digests[path]:
+            what, fix = f"its SHA-256 is {actual}, wanted {digests[path]}", f"Use the file of commit {published.commit}"
             raise VerificationDiffers(what, where=place, fix=f"nothing was written. {fix}")
         return content.decode("utf-8")
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip(digests, pool.map(one, digests), strict=True))
+        return dict(zip(digests, pool.map(text_of, digests), strict=True))
 
 
 def load_published(name: str) -> Published:
@@ -234,8 +236,10 @@ def load_published(name: str) -> Published:
         folder=top.text("folder").strip("/"),
         files={_path(files, path): _hexadecimal(files, path, 64) for path in files.names()},
         derived={
-            name: one.into(Derived, source=_path(one, one.text("from")), sha256=_hexadecimal(one, "sha256", 64))
-            for name, one in top.sections("derived")
+            name: section.into(
+                Derived, source=_path(section, section.text("from")), sha256=_hexadecimal(section, "sha256", 64)
+            )
+            for name, section in top.sections("derived")
         },
     )
 
@@ -280,8 +284,8 @@ def pull(
     stack = _stack(inventory, [spec], stack_name)
     with Fleet([spec]) as fleet:
         gpu = gpu_of(look(fleet, [spec]).all()[spec.name]) or ASSUMED_GPU
-        found = ask_holdings(fleet, [spec.name], stack, {spec.name: gpu})
-    held = found.all()[spec.name]
+        holdings = ask_holdings(fleet, [spec.name], stack, {spec.name: gpu})
+    held = holdings.all()[spec.name]
     if not held.root:
         raise InputError(
             f"no engine is installed in {venv(spec, stack.name)}",
@@ -292,7 +296,7 @@ def pull(
     pack, left = pack_of(held, rules, dialect=stack.dialect, device=device_name(gpu), moe_directory=own)
     if model:
         (gang,) = chosen_gangs(inventory, (spec.gang,))
-        kit = kit_of(gang, stack, load_profile(model), PlanRequest(model=model), {spec.name: gpu}, found)
+        kit = kit_of(gang, stack, load_profile(model), PlanRequest(model=model), {spec.name: gpu}, holdings)
         if kit.refusal:
             raise kit.refusal
         taken = {part_name(row.folder, row.name, rules, own) for row in kit.rows[spec.name] if row.name}
@@ -350,13 +354,13 @@ def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> T
     if pack:
         files = pack.places(engine_of(stack).tuned, moe_directory(spec, stack))
         request = replace(request, files=files, engine_version=pack.engine_version)
-    said = ask(session, "tune", request, TuneAnswer, deadline_s=TUNE_S)
-    triton = said.triton
+    answer = ask(session, "tune", request, TuneAnswer, deadline_s=TUNE_S)
+    triton = answer.triton
     others = [folder for folder in pack.tritons() if triton and folder != triton_folder(triton)] if pack else []
     remark = (
         f"runs Triton {triton} and uses MoE configs for {', '.join(others)} only as a fallback, which may be slower"
     )
-    done = {each.name: getattr(said, each.name) for each in fields(said)}
+    done = {each.name: getattr(answer, each.name) for each in fields(answer)}
     return TuningPushResult(**done, remarks=(remark,) if others else ())
 
 
@@ -415,9 +419,9 @@ def push_json(done: PerNode[TuningPushResult], names: Sequence[str]) -> dict[str
     nodes = []
     for name in names:
         if put := done.values.get(name):
-            told = put.as_json()
-            told.pop("triton")
-            nodes.append({"name": name, **told, "error": None})
+            document = put.as_json()
+            document.pop("triton")
+            nodes.append({"name": name, **document, "error": None})
         elif failure := done.failures.get(name):
             nodes.append({"name": name, "error": failure.as_json()})
     return {"nodes": nodes}

@@ -139,14 +139,14 @@ def _planned(
     gpu, triton, own = next(iter(gpus.values())), tritons.pop(), moe_directory(gang.leader, stack)
     rules = _rules_of(stack)
     wanted = wanted_files(profile, plan.layout, rules, gpu=gpu, triton=triton, moe_directory=own)
-    needed = tuple(one for one in wanted if not one.optional)
+    needed = tuple(file for file in wanted if not file.optional)
     if not (jobs := jobs_of(profile, needed, batches)):
         raise InputError(
             f"no kernel of {profile.name} reads a tuned config in {stack.name}",
             where=f"profile {profile.name}",
             fix="no tuning needed: its matrices do not run in Triton kernels",
         )
-    marks = (stack.engine_version, triton, gpu, stack.device, most, sorted(one.name for one in needed))
+    marks = (stack.engine_version, triton, gpu, stack.device, most, sorted(file.name for file in needed))
     pack = Pack(
         dialect=stack.dialect,
         engine_version=next(iter(held.values())).versions.get("sglang", stack.engine_version),
@@ -158,9 +158,9 @@ def _planned(
     return _TuneRun(
         gang=gang.name,
         requests=requests,
-        parts={one.name: part_name(one.folder, one.name, rules, own) for one in needed},
+        parts={file.name: part_name(file.folder, file.name, rules, own) for file in needed},
         jobs=jobs,
-        spaces={one.name: candidates(one.name, most) for one in needed},
+        spaces={file.name: candidates(file.name, most) for file in needed},
         empty=pack,
         key=f"{profile.name}-{short_digest([str(mark) for mark in marks])}",
         progress=progress,
@@ -359,8 +359,8 @@ def kept_results(key: str) -> dict[str, Mapping[str, Any]]:
         lines = _results(key).read_bytes().splitlines()
     except FileNotFoundError:
         return {}
-    found = [result for line in lines if isinstance(result := parsed(line), dict)]
-    return {result["job"]: result for result in found if isinstance(result.get("job"), str)}
+    results = [result for line in lines if isinstance(result := parsed(line), dict)]
+    return {result["job"]: result for result in results if isinstance(result.get("job"), str)}
 
 
 def keep_result(key: str, result: Mapping[str, Any]) -> None:

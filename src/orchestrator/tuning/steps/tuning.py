@@ -80,11 +80,11 @@ def tuning_status(inventory: Inventory | None, request: PlanRequest, *, offline:
     stacks = _stacks(request.stack)
     nobody: PerNode[Holdings] = PerNode({}, {})
     ask = inventory is not None and not offline
-    gpus, found = _asked(gangs, stacks) if ask else ({}, [nobody] * len(stacks))
+    gpus, holdings = _asked(gangs, stacks) if ask else ({}, [nobody] * len(stacks))
     kits = [
         kit_of(gang, stack, profile, request, gpus, held)
         for gang in gangs
-        for stack, held in zip(stacks, found, strict=True)
+        for stack, held in zip(stacks, holdings, strict=True)
     ]
     if all(kit.refusal for kit in kits):
         raise next(kit.refusal for kit in kits if kit.refusal)
@@ -104,8 +104,8 @@ def _asked(gangs: Sequence[GangSpec], stacks: Sequence[Stack]) -> tuple[dict[str
     with Fleet(specs) as fleet:
         looked = look(fleet, specs)
         gpus = {name: gpu for name, snapshot in looked.values.items() if (gpu := gpu_of(snapshot))}
-        found = [ask_holdings(fleet, looked.values, stack, gpus) for stack in stacks]
-    return gpus, [PerNode(held.values, {**looked.failures, **held.failures}) for held in found]
+        holdings = [ask_holdings(fleet, looked.values, stack, gpus) for stack in stacks]
+    return gpus, [PerNode(held.values, {**looked.failures, **held.failures}) for held in holdings]
 
 
 def gpu_of(snapshot: Snapshot) -> str:
@@ -144,12 +144,12 @@ def kit_of(
     profile: ModelProfile,
     request: PlanRequest,
     gpus: Mapping[str, str],
-    found: PerNode[Holdings],
+    answers: PerNode[Holdings],
 ) -> Kit:
     """One gang by one stack, of what its nodes (and others) have said. gpus: names by node"""
     rules = engine_of(stack).tuned
     mine = {node.name: node for node in gang.nodes}
-    holdings = {name: held for name, held in found.values.items() if name in mine}
+    holdings = {name: held for name, held in answers.values.items() if name in mine}
     read = next((name for name in mine if name in gpus), None)
     gpu, gpu_source = (gpus[read], f"NVML on {read}") if read else (ASSUMED_GPU, "assumed: no node reported its GPUs")
     triton, triton_source = _triton(stack, holdings)
@@ -161,7 +161,7 @@ def kit_of(
         triton=triton,
         triton_source=triton_source,
         holdings=holdings,
-        failures={name: failure for name, failure in found.failures.items() if name in mine},
+        failures={name: failure for name, failure in answers.failures.items() if name in mine},
     )
     try:
         profile = laid_out(profile, request.layout, stack) if request.layout else profile
@@ -180,7 +180,7 @@ def kit_of(
     for name, held in holdings.items():
         if held.root:  # its own GPU, Triton and directory may differ from its peers'
             own = wanted(mine[name], gpus.get(name, gpu), held.versions.get("triton", stack.triton_version))
-            rows[name] = tuple(judged(one, rules, held) for one in own)
+            rows[name] = tuple(judged(file, rules, held) for file in own)
     compiled = rules.skips_compiled and "--enable-torch-compile" in asked(
         engine_of(stack), profile, stack, gang.leader, ()
     )
@@ -209,15 +209,15 @@ def _kit_json(kit: Kit) -> dict[str, Any]:
         "refusal": kit.refusal.as_json() if kit.refusal else None,
         "files": [
             {
-                "kernel": one.kernel,
-                "part": one.part,
-                "shape": dict(one.shape),
-                "name": one.name,
-                "folder": one.folder,
-                "optional": one.optional,
+                "kernel": file.kernel,
+                "part": file.part,
+                "shape": dict(file.shape),
+                "name": file.name,
+                "folder": file.folder,
+                "optional": file.optional,
                 "nodes": {name: asdict(rows[place]) for name, rows in kit.rows.items()},
             }
-            for place, one in enumerate(kit.wanted)
+            for place, file in enumerate(kit.wanted)
         ],
         "nodes": [
             {

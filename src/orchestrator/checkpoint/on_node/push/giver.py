@@ -207,9 +207,9 @@ def _asked(giver: Giving, question: Mapping[str, Any]) -> Iterator[BinaryIO]:
             connection.makefile("rb") as answer,
         ):
             _say(connection, {"nonce": ours})
-            said = _line(answer.readline(LONGEST))
-            theirs = str(said.get("nonce"))
-            if not proves(key, said.get("proof"), "giver", "push", "", ours, theirs):
+            reply = _line(answer.readline(LONGEST))
+            theirs = str(reply.get("nonce"))
+            if not proves(key, reply.get("proof"), "giver", "push", "", ours, theirs):
                 raise ConnectionLost("another program listens on that port")
             _say(connection, {**question, "proof": proof(key, "fetcher", "push", "", ours, theirs)})
             connection.settimeout(IDLE_S if question else LINE_S)  # a disk may stall, a list has a line every ALIVE_S
@@ -222,9 +222,9 @@ def ready_at(giver: Giving) -> Iterator[tuple[str, str]]:
     """Each file that may be fetched and its SHA-256, as it becomes ready. Ends by ConnectionLost only."""
     with _asked(giver, {}) as answer:
         while True:
-            said = _line(answer.readline(LONGEST))
-            if "path" in said:
-                yield str(said["path"]), str(said["sha256"])
+            reply = _line(answer.readline(LONGEST))
+            if "path" in reply:
+                yield str(reply["path"]), str(reply["sha256"])
 
 
 def bytes_of(giver: Giving, path: str, at: int, most: int = CHUNK) -> Generator[memoryview, None, None]:
@@ -242,6 +242,6 @@ def _say(connection: socket.socket, message: Mapping[str, Any]) -> None:
 def _line(text: bytes) -> dict[str, Any]:
     if not text:
         raise ConnectionLost("it closed the connection")
-    if not isinstance(said := parsed(text), dict):
+    if not isinstance(reply := parsed(text), dict):
         raise ConnectionLost("another program listens on that port")
-    return said
+    return reply

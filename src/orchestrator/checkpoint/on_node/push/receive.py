@@ -186,15 +186,15 @@ class Arrival:
                 write_at(arriving, part, self._here[path])
                 self._lost_since = 0.0
                 self._count(path, len(part))
-            if (found := digest.hexdigest()) == wanted:
-                self._digests.keep(self._target.place(arriving, path), found)
+            if (sha256 := digest.hexdigest()) == wanted:
+                self._digests.keep(self._target.place(arriving, path), sha256)
                 self._sent += 1
                 return True
             os.ftruncate(arriving, 0)
         self._here[path] = 0
         self._tries[path] += 1
         if self._tries[path] >= TRIES:
-            what = f"arrived {TRIES} times with SHA-256 {found[:16]}..., but the source has {wanted[:16]}..."
+            what = f"arrived {TRIES} times with SHA-256 {sha256[:16]}..., but the source has {wanted[:16]}..."
             fix = "check whether the source has changed; if not, test memory and disk of this node and the previous one"
             raise Failure("digest", what, path, fix)
         return False

@@ -99,10 +99,10 @@ class PushTarget:
             place.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
             try:
-                found = os.fstat(descriptor)
-                if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:  # a hard link is another file's
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:  # a hard link is another file's
                     raise Failure("outside", "what has arrived is not a regular file", str(place), files.FIX)
-                if found.st_size > self.entries[path]:
+                if status.st_size > self.entries[path]:
                     os.ftruncate(descriptor, 0)
                 yield descriptor
             finally:
@@ -142,8 +142,8 @@ class PushTarget:
     def _take_as_it_is(self) -> None:
         self._refuse_another_checkpoint()
         for path, size in self.entries.items():
-            if (found := files.size(self.directory / path)) != size:
-                state = f"has {found} bytes there, but {size} at the source" if found >= 0 else "is missing there"
+            if (held := files.size(self.directory / path)) != size:
+                state = f"has {held} bytes there, but {size} at the source" if held >= 0 else "is missing there"
                 raise Failure("target-differs", f"differs from the source: {path} {state}", str(self.directory), REPAIR)
         with contextlib.suppress(FileNotFoundError):
             (self.directory / JOURNAL).unlink()  # killed between its last two steps
@@ -154,8 +154,8 @@ class PushTarget:
         """A repair of most of a directory is none: somebody has named the wrong one."""
         alike = sum(files.size(self.directory / path) == size for path, size in self.entries.items())
         if alike * 2 < len(self.entries):
-            found = f"{alike} of {len(self.entries)} files have the source's size"
-            what = f"another checkpoint is in this directory: {found}"
+            what_is_there = f"{alike} of {len(self.entries)} files have the source's size"
+            what = f"another checkpoint is in this directory: {what_is_there}"
             raise Failure("target-exists", what, str(self.directory), "choose another name with --as")
 
     def _remove_strangers(self) -> None:

@@ -196,16 +196,16 @@ _OTHERS = (
 @cache
 def catalogue() -> Mapping[str, FindingEntry]:
     """Every id with its entry; rules first, by id."""
-    found: dict[str, FindingEntry] = {}
-    rules = (FindingEntry(one.id, "rule", one.title, one.explain, one.reads, one.source) for one in all_rules())
+    entries: dict[str, FindingEntry] = {}
+    rules = (FindingEntry(rule.id, "rule", rule.title, rule.explain, rule.reads, rule.source) for rule in all_rules())
     for entry in (*rules, *_OTHERS, *_of_causes()):
-        found.setdefault(entry.id, entry)
-    return found
+        entries.setdefault(entry.id, entry)
+    return entries
 
 
 def _of_causes() -> Iterator[FindingEntry]:
     tables = [value for value in vars(causes).values() if isinstance(value, tuple)]
-    for cause in (*(one for table in tables for one in table), *router.WATCH.causes):
+    for cause in (*(cause_known for table in tables for cause_known in table), *router.WATCH.causes):
         if isinstance(cause, CausePattern):
             yield FindingEntry(
                 cause.id,

@@ -130,8 +130,8 @@ class Node(Machine):
     def kernel_release(self) -> str:
         """As `uname -r` says, '' where unknown. The file is the looked-at machine's own; a machine that is recorded
         or shown below another root is read by a kernel that is not its own."""
-        said = part(self.snapshot.host, "uname").get("release")
-        return self.snapshot.text("/proc/sys/kernel/osrelease") or str(said or "")
+        release = part(self.snapshot.host, "uname").get("release")
+        return self.snapshot.text("/proc/sys/kernel/osrelease") or str(release or "")
 
     @property
     def product(self) -> str:
@@ -186,7 +186,7 @@ class Node(Machine):
         cards, places = dict[tuple[int, str], int](), dict[Slot, RdmaPort]()
         for port in sorted(self.rail_ports, key=lambda port: (sort_key(port.address), port.device, port.port)):
             switch = next((order[key] for key in self.places.above(port.key) if key in order), 0)
-            place = cards.setdefault((switch, card_of(port)), 1 + sum(one == switch for one, _ in cards))
+            place = cards.setdefault((switch, card_of(port)), 1 + sum(taken == switch for taken, _ in cards))
             number = 1 + sum(slot[:2] == (switch, place) for slot in places)
             places[Slot(switch, place, number)] = port
         return places
@@ -252,7 +252,7 @@ class Cluster:
                 stack=self.stacks.get(name),
                 layout=self.layouts.get(spec.gang),
                 served=self.served.get(spec.gang),
-                alone=sum(one.gang == spec.gang for one in self.specs.values()) < 2,
+                alone=sum(other.gang == spec.gang for other in self.specs.values()) < 2,
             )
             for name, topology in self.topologies.items()
             for spec in (self.specs[name],)
@@ -272,11 +272,13 @@ class Cluster:
     def tcp(self) -> Mapping[str, TcpChoice]:
         """Each node's TCP side, gang by gang; a gang whose nodes share no network has none, nor a node whose networks
         were not read."""
-        found: dict[str, TcpChoice] = {}
-        for gang in gangs_of(self.specs[name] for name, one in self.topologies.items() if not one.lacks(*NETWORKS)):
+        choices: dict[str, TcpChoice] = {}
+        for gang in gangs_of(
+            self.specs[name] for name, topology in self.topologies.items() if not topology.lacks(*NETWORKS)
+        ):
             with contextlib.suppress(InputError):
-                found.update(tcp_choices(gang, self.topologies))
-        return found
+                choices.update(tcp_choices(gang, self.topologies))
+        return choices
 
     @cached_property
     def peers(self) -> tuple[tuple[Node, ...], ...]:
@@ -298,8 +300,8 @@ class Cluster:
 
 def nccl_of(stack: Stack | None) -> tuple[int, ...]:
     """NCCL's version of a stack; the newest known one where its file states none."""
-    said = (stack.nccl_version if stack else "").split(".")
-    return tuple(map(int, said)) if all(part.isdecimal() for part in said) else NEWEST_NCCL
+    numbers = (stack.nccl_version if stack else "").split(".")
+    return tuple(map(int, numbers)) if all(part.isdecimal() for part in numbers) else NEWEST_NCCL
 
 
 def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
@@ -320,10 +322,10 @@ def in_place(
         for node in group
     }
     by_place = collected((place, (name, value)) for name, known in values.items() for place, value in known.items())
-    common = {place: most[0] for place, found in by_place.items() if (most := majority(dict(found)))}
+    common = {place: most[0] for place, words_by_node in by_place.items() if (most := majority(dict(words_by_node)))}
     for node in group:
         known = values[node.name]
-        yield node, {place: (node.rail_places[place], one, common.get(place, one)) for place, one in known.items()}
+        yield node, {place: (node.rail_places[place], own, common.get(place, own)) for place, own in known.items()}
 
 
 def odd_in_place(
@@ -331,7 +333,7 @@ def odd_in_place(
 ) -> Iterator[tuple[Node, dict[Slot, tuple[RdmaPort, V, V]]]]:
     """Those of which it differs from what most have, and their nodes."""
     for node, places in in_place(group, fact):
-        if odd := {place: found for place, found in places.items() if found[1] != found[2]}:
+        if odd := {place: seen for place, seen in places.items() if seen[1] != seen[2]}:
             yield node, odd
 
 
@@ -342,5 +344,5 @@ def port_devices(port: RdmaPort) -> tuple[str, ...]:
 
 def gpu_address(device: Mapping[str, Any]) -> str:
     """PCI address of what NVML described, as sysfs writes it; '' where it gave none."""
-    said = device.get("pci_bus_id")
-    return normal_address(said) if isinstance(said, str) else ""
+    address = device.get("pci_bus_id")
+    return normal_address(address) if isinstance(address, str) else ""

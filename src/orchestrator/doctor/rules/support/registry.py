@@ -57,17 +57,17 @@ class Rule:
         """What `on_text` finds, where the whole check can't judge a pasted node; None where neither can."""
         if node.input is not Input.PASTED or not node.topology.lacks(*self.needs):
             return None
-        found = self.on_text(node)
-        return found if found is None else [replace(one, id=self.id, node=node.name) for one in found]
+        findings = self.on_text(node)
+        return findings if findings is None else [replace(judged, id=self.id, node=node.name) for judged in findings]
 
     def of_cluster(self, judge: Callable[[Cluster], Iterable[Finding]]) -> Rule:
         """Decorates what compares nodes: its findings say on which node they are."""
-        return replace(self, check=lambda cluster: (replace(one, id=self.id) for one in judge(cluster)))
+        return replace(self, check=lambda cluster: (replace(judged, id=self.id) for judged in judge(cluster)))
 
     def of_node(self, judge: Callable[[Node], Iterable[Finding]]) -> Rule:
         """Decorates what judges one node by itself."""
         return self.of_cluster(
-            lambda cluster: (replace(one, node=node.name) for node in cluster.nodes for one in judge(node))
+            lambda cluster: (replace(judged, node=node.name) for node in cluster.nodes for judged in judge(node))
         )
 
 
@@ -93,9 +93,12 @@ note, unknown = partial(finding, Severity.NOTE), partial(finding, Severity.UNKNO
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Every rule of the package, by id."""
-    modules = [importlib.import_module(f"{rules.__name__}.{one.name}") for one in pkgutil.iter_modules(rules.__path__)]
-    found = {value.id: value for module in modules for value in vars(module).values() if isinstance(value, Rule)}
-    return tuple(found[name] for name in sorted(found))
+    modules = [
+        importlib.import_module(f"{rules.__name__}.{module_info.name}")
+        for module_info in pkgutil.iter_modules(rules.__path__)
+    ]
+    by_id = {value.id: value for module in modules for value in vars(module).values() if isinstance(value, Rule)}
+    return tuple(by_id[name] for name in sorted(by_id))
 
 
 def run_rules(cluster: Cluster) -> tuple[Finding, ...]:
@@ -110,28 +113,33 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
     return tuple(
         sorted(
             findings,
-            key=lambda one: (
-                _ORDER[one.severity],
-                weights.get(one.id, 50),
-                nodes.get(one.node, -1),
-                one.id,
-                one.devices,
+            key=lambda judged: (
+                _ORDER[judged.severity],
+                weights.get(judged.id, 50),
+                nodes.get(judged.node, -1),
+                judged.id,
+                judged.devices,
             ),
         )
     )
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:
-    found = [
-        one
+    findings = [
+        judged
         for rule in all_rules()
-        for one in (*_known(rule, cluster), *(said for node in cluster.nodes for said in rule.of_text(node) or ()))
+        for judged in (
+            *_known(rule, cluster),
+            *(finding_of_text for node in cluster.nodes for finding_of_text in rule.of_text(node) or ()),
+        )
     ]
     pasted = {node.name for node in cluster.nodes if node.input is Input.PASTED}
-    untold = {one.node: set(one.devices) for one in found if one.id == INCOMPLETE and one.node in pasted}
-    for one in found:
-        if one.severity is not Severity.UNKNOWN or one.id not in untold.get(one.node, ()):  # said once
-            yield with_limits(one, cluster)
+    untold = {
+        judged.node: set(judged.devices) for judged in findings if judged.id == INCOMPLETE and judged.node in pasted
+    }
+    for finding in findings:
+        if finding.severity is not Severity.UNKNOWN or finding.id not in untold.get(finding.node, ()):  # said once
+            yield with_limits(finding, cluster)
 
 
 def _known(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
@@ -146,7 +154,7 @@ def _known(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
     for name, node in blind.items():
         if rule.of_text(node) is None and any(finding.node in ("", name) for finding in doubted):
             lacking = node.topology.lacks(*rule.needs)
-            areas = " and ".join(dict.fromkeys(one.area.value for one in lacking))
+            areas = " and ".join(dict.fromkeys(area.area.value for area in lacking))
             yield unjudged(rule, node, areas, map(str, lacking))
 
 
@@ -208,11 +216,11 @@ def marks_of(topology: Topology, findings: Iterable[Finding]) -> dict[str, str]:
     faults = {port: fault.value for port in topology.rdma if (fault := port_fault(port, topology))}
     ports = {name: words for port, words in faults.items() for name in (port.device, port.netdev) if name}
     marks = collected(
-        (device, f"{said or titles.get(finding.id, finding.title)} ({finding.id})")
+        (device, f"{words or titles.get(finding.id, finding.title)} ({finding.id})")
         for finding in findings
         if finding.node == topology.node
         for device in devices_to_mark(finding)
-        for said in (ports.get(device) if finding.id in _OF_PORTS else None,)
+        for words in (ports.get(device) if finding.id in _OF_PORTS else None,)
     )
     return {device: "; ".join(dict.fromkeys(words)) for device, words in marks.items()}
 
@@ -230,8 +238,11 @@ class FindingGroup(NamedTuple):
 
 def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
     """Findings in their order; those that differ in node and evidence only are put together."""
-    groups = collected(((one.id, one.severity, one.devices, one.title, one.effect, one.fix), one) for one in findings)
-    return [FindingGroup(alike[0], tuple(one.node for one in alike)) for alike in groups.values()]
+    groups = collected(
+        ((judged.id, judged.severity, judged.devices, judged.title, judged.effect, judged.fix), judged)
+        for judged in findings
+    )
+    return [FindingGroup(alike[0], tuple(judged.node for judged in alike)) for alike in groups.values()]
 
 
 def who(nodes: Sequence[str], of: int) -> str:

@@ -79,7 +79,7 @@ def _highest(lonely: Sequence[Switch], homes: Sequence[Switch], places: SwitchPl
     by_key = {switch.key: switch for switch in places.switches}
     chains = {switch.key: places.above(f"{switch.key}/") for switch in homes}
     without = {switch.key for switch in lonely}
-    found = {}
+    highest = {}
     for switch in lonely:
         fit = [
             key
@@ -87,8 +87,8 @@ def _highest(lonely: Sequence[Switch], homes: Sequence[Switch], places: SwitchPl
             if all(home in without for home, chain in chains.items() if key in chain)
             and (key == switch.key or sum(key in chain for chain in chains.values()) > 1)
         ]
-        found[fit[-1]] = by_key[fit[-1]]
-    return tuple(found.values())
+        highest[fit[-1]] = by_key[fit[-1]]
+    return tuple(highest.values())
 
 
 def _misplaced(
