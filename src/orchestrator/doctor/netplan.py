@@ -71,17 +71,18 @@ def lacking(cluster: Cluster) -> tuple[NodeFiles, ...]:
     known = [node for node in cluster.nodes if not node.topology.lacks(*RAILS)]
     rails = {node.name: _rails(node) for node in known}
     networks = _networks(cluster, rails)
-    taken = {
-        IPv4Interface(text).ip
-        for node in cluster.nodes
-        for interface in node.topology.interfaces
-        for text in interface.ipv4
-    }
+    taken = {address.ip for address in _addresses(cluster)}
     files = [
         _of_node(node, number, rails, networks, taken) if node in known else _unread(node)
         for number, node in enumerate(cluster.nodes)
     ]
     return tuple(lacks for lacks in files if lacks.wanted or lacks.open)
+
+
+def _addresses(cluster: Cluster) -> Iterator[IPv4Interface]:
+    for node in cluster.nodes:
+        for interface in node.topology.interfaces:
+            yield from map(IPv4Interface, interface.ipv4)
 
 
 def _unread(node: Node) -> NodeFiles:
@@ -111,12 +112,7 @@ def _networks(cluster: Cluster, rails: Mapping[str, Mapping[Slot, _PlacedPort]])
     for places in rails.values():
         for place, rail in places.items():
             met.setdefault(place, Counter()).update(IPv4Interface(text).network for text in rail.holder.ipv4)
-    used = {
-        IPv4Interface(text).network
-        for node in cluster.nodes
-        for interface in node.topology.interfaces
-        for text in interface.ipv4
-    }
+    used = {address.network for address in _addresses(cluster)}
     free = (network for network in _NEW if not any(network.overlaps(other) for other in used))
     return {
         place: networks.most_common(1)[0][0] if (networks := met[place]) else next(free, NOWHERE)

@@ -22,7 +22,7 @@ from orchestrator.engines.engine import (
     usual_requests,
 )
 from orchestrator.engines.registry import Dialect, since
-from orchestrator.protocol.staging import StopOrder
+from orchestrator.protocol.staging import StopOrder, Watch
 
 NAME = "sglang-0.5"
 
@@ -132,9 +132,27 @@ _RENAMED = (
 )
 
 
+def _watch(version: str) -> Watch:
+    ready = _READY(version)
+    return replace(
+        WATCH,
+        phases=phases_of(
+            rendezvous=_RENDEZVOUS(version),
+            shards="(?:Loading safetensors checkpoint|Multi-thread loading)",
+            graphs=_GRAPHS(version),
+        ),
+        causes=COMMON,
+        remarks=(*REMARKS, *PCIE_IPC),
+        http={**WATCH.http, **({"ready": ready} if ready else {}), "info": "/server_info", "loads": "/v1/loads"},
+        stop=StopOrder(drain_s=30, shutdown_s=_SHUTDOWN_S(version)),
+        barrier_s=480,
+        shared_names=_SHARED_NAMES(version),
+    )
+
+
 @cache
 def _engine(version: str) -> Engine:
-    ready, whole_shared = _READY(version), _WHOLE_SHARED(version)
+    whole_shared = _WHOLE_SHARED(version)
     return Engine(
         dialect=NAME,
         version=version,
@@ -149,20 +167,7 @@ def _engine(version: str) -> Engine:
             config="--config",
         ),
         renamed=_RENAMED,
-        watched=replace(
-            WATCH,
-            phases=phases_of(
-                rendezvous=_RENDEZVOUS(version),
-                shards="(?:Loading safetensors checkpoint|Multi-thread loading)",
-                graphs=_GRAPHS(version),
-            ),
-            causes=COMMON,
-            remarks=(*REMARKS, *PCIE_IPC),
-            http={**WATCH.http, **({"ready": ready} if ready else {}), "info": "/server_info", "loads": "/v1/loads"},
-            stop=StopOrder(drain_s=30, shutdown_s=_SHUTDOWN_S(version)),
-            barrier_s=480,
-            shared_names=_SHARED_NAMES(version),
-        ),
+        watched=_watch(version),
         proofs={"SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": PCIE_IPC_IN_USE},
         variables={"address": "SGLANG_HOST_IP", **({"whole_shared": whole_shared} if whole_shared else {})},
         # fused_moe_triton_config.py below moe_parent (get_config_file_name, get_moe_configs), fp8_kernel.py beside

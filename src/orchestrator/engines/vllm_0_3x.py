@@ -178,6 +178,37 @@ class VllmEngine(Engine):
             yield option("--port", intent.port, "l40s_http_port")
 
 
+def _watch() -> Watch:
+    return Watch(
+        phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in _PHASES),
+        causes=(*_OWN, *map(_worded, COMMON)),
+        remarks=tuple(replace(remark, fix=_TUNED_BY_HAND) for remark in REMARKS),
+        # /health is 503 only once the engine is marked as dead, and 200 while it hangs: the agent generates a token
+        http={**WATCH.http, "generate": WATCH.http["completions"], "info": "/version"},
+        stop=StopOrder(drain_s=_DRAIN_S + 5, shutdown_s=15),
+        # utils/system_utils.py (set_process_title), multiproc_executor.py (setup_proc_title_and_log_prefix)
+        rank_title=r"^VLLM::Worker(?:_(?!TP)[A-Z]+\d+)*(?:_TP(?P<tp>\d+))?",
+        other_titles=(r"^VLLM::EngineCore", r"^VLLM::APIServer"),
+        rank_prefix=r"^\(Worker(?:_(?!TP)[A-Z]{1,8}\d{1,6}){0,4}_TP(?P<tp>\d{1,6})(?:_[A-Z]{1,8}\d{1,6}){0,4} pid=",
+        # vllm/logging_utils/formatter.py, system_utils.py (decorate_logs)
+        record=r"^(?P<speaker>\(\w{1,64} pid=\d{1,9}\) )ERROR [\d: -]{1,32} \[[\w.]{1,64}:\d{1,6}\] ?",
+        requests=r"^(?:\(\w{1,64} pid=\d{1,9}\) )?INFO" + ACCESS,
+        # said at each start where the limit can not be raised: "can cause fd limit errors like ... Too many open
+        # files"
+        harmless=rf"{HARMLESS}|Found ulimit of \d",
+        own=WATCH.own,
+        probe=ProbeOrder(
+            answer_s=20,
+            probes=3,
+            log=r"Avg prompt throughput: (?!0\.0 tokens/s, Avg generation throughput: 0\.0 )",
+            counters=r"^vllm:(?:prompt|generation)_tokens_total\b.*$",
+            pause=r"Compiling a graph for|torch\.compile takes|Start compiling function",
+            pause_s=1200,
+            resumed=r"init engine \(profile",
+        ),
+    )
+
+
 @cache
 def _engine(version: str) -> Engine:
     return VllmEngine(
@@ -195,34 +226,7 @@ def _engine(version: str) -> Engine:
         ours=_OURS,
         launch=("{venv}/bin/python3", "-m", "vllm.entrypoints.cli.main", "serve"),
         renamed=_RENAMED,
-        watched=Watch(
-            phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in _PHASES),
-            causes=(*_OWN, *map(_worded, COMMON)),
-            remarks=tuple(replace(remark, fix=_TUNED_BY_HAND) for remark in REMARKS),
-            # /health is 503 only once the engine is marked as dead, and 200 while it hangs: the agent generates a token
-            http={**WATCH.http, "generate": WATCH.http["completions"], "info": "/version"},
-            stop=StopOrder(drain_s=_DRAIN_S + 5, shutdown_s=15),
-            # utils/system_utils.py (set_process_title), multiproc_executor.py (setup_proc_title_and_log_prefix)
-            rank_title=r"^VLLM::Worker(?:_(?!TP)[A-Z]+\d+)*(?:_TP(?P<tp>\d+))?",
-            other_titles=(r"^VLLM::EngineCore", r"^VLLM::APIServer"),
-            rank_prefix=r"^\(Worker(?:_(?!TP)[A-Z]{1,8}\d{1,6}){0,4}_TP(?P<tp>\d{1,6})(?:_[A-Z]{1,8}\d{1,6}){0,4} pid=",
-            # vllm/logging_utils/formatter.py, system_utils.py (decorate_logs)
-            record=r"^(?P<speaker>\(\w{1,64} pid=\d{1,9}\) )ERROR [\d: -]{1,32} \[[\w.]{1,64}:\d{1,6}\] ?",
-            requests=r"^(?:\(\w{1,64} pid=\d{1,9}\) )?INFO" + ACCESS,
-            # said at each start where the limit can not be raised: "can cause fd limit errors like ... Too many open
-            # files"
-            harmless=rf"{HARMLESS}|Found ulimit of \d",
-            own=WATCH.own,
-            probe=ProbeOrder(
-                answer_s=20,
-                probes=3,
-                log=r"Avg prompt throughput: (?!0\.0 tokens/s, Avg generation throughput: 0\.0 )",
-                counters=r"^vllm:(?:prompt|generation)_tokens_total\b.*$",
-                pause=r"Compiling a graph for|torch\.compile takes|Start compiling function",
-                pause_s=1200,
-                resumed=r"init engine \(profile",
-            ),
-        ),
+        watched=_watch(),
         variables={"address": "VLLM_HOST_IP"},
         # fused_moe.py (get_config_file_name, get_moe_configs), quantization/utils/fp8_utils.py (get_w8a8_block_fp8_
         # configs); VLLM_TUNED_CONFIG_FOLDER is looked into first, and is no replacement: it is not `variable`

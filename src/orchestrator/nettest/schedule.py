@@ -161,7 +161,8 @@ def _every_pair_inside(places: Sequence[Place]) -> Iterator[_Step]:
 
 def _inside(places: Sequence[Place]) -> Iterator[_Step]:
     """Neighbours below a switch, then across the sockets; one GPU of each pair is in no other of its round."""
-    near = [pair for place in places for group in switch_groups(place) for pair in _neighbours(group)]
+    groups = [group for place in places for group in switch_groups(place)]
+    near = [pair for group in groups for pair in _neighbours(group)]
     yield from _there_and_back(Between.SAME_SWITCH, near)
     far = [pair for place in places for pair in _across(place)]
     yield from _there_and_back(Between.ACROSS_SOCKETS, far)

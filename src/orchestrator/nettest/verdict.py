@@ -214,27 +214,34 @@ def usual(bests: Sequence[float]) -> float:
     return max(HALF * statistics.median(bests), TENTH * max(bests)) if len(bests) > 2 else 0.0
 
 
+def _reduced(
+    steps: Sequence[NettestStep], figures: Sequence[NettestLine]
+) -> dict[tuple[Between, _Ranks, int], list[NettestLine]]:
+    """The tries of each all-reduce but those of halves, by where it was, its ranks and its bytes: a group reports one
+    figure a size, in the order of the step's sizes."""
+    of_group = collected(((figure.step, figure.group), figure) for figure in figures)
+    tries: dict[tuple[Between, _Ranks, int], list[NettestLine]] = {}
+    for step in steps:
+        if step.kind != ALL_REDUCE or step.between == Between.HALVES.value:
+            continue
+        for number, wanted in enumerate(step.bytes):
+            for group, ranks in enumerate(step.groups):
+                reported = of_group.get((step.id, group), [])
+                if number < len(reported):
+                    tries.setdefault((Between(step.between), ranks, wanted), []).append(reported[number])
+    return tries
+
+
 def judge_tests(
     steps: Sequence[NettestStep], figures: Sequence[NettestLine], places: Sequence[Place], expected: Expected
 ) -> tuple[Test, ...]:
     """Every all-reduce, a size at a time, in the order of the schedule; of its tries the best one counts. Those of
     halves are compared with each other: `bisected`."""
     where = ends(places)
-    of_group = collected(((figure.step, figure.group), figure) for figure in figures)
-    tries = collected(
-        ((Between(step.between), ranks, wanted), figure)
-        for step in steps
-        if step.kind == ALL_REDUCE and step.between != Between.HALVES.value
-        for number, wanted in enumerate(step.bytes)
-        for group, ranks in enumerate(step.groups)
-        for figure in of_group.get((step.id, group), [])[number : number + 1]
-    )
     tests = []
-    for (between, ranks, wanted), figures_of in tries.items():
-        best, expectation = (
-            min(figures_of, key=lambda figure: (-figure.bytes, figure.us)),
-            expected.get((between, wanted)),
-        )
+    for (between, ranks, wanted), tries in _reduced(steps, figures).items():
+        best = min(tries, key=lambda figure: (-figure.bytes, figure.us))
+        expectation = expected.get((between, wanted))
         late = expectation is not None and best.us > expectation.value / expectation.enough
         verdict = NettestVerdict.of(judged=expectation is not None, slow=late or best.bytes < wanted)
         tests.append(

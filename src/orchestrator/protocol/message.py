@@ -272,8 +272,9 @@ def is_newer(theirs: str, ours: str) -> bool:
         return False
     numbers = [[int(number) for number in match.group().split(".")] for match in matches if match]
     width = max(map(len, numbers))
-    padded = [number + [0] * (width - len(number)) for number in numbers]
-    return padded[0] > padded[1]
+    for shorter in numbers:
+        shorter.extend(0 for _ in range(width - len(shorter)))
+    return numbers[0] > numbers[1]
 
 
 def side(theirs: str, ours: str) -> str:

@@ -37,9 +37,11 @@ class Layout(Message):
 
     def __str__(self) -> str:
         """'TP32', 'PP4 x TP8', 'TP32 with EP2'."""
-        name = f"PP{self.pipeline_parallel} x " * (self.pipeline_parallel > 1) + f"TP{self.tensor_parallel}"
-        more = [f"EP{self.expert_parallel}"] * (self.expert_parallel > 1)
-        more += [f"attention DP{self.attention_data_parallel}"] * (self.attention_data_parallel > 1)
+        name = f"TP{self.tensor_parallel}"
+        if self.pipeline_parallel > 1:
+            name = f"PP{self.pipeline_parallel} x {name}"
+        degrees = {"EP": self.expert_parallel, "attention DP": self.attention_data_parallel}
+        more = [f"{letters}{count}" for letters, count in degrees.items() if count > 1]
         return f"{name} with {' and '.join(more)}" if more else name
 
 

@@ -175,8 +175,10 @@ class OtherAgent(Message):
         """How to work on it as its own inventory does."""
         if self.stranger:
             return f"ask {self.stranger} for the inventory that it was started with, or to stop it"
-        as_user = "" if user == self.user else "`ansible_become: true`" if self.user == "root" else f"user {self.user}"
-        how = " and ".join(filter(None, (as_user, f"`l40s_state_dir: {self.state_dir}`")))
+        settings = [f"`l40s_state_dir: {self.state_dir}`"]
+        if user != self.user:
+            settings.insert(0, "`ansible_become: true`" if self.user == "root" else f"user {self.user}")
+        how = " and ".join(settings)
         return f"work on it with the inventory that it was started with, or set {how} in this one"
 
 

@@ -206,7 +206,12 @@ def _explains(cause: CausePattern, text: str) -> bool:
 
 def gravest(results: Iterable[KernelResult]) -> KernelVerdict:
     """Of all; not run where there is nothing."""
-    return min((result.verdict for result in results), key=list(KernelVerdict).index, default=KernelVerdict.NOT_RUN)
+    return gravest_of(result.verdict for result in results)
+
+
+def gravest_of(verdicts: Iterable[KernelVerdict]) -> KernelVerdict:
+    """The first of these in the order of KernelVerdict; not run for none."""
+    return min(verdicts, key=list(KernelVerdict).index, default=KernelVerdict.NOT_RUN)
 
 
 def wrong_words(by_node: Mapping[str, Sequence[KernelResult]]) -> tuple[str, str]:

@@ -140,25 +140,27 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
                 files=origin.files(),
                 local=node is None,
                 addresses=addresses,
-                requests={
-                    name: ReceiveRequest(
-                        directory=directories[name],
-                        files={},
-                        upstream=Giving(),
-                        address="",
-                        state_dir=everyone[name].state_dir,
-                        port=request.port,
-                        streams=request.streams or (1 if request.bytes_per_s else STREAMS),
-                        bytes_per_s=request.bytes_per_s,
-                        repair=request.repair,
-                    )
-                    for name in wanted
-                },
+                requests={name: _receive_request(everyone[name], directories[name], request) for name in wanted},
             )
             total = sum(chain.files.values())
             nodes = _all(chain, total, directories, lost, request, watcher)
     seconds = time.monotonic() - began
     return replace(result, bytes=total, files=len(chain.files), nodes=nodes, network=network, seconds=seconds)
+
+
+def _receive_request(node: NodeSpec, directory: str, request: CheckpointPushRequest) -> ReceiveRequest:
+    """Without files, upstream and address: the chain knows them."""
+    return ReceiveRequest(
+        directory=directory,
+        files={},
+        upstream=Giving(),
+        address="",
+        state_dir=node.state_dir,
+        port=request.port,
+        streams=request.streams or (1 if request.bytes_per_s else STREAMS),
+        bytes_per_s=request.bytes_per_s,
+        repair=request.repair,
+    )
 
 
 def destinations(inventory: Inventory, request: CheckpointPushRequest) -> dict[str, str]:

@@ -12,6 +12,7 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PEERMEM, direct, has_gpudirect, kernel
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS, Area, Gpu, PciDevice, PcieLink
+from orchestrator.model.words import counted
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import best_link, both_ends, bridges_above, card, config_space, config_unread, number
 from orchestrator.topology.rdma import ports_by_card
@@ -40,7 +41,7 @@ def acs_redirect(node: Node) -> Iterator[Finding]:
         cut_off = [(switch.address, "NCCL's file has no configuration space") for switch in node.gpu_switches]
     if redirecting:
         yield slow(
-            f"ACS redirects peer-to-peer traffic on {len(redirecting)} switch port{'s'[: len(redirecting) > 1]}",
+            f"ACS redirects peer-to-peer traffic on {counted(len(redirecting), 'switch port')}",
             *(f"{_PCI}/{address}/config: ACSCtl = {control:#06x}" for address, control in redirecting),
             effect=price(Traffic.THROUGH_ROOT) + "; on some platforms it hangs",
             fix="; ".join(f"sudo setpci -s {address} ECAP_ACS+6.w=0000" for address, _ in redirecting)

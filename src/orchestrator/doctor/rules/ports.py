@@ -108,10 +108,10 @@ def rdma_port_down(node: Node) -> Iterator[Finding]:
     elif spare:
         yield note(
             f"the TCP side has no spare port: {_names(spare)} has no link",
-            *(port.evidence for port in spare),
+            *(trouble.evidence for trouble in spare),
             effect="no cost while RDMA carries the traffic; rendezvous and HTTP have no spare port",
             fix="cable it, and bond both ports",
-            devices=tuple(port.port.device for port in spare),
+            devices=tuple(trouble.port.device for trouble in spare),
         )
 
 

@@ -56,9 +56,9 @@ def _of_two(gang: Sequence[Node]) -> Iterator[Finding]:
 
 def _other_layer(node: Node, odd: Sequence[tuple[RdmaPort, str, str]]) -> Finding:
     ports, (_, own, common) = [port for port, *_ in odd], odd[0]
+    speak = "speak" if len(ports) > 1 else "speaks"
     return slow(
-        f"{', '.join(port.device for port in ports)} speak{'s'[len(ports) > 1 :]} {own}, "
-        f"the peers' ports in the same place {common}",
+        f"{', '.join(port.device for port in ports)} {speak} {own}, the peers' ports in the same place {common}",
         *(f"/sys/class/infiniband/{port.device}/ports/{port.port}/link_layer = {port.link_layer}" for port in ports),
         effect="these ports can't reach their peers: " + price(Traffic.HALF_THE_PORTS),
         fix=f"mlxconfig -d DEVICE set LINK_TYPE_P1={'2' if common == 'Ethernet' else '1'} "

@@ -342,9 +342,9 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator
         text = held.folders.get(folder, {}).get(name)
         return "missing" if text is None else digest(text)[:12]
 
-    files = {
-        (folder, name) for holding in holdings.values() for folder, texts in holding.folders.items() for name in texts
-    }
+    files = set[tuple[str, str]]()
+    for holding in holdings.values():
+        files.update((folder, name) for folder, texts in holding.folders.items() for name in texts)
     odd = collected(
         (node, (name, f"{folder}/{name}{_versus(node, values, common)}"))
         for folder, name in sorted(files)

@@ -141,14 +141,13 @@ class NcclExpectation:
 
 def expected(cluster: Cluster, stack: str | None = None) -> tuple[NcclExpectation, ...]:
     """Every gang of two or more nodes whose GPUs are known, under the version of its stack, else under both."""
-    gangs = [[node for node in gang if not node.spec.spare] for gang in cluster.gangs]
-    return tuple(
-        _expected(gang, version)
-        for gang in gangs
-        if len(gang) > 1 and any(node.gpus for node in gang)
-        if not any(lacking.path == TEXT for node in gang for lacking in node.topology.unread)  # told in part
-        for version in _versions(stack or gang[0].spec.stack)
-    )
+    expectations: list[NcclExpectation] = []
+    for gang in cluster.gangs:
+        nodes = [node for node in gang if not node.spec.spare]
+        told_in_part = any(lacking.path == TEXT for node in nodes for lacking in node.topology.unread)
+        if len(nodes) > 1 and any(node.gpus for node in nodes) and not told_in_part:
+            expectations += [_expected(nodes, version) for version in _versions(stack or nodes[0].spec.stack)]
+    return tuple(expectations)
 
 
 def _expected(gang: Sequence[Node], version: str) -> NcclExpectation:

@@ -58,16 +58,10 @@ def build(
               () for those that `prepare` usually installs; None: no packages
     """
     stack = ROUTER_STACK if name == ROUTER else load_stack(name)
-    python = python or stack.python
-    if not re.fullmatch(r"3\.\d{1,2}", python):
-        raise InputError(f"found {python!r}, wanted a version like 3.11", where="--python", fix="--python 3.11")
+    python = _python_version(python or stack.python)
     if not out.parent.is_dir():
         raise InputError("no such directory", where=str(out.parent), fix="choose another path with --out FILE")
-    lock = ""
-    if stack.install == "venv":
-        lock = (router_lock() if name == ROUTER else stack_lock(name)).read_text("utf-8")
-        if brought := bundle.wheels(stack, find_links):
-            lock = bundle.with_brought(lock, brought)
+    lock = _lock(stack, name, find_links) if stack.install == "venv" else ""
     with _beside(out) as place:
         folders = {"wheels": place}
 
@@ -78,24 +72,39 @@ def build(
 
         if stack.install == "venv":
             count, come = len(list(pins(lock))), itertools.count(1)
-            parts.download_wheels(
-                lock,
-                place,
-                python=python,
-                find_links=find_links,
-                deadline_s=timeout_s,
-                progress=lambda package: progress(package, next(come), count),
-            )
+
+            def at(package: str) -> None:
+                progress(package, next(come), count)
+
+            parts.download_wheels(lock, place, python=python, find_links=find_links, deadline_s=timeout_s, progress=at)
             if words_from is not None:
                 parts.bring_vocabularies(part("vocabularies"), source=words_from, deadline_s=timeout_s)
         else:
             parts.save_image(stack, part("image") / "image.tar", deadline_s=timeout_s)
         if debian_packages is not None:
-            base = debian_packages or parts.base_packages()
-            wanted = {*base, *stack.system_packages, *parts.python_packages(python)}
-            parts.download_debs(sorted(wanted), part("debs"), deadline_s=timeout_s)
+            wanted = _debian_packages(stack, debian_packages, python)
+            parts.download_debs(wanted, part("debs"), deadline_s=timeout_s)
         debian = parts.release() if "debs" in folders else ""
         return write_bundle(out, stack, python=python, lock=lock, folders=folders, debian=debian)
+
+
+def _python_version(python: str) -> str:
+    if not re.fullmatch(r"3\.\d{1,2}", python):
+        raise InputError(f"found {python!r}, wanted a version like 3.11", where="--python", fix="--python 3.11")
+    return python
+
+
+def _debian_packages(stack: Stack, chosen: tuple[str, ...], python: str) -> list[str]:
+    """chosen: () for those that `prepare` usually installs"""
+    base = chosen or parts.base_packages()
+    return sorted({*base, *stack.system_packages, *parts.python_packages(python)})
+
+
+def _lock(stack: Stack, name: str, find_links: str) -> str:
+    """The pins of a stack, those wheels among them that are at hand."""
+    lock = (router_lock() if name == ROUTER else stack_lock(name)).read_text("utf-8")
+    brought = bundle.wheels(stack, find_links)
+    return bundle.with_brought(lock, brought) if brought else lock
 
 
 @contextlib.contextmanager

@@ -24,10 +24,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(parser, _PROMETHEUS, _COMPOSE)
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="prometheus | compose")
     for name, summary, example, configured in (
-        ("prometheus", "write scrape config, alerting rules and a Grafana dashboard for this cluster", _PROMETHEUS,
-         _configure_prometheus),
+        (
+            "prometheus",
+            "write scrape config, alerting rules and a Grafana dashboard for this cluster",
+            _PROMETHEUS,
+            _configure_prometheus,
+        ),
         ("compose", "print a compose file for a node, for containers started by hand", _COMPOSE, _configure_compose),
-    ):  # fmt: skip
+    ):
         kind = kinds.add_parser(name, help=summary, description=summary)
         add_examples(kind, example)
         add_inventory(kind)

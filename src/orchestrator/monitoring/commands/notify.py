@@ -33,8 +33,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         events = sorted(event.value for event in recipient.events)
         results.append({"recipient": shown(recipient), "events": events, "error": error or None})
         if not args.json:
-            outcome = f": {error}" if error else ": sent" if args.test else f": {', '.join(events)}"
-            screen.show(f"{shown(recipient)}{outcome}")
+            outcome = error or "sent" if args.test else ", ".join(events)
+            screen.show(f"{shown(recipient)}: {outcome}")
     if args.json:
         screen.json({"recipients": results, "tested": args.test})
     return Exit.UNREACHABLE if any(delivery["error"] for delivery in results) else 0

@@ -148,13 +148,15 @@ def difference(
 
 def growths(before: Mapping[str, GaugesAnswer], now: Mapping[str, GaugesAnswer]) -> tuple[Growth, ...]:
     """Every error, discard or congestion counter that grew, node by node; time is each node's own."""
-    return tuple(
-        Growth(node, rate.device, counter, more, gauges.now - before[node].now)
-        for node, gauges in now.items()
-        if node in before and gauges.now > before[node].now
-        for rate in port_rates(before[node], gauges)
-        for counter, more in rate.grown.items()
-    )
+    grown: list[Growth] = []
+    for node, gauges in now.items():
+        earlier = before.get(node)
+        if earlier is None or gauges.now <= earlier.now:
+            continue
+        for rate in port_rates(earlier, gauges):
+            seconds = gauges.now - earlier.now
+            grown += [Growth(node, rate.device, counter, more, seconds) for counter, more in rate.grown.items()]
+    return tuple(grown)
 
 
 def notices(change: FindingsChange, at: float) -> tuple[Notice, ...]:

@@ -164,11 +164,7 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
     places = _places(setup)
     ranks = sum(len(place.ranks) for place in places)
     if ranks < 2:
-        raise InputError(
-            "it has a single rank: there is no network to test",
-            where=f"gang {gang.name}",
-            fix="nothing: it can be started",
-        )
+        raise _no_network(gang)
     compare = verification(places, shape.hidden_size)
     steps = () if setup.options.verify_only else schedule(places, shape.hidden_size, len(compare))
     heard = _NettestAnswers(gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress)
@@ -203,15 +199,25 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
             "join and end": began_ports - heard.imported_at - heard.seconds,
         },
     )
-    of_run = {"addresses": addresses_of(gang.nodes), "plan_id": first.plan_id, "model": first.model}
-    record = {**report.as_json(result), **of_run, "stack": first.stack}
-    file = str(write_nettest(record, at))
+    tested = _kept(setup, result, at)
     if broke is not None:
-        broke.what = (
-            f"in the test of RDMA ports: {broke.what}\n    what the GPUs measured is complete, and kept in {file}"
-        )
+        complete = f"what the GPUs measured is complete, and kept in {tested.file}"
+        broke.what = f"in the test of RDMA ports: {broke.what}\n    {complete}"
         raise broke
-    return TestedGang(result=result, record=record, file=file)
+    return tested
+
+
+def _no_network(gang: GangSpec) -> InputError:
+    what, fix = "it has a single rank: there is no network to test", "nothing: it can be started"
+    return InputError(what, where=f"gang {gang.name}", fix=fix)
+
+
+def _kept(setup: NettestSetup, result: NettestResult, at: float) -> TestedGang:
+    """The result with its record, which is written. at: Unix seconds."""
+    first = setup.first
+    of_run = {"addresses": addresses_of(setup.gang.nodes), "plan_id": first.plan_id, "model": first.model}
+    record = {**report.as_json(result), **of_run, "stack": first.stack}
+    return TestedGang(result=result, record=record, file=str(write_nettest(record, at)))
 
 
 def _verified(heard: _NettestAnswers, places: Sequence[Place]) -> Verification:
@@ -274,17 +280,12 @@ def _as_before(
 
     links = collected((link["kind"], float(link["measured_gbps"])) for link in before["links"])
     kinds = [Between(kind) for kind in dict.fromkeys(step.between for step in steps) if kind in links]
-    reduced = [test_before for test_before in before["tests"] if test_before["kind"] == Between.ALL.value]
-    return {
-        **{
-            (kind, rank): measured(max(links[kind.value])) for kind in kinds for place in places for rank in place.ranks
-        },
-        **{
-            (Between.ALL, int(test_before["bytes"])): measured(float(test_before["measured_us"]))
-            for test_before in reduced
-            if test_before["bytes"] == test_before["wanted_bytes"]
-        },
-    }
+    ranks = [rank for place in places for rank in place.ranks]
+    expected = {(kind, rank): measured(max(links[kind.value])) for kind in kinds for rank in ranks}
+    for reduced in before["tests"]:
+        if reduced["kind"] == Between.ALL.value and reduced["bytes"] == reduced["wanted_bytes"]:
+            expected[Between.ALL, int(reduced["bytes"])] = measured(float(reduced["measured_us"]))
+    return expected
 
 
 @dataclass

@@ -61,24 +61,11 @@ def measure(
 
     def measure_from(session: Session, turn: Sequence[PortPair]) -> None:
         name = session.spec.name
-        runs = tuple(
-            RailRun(
-                id=way.id,
-                device=ours.device,
-                port=ours.port,
-                gid=ours.gid,
-                gpu=ours.gpu,
-                peer=addresses[way.end.node] if ours is way.start else "",
-            )
-            for way in turn
-            for ours in (way.start, way.end)
-            if ours.node == name
-        )
         network = requests[name].network
         asked = RailsOrder(
             run=in_place_of(requests[name]),
             tcp_port=gang.leader.ports.dist_init,
-            runs=runs,
+            runs=_runs(turn, name, addresses),
             times=times(port for ports_of_node in ports.values() for port in ports_of_node),
             traffic_class=network.traffic_class,
             service_level=network.service_level,
@@ -117,6 +104,23 @@ def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tup
         )
         for port in up
         if takes(network.hca, port.device, port.port)
+    )
+
+
+def _runs(turn: Sequence[PortPair], node: str, addresses: Mapping[str, str]) -> tuple[RailRun, ...]:
+    """A node's part of these pairs: only the start of a pair is given its peer."""
+    return tuple(
+        RailRun(
+            id=way.id,
+            device=ours.device,
+            port=ours.port,
+            gid=ours.gid,
+            gpu=ours.gpu,
+            peer=addresses[way.end.node] if ours is way.start else "",
+        )
+        for way in turn
+        for ours in (way.start, way.end)
+        if ours.node == node
     )
 
 

@@ -11,7 +11,7 @@ from orchestrator.cli.typed import command_line
 from orchestrator.model.deadlines import KERNELS_S
 from orchestrator.model.errors import Exit
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.tuning.kernels import KernelResult, KernelVerdict, dtype_words, gravest, shape_words
+from orchestrator.tuning.kernels import KernelResult, KernelVerdict, dtype_words, gravest_of, shape_words
 from orchestrator.tuning.steps import kernels
 
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         for gang in checked:
             _show(gang, screen)
-    verdict = gravest(result for gang in checked for results in gang.nodes.values() for result in results)
+    verdict = gravest_of(gang.verdict for gang in checked)
     if verdict in (KernelVerdict.WRONG, KernelVerdict.FAILS):
         return Exit.DIFFERS
     if any(gang.lost for gang in checked):

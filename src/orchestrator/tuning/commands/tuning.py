@@ -296,7 +296,7 @@ def _status(args: argparse.Namespace, screen: Screen) -> int:
     else:
         for kit in kits:
             _show(kit, screen)
-    if any(holding.harms for kit in kits for rows in kit.rows.values() for holding in rows):
+    if any(kit.harms for kit in kits):
         return Exit.FINDINGS
     return Exit.UNREACHABLE if any(kit.failures for kit in kits) else 0
 

@@ -23,7 +23,15 @@ from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.tuning.kernels import KernelResult, KernelVerdict, gravest, judged, kernels_of, wrong_words
+from orchestrator.tuning.kernels import (
+    KernelResult,
+    KernelVerdict,
+    gravest,
+    gravest_of,
+    judged,
+    kernels_of,
+    wrong_words,
+)
 from orchestrator.tuning.messages import KernelLine, KernelsOrder
 from orchestrator.tuning.steps.tuning import ASSUMED_GPU
 
@@ -159,7 +167,7 @@ def checked_before(
 def check_json(checked: Sequence[CheckedGang]) -> dict[str, Any]:
     """The document of `stack check --json`."""
     return {
-        "verdict": gravest(result for gang in checked for results in gang.nodes.values() for result in results).value,
+        "verdict": gravest_of(gang.verdict for gang in checked).value,
         "nodes": [
             {
                 "name": name,

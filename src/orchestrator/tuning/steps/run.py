@@ -31,6 +31,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import Stack
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.documents import cant_be_written, state_folder
@@ -129,15 +130,8 @@ def _planned(
     stack, profile = load_stack(plan.stack), load_profile(asked.model)
     gpus = {name: gpu_of(snapshot) or ASSUMED_GPU for name, snapshot in planned.snapshots.items()}
     held = ask_holdings(fleet, [node.name for node in gang.nodes], stack, gpus).all()
-    tritons = {holdings.versions.get("triton", "") for holdings in held.values()}
-    if len(set(gpus.values())) > 1 or len(tritons) > 1:
-        raise InputError(
-            f"its nodes differ: GPUs {', '.join(sorted(set(gpus.values())))}; Triton {', '.join(sorted(tritons))}",
-            where=f"gang {gang.name}",
-            fix="tune on nodes with the same GPUs and the same stack: choose other gangs, or run `l40s-deploy prepare`",
-        )
-    gpu, triton, own = next(iter(gpus.values())), tritons.pop(), moe_directory(gang.leader, stack)
-    rules = _rules_of(stack)
+    gpu, triton = _common(gang, gpus, held)
+    rules, own = _rules_of(stack), moe_directory(gang.leader, stack)
     wanted = wanted_files(profile, plan.layout, rules, gpu=gpu, triton=triton, moe_directory=own)
     needed = tuple(file for file in wanted if not file.optional)
     if not (jobs := jobs_of(profile, needed, batches)):
@@ -172,6 +166,18 @@ def _rules_of(stack: Stack) -> Lookup:
         what = f"its kernels are {engine.product}'s; only SGLang's are tuned"
         raise InputError(what, where=f"stack {stack.name}", fix="choose one of SGLang: --stack NAME")
     return engine.tuned
+
+
+def _common(gang: GangSpec, gpus: Mapping[str, str], held: Mapping[str, Holdings]) -> tuple[str, str]:
+    """The GPU and the Triton version of all nodes. Raises InputError where they differ."""
+    tritons = {holdings.versions.get("triton", "") for holdings in held.values()}
+    if len(set(gpus.values())) > 1 or len(tritons) > 1:
+        raise InputError(
+            f"its nodes differ: GPUs {', '.join(sorted(set(gpus.values())))}; Triton {', '.join(sorted(tritons))}",
+            where=f"gang {gang.name}",
+            fix="tune on nodes with the same GPUs and the same stack: choose other gangs, or run `l40s-deploy prepare`",
+        )
+    return next(iter(gpus.values())), tritons.pop()
 
 
 @dataclass(kw_only=True)

@@ -67,6 +67,11 @@ class Kit:
     holdings: Mapping[str, Holdings]
     failures: Mapping[str, DeployError]
 
+    @property
+    def harms(self) -> bool:
+        """Whether some node has a config with which its engine would fail or answer wrongly."""
+        return any(holding.harms for rows in self.rows.values() for holding in rows)
+
 
 def tuning_status(inventory: Inventory | None, request: PlanRequest, *, offline: bool = False) -> tuple[Kit, ...]:
     """Every gang by every stack that was asked for; nodes that don't answer are among the failures.

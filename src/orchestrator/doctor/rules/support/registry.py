@@ -215,13 +215,14 @@ def marks_of(topology: Topology, findings: Iterable[Finding]) -> dict[str, str]:
     titles = {rule.id: rule.title for rule in all_rules()}
     faults = {port: fault.value for port in topology.rdma if (fault := port_fault(port, topology))}
     ports = {name: words for port, words in faults.items() for name in (port.device, port.netdev) if name}
-    marks = collected(
-        (device, f"{words or titles.get(finding.id, finding.title)} ({finding.id})")
-        for finding in findings
-        if finding.node == topology.node
-        for device in devices_to_mark(finding)
-        for words in (ports.get(device) if finding.id in _OF_PORTS else None,)
-    )
+    marks: dict[str, list[str]] = {}
+    for judged in findings:
+        if judged.node != topology.node:
+            continue
+        title = titles.get(judged.id, judged.title)
+        of_ports = ports if judged.id in _OF_PORTS else {}
+        for device in devices_to_mark(judged):
+            marks.setdefault(device, []).append(f"{of_ports.get(device) or title} ({judged.id})")
     return {device: "; ".join(dict.fromkeys(words)) for device, words in marks.items()}
 
 
