@@ -41,10 +41,11 @@ chaos: setup ## every row of the chaos table, in a lab of its own; writes tests/
 	$(BIN)/python -m tests.chaos.chaos
 
 long: setup ## what make test plays a part of, complete: interrupted restarts, deaths, pairs of faults, the quick start
-	MOMENTS=200 $(BIN)/python -m pytest -q -n 4 --maxschedchunk 1 -rP tests/lab/test_interrupted.py
-	ALL_SAMPLES=1 DEATHS=500 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/simulation tests/fuzz
+	TURN=all MOMENTS=200 $(BIN)/python -m pytest -q -n 4 --maxschedchunk 1 -rP tests/lab/test_interrupted.py
+	TURN=all $(BIN)/python -m pytest -q -n 4 --dist loadfile -m "turns and not installs and not long" tests lab/tests
+	TURN=all ALL_SAMPLES=1 DEATHS=500 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/simulation tests/fuzz
 	$(BIN)/python -m tests.chaos.chaos --two-faults 300
-	SOAK_S=600 $(BIN)/python -m pytest -q -rP -m long tests
+	TURN=all SOAK_S=600 $(BIN)/python -m pytest -q -rP -m long tests
 
 gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes tests/gpu/measured.md
 	$(BIN)/python -m tests.gpu

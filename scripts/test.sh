@@ -14,4 +14,5 @@ if ! command -v chromium >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-ge
     printf 'test: chromium cannot be installed (try apt-get update); the tests that need a browser are skipped\n'
 fi
 
-.venv/bin/python -m pytest -q -n "${WORKERS:-5}" --dist loadfile -m "not installs and not long" tests lab/tests
+# Every kind, and of its variations those whose turn it is: tests/turns.md says when each was played last.
+TURN=commit .venv/bin/python -m pytest -q -n "${WORKERS:-5}" --dist loadfile -m "not installs and not long" tests lab/tests

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.support import schedule
+from tests.support import schedule, turns
 
 from orchestrator.cli.main import equip
 
@@ -35,7 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """xdist's controller alone writes durations down."""
+    """xdist's controller alone writes durations, and the page of variations, down."""
+    config.pluginmanager.register(turns.Turns(os.environ.get("TURN", "")))
     if os.environ.get(schedule.RECORD) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(schedule.Recorder())
 

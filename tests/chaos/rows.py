@@ -44,7 +44,6 @@ class Row:
     end: Mapping[str, Any] = field(hash=False)
     first: str = ""
     deaths: str = "plain"
-    ci: bool = False
     second: Row | None = None
     under: str = ""
 
@@ -70,6 +69,13 @@ class Row:
         return RANKS[self.where]
 
     @property
+    def kind(self) -> str:
+        """Of which `make test` plays one row: what is hit; what stands still is another kind than what dies."""
+        if self.second is not None:
+            return "two faults"
+        return f"{self.hit} stopped" if self.how == "STOP" else self.hit
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """What an operator does afterwards."""
         then = self.end.get("then", ())
@@ -93,13 +99,11 @@ def table() -> list[Row]:
 
 def read(document: Mapping[str, Any]) -> Iterator[Row]:
     """Every combination of every group."""
-    marked = set(document.get("ci") or ())
     for group in document["rows"]:
         for where, at, how in product(*(_list(group[key]) for key in ("where", "at", "how"))):
             first, deaths = group.get("with", ""), group.get("deaths", "plain")
             row = Row(group["hit"], where, at, how, group["end"], first=first, deaths=deaths)
-            row = replace(row, under=group.get("under", ""))
-            yield replace(row, ci=row.id in marked)
+            yield replace(row, under=group.get("under", ""))
 
 
 def two_faults(seed: int, count: int) -> list[Row]:

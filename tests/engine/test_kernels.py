@@ -80,11 +80,12 @@ def test_every_kernel_is_right_or_says_why_it_was_not_run(tmp_path: Path) -> Non
     assert all(one.shared <= 101376 for one in found.values())
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     ("plant", "verdicts"),
     [
         ("wrong", {0: "wrong", 2: "wrong", 3: "wrong", 6: "wrong", 8: "wrong"}),
-        pytest.param("sm80", {0: "fails", 2: "fails", 3: "right", 6: "right", 8: "right"}, marks=pytest.mark.long),
+        ("sm80", {0: "fails", 2: "fails", 3: "right", 6: "right", 8: "right"}),
     ],
 )
 def test_what_is_planted_is_caught(tmp_path: Path, plant: str, verdicts: dict[int, str]) -> None:
@@ -96,6 +97,7 @@ def test_what_is_planted_is_caught(tmp_path: Path, plant: str, verdicts: dict[in
     assert causes == ({} if plant == "wrong" else dict.fromkeys((0, 2), "SM89-TRITON-TILES"))
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("standin", [True, False])
 def test_an_environment_without_torch_is_a_stand_in_or_lacks_it(tmp_path: Path, standin: bool) -> None:
     if standin:

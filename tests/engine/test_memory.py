@@ -246,6 +246,7 @@ def test_there_are_rows_enough_and_one_for_every_shipped_model() -> None:
     assert served - {row.model for row in ROWS} == labs, "those are the lab's, for CPU"
 
 
+@pytest.mark.turns(play=5)
 @pytest.mark.parametrize("number", range(len(ROWS)), ids=[" ".join(map(str, filter(None, row))) for row in ROWS])
 def test_fraction_tokens_and_request_table_are_the_engines(compared: Compared, number: int) -> None:
     plan, engine = compared[number]

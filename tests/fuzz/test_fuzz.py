@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.fuzz.answers import every_verb
 from tests.fuzz.forged import EVIL, sound
 from tests.fuzz.secret_lines import SHAPES, odd_line, scrub
 from tests.fuzz.targets import targets
+from tests.support.turns import drawn
 
 from orchestrator.cli.main import equip
 from orchestrator.gang.agreement import BelievedService
@@ -103,7 +103,7 @@ def test_a_path_that_is_opened_is_found(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_generated_secret_is_left_in_any_shape(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.fuzz.secret_lines.SHAPES", {shape: SHAPES[shape]})
-    seed = secrets.randbelow(1 << 32)
+    seed = drawn("secrets")
     for number in range(300):
         case = odd_line(random.Random(f"{seed}/{number}"))
         try:
@@ -120,7 +120,7 @@ def test_a_secret_that_is_left_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.processes
 def test_a_sample_of_odd_files_ends_in_values_or_words() -> None:
-    seed = secrets.randbelow(1 << 32)
+    seed = drawn("odd files")
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "--cases", str(CASES), "--seed", str(seed)],
         cwd=Path(__file__).parents[2],

@@ -104,6 +104,7 @@ def test_each_byte_leaves_the_source_once_on_its_way_to_three_nodes(lab: SmallLa
     assert not behind(lab)
 
 
+@pytest.mark.turns(of="push: interrupted on its way")
 def test_a_controller_that_was_killed_leaves_nothing_that_looks_complete_and_the_next_one_goes_on(
     lab: SmallLab,
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_controller_that_was_killed_leaves_nothing_that_looks_complete_and_the
     assert not behind(lab)
 
 
+@pytest.mark.turns(of="push: interrupted on its way")
 def test_a_node_in_the_middle_is_killed(lab: SmallLab) -> None:
     """It fails, and the others go on without it."""
     sums = made(lab, "middle")
@@ -139,6 +141,7 @@ def test_a_node_in_the_middle_is_killed(lab: SmallLab) -> None:
     assert not behind(lab)
 
 
+@pytest.mark.turns(of="push: interrupted on its way")
 def test_a_full_disk_in_the_middle_is_told_and_the_others_go_on_without_it(lab: SmallLab) -> None:
     sums = made(lab, "full")
     running = begin(lab, "full")
@@ -157,7 +160,7 @@ def test_a_full_disk_in_the_middle_is_told_and_the_others_go_on_without_it(lab: 
     assert not behind(lab)
 
 
-@pytest.mark.long
+@pytest.mark.turns(of="push: interrupted on its way")
 def test_the_source_is_killed(lab: SmallLab) -> None:
     sums = made(lab, "source")
     running = begin(lab, "source")

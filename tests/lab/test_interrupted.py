@@ -18,12 +18,13 @@ import yaml
 from tests.support.load import Load
 from tests.support.preloaded import preloaded
 from tests.support.small_lab import MODEL, SmallLab
+from tests.support.turns import drawn
 from tests.support.waiting import slack, until
 
 from .conftest import needs_root, routed_lab
 
 MOMENTS = int(os.environ.get("MOMENTS", "1"))
-SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+SEED = int(os.environ.get("SEED", "0")) or 1 + drawn("interrupted") % (1 << 31)
 SHARES = 4 if MOMENTS >= 40 else 1
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 BEGUN = ("rolling", "maintenance", "change")

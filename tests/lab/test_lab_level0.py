@@ -51,6 +51,7 @@ def test_nodes_have_hardware_and_engine_of_their_own(lab: RunningLab) -> None:
     assert "config.json" in lab.ssh("node0", f"ls {model}/DeepSeek-V3-0324-Block64x64")
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("first", ["down", "kill the supervisor"])
 def test_what_sessions_left_behind_ends_with_the_lab(lab: RunningLab, first: str) -> None:
     ours = f"4321.{os.getpid()}"  # nobody else's on this machine

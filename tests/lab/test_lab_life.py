@@ -76,6 +76,7 @@ def test_up_after_a_killed_supervisor_builds_a_new_lab(lab: RunningLab) -> None:
     assert lab.ssh("node0", "hostname") == "node0\n"
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("verb", ["down", "up"])
 def test_a_lab_whose_files_were_removed_is_found_by_its_process(lab: RunningLab, verb: str) -> None:
     lab.run("up", "--nodes", "1")
@@ -96,6 +97,7 @@ MOMENTS: dict[str, Callable[[RunningLab], bool]] = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_lab_killed_half_way_leaves_only_files(lab: RunningLab, moment: str) -> None:
     starting = subprocess.Popen(
@@ -128,6 +130,7 @@ def test_two_labs_have_their_own_networks(labs: Callable[[str], RunningLab], lab
     assert lab.ssh("node0", "hostname") == other.ssh("node0", "hostname") == "node0\n"
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("victim", ["nobody", "supervisor", "node", "sshd", "starter"])
 def test_nothing_is_left_on_a_machine_of_our_own(tmp_path: Path, victim: str) -> None:
     expect_spotless(tmp_path, "1", victim)

@@ -117,6 +117,7 @@ def test_a_lab_whose_files_were_removed_leaves_no_control_groups(
     assert not control_groups_of(other)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("victim", ["nobody", "supervisor", "node", "starter"])
 def test_nothing_is_left_on_a_machine_of_our_own(lab: RunningLab, tmp_path: Path, victim: str) -> None:
     """A node's first process is its systemd."""

@@ -109,6 +109,7 @@ def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: Sma
     assert lab.gang()["state"] == "ready"
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("words", [("bench", *WORDS), ("golden", "accept")])
 def test_a_wrong_key_is_one_message_with_the_fix(lab: SmallLab, words: tuple[str, ...]) -> None:
     place = lab.on("node0", "find / -xdev -name secrets.json -path '*/gangs/gang0/*'").strip()

@@ -39,13 +39,17 @@ def workers(lab: SmallLab) -> list[str]:
     return sorted(worker["url"] for worker in lab.json("router", "status")["workers"] if worker["healthy"])
 
 
-def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
-    before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
-    assert len(workers(lab)) == 3  # `up` has put them there
+def test_up_has_put_them_into_the_router_and_a_rehearsal_of_it_changes_nothing(lab: SmallLab) -> None:
+    assert len(workers(lab)) == 3
     for verb, would in (("up", "is running and would be left unchanged; no gang"), ("down", "would be stopped on")):
         (gang,) = lab.json("router", verb, "--dry-run")["gangs"]
         assert (gang["name"], gang["state"]) == ("router", "ready") and gang["what"].startswith(would)
     assert len(workers(lab)) == 3
+
+
+@pytest.mark.turns(of="rolling: no request fails while gangs change")
+def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
+    before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
     with Load(lab.router_url, MODEL, clients=3, pause_s=0.1) as load:
         done = lab.deploy("restart")
     assert "restarted one after the other" in done.stdout
@@ -125,6 +129,7 @@ def plan_for(lab: SmallLab, **env: str) -> None:
     lab.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
+@pytest.mark.turns(of="rolling: no request fails while gangs change")
 def test_up_with_a_changed_plan_changes_gang_after_gang_and_no_request_fails(lab: SmallLab) -> None:
     before = {gang["plan_id"] for gang in lab.json("status")["gangs"]}
     plan_for(lab, NCCL_MIN_CTAS="8")
@@ -156,6 +161,7 @@ def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: Small
     assert len(workers(lab)) == 3
 
 
+@pytest.mark.turns(of="rolling: no request fails while gangs change")
 def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_serve(lab: SmallLab) -> None:
     before = lab.json("status")["gangs"]
     lab_verb = " ".join([*L40S_DEPLOY, "lab"])
@@ -176,9 +182,8 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
     assert len(workers(lab)) == 3
 
 
-@pytest.mark.parametrize(
-    "fault", [("kill-rank", "0"), pytest.param(("power-off",), marks=pytest.mark.long)], ids=lambda fault: fault[0]
-)
+@pytest.mark.turns
+@pytest.mark.parametrize("fault", [("kill-rank", "0"), ("power-off",)], ids=lambda fault: fault[0])
 def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fault: tuple[str, ...]) -> None:
     last, clients = lab.gang(1)["run_id"], 6
     with Load(lab.router_url, MODEL, clients=clients, pause_s=0.02) as load:

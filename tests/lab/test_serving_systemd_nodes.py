@@ -25,6 +25,7 @@ def lab() -> Iterator[SmallLab]:
         yield made
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("proc", ["defaults", "hidepid=2"])
 @pytest.mark.parametrize("other", [{"ansible_become": False}, {"l40s_state_dir": "/srv/other-state"}])
 def test_another_inventory_neither_stops_nor_denies_what_serves(

@@ -4,7 +4,6 @@ after every step. `make simulate` plays more and writes tests/simulation/simulat
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.simulation.explore import Explored, pairs, sampled, single
 from tests.simulation.gang import AT_ONCE, EPSILON_S, FAULTS, LATE_S, LEASE_S, PAIRS, Fault, Gang, Violated, simulated
 from tests.simulation.seeded import BUGS, Bug
 from tests.simulation.world import BEGIN_S, World
+from tests.support.turns import drawn
 from tests.support.waiting import slack, smaller
 
 from orchestrator.node.network.link import RETRY_S
@@ -75,7 +75,7 @@ def test_members_join_a_leader_that_comes_last_without_waiting_for_a_tick(seed: 
 
 
 def test_two_faults_of_two_nodes() -> None:
-    explored, rng = Explored(), random.Random(secrets.randbelow(1 << 32))
+    explored, rng = Explored(), random.Random(drawn("simulation: two faults"))
     cases = list(pairs(2, (0.11, 2.3)))
     for two in rng.sample(cases, share(PAIRS_PLAYED)):
         explored.play(two, 2, 0)
@@ -84,31 +84,31 @@ def test_two_faults_of_two_nodes() -> None:
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_up_to_three_sampled_faults(half: int) -> None:
-    nothing_violated(sampled(f"{half}/{secrets.randbelow(1 << 32)}", share(STEPS)))
+    nothing_violated(sampled(f"{half}/{drawn('simulation: sampled faults')}", share(STEPS)))
 
 
 @pytest.mark.parametrize("scenes", [commanding.two_commands, commanding.interrupted])
 def test_two_controllers_and_one_that_is_killed_or_stands_still_at_any_step(scenes: Any) -> None:
     cases = list(scenes())
-    some = random.Random(secrets.randbelow(1 << 32)).sample(cases, max(12, share(len(cases))))
+    some = random.Random(drawn("simulation: two controllers")).sample(cases, max(12, share(len(cases))))
     nothing_violated(commanding.explore(iter(some), 0, STEPS))
 
 
 def test_every_command_ends_whatever_befalls_a_node_and_is_never_healed() -> None:
     cases = list(commanding.unhealed())
-    some = random.Random(secrets.randbelow(1 << 32)).sample(cases, max(60, share(len(cases))))
+    some = random.Random(drawn("simulation: unhealed")).sample(cases, max(60, share(len(cases))))
     nothing_violated(commanding.explore(iter(some), 0, STEPS))
 
 
 def test_every_command_ends_with_two_faults_of_which_one_is_not_healed() -> None:
-    rng, scenes = random.Random(secrets.randbelow(1 << 32)), list(commanding.unhealed())
+    rng, scenes = random.Random(drawn("simulation: half healed")), list(commanding.unhealed())
     nothing_violated(
         commanding.explore((commanding.half_healed(rng, scenes) for _ in range(max(60, share(len(scenes))))), 0, STEPS)
     )
 
 
 def test_sampled_commands_faults_and_what_befalls_controllers() -> None:
-    nothing_violated(commanding.sampled(secrets.randbelow(1 << 32), share(STEPS)))
+    nothing_violated(commanding.sampled(drawn("simulation: sampled commands"), share(STEPS)))
 
 
 def test_that_was_a_million_steps_within_two_minutes(request: pytest.FixtureRequest) -> None:

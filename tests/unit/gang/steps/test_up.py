@@ -200,9 +200,8 @@ class Router:
         self.addresses.remove(url)
 
 
-@pytest.mark.parametrize(
-    "rises", [pytest.param(True, id="it-rises", marks=pytest.mark.long), pytest.param(False, id="it-does-not")]
-)
+@pytest.mark.turns
+@pytest.mark.parametrize("rises", [pytest.param(True, id="it-rises"), pytest.param(False, id="it-does-not")])
 def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     rises: bool, local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_members_rank_that_exits_although_nobody_told_it_to_is_named(gang: Gan
     assert (cause["node"], cause["tp_rank"], cause["exit_code"]) == ("node1", 2, 0)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT], ids=["SEGV", "ABRT"])
 @pytest.mark.parametrize("tp_rank", [None, 1], ids=["parent", "rank"])
 def test_a_signal_is_read_from_the_kernel_and_a_parents_comes_first(
@@ -104,10 +105,6 @@ TIES = {
     "all-slow": {"FAKE_TIED": "1", "FAKE_DEATHS": "all"},
     "noticing": {"FAKE_TIED": "poll"},
 }
-USUAL = (
-    "launcher-node0-2", "launcher-node1-3", "engine::detokenizer-node0-2", "guardian-node1-2", "1-node0-1",
-    "agent-node0-0", "agent-node1-0",
-)  # fmt: skip
 
 
 def _kills() -> Iterator[Any]:
@@ -117,8 +114,7 @@ def _kills() -> Iterator[Any]:
         how, env = next(ways)
         name = f"{which}-node{node}-{turn}"
         if not which.isdigit() or node == int(which) // 2:
-            marks = () if name in USUAL else pytest.mark.long
-            yield pytest.param(which, node, env, id=f"{name}-{how}", marks=marks)
+            yield pytest.param(which, node, env, id=f"{name}-{how}", marks=pytest.mark.turns(of=f"killed: {which}"))
 
 
 @pytest.mark.parametrize(("which", "node", "env"), [*_kills()])
@@ -328,6 +324,7 @@ def test_what_the_log_proves_is_reported_and_what_it_does_not_is_remarked_on(gan
     assert not any("asks for this" in words for words in cluster.report(0)["remarks"])
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT], ids=["full", "read-only", "quota"])
 def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def full(*_: object) -> None:

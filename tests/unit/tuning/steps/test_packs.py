@@ -229,7 +229,8 @@ def everything(site: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", ["pack", pytest.param("pack.tar", marks=pytest.mark.long), "pack.tar.gz"])
+@pytest.mark.turns
+@pytest.mark.parametrize("name", ["pack", "pack.tar", "pack.tar.gz"])
 def test_from_one_node_onto_all_and_back(tmp_path: Path, cluster: Inventory, sites: list[Path], name: str) -> None:
     before = [everything(site) for site in sites]
     pulled = pull(cluster, tmp_path / name, node="node0")

@@ -1,0 +1,172 @@
+"""Variations by turns: every run of the tests plays every kind, and of a kind's variations one, chosen by the commit.
+
+A test marked `turns` is one kind, and its parameters are its variations; `turns(of="...")` makes one kind of several
+tests, or several kinds of one test's parameters; `turns(play=3)` plays three. Of a kind those are played that never
+were, then those that were played longest ago, by the page as it is in the commit; among equals the commit's hash
+decides. So the same commit always plays the same, and pages that are committed bring every variation to its turn.
+
+TURN=commit, as in `make test`, writes the page; TURN=all, as in `make long`, plays all and writes the page. A test that
+is named with `::` is played with all its variations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "tests/turns.md"
+MARK = "turns"
+ALL = "all"
+NEVER = "never"
+HEAD = """# Variations, and when each was played last
+
+`make test` plays one variation of each kind by turns ([how](support/turns.py)), `make long` all. Both write this page,
+with the variations that passed.
+
+| variation | played last (UTC) | at |
+|---|---|---|
+"""
+_LINE = re.compile(r"^\| `(?P<row>.+)` \| (?P<when>[^|]+) \| (?P<at>[^|]*) \|$")
+
+
+def of_commit(name: str) -> int:
+    """A seed of the commit's. name: of what is sampled"""
+    return _number(_commit(), name)
+
+
+def drawn(name: str) -> int:
+    """A seed for a sample: the commit's, so that the same commit plays the same; with TURN=all another one each time.
+    name: of the sample"""
+    return secrets.randbelow(1 << 32) if os.environ.get("TURN") == ALL else of_commit(name)
+
+
+@dataclass
+class Kind:
+    """Its variations by their tests' ids, and how many of them are played."""
+
+    rows: list[str] = field(default_factory=list)
+    play: int = 1
+
+
+def chosen(kinds: Iterable[Kind], played: Mapping[str, str], commit: str) -> set[str]:
+    """The variations whose turn it is. played: when each was, last, in a form that sorts by time"""
+    return {
+        row
+        for kind in kinds
+        for row in sorted(kind.rows, key=lambda row: (played.get(row, ""), _number(commit, row)))[: kind.play]
+    }
+
+
+def by_turns(rows: Sequence[Any], *, of: Callable[[Any], str] | None = None, play: int = 1) -> list[Any]:
+    """Parameters of a test as variations of one kind, or of the kinds that `of` says."""
+    more = [{"of": of(row)} if of else {} for row in rows]
+    return [pytest.param(row, marks=pytest.mark.turns(play=play, **kind)) for row, kind in zip(rows, more, strict=True)]
+
+
+def read(page: str) -> dict[str, tuple[str, str]]:
+    """When each variation was played last, in a form that sorts by time, and at which commit; none never played."""
+    lines = (_LINE.match(line) for line in page.splitlines())
+    return {line["row"]: (line["when"], line["at"]) for line in lines if line and line["when"] != NEVER}
+
+
+def written(rows: Iterable[str], played: Mapping[str, tuple[str, str]]) -> str:
+    """The page."""
+    lines = []
+    for row in sorted(rows):
+        when, at = played.get(row, (NEVER, ""))
+        lines.append(f"| `{row}` | {when} | {at} |\n")
+    return HEAD + "".join(lines)
+
+
+class Turns:
+    """The plugin: deselects what has no turn, and writes the page."""
+
+    def __init__(self, turn: str) -> None:
+        self.turn = turn
+        self.rows: set[str] = set()
+        self.played: dict[str, str] = {}
+        """What was played in this run, with what the page says of it beside the time."""
+
+    def pytest_report_header(self) -> str:
+        return f"variations: {self.turn or 'by turns'}, commit {_commit()[:12]}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        kinds = _kinds(items)
+        self.rows = {row for kind in kinds.values() for row in kind.rows}
+        if self.turn == ALL or any("::" in word for word in config.args):
+            return
+        played = {row: when for row, (when, _) in read(_committed_page()).items()}
+        out = self.rows - chosen(kinds.values(), played, _commit())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
+        items[:] = [item for item in items if item.nodeid not in out]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if MARK in report.keywords and (report.skipped or (report.when == "call" and report.passed)):
+            self.played[report.nodeid] = f"{_commit()[:12]} {'(skipped)' if report.skipped else ''}".strip()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """xdist's controller collects nothing itself: its workers say what there is."""
+        self.rows |= set(getattr(node, "workeroutput", {}).get(MARK, ()))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[MARK] = sorted(self.rows)
+        elif self.turn and self.played:
+            now = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}"
+            before = read(PAGE.read_text())
+            collected = {_test(row) for row in self.rows}
+            rows = self.rows | {row for row in before if _test(row) not in collected and _is_there(row)}
+            PAGE.write_text(written(rows, before | {row: (now, at) for row, at in self.played.items()}))
+
+
+def _kinds(items: Iterable[pytest.Item]) -> dict[str, Kind]:
+    """What is marked, by the kind's name."""
+    kinds: dict[str, Kind] = {}
+    for item in items:
+        if (mark := item.get_closest_marker(MARK)) is not None:
+            name = mark.kwargs.get("of") or _test(item.nodeid)
+            kind = kinds.setdefault(name, Kind(play=mark.kwargs.get("play", 1)))
+            kind.rows.append(item.nodeid)
+    return kinds
+
+
+def _test(row: str) -> str:
+    return row.partition("[")[0]
+
+
+def _is_there(row: str) -> bool:
+    return (ROOT / row.partition("::")[0]).exists()
+
+
+def _number(commit: str, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{commit} {name}".encode()).digest()[:4], "big")
+
+
+@cache
+def _commit() -> str:
+    """The checkout's; empty outside one."""
+    return _git("rev-parse", "HEAD").strip()
+
+
+@cache
+def _committed_page() -> str:
+    return _git("show", "HEAD:tests/turns.md") or PAGE.read_text()
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
