@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.turns import PAGE, ROOT, Kind, chosen, of_commit, read, written
+from tests.support.turns import PAGE, ROOT, Kind, chosen, listed, of_commit, read, written
 
 ROWS = [f"tests/a.py::test_it[{number}]" for number in range(5)]
 
@@ -32,7 +32,7 @@ def test_among_equals_the_commit_decides_and_each_has_its_turn() -> None:
 def test_the_page_says_what_it_was_told_and_what_was_never_played() -> None:
     played = {ROWS[0]: ("2026-11-01 10:00", "0123456789ab"), ROWS[1]: ("2026-11-02 10:00", "0123456789ab (skipped)")}
     page = written(ROWS, played)
-    assert read(page) == played
+    assert read(page) == played and listed(page) == ROWS
     assert f"| `{ROWS[4]}` | never |  |" in page
 
 

@@ -73,7 +73,7 @@ class Row:
         """Of which `make test` plays one row: what is hit; what stands still is another kind than what dies."""
         if self.second is not None:
             return "two faults"
-        return f"{self.hit} stopped" if self.how == "STOP" else self.hit
+        return "stopped" if self.how == "STOP" else self.hit
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -75,6 +75,11 @@ def by_turns(rows: Sequence[Any], *, of: Callable[[Any], str] | None = None, pla
     return [pytest.param(row, marks=pytest.mark.turns(play=play, **kind)) for row, kind in zip(rows, more, strict=True)]
 
 
+def listed(page: str) -> list[str]:
+    """Every variation of the page, those that were never played too."""
+    return [line["row"] for line in map(_LINE.match, page.splitlines()) if line]
+
+
 def read(page: str) -> dict[str, tuple[str, str]]:
     """When each variation was played last, in a form that sorts by time, and at which commit; none never played."""
     lines = (_LINE.match(line) for line in page.splitlines())
@@ -127,9 +132,10 @@ class Turns:
             session.config.workeroutput[MARK] = sorted(self.rows)
         elif self.turn and self.played:
             now = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}"
-            before = read(PAGE.read_text())
+            page = PAGE.read_text()
+            before = read(page)
             collected = {_test(row) for row in self.rows}
-            rows = self.rows | {row for row in before if _test(row) not in collected and _is_there(row)}
+            rows = self.rows | {row for row in listed(page) if _test(row) not in collected and _is_there(row)}
             PAGE.write_text(written(rows, before | {row: (now, at) for row, at in self.played.items()}))
 
 
