@@ -25,8 +25,8 @@ _HEALTH_FLAG = "--health-check-endpoint"
 PYTHON_FIX = "run `l40s-deploy prepare --tags router_env`, or set l40s_router_venv to the router's virtual environment"
 
 NO_HUB = "http://127.0.0.1:9"
-"""HF_ENDPOINT: both releases look a model's tokenizer up on a hub by the name that its gang gives, and have no need of
-it. Nothing listens there (port 9, discard)."""
+"""HF_ENDPOINT: sglang-router looks a model's tokenizer up on a hub by the path that its gang gives, and needs none; smg
+has a flag against that. Nothing listens there (port 9, discard)."""
 
 _FLAGS: tuple[tuple[str, str], ...] = (
     # An engine of 32 ranks answers a probe that generates after up to 20 s, and its flag at once.
