@@ -19,7 +19,15 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.steps.recordings import file_name
 from orchestrator.gang.steps.locks import user as who_types
-from orchestrator.gang.steps.status.history import GangHistory, around_failure, history, versions, why, why_json
+from orchestrator.gang.steps.status.history import (
+    GangHistory,
+    around_failure,
+    hang_looks,
+    history,
+    versions,
+    why,
+    why_json,
+)
 from orchestrator.gang.steps.status.live import loaded_json, node_loads
 from orchestrator.gang.steps.status.logs import logs
 from orchestrator.gang.steps.status.overview import overview
@@ -164,6 +172,7 @@ def _gathered(
         "status.json": lambda: loaded_json(overview(inventory, gangs), node_loads(inventory, gangs)),
         "versions.json": lambda: [version.as_json() for version in versions(inventory, gangs)],
         "why.json": lambda: why_json(why(inventory, gangs, events=True)),
+        "hangs.json": lambda: hang_looks(inventory, gangs),
         "history.json": lambda: [_record(kept) for kept in history(inventory, gangs)],
         "logs/around-failure.log": lambda: _around(inventory, gangs),
     }

@@ -55,7 +55,9 @@ def test_everything_but_secrets_names_and_addresses(
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
     manifest = json.loads(found["manifest.json"])
     assert manifest["missing"] == {} and set(manifest["files"]) == set(found) - {"manifest.json"}
-    assert {"status.json", "why.json", "history.json", "versions.json", "logs/around-failure.log"} <= set(found)
+    assert {"status.json", "why.json", "hangs.json", "history.json", "versions.json", "logs/around-failure.log"} <= set(
+        found
+    )
     assert {"snapshots/machine1.json", "snapshots/machine2.json", "logs/machine1.log"} <= set(found)
     everything = "\n".join([*found, *found.values()])
     for secret in (KEY, TOKEN, "from-the-environment", "203.0.113.77"):

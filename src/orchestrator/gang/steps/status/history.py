@@ -191,6 +191,23 @@ def reports_of(answer: HistoryAnswer) -> list[Report]:
     return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
 
 
+def hang_looks(inventory: Inventory, gangs: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """What nodes gathered of hangs, of every run that is kept, as they wrote it."""
+    found: list[dict[str, Any]] = []
+    for fleet, chosen in _fleets(inventory, gangs):
+        for gang in chosen:
+            kept = [report for report in _kept_reports(fleet, gang) if report.hang is not None]
+            found += [
+                {"gang": gang.name, "run_id": one.run_id, "look": one.hang and one.hang.as_json()} for one in kept
+            ]
+    return found
+
+
+def _kept_reports(fleet: Fleet, gang: GangSpec) -> list[Report]:
+    answers = ask_history(fleet, gang).values
+    return [report for answer in answers.values() for report in reports_of(answer)]
+
+
 def _excerpt(fleet: Fleet, verdict: FailureVerdict, before: int, after: int) -> Excerpt:
     def one(session: Session) -> ExcerptAnswer:
         request = ExcerptRequest(
