@@ -33,8 +33,8 @@ class SeenIn:
 
     def has(self, version: str) -> bool:
         """Whether a version lies in it; False for one that is not known."""
-        found = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", version)
-        return found is not None and self.first <= tuple(map(int, found.groups())) <= self.last
+        match = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", version)
+        return match is not None and self.first <= tuple(map(int, match.groups())) <= self.last
 
 
 SEEN_IN = (
@@ -64,8 +64,8 @@ _RESTART = "run `l40s-deploy restart GANG`"
 _LOGS = "`l40s-deploy logs GANG`"
 
 KINDS = {
-    one.id: one
-    for one in (
+    kind.id: kind
+    for kind in (
         HangKind(
             "HANG-HOST",
             "a rank is stopped, or waits for a disk, and the others wait for it",

@@ -26,6 +26,23 @@ NAME = "sglang-0.4.4"
 _NO_PIPELINES = "this version has no pipeline parallelism; it needs a stack with SGLang 0.5"
 
 
+_WATCH = replace(
+    WATCH,
+    phases=phases_of(
+        rendezvous=r"Init torch distributed begin\.",
+        shards="Loading safetensors checkpoint",
+        graphs=r"Capture cuda graph begin\.",
+    ),
+    causes=COMMON,
+    remarks=REMARKS,
+    http={**WATCH.http, "info": "/get_server_info"},
+    # A worker has no handler: SIGTERM ends its launcher at once (and leaves its ranks in post1, which have no
+    # PDEATHSIG), so only the leader is told, and what is left is ended by the agents.
+    stop=StopOrder(drain_s=30, shutdown_s=10),
+    barrier_s=300,
+)
+
+
 @cache
 def _engine(version: str) -> Engine:
     return Engine(
@@ -45,21 +62,7 @@ def _engine(version: str) -> Engine:
             ("--trust-remote", "write the full name --trust-remote-code"),
             ("--model", "write the full name --model-path"),
         ),
-        watched=replace(
-            WATCH,
-            phases=phases_of(
-                rendezvous=r"Init torch distributed begin\.",
-                shards="Loading safetensors checkpoint",
-                graphs=r"Capture cuda graph begin\.",
-            ),
-            causes=COMMON,
-            remarks=REMARKS,
-            http={**WATCH.http, "info": "/get_server_info"},
-            # A worker has no handler: SIGTERM ends its launcher at once (and leaves its ranks in post1, which have no
-            # PDEATHSIG), so only the leader is told, and what is left is ended by the agents.
-            stop=StopOrder(drain_s=30, shutdown_s=10),
-            barrier_s=300,
-        ),
+        watched=_WATCH,
         variables={"address": "SGLANG_HOST_IP"},
         # srt/layers/moe/fused_moe_triton/fused_moe.py (get_config_file_name, get_moe_configs),
         # srt/layers/quantization/fp8_kernel.py (get_w8a8_block_fp8_configs), srt/models/deepseek_v2.py

@@ -33,7 +33,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _stamped(file: Path) -> tuple[str, int, int, int, int]:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return str(file), 0, 0, 0, 0
-    return str(file), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return str(file), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -96,11 +96,11 @@ _SENTENCE = re.compile(r"(?<=[.!?]) +(?=[A-Z`])")
 
 def sentences(text: str) -> list[str]:
     """A text's sentences; a command in backticks is not divided."""
-    found: list[str] = []
+    whole_sentences: list[str] = []
     for part in filter(None, _SENTENCE.split(text)):
-        inside = bool(found) and found[-1].count("`") % 2 == 1
-        found[-1:] = [f"{found[-1]} {part}"] if inside else [*found[-1:], part]
-    return found
+        inside = bool(whole_sentences) and whole_sentences[-1].count("`") % 2 == 1
+        whole_sentences[-1:] = [f"{whole_sentences[-1]} {part}"] if inside else [*whole_sentences[-1:], part]
+    return whole_sentences
 
 
 def _pieces(text: str) -> list[dict[str, Any]]:

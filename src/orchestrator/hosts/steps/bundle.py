@@ -93,10 +93,16 @@ def write_bundle(
     }
     if debian:
         manifest["debian"] = debian
+    _write_tar(path, {MANIFEST: json.dumps(manifest, indent=1), REQUIREMENTS: requirements}, files)
+    return _bundle(path, manifest, requirements)
+
+
+def _write_tar(path: Path, texts: Mapping[str, str], files: Mapping[str, Path]) -> None:
+    """Whole, or not at all; the texts first."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as tar:
-            for name, text in ((MANIFEST, json.dumps(manifest, indent=1)), (REQUIREMENTS, requirements)):
+            for name, text in texts.items():
                 tar.addfile(_entry(name, len(text.encode())), io.BytesIO(text.encode()))
             for name, file in files.items():
                 with file.open("rb") as content:
@@ -106,7 +112,6 @@ def write_bundle(
         raise cant_be_written(path, error, "choose a path with free space: --out FILE") from None
     finally:
         fresh.unlink(missing_ok=True)
-    return _bundle(path, manifest, requirements)
 
 
 def read_bundle(path: Path) -> StackBundle:

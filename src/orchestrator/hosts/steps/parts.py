@@ -88,10 +88,14 @@ def download_wheels(
             hearing.join(5)
             requirements.unlink()
     if status != 0:
-        errors = [line.removeprefix("ERROR: ") for line in output if line.startswith("ERROR: ")]
-        reason = " | ".join(errors) or (output[-1] if output else "pip gave no reason")
-        fix = HASHES_DIFFER if DIFFERS in reason else "add a package location with --find-links PLACE"
-        raise InputError(reason, where="pip download", fix=fix)
+        raise _refused_by_pip(output)
+
+
+def _refused_by_pip(output: Sequence[str]) -> InputError:
+    errors = [line.removeprefix("ERROR: ") for line in output if line.startswith("ERROR: ")]
+    reason = " | ".join(errors) or (output[-1] if output else "pip gave no reason")
+    fix = HASHES_DIFFER if DIFFERS in reason else "add a package location with --find-links PLACE"
+    return InputError(reason, where="pip download", fix=fix)
 
 
 def _source(find_links: str) -> str:

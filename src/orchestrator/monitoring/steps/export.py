@@ -33,19 +33,12 @@ def prometheus_files(
     each node draws beside its GPUs; receiver: the address that Alertmanager calls, '' for none. The engine answers
     /metrics on every node of a gang, so all of them are targets.
     """
-    engines = [
-        {
-            "targets": [node.http_place(node.address or node.reach.host) for node in gang.nodes],
-            "labels": {"gang": gang.name},
-        }
-        for gang in inventory.gangs
-    ]
     config: dict[str, Any] = {
         "global": {"scrape_interval": f"{INTERVAL_S}s", "evaluation_interval": f"{INTERVAL_S}s"},
         "rule_files": [RULES],
         "scrape_configs": [
             {"job_name": "l40s", "static_configs": [{"targets": [exporter]}]},
-            {"job_name": "sglang", "static_configs": engines},
+            {"job_name": "sglang", "static_configs": _engines(inventory)},
         ],
     }
     if alertmanagers:
@@ -59,6 +52,16 @@ def prometheus_files(
         + (f"    webhook_configs: {hooks}\n" if receiver else ""),
         "l40s-dashboard.json": template("monitoring/l40s-dashboard.json"),
     }
+
+
+def _engines(inventory: Inventory) -> list[dict[str, Any]]:
+    return [
+        {
+            "targets": [node.http_place(node.address or node.reach.host) for node in gang.nodes],
+            "labels": {"gang": gang.name},
+        }
+        for gang in inventory.gangs
+    ]
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:

@@ -72,7 +72,7 @@ def sample_of(view: GangView, load: GangLoad | None, nodes: Mapping[str, NodeLoa
 
 def with_sample(samples: Sequence[Sample], new: Sample) -> tuple[Sample, ...]:
     """The samples of the last hour with another one."""
-    return (*(one for one in samples if new.at - HOUR_S <= one.at < new.at), new)
+    return (*(sample for sample in samples if new.at - HOUR_S <= sample.at < new.at), new)
 
 
 def curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
@@ -82,16 +82,16 @@ def curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
 
 def _curves(samples: Sequence[Sample]) -> Iterator[Curve]:
     for title, field, unit, written in _CURVES:
-        told = [(one.at, value / unit) for one in samples if (value := getattr(one, field)) is not None]
-        if len(told) < 2:
+        curve = [(sample.at, value / unit) for sample in samples if (value := getattr(sample, field)) is not None]
+        if len(curve) < 2:
             continue
-        now, newest = told[-1]
-        most = max(value for _, value in told)
+        now, newest = curve[-1]
+        most = max(value for _, value in curve)
         yield Curve(
             title=title,
             newest=written.format(newest),
             most=written.format(most),
-            points=" ".join(_point(at - now, value / most if most > 0 else 0.0) for at, value in told),
+            points=" ".join(_point(at - now, value / most if most > 0 else 0.0) for at, value in curve),
         )
 
 

@@ -153,8 +153,8 @@ def live_page(moment: Moment, past: KeptPast, drawings: Mapping[str, Picture] | 
 
 def _gang(view: GangView, moment: Moment, nodes: Mapping[tuple[str, str], PageNode], past: KeptPast) -> PageGang:
     last = (past.verdicts or {}).get(view.name)
-    told = [one for one in moment.events.get(view.name, ()) if not _is_remark(one, view.remarks)]
-    newer = since_ready(told) if view.serves else tuple(told)
+    events = [event for event in moment.events.get(view.name, ()) if not _is_remark(event, view.remarks)]
+    newer = since_ready(events) if view.serves else tuple(events)
     secondary = last.secondary if last and not view.cause else view.secondary
     return PageGang(
         name=view.name,
@@ -171,7 +171,7 @@ def _gang(view: GangView, moment: Moment, nodes: Mapping[tuple[str, str], PageNo
         secondary=secondary,
         last=None if view.cause else last,
         events=newer[-MOST_EVENTS:],
-        started=tuple(told[: len(told) - len(newer)])[-MOST_EVENTS:],
+        started=tuple(events[: len(events) - len(newer)])[-MOST_EVENTS:],
         curves=curves(past.hours.get(view.name, ())),
     )
 

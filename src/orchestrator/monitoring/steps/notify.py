@@ -114,14 +114,17 @@ class Notifier:
     def renew(self, recipients: Sequence[Recipient]) -> None:
         """Tell these from now on. Those that are gone are sent what waits for them."""
         if recipients:
-            known, file = {shown(one) for one in recipients}, unheard_file(self._inventory)
+            known, file = {shown(recipient) for recipient in recipients}, unheard_file(self._inventory)
             keep_told(file, {who: wrong for who, wrong in read_told(file).items() if who in known})
         with self._lock:
             if recipients and not self._lines:
                 self._told = read_told(self._file)
-            before, lines = self._lines, {one: self._lines.get(one) or self._line(one) for one in recipients}
+            before, lines = (
+                self._lines,
+                {recipient: self._lines.get(recipient) or self._line(recipient) for recipient in recipients},
+            )
             self._lines = lines
-        for gone in (line for one, line in before.items() if one not in lines):
+        for gone in (line for recipient, line in before.items() if recipient not in lines):
             gone.waiting.put(None)
 
     def _line(self, recipient: Recipient) -> _Sending:

@@ -414,8 +414,8 @@ def _failure(
     if first is not None or not heard.ended:
         return first
 
-    def weight(one: tuple[str, NettestLine]) -> int:
-        line = one[1]
+    def weight(failed: tuple[str, NettestLine]) -> int:
+        line = failed[1]
         if line.died >= 0:
             return 0
         if line.failed < 0:
