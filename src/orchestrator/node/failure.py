@@ -7,8 +7,13 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from orchestrator.node.room import existing_folder, is_without_inodes
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
-DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+DENIED = (errno.EACCES, errno.EPERM)
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+NO_ROOM_KINDS = ("no-space", "read-only")
+"""Of a failure to write that says nothing about whose the files are."""
 
 
 class Failure(Exception):
@@ -42,8 +47,8 @@ def os_failure(wrong: OSError, where: str) -> Failure:
     """The failure for an error without a better message. where: what was worked on, if the error names no file."""
     place = str(wrong.filename or where)
     words = wrong.strerror or str(wrong) or type(wrong).__name__
-    if wrong.errno in FULL:
-        return disk_full(words, place)
+    if (failure := no_room(wrong, place)) is not None:
+        return failure
     if wrong.errno in DENIED:
         return Failure("unreadable", words, place, "check its owner and mode, and those of the directories above it")
     fix = "check the disk (`dmesg`), then run the same command again; it resumes where it stopped"
@@ -55,10 +60,25 @@ def errno_name(wrong: OSError) -> str:
     return errno.errorcode.get(wrong.errno or 0, "EIO")
 
 
-def disk_full(words: str, where: str) -> Failure:
-    """words: the operating system's own."""
-    fix = f"free space (`df -h {shlex.quote(where)}`), then run the same command again; it resumes where it stopped"
-    return Failure("no-space", f"the disk is full: {words}", where, fix)
+def no_room(wrong: OSError, where: str) -> Failure | None:
+    """The failure for a file system that takes nothing more, or a process that opens nothing more; else None.
+
+    where: what was written, which need not exist: the folder that does is shown
+    """
+    words, folder = wrong.strerror or str(wrong), shlex.quote(existing_folder(where))
+    again = "then run the same command again; it resumes where it stopped"
+    if wrong.errno in FULL and is_without_inodes(where):
+        fix = f"remove files that are not needed (`df -i {folder}`), {again}"
+        return Failure("no-space", f"no inode is left on its file system: {words}", where, fix)
+    if wrong.errno in FULL:
+        return Failure("no-space", f"the disk is full: {words}", where, f"free space (`df -h {folder}`), {again}")
+    if wrong.errno == errno.EROFS:
+        fix = f"see why (`dmesg`), and mount it read-write: sudo mount -o remount,rw $(findmnt -no TARGET -T {folder})"
+        return Failure("read-only", f"its file system is mounted read-only: {words}", where, f"{fix}; {again}")
+    if wrong.errno in NO_DESCRIPTORS:
+        fix = f"raise the limit of that user (ulimit -n, LimitNOFILE), or end programs that hold files open, {again}"
+        return Failure("no-descriptors", f"no more files can be opened: {words}", where, fix)
+    return None
 
 
 @contextmanager

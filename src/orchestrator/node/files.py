@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from orchestrator.node.failure import FULL, Failure, disk_full
+from orchestrator.node.failure import FULL, Failure, no_room
 from orchestrator.protocol.message import M, Unreadable, parsed
 from orchestrator.protocol.verbs import GangRequest
 
@@ -191,8 +191,8 @@ def state_failures(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
-            raise disk_full(error.strerror or str(error), str(error.filename or where)) from None
+        if (failure := no_room(error, str(error.filename or where))) is not None:
+            raise failure from None
         raise Failure(
             "no-access",
             f"{error.strerror or error} ({error.filename or where})",

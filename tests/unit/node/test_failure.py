@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from orchestrator.node.failure import Failure, os_failures
+from orchestrator.node.files import state_failures
 
 
 @pytest.mark.parametrize(
@@ -17,6 +20,9 @@ from orchestrator.node.failure import Failure, os_failures
         (errno.ENOSPC, "no-space"),
         (errno.EDQUOT, "no-space"),
         (errno.EACCES, "unreadable"),
+        (errno.EROFS, "read-only"),
+        (errno.EMFILE, "no-descriptors"),
+        (errno.ENFILE, "no-descriptors"),
         (errno.EIO, "io"),
         (errno.ESTALE, "io"),
     ],
@@ -38,3 +44,25 @@ def test_the_file_that_the_error_names_is_the_place(tmp_path: Path) -> None:
 def test_a_reader_that_went_away_is_no_failure() -> None:
     with pytest.raises(BrokenPipeError), os_failures("/models/M"):
         raise BrokenPipeError
+
+
+ROOM = os.statvfs_result((4096, 4096, 100, 50, 50, 1000, 10, 0, 0, 255))
+"""Half of its bytes are free, and no inode."""
+
+
+@pytest.mark.parametrize("turn", [os_failures, state_failures])
+def test_a_file_system_without_inodes_is_not_full(
+    turn: Callable[[str], AbstractContextManager[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that shows it is of a folder that exists."""
+    monkeypatch.setattr(os, "statvfs", lambda _: ROOM)
+    missing = f"{tmp_path}/gangs/g/run.json.7.new"
+    with pytest.raises(Failure, match="no inode is left") as told, turn(str(tmp_path)):
+        raise OSError(errno.ENOSPC, "No space left on device", missing)
+    assert told.value.kind == "no-space" and f"df -i {tmp_path}`" in told.value.fix
+
+
+def test_a_read_only_file_system_is_nobodys_rights(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="mounted read-only") as told, state_failures(str(tmp_path)):
+        raise OSError(errno.EROFS, "Read-only file system", f"{tmp_path}/x/y")
+    assert "remount,rw" in told.value.fix and f"-T {tmp_path})" in told.value.fix

@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator.checkpoint.on_node.directory import JOURNAL
 from orchestrator.checkpoint.on_node.shard import ShardLayout, write_at
-from orchestrator.node.failure import DENIED, FULL, Failure, disk_full, os_failure
+from orchestrator.node.failure import DENIED, Failure, os_failure
 
 PARTIAL = ".part"
 
@@ -170,8 +170,6 @@ def target_failures(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as wrong:
-        if wrong.errno in FULL:
-            raise disk_full(str(wrong.strerror), str(target)) from None
         if wrong.errno in DENIED:
             where, fix = str(wrong.filename or target), "specify a target that this user can write to"
             raise Failure("read-only", f"cannot be written: {wrong.strerror}", where, fix) from None

@@ -23,6 +23,7 @@ from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.words import one_line
+from orchestrator.node.failure import NO_ROOM_KINDS
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import documents
 from orchestrator.remote.fleet import Fleet, StragglerWait
@@ -59,7 +60,7 @@ def take_again(fleet: Fleet, gang: GangSpec) -> None:
 
 def fence(fleet: Fleet, gang: str, node: str = "") -> str:
     """The token of a request that changes a gang: a node refuses it once another one has taken the lock over. '' where
-    this process holds no lock on the gang; on this node, where the node's disk had no room for it and nobody held it.
+    this process holds no lock on the gang; on this node, where the node's disk took none and nobody held it.
     """
     return next((lock.token for lock in _held_on(fleet, gang) if node not in lock.full), "")
 
@@ -126,7 +127,7 @@ class GangLock:
             raise self._held(held)
         if not self.partial:
             answers.all()
-        self.full = [name for name, one in answers.failures.items() if getattr(one, "kind", "") == "no-space"]
+        self.full = [name for name, one in answers.failures.items() if getattr(one, "kind", "") in NO_ROOM_KINDS]
         self._taken, self._renewed_at = tuple(answers.values), time.time()
 
     def _keep(self) -> None:

@@ -25,6 +25,7 @@ from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.lifecycle import Effect, Event, Facts, Lifecycle, Note, PlainEffect, PlainEvent, Send
 from orchestrator.node.agent.record import Disk, Now, Record
+from orchestrator.node.agent.reserve import Reserve
 from orchestrator.node.agent.sides import part_of
 from orchestrator.node.agent.staged_run import Run, staged_in
 from orchestrator.node.engine import devices, gpus, guardian, kernel_words
@@ -38,7 +39,7 @@ from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, ProcessDeath, ProcessTree
 from orchestrator.node.engine.vitality import HUNG, Probe, Vitality, with_engines_own
 from orchestrator.node.engine.watch import LogWatch
-from orchestrator.node.failure import Failure
+from orchestrator.node.failure import NO_DESCRIPTORS, Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
 from orchestrator.node.look import kernel_log
 from orchestrator.node.network import link, rails
@@ -114,7 +115,7 @@ def _begin(run: Run) -> Agent:
         rails=Rails(run.network),
     )
     tree = ProcessTree(run, parent.pid, memory, disk)
-    return Agent(run, parent, memory, record, tree, log, disk=disk, vitality=vitality)
+    return Agent(run, parent, memory, record, tree, log, disk=disk, vitality=vitality, reserve=Reserve.full())
 
 
 @dataclass
@@ -128,6 +129,7 @@ class Agent:
     tree: ProcessTree
     log: EngineLog
     disk: Now = field(default_factory=Now)
+    reserve: Reserve = field(default_factory=Reserve)
     vitality: Vitality = field(default_factory=Vitality)
     """Of the engine's HTTP service (leader)."""
     ras: Inquiry = field(init=False)
@@ -225,7 +227,19 @@ class Agent:
         return VERDICT_TICK_S if self.course.until else tick
 
     def step(self, ready: set[int]) -> None:
-        """One round of the loop. ready: descriptors that are ready for I/O."""
+        """One round of the loop; once more with the reserve where this process may open nothing more.
+
+        ready: descriptors that are ready for I/O
+        """
+        try:
+            self._step(ready)
+        except OSError as wrong:
+            if wrong.errno not in NO_DESCRIPTORS:
+                raise
+            with self.reserve.lent():
+                self._step(ready)
+
+    def _step(self, ready: set[int]) -> None:
         if self.state.unwanted:
             self._end_on()
             return
@@ -582,6 +596,7 @@ class Agent:
         if self.tree.compilers:
             yield f"the engine compiles kernels ({', '.join(self.tree.compilers)} run below it)"
         yield from self.disk.remarks()
+        yield from self.reserve.remarks()
         for node, digest in self.course.digests.items():
             yield from (f"{node}: {words}" for words in digest.disk[:MOST_HEARD])
         yield from self.log.watch.unproved if self.state is AgentState.READY else ()

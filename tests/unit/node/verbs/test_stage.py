@@ -59,7 +59,7 @@ def test_a_full_disk_is_called_one(tmp_path: Path) -> None:
     with pytest.raises(Failure) as told, files.state_failures(str(tmp_path)):
         raise OSError(28, os.strerror(28), str(tmp_path / "run.json"))
     assert told.value.kind == "no-space" and "the disk is full" in told.value.what
-    assert told.value.fix.startswith(f"free space (`df -h {tmp_path}/run.json`)") and "access" not in told.value.fix
+    assert told.value.fix.startswith(f"free space (`df -h {tmp_path}`)") and "access" not in told.value.fix
 
 
 def test_the_cache_folder_is_made_for_the_engine_alone(tmp_path: Path) -> None:
