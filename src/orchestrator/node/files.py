@@ -15,7 +15,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from orchestrator.node.failure import FULL, Failure, no_room
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_errors import FULL, no_room
 from orchestrator.protocol.message import M, Unreadable, parsed
 from orchestrator.protocol.verbs import GangRequest
 

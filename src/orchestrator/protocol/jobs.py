@@ -35,7 +35,8 @@ class DigestsLine(Message):
 class ReblockRequest(Message):
     """jobs: processes, None for as many as suit the machine; prove: compare then.
 
-    dry_run: say what would be written, write nothing
+    dry_run: say what would be written, write nothing; accept_scales: also such as no quantisation gives (NaN, infinite,
+    negative)
     """
 
     source: str
@@ -44,6 +45,7 @@ class ReblockRequest(Message):
     jobs: int | None = None
     prove: bool = False
     dry_run: bool = False
+    accept_scales: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true", help="compare SRC and DST bit by bit; if DST is already complete, only compare"
     )
     parser.add_argument(
+        "--accept-scales",
+        action="store_true",
+        help="also write scales that no quantisation gives (NaN, infinite, negative); by default they are an error",
+    )
+    parser.add_argument(
         "--jobs", type=count, metavar="N", help="shards to process in parallel (default: number of CPUs, at most 8)"
     )
     add_dry_run(parser, "check SRC and DST and show what would be written; write nothing")
@@ -130,7 +135,14 @@ def _asked(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec 
             where=f"{args.source} {args.target}",
             fix="name the same node for both, then run `l40s-deploy checkpoint push NODE:DST`",
         )
-    request = ReblockRequest(source=source, target=target, block=args.block, prove=args.verify, jobs=args.jobs)
+    request = ReblockRequest(
+        source=source,
+        target=target,
+        block=args.block,
+        prove=args.verify,
+        jobs=args.jobs,
+        accept_scales=args.accept_scales,
+    )
     return node, request
 
 

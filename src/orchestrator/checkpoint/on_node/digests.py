@@ -20,7 +20,8 @@ from orchestrator.checkpoint.on_node.directory import listed, refuse_unfinished
 from orchestrator.checkpoint.on_node.push.target import PARTIAL
 from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import files
-from orchestrator.node.failure import Failure, os_failures
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import in_parts, request_of, tell
 from orchestrator.protocol.jobs import DigestsLine, DigestsRequest, Progress
 

@@ -28,8 +28,9 @@ from orchestrator.checkpoint.on_node.tensors import (
     misfits,
     parse_header,
 )
-from orchestrator.node.failure import Failure, os_failures
+from orchestrator.node.failure import Failure
 from orchestrator.node.files import opened, plain_path
+from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.jobs import Fault, Gravity, InspectRequest
 from orchestrator.protocol.staging import repair

@@ -25,7 +25,8 @@ from typing import Any
 from orchestrator.checkpoint.on_node.target import lock
 from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import dispatch
-from orchestrator.node.failure import Failure, os_failures
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
 from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, Progress, WouldDownload
 

@@ -23,8 +23,9 @@ from orchestrator.checkpoint.on_node.reblock import Job, new_config, plan, reblo
 from orchestrator.checkpoint.on_node.target import TargetState, standing
 from orchestrator.checkpoint.on_node.tensors import CODES, Tensor, is_scale, scale_shape
 from orchestrator.checkpoint.on_node.work import AT_ONCE, FileWork, Report, say
-from orchestrator.node.failure import Failure, os_failures
+from orchestrator.node.failure import Failure
 from orchestrator.node.files import opened
+from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import request_of, tell
 from orchestrator.protocol.jobs import Gravity, Progress, Proof, Reblocked, ReblockLine, ReblockRequest
 
@@ -207,7 +208,7 @@ def stream(request: dict[str, Any]) -> None:
     asked = request_of(ReblockRequest, request)
     target, jobs = Path(asked.target), asked.jobs or AT_ONCE
     with os_failures(asked.target):
-        job = plan(Path(asked.source), asked.block)
+        job = plan(Path(asked.source), asked.block, accept_scales=asked.accept_scales)
         if asked.dry_run:
             tell(ReblockLine(would=survey(job, target)).as_json())
             return

@@ -35,7 +35,7 @@ from orchestrator.checkpoint.on_node.shard import (
     write_at,
 )
 from orchestrator.checkpoint.on_node.target import PARTIAL, TargetState
-from orchestrator.checkpoint.on_node.tensors import Block, finer, is_scale, scale_shape, weight_of
+from orchestrator.checkpoint.on_node.tensors import Block, Tensor, finer, is_scale, odd_scale, scale_shape, weight_of
 from orchestrator.checkpoint.on_node.work import FileWork, Report
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
@@ -60,9 +60,11 @@ class Job:
     others: Mapping[str, Path]
     texts: Mapping[str, bytes]
     """What is written in place of the source's, by name, in this order: the index if there is one, and config.json."""
+    accept_scales: bool = False
+    """Write scales too that no quantisation gives."""
 
 
-def plan(source: Path, block: int) -> Job:
+def plan(source: Path, block: int, *, accept_scales: bool = False) -> Job:
     """Read the source and work the run out. Raises Failure where the source can't be re-blocked that way."""
     checkpoint = read_checkpoint(source)
     new = (block, block)
@@ -80,6 +82,7 @@ def plan(source: Path, block: int) -> Job:
         weights=weights,
         others=other_files(checkpoint.root),
         texts={**_new_index(checkpoint, shapes), CONFIG: _json(new_config(checkpoint.config, new))},
+        accept_scales=accept_scales,
     )
 
 
@@ -242,6 +245,8 @@ def _write_shard(job: Job, target: Path, share: bool, work: FileWork, shard: Sha
         write_at(descriptor, layout.head, 0)
         for scale in layout.scales:
             old = _read_scale(source, shard, scale)
+            if not job.accept_scales:
+                _refuse_odd_scale(old, scale.source, job.checkpoint.root / shard.name)
             new = finer(old, job.weights[scale.source.name], scale.source.element_bytes, job.old, job.new)
             write_at(descriptor, new, scale.target)
             work.add(len(new), scales=len(new))
@@ -256,6 +261,15 @@ def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
         return read_exactly(source, scale.source.nbytes, shard.header.data_start + scale.source.begin)
     except OSError as wrong:
         raise SourceUnreadable(wrong.errno, wrong.strerror) from None
+
+
+def _refuse_odd_scale(raw: bytes, tensor: Tensor, file: Path) -> None:
+    """Raises Failure that names the tensor."""
+    if (odd := odd_scale(raw, tensor.dtype)) is not None:
+        at, kind = odd
+        what = f"{tensor.name} has a scale that is {kind} at element {at}, which no quantisation gives"
+        fix = "download the checkpoint again; to write such scales as they are: --accept-scales"
+        raise Failure("odd-scale", what, str(file), fix)
 
 
 @contextmanager

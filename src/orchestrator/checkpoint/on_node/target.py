@@ -18,7 +18,8 @@ from typing import Any
 
 from orchestrator.checkpoint.on_node.directory import JOURNAL
 from orchestrator.checkpoint.on_node.shard import ShardLayout, write_at
-from orchestrator.node.failure import DENIED, Failure, os_failure
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_errors import DENIED, os_failure
 
 PARTIAL = ".part"
 

@@ -242,3 +242,35 @@ def _repeated(row: array[int], times: int) -> array[int]:
     for shift in range(times):
         wide[shift::times] = row
     return wide
+
+
+_EXPONENTS = {
+    "F16": ("H", 0x7C00),
+    "BF16": ("H", 0x7F80),
+    "F32": ("I", 0x7F80_0000),
+    "F64": ("Q", 0x7FF0_0000_0000_0000),
+}
+"""By dtype the array code of its bits, and those of infinity (IEEE 754): above are NaNs, then all negative values."""
+
+
+def odd_scale(raw: bytes, dtype: str) -> tuple[int, str] | None:
+    """(index, kind) of the first scale that is NaN, infinite or negative; None where there is none, and for dtypes that
+    have none of them or are not known."""
+    if dtype not in _EXPONENTS or not raw:
+        return None
+    code, infinity = _EXPONENTS[dtype]
+    bits = array(code, raw)
+    if sys.byteorder == "big":
+        bits.byteswap()
+    if max(bits) < infinity:  # nearly always
+        return None
+    sign = 1 << (8 * bits.itemsize - 1)
+    for at, value in enumerate(bits):
+        size = value & ~sign
+        if size > infinity:
+            return at, "NaN"
+        if size == infinity:
+            return at, "infinite"
+        if value > sign:
+            return at, "negative"
+    return None

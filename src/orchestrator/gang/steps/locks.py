@@ -23,7 +23,7 @@ from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.words import one_line
-from orchestrator.node.failure import NO_ROOM_KINDS
+from orchestrator.node.os_errors import NO_ROOM_KINDS
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import documents
 from orchestrator.remote.fleet import Fleet, StragglerWait

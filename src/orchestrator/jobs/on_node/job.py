@@ -32,8 +32,9 @@ from orchestrator.node.engine import engine_container, guardian
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.logfile import log_since_now
 from orchestrator.node.engine.watch import shown
-from orchestrator.node.failure import Failure, os_failures
+from orchestrator.node.failure import Failure
 from orchestrator.node.files import ENGINE_LOG, REPORT_FILE
+from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import PART_BYTES, TICK_S, reader_is_gone, request_of, tell
 from orchestrator.node.verbs import lock, report, stage
 from orchestrator.protocol.message import parsed

@@ -26,7 +26,7 @@ from orchestrator.nettest.messages import NOBODY_LISTENS, RailRun, RailsLine, Ra
 from orchestrator.node import files, supervision
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import guardian
-from orchestrator.node.failure import os_failures
+from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import reader_is_gone, request_of, tell
 from orchestrator.node.verbs import lock
 

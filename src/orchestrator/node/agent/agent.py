@@ -39,13 +39,14 @@ from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, ProcessDeath, ProcessTree
 from orchestrator.node.engine.vitality import HUNG, Probe, Vitality, with_engines_own
 from orchestrator.node.engine.watch import LogWatch
-from orchestrator.node.failure import NO_DESCRIPTORS, Failure
+from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
 from orchestrator.node.look import kernel_log
 from orchestrator.node.network import link, rails
 from orchestrator.node.network.link import RETRY_S, Hub, Spoke
 from orchestrator.node.network.rails import Rails
 from orchestrator.node.network.wire import Sockets
+from orchestrator.node.os_errors import NO_DESCRIPTORS
 from orchestrator.node.supervision import UNKNOWN, Death
 from orchestrator.protocol.link import Digest, Gather, Pulse
 from orchestrator.protocol.report import AgentState, Refusal

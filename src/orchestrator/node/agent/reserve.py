@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from orchestrator.node.failure import NO_DESCRIPTORS
+from orchestrator.node.os_errors import NO_DESCRIPTORS
 
 KEPT = 24
 """More than a round of an agent's loop has open at a time."""

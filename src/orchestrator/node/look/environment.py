@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.failure import errno_name
 from orchestrator.node.look.reading import SnapshotReader
+from orchestrator.node.os_errors import errno_name
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest, StackQuestion
 

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node.failure import errno_name
+from orchestrator.node.os_errors import errno_name
 from orchestrator.protocol.gauges import XidCount
 
 _MARK = "NVRM: Xid"

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.failure import errno_name
+from orchestrator.node.os_errors import errno_name
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import LabelsAnswer, LabelsRequest
 

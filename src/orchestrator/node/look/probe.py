@@ -19,13 +19,13 @@ from functools import partial
 from typing import Any
 
 from orchestrator.node import files, requests
-from orchestrator.node.failure import errno_name
 from orchestrator.node.look import environment
 from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.kernel_log import driver_errors
 from orchestrator.node.look.nvml import NvmlChild
 from orchestrator.node.look.reading import SnapshotReader, read_hardware
 from orchestrator.node.network.netlink import addresses, flow_control
+from orchestrator.node.os_errors import errno_name
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import ProbeRequest, StackQuestion
 

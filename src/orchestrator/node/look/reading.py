@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from orchestrator.node import processes, supervision
-from orchestrator.node.failure import errno_name
+from orchestrator.node.os_errors import errno_name
 
 LARGEST_TEXT = 64 * 1024
 """Bytes kept of one file; nothing that is asked for is longer."""

@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.failure import Failure, errno_name
+from orchestrator.node.failure import Failure
 from orchestrator.node.look import environment
+from orchestrator.node.os_errors import errno_name
 from orchestrator.node.others import user_name
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest

@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
+from orchestrator.checkpoint.on_node.tensors import odd_scale
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Progress
 
@@ -292,3 +293,43 @@ def test_memory_is_bounded_by_the_number_of_tensors_never_by_their_size(
         check=True,
     )
     assert int(child.stdout) < LIMIT_KIB
+
+
+ODD = {"NaN": np.nan, "infinite": np.inf, "negative": -0.5}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("dtype", ["F32", "F64", "F16", "BF16"])
+def test_a_scale_that_no_quantisation_gives_is_named(kind: str, dtype: str) -> None:
+    values = np.array([0.0, 0.25, ODD[kind], 1.0], dtype=np.float32)
+    raw = {
+        "F32": values.tobytes(),
+        "F64": values.astype(np.float64).tobytes(),
+        "F16": values.astype(np.float16).tobytes(),
+        "BF16": (values.view(np.uint32) >> 16).astype(np.uint16).tobytes(),
+    }[dtype]
+    assert odd_scale(raw, dtype) == (2, kind)
+    size = len(raw) // 4
+    assert odd_scale(raw[: 2 * size], dtype) is None
+
+
+def test_zeros_and_unknown_types_are_no_odd_scales() -> None:
+    assert odd_scale(np.array([0.0, -0.0, 3e38], dtype=np.float32).tobytes(), "F32") is None
+    assert odd_scale(b"\xff\xff", "U8") is None and odd_scale(b"", "F32") is None
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_scales_are_refused_unless_they_are_accepted(kind: str, tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.o_proj.weight"
+    tensors = fp8_pair(name, (256, 256), np.random.default_rng(7))
+    dtype, shape, raw = tensors[f"{name}_scale_inv"]
+    scales = np.frombuffer(raw, dtype=np.float32).copy()
+    scales[3] = ODD[kind]
+    tensors[f"{name}_scale_inv"] = (dtype, shape, scales.tobytes())
+    source = write(tmp_path / "a", tensors)
+    with pytest.raises(Failure, match=f"{name}_scale_inv has a scale that is {kind} at element 3") as told:
+        reblock(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
+    assert told.value.kind == "odd-scale" and "--accept-scales" in told.value.fix
+    job = plan(source, 64, accept_scales=True)
+    reblock(job, tmp_path / "b", jobs=1, report=silent)
+    prove(job, tmp_path / "b", jobs=1, report=silent)

@@ -30,9 +30,10 @@ from orchestrator.checkpoint.on_node.push.target import PARTIAL
 from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import files
 from orchestrator.node.agent import weights
-from orchestrator.node.failure import Failure, os_failures
+from orchestrator.node.failure import Failure
 from orchestrator.node.network.http_connection import Exchange
 from orchestrator.node.network.wire import nonce, proof, proves
+from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import TICK_S, in_parts, reader_is_gone, request_of, tell
 from orchestrator.protocol.jobs import Giving, OfferRequest, Progress, PushLine
 from orchestrator.protocol.message import parsed

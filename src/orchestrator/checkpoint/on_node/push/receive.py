@@ -22,7 +22,8 @@ from orchestrator.checkpoint.on_node.push.giver import ConnectionLost, Giver, by
 from orchestrator.checkpoint.on_node.push.target import REPAIR, PushTarget, checked
 from orchestrator.checkpoint.on_node.shard import write_at
 from orchestrator.node import files
-from orchestrator.node.failure import Failure, failure_of, os_failures
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_errors import failure_of, os_failures
 from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
 from orchestrator.protocol.jobs import ReceiveRequest
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.failure import Failure, os_failures
+from orchestrator.node.failure import Failure
 from orchestrator.node.files import state_failures
+from orchestrator.node.os_errors import os_failures
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,92 @@
+"""An operating system's error as a failure in words: what was refused, where, and what is left on its file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orchestrator.node.failure import Failure
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+DENIED = (errno.EACCES, errno.EPERM)
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+NO_ROOM_KINDS = ("no-space", "read-only")
+"""Of a failure to write that says nothing about whose the files are."""
+
+
+def failure_of(wrong: Exception, where: str, verb: str) -> Failure:
+    """What a thread of a verb has died of. where: as for os_failure."""
+    if isinstance(wrong, Failure):
+        return wrong
+    if isinstance(wrong, OSError):
+        return os_failure(wrong, where)
+    return Failure("defect", f"{type(wrong).__name__}: {wrong}", verb, "report this")
+
+
+def os_failure(wrong: OSError, where: str) -> Failure:
+    """The failure for an error without a better message. where: what was worked on, if the error names no file."""
+    place = str(wrong.filename or where)
+    words = wrong.strerror or str(wrong) or type(wrong).__name__
+    if (failure := no_room(wrong, place)) is not None:
+        return failure
+    if wrong.errno in DENIED:
+        return Failure("unreadable", words, place, "check its owner and mode, and those of the directories above it")
+    fix = "check the disk (`dmesg`), then run the same command again; it resumes where it stopped"
+    return Failure("io", words, place, fix)
+
+
+def errno_name(wrong: OSError) -> str:
+    """As messages have it: `ETIMEDOUT`; EIO for an error without a number."""
+    return errno.errorcode.get(wrong.errno or 0, "EIO")
+
+
+def no_room(wrong: OSError, where: str) -> Failure | None:
+    """The failure for a file system that takes nothing more, or a process that opens nothing more; else None.
+
+    where: what was written, which need not exist: the folder that does is shown
+    """
+    words, folder = wrong.strerror or str(wrong), shlex.quote(existing_folder(where))
+    again = "then run the same command again; it resumes where it stopped"
+    if wrong.errno in FULL and is_without_inodes(where):
+        fix = f"remove files that are not needed (`df -i {folder}`), {again}"
+        return Failure("no-space", f"no inode is left on its file system: {words}", where, fix)
+    if wrong.errno in FULL:
+        return Failure("no-space", f"the disk is full: {words}", where, f"free space (`df -h {folder}`), {again}")
+    if wrong.errno == errno.EROFS:
+        fix = f"see why (`dmesg`), and mount it read-write: sudo mount -o remount,rw $(findmnt -no TARGET -T {folder})"
+        return Failure("read-only", f"its file system is mounted read-only: {words}", where, f"{fix}; {again}")
+    if wrong.errno in NO_DESCRIPTORS:
+        fix = f"raise the limit of that user (ulimit -n, LimitNOFILE), or end programs that hold files open, {again}"
+        return Failure("no-descriptors", f"no more files can be opened: {words}", where, fix)
+    return None
+
+
+@contextmanager
+def os_failures(where: str) -> Iterator[None]:
+    """Raise Failure for an OSError; a reader that went away stays what it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as wrong:
+        raise os_failure(wrong, where) from None
+
+
+def existing_folder(path: str) -> str:
+    """The nearest folder of a path that is there."""
+    folder = os.path.abspath(path)
+    while folder != "/" and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def is_without_inodes(where: str) -> bool:
+    """Some file systems count none (statvfs(3): 0 files)."""
+    try:
+        room = os.statvfs(existing_folder(where))
+    except OSError:
+        return False
+    return room.f_files > 0 and room.f_favail == 0 and room.f_bavail > 0
