@@ -42,10 +42,11 @@ def progress(reports: Sequence[Report]) -> str:
     """'node2 is at shard 41 of 163, the others are done', and the engine's own time limit; '' if all are equal."""
     placed = _placed(reports)
     behind = _behind(placed)
-    others = [report for report in placed if report not in behind]
+    others = [report for report in placed if report not in behind and _place(report) > _place(behind[0])]
     if not behind or not others:
         return ""
-    last, nearest = behind[0].phase, min(others, key=_place).phase
+    last = next((report.phase for report in behind if not report.phase.of), behind[0].phase)
+    nearest = min(others, key=_place).phase
     verb = "is" if len(behind) == 1 else "are"
     words = f"{_names(behind)} {verb} at {_where(last)}, the others are "
     words += "done" if nearest.name != last.name else f"at {nearest.step} or further"
@@ -98,9 +99,17 @@ def _placed(reports: Sequence[Report]) -> list[Report]:
 
 
 def _behind(placed: Sequence[Report]) -> list[Report]:
-    """The nodes that are furthest behind."""
-    least = min(map(_place, placed), default=None)
-    return [report for report in placed if _place(report) == least]
+    """The nodes that are furthest behind. Of SGLang only rank 0 counts, so that a node in the same phase may not tell
+    how far it is: it is not behind one that tells."""
+    least = min((_place(report)[0] for report in placed), default=None)
+    there = [report for report in placed if _place(report)[0] == least]
+    telling = [report for report in there if report.phase.of]
+    if telling and len(telling) < len(there):
+        if len(there) < len(placed):
+            return there
+        there = telling
+    lowest = min(map(_place, there), default=None)
+    return [report for report in there if _place(report) == lowest]
 
 
 def _place(report: Report) -> tuple[int, float]:

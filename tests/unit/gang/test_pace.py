@@ -48,6 +48,22 @@ def test_the_straggler(nodes: list[Report], words: str) -> None:
     assert progress(nodes) == words
 
 
+def test_a_node_that_does_not_tell_how_far_it_is_is_not_behind_one_that_tells() -> None:
+    """Only rank 0 prints a bar, and the three others of the slice on GPUs were called behind through the whole load."""
+    silent = [node(rank, "weights", for_s=900_000) for rank in (1, 2, 3)]
+    loading = [node(0, "weights", 20, 62, moved_s=1), *silent]
+    assert progress(loading) == "" and late(loading) is None
+    assert progress([node(0, "weights", 0, 62), *silent]) == ""
+    assert (
+        progress([*loading, node(4, "weights", 41, 62)])
+        == "node0 is at shard 20 of 62, the others are at 41 or further"
+    )
+    further = [node(0, "weights", 20, 62), node(1, "weights"), node(2, "kv-cache")]
+    assert progress(further).startswith("node0, node1 are at weights, the others are done")
+    stuck = late([node(0, "kv-cache"), *silent])
+    assert stuck is not None and stuck.node == "node1"
+
+
 def test_the_engines_barrier_is_told_with_what_is_left_of_it() -> None:
     done, behind = node(0, "kv-cache", for_s=168), node(2, "weights", 41, 163, for_s=300, moved_s=2)
     assert progress([done, done, behind]) == (
