@@ -202,7 +202,7 @@ def answers(folder: Path, plans: Sequence[tuple[Row, GangPlan]], *sources: Path)
         (place / "config.json").write_text(json.dumps(_config(profile)))
         argv = list(plan.nodes[0].argv)
         words = [str(place) if word == plan.nodes[0].model_path else word for word in argv[argv.index("-m") + 2 :]]
-        before = GPU_BYTES - int(1.29 * (1 << 30))
+        before = GPU_BYTES - int(1.50 * (1 << 30))  # what 0.5 has taken before the first weight
         assert plan.memory.weights is not None
         layers = -(-profile.dimensions.num_hidden_layers // plan.layout.pipeline_parallel)
         asked.append({"words": words, "before": before, "loaded": before - plan.memory.weights, "layers": layers})

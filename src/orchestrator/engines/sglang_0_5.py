@@ -193,6 +193,9 @@ def _engine(version: str) -> Engine:
     )
 
 
+_TAKEN, _TAKEN_NVLINK = int(1.50 * (1 << 30)), int(2.28 * (1 << 30))
+"""In use before the first weight, of the rank that has least left: a slice of DeepSeek-V3 by 0.5.17 on four H100, as
+four nodes over TCP and as one node with NVLink (tests/slice/measured.md); not measured with 32 ranks, RDMA or PCIe."""
 _SIZES = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512), (10**9, 16384, 512, 512))
 """Below this many GiB: chunk, largest decode graph below TP4, and from TP4 on."""
 
@@ -214,6 +217,7 @@ def _memory(version: str, asked: MemoryAsked) -> Division:
         chunk=chunk // asked.layout.attention_data_parallel if chunk > 0 else None,
         window_share=_window_share(asked),
         draft=draft,
+        taken=_TAKEN_NVLINK if asked.nvlink else _TAKEN,
     )
 
 

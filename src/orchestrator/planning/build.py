@@ -12,7 +12,7 @@ from orchestrator.engines.engine import Intent
 from orchestrator.engines.registry import engine_of, unlisted
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.gpu_facts import L40S, short_name
+from orchestrator.model.gpu_facts import L40S, facts_of, short_name
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
@@ -125,6 +125,7 @@ def _plan_gang(
             gpu_total=min((gpu.memory_total for gpu in seen if gpu.memory_total), default=None),
             where=where,
             context=context_length(config) if config is not None else None,
+            nvlink=any(known.nvlink for gpu in seen if (known := facts_of(gpu.name))),
         )
 
     def fits(profile: ModelProfile, its_layout: Layout, *, own: bool = False) -> bool:

@@ -26,11 +26,6 @@ _MIB = 1 << 20
 _ASSUMED_MIB = L40S.nvml_mib
 """What NVML says a 48 GB L40S has, where no GPU was seen: only what does not depend on it is shown then."""
 
-_CONTEXT_BYTES = int(1.29 * GIB)
-"""CUDA context, NCCL buffers and libraries before the first weight: the articles' log has 22.43 + 21.27 GiB of an
-L40S's 46068 MiB at that moment."""
-
-
 Flags = Mapping[str, tuple[str, ...]]
 """Every flag of an engine's command line by its first spelling, with its values."""
 
@@ -44,11 +39,13 @@ def budget(
     gpu_total: int | None,
     where: str,
     context: int | None = None,
+    nvlink: bool = False,
 ) -> Memory:
     """The budget of the fullest GPU in bytes, as the engine computes it from its whole command line.
 
     flags: what the engine is started with, whoever asked for it; gpu_total: NVML's total, None where no GPU was seen;
     context: tokens that a request may have by config.json, None where nobody read it
+    nvlink: the GPUs may have it, where a node has several
     Raises InputError where the weights leave no room for a KV cache.
     """
     asked = MemoryAsked(
@@ -57,6 +54,7 @@ def budget(
         gpu_mib=(gpu_total or 0) // _MIB or _ASSUMED_MIB,
         mla=bool(profile.dimensions.kv_lora_rank),
         vision=(profile.vision.layers, profile.vision.hidden_size) if profile.vision else None,
+        nvlink=nvlink and layout.gpus_per_node > 1,
     )
     division = engine_of(stack).memory(asked)
     weights = weights_per_gpu(profile, layout, division)
@@ -75,12 +73,12 @@ def budget(
     if stack.device == "cpu" or gpu_total is None:
         lines.append("KV tokens: not calculated, the GPU memory was not read")
         return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))
-    before = gpu_total - _CONTEXT_BYTES
+    before = gpu_total - division.taken
     base = gpu_total if division.of_total else before
     reserve = int(base * (1 - division.fraction))
     room = before - weights - reserve
     lines += [
-        f"before the weights: {_gib(gpu_total)} - {_gib(_CONTEXT_BYTES)} (CUDA context, NCCL) = {_gib(before)} GiB",
+        f"before the weights: {_gib(gpu_total)} - {_gib(division.taken)} (CUDA context, NCCL) = {_gib(before)} GiB",
         division.explanation,
         f"reserved for graphs and activations: {_gib(base)} x (1 - {division.fraction:g}) = {_gib(reserve)} GiB",
         f"KV pool: {_gib(before)} - {_gib(weights)} - {_gib(reserve)} = {_gib(room)} GiB",

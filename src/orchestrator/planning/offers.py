@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
-from orchestrator.model.gpu_facts import L40S
+from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import engine_command as commands
@@ -90,12 +90,15 @@ def offer(
     engine = engine_of(stack)
     able, where = layout.abilities(engine), f"gang {gang.name}"
     flags = commands.asked(engine, profile, stack, gang.leader, ())
+    nvlink = bool((known := facts_of(gpu)) and known.nvlink)
     reduces = engine.attention.reduces if engine.attention else REDUCES_A_LAYER
 
     def tokens_of(candidate: Layout) -> int | None:
         """0 where it does not fit, None where nothing can be said (an engine on CPU)."""
         try:
-            return memory.budget(profile, stack, candidate, flags=flags, gpu_total=gpu_total, where=where).kv_tokens
+            return memory.budget(
+                profile, stack, candidate, flags=flags, nvlink=nvlink, gpu_total=gpu_total, where=where
+            ).kv_tokens
         except InputError:
             return 0
 
@@ -118,7 +121,7 @@ def offer(
     try:
         layout.refuse_model(profile, stack, (), where)
         layout.refuse(profile, usual, able, fits=lambda candidate: tokens_of(candidate) != 0, where=where)
-        memory.budget(profile, stack, usual, flags=flags, gpu_total=gpu_total, where=where)
+        memory.budget(profile, stack, usual, flags=flags, nvlink=nvlink, gpu_total=gpu_total, where=where)
     except InputError as wrong:
         refusal, advice = wrong.what, wrong.fix
     fits = ((candidate, tokens_of(candidate)) for candidate in _works(profile, stack, able, nodes, each))
