@@ -39,6 +39,7 @@ from orchestrator.model.measured import (
     CandidateResult,
     CandidateState,
     LoadPoint,
+    NetworkTrial,
     SweepLoad,
     SweepRecord,
 )
@@ -303,7 +304,14 @@ RESULTS = st.builds(
     points=several(POINTS), stand_in=st.booleans(),
 )  # fmt: skip
 SWEEPS = st.builds(
-    SweepRecord, gang=NAMES, addresses=st.just(()), model=TEXTS, stack=TEXTS, results=several(RESULTS, 4),
+    SweepRecord,
+    trials=several(
+        st.builds(
+            NetworkTrial, name=TEXTS, env=st.dictionaries(TEXTS, TEXTS, max_size=2), cause=TEXTS,
+            reduces_us=st.dictionaries(st.sampled_from(("14336", "458752")), st.floats(0, 1e6)),
+        )
+    ),
+    gang=NAMES, addresses=st.just(()), model=TEXTS, stack=TEXTS, results=several(RESULTS, 4),
     load=st.builds(
         SweepLoad, requests=st.sampled_from(((1,), (1, 4))), input=st.just(200), output=st.just(200), dataset=TEXTS
     ),

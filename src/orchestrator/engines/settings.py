@@ -14,6 +14,17 @@ KV_FP8 = "fp8_e4m3"
 """What `kv=fp8` is: the format that the checkpoints have too, with 3 bits of mantissa."""
 DRAFTS = {"mtp": (1, 2), "mtp3": (3, 4)}
 """Steps and tokens of a draft by the checkpoint's own prediction layer."""
+NCCL_TRIALS: Mapping[str, Mapping[str, str]] = {
+    "as planned": {},
+    "ring": {"NCCL_ALGO": "Ring"},
+    "tree": {"NCCL_ALGO": "Tree"},
+    "LL": {"NCCL_PROTO": "LL"},
+    "LL128": {"NCCL_PROTO": "LL128"},
+    "simple": {"NCCL_PROTO": "Simple"},
+    "4 channels": {"NCCL_MIN_NCHANNELS": "4", "NCCL_MAX_NCHANNELS": "4"},
+    "16 channels": {"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "16"},
+}
+"""What of NCCL's own choices is tried, by a name; of its documented variables those that decide about an all-reduce."""
 SAME_TEXT = frozenset(("graphs", "prefill-graphs", "chunk", "draft"))
 """Settings that leave the arithmetic as it is: with any other one, accepted answers may rightly differ."""
 

@@ -107,11 +107,25 @@ class CandidateResult(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkTrial(Message):
+    """All-reduces over all ranks with some variables of the network's library, without an engine.
+
+    reduces_us: microseconds by bytes; cause: why there are none
+    """
+
+    name: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    reduces_us: Mapping[str, float] = field(default_factory=dict)
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRecord(Message):
     """One sweep as this machine keeps it.
 
     addresses: how SSH reaches the gang's nodes
     results:   in the order in which they are measured
+    trials:    of the network, in theirs
     before:    what the gang was asked to serve when the sweep stopped it, and the plan's id; None and '' for nothing
     started:   ids of plans that the sweep itself has started
     kept:      the candidate that the gang was left with, `before`, or '' while it goes on or where nothing serves
@@ -124,6 +138,7 @@ class SweepRecord(Message):
     stack: str
     load: SweepLoad
     results: tuple[CandidateResult, ...] = ()
+    trials: tuple[NetworkTrial, ...] = ()
     before: Asked | None = None
     before_plan: str = ""
     started: tuple[str, ...] = ()

@@ -17,11 +17,13 @@ from orchestrator.model.measured import (
 
 
 class SweepStepKind(Enum):
-    """REFUSE: somebody else's plan runs, and nobody allowed to stop it; STOP: what runs; MEASURE: start the candidate,
+    """REFUSE: somebody else's plan runs, and nobody allowed to stop it; STOP: what runs; TRY: the network, in the
+    engine's place; MEASURE: start the candidate,
     or go on with it, and measure; KEEP: serve the best; RETURN: serve what served before; DONE: nothing is left"""
 
     REFUSE = "refuse"
     STOP = "stop"
+    TRY = "try"
     MEASURE = "measure"
     KEEP = "keep"
     RETURN = "return"
@@ -44,18 +46,27 @@ class Running:
     serves: bool = False
 
 
-def next_step(record: SweepRecord, running: Running, *, keep_best: bool, replaces: bool) -> SweepStep:
+def next_step(
+    record: SweepRecord, running: Running, *, keep_best: bool, replaces: bool, tries: bool = False
+) -> SweepStep:
     """From what is kept and what runs alone, so that a sweep that was killed goes on at any point.
 
-    replaces: what somebody else started may be stopped
+    replaces: what somebody else started may be stopped; tries: a trial of the network is still to come
     """
     ours = not running.plan_id or running.plan_id in record.started
     turn = next((result for result in record.results if result.waits), None)
-    if turn is not None:
-        if not ours:
-            return SweepStep(SweepStepKind.STOP if replaces else SweepStepKind.REFUSE)
-        other = running.plan_id not in ("", turn.plan_id)
-        return SweepStep(SweepStepKind.STOP) if other else SweepStep(SweepStepKind.MEASURE, turn)
+    if turn is None and not tries:
+        return _end(record, running, ours=ours, keep_best=keep_best, replaces=replaces)
+    if not ours:
+        return SweepStep(SweepStepKind.STOP if replaces else SweepStepKind.REFUSE)
+    wanted = "" if tries or turn is None else turn.plan_id
+    if running.plan_id not in ("", wanted):
+        return SweepStep(SweepStepKind.STOP)
+    return SweepStep(SweepStepKind.TRY) if tries else SweepStep(SweepStepKind.MEASURE, turn)
+
+
+def _end(record: SweepRecord, running: Running, *, ours: bool, keep_best: bool, replaces: bool) -> SweepStep:
+    """Once nothing waits: what the gang is left with."""
     if keep_best and (winner := overall_best(record)) is not None:
         return _ends_with(winner.plan_id, SweepStep(SweepStepKind.KEEP, winner), running, free=ours or replaces)
     if not ours and running.plan_id != record.before_plan:  # somebody has started it since

@@ -17,6 +17,15 @@ def sweep_json(record: SweepRecord) -> dict[str, Any]:
             "stack": record.stack,
             "load": record.load.as_json(),
             "candidates": [_candidate(result) for result in record.results],
+            "network": [
+                {
+                    "name": trial.name,
+                    "env": dict(trial.env),
+                    "all_reduce_us": dict(trial.reduces_us),
+                    "cause": trial.cause or None,
+                }
+                for trial in record.trials
+            ],
             "best": dict(best_by_load(record)),
             "kept": record.kept or None,
         }

@@ -68,6 +68,23 @@ def test_the_next_step(kept: SweepRecord, running: Running, keep_best: bool, rep
     assert (step.result is None) == (does not in ("measure", "keep"))
 
 
+@pytest.mark.parametrize(
+    ("kept", "running", "replaces", "does"),
+    [
+        (OPEN, NOTHING, False, "try"),
+        (OPEN, FAST, False, "stop"),
+        (OVER, NOTHING, False, "try"),
+        (OPEN, Running(THEIRS, True), False, "refuse"),
+        (OVER, Running(THEIRS, True), False, "refuse"),
+        (OVER, Running(THEIRS, True), True, "stop"),
+    ],
+)
+def test_the_network_is_tried_while_nothing_runs(
+    kept: SweepRecord, running: Running, replaces: bool, does: str
+) -> None:
+    assert next_step(kept, running, keep_best=False, replaces=replaces, tries=True).do.value == does
+
+
 def test_whose_turn_it_is() -> None:
     step = next_step(OPEN, NOTHING, keep_best=False, replaces=False)
     assert step.result is not None and step.result.candidate.id == "b"

@@ -17,7 +17,7 @@ def test_its_keys() -> None:
         kept="a",
     )
     document = json.loads(json.dumps(sweep_json(kept)))["sweep"]
-    assert document.keys() == {"gang", "model", "stack", "load", "candidates", "best", "kept"}
+    assert document.keys() == {"gang", "model", "stack", "load", "candidates", "network", "best", "kept"}
     first, second = document["candidates"]
     assert {"id", "layout", "settings", "state", "cause", "kv_tokens", "start_s", "points"} <= first.keys()
     assert (first["state"], first["cause"], first["layout"]) == ("measured", None, "TP4")

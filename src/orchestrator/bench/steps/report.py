@@ -272,6 +272,8 @@ WIDTH, HEIGHT = 520, 320
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 14, 44
 """Of a drawing, in pixels, and the margins of its plot."""
 _TICKS = 5
+_LEAST = 1e-9
+"""Of a figure that is more than nothing."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -345,7 +347,7 @@ def chart(title: str, x_title: str, y_title: str, series: Sequence[Series]) -> C
 
 def _ticks(most: float) -> tuple[float, ...]:
     """Round values from 0 to at least `most`."""
-    if not math.isfinite(most) or most <= 0:
+    if not math.isfinite(most) or most < _LEAST:
         return (0.0, 1.0)
     rough = most / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))

@@ -73,6 +73,7 @@ class NettestOptions:
     """What to test. model: None for what the gang ran last; enough: share of what is expected; timeout_s: of a gang
 
     verify_only: compare data, and time nothing
+    kept: what was measured counts for this gang; else it was a trial of other settings than it is started with
     """
 
     gangs: tuple[str, ...] = ()
@@ -82,6 +83,7 @@ class NettestOptions:
     command: str = ""
     timeout_s: float = NETTEST_S
     verify_only: bool = False
+    kept: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,11 +215,12 @@ def _no_network(gang: GangSpec) -> InputError:
 
 
 def _kept(setup: NettestSetup, result: NettestResult, at: float) -> TestedGang:
-    """The result with its record, which is written. at: Unix seconds."""
+    """The result with its record, which is written unless it was a trial. at: Unix seconds."""
     first = setup.first
     of_run = {"addresses": addresses_of(setup.gang.nodes), "plan_id": first.plan_id, "model": first.model}
     record = {**report.as_json(result), **of_run, "stack": first.stack}
-    return TestedGang(result=result, record=record, file=str(write_nettest(record, at)))
+    file = str(write_nettest(record, at)) if setup.options.kept else ""
+    return TestedGang(result=result, record=record, file=file)
 
 
 def _verified(heard: _NettestAnswers, places: Sequence[Place]) -> Verification:

@@ -20,6 +20,7 @@ from orchestrator.model.measured import CandidateResult, CandidateState, SweepRe
 from orchestrator.model.profile import Load
 from orchestrator.sweep.candidates import VARIED, Variation, variation_of
 from orchestrator.sweep.document import sweep_json
+from orchestrator.sweep.network import faster
 
 if TYPE_CHECKING:
     from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions
@@ -68,6 +69,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _add_load(parser)
     add_duration(parser, "--budget", "leave out the least promising candidates that would take longer than this")
+    _add_course(parser)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with curves")
+    add_timeout(parser, "give up a candidate if its start, or a run of its benchmark, takes longer than this")
+    add_accept(parser)
+    add_dry_run(parser, "only show the candidates and the time they will take")
+
+
+def _add_course(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
         choices=("before", "best"),
@@ -75,11 +84,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="what serves at the end: what served before, or the candidate that is the fastest over all loads",
     )
     parser.add_argument("--replace", action="store_true", help="stop what serves; it serves again at the end")
+    parser.add_argument(
+        "--nccl", action="store_true", help="first compare NCCL's algorithms, protocols and channels by `nettest`"
+    )
     parser.add_argument("--again", action="store_true", help="measure once more what earlier calls have measured")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with curves")
-    add_timeout(parser, "give up a candidate if its start, or a run of its benchmark, takes longer than this")
-    add_accept(parser)
-    add_dry_run(parser, "only show the candidates and the time they will take")
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
@@ -161,6 +169,7 @@ def _options(args: argparse.Namespace) -> SweepOptions:
         keep_best=args.keep == "best",
         replaces=args.replace,
         again=args.again,
+        network=args.nccl,
         accept=tuple(args.accept),
         timeout_s=args.timeout,
         command=command_line(),
@@ -209,8 +218,23 @@ def _show_table(record: SweepRecord, screen: Screen) -> None:
     screen.show(table, *(f"{result.candidate.id}: {result.state.value}: {result.cause}" for result in causes))
     if any(result.points for result in record.results):
         screen.show("*: the fastest at that load; ±: half the interval that its runs leave for the mean")
+    if record.trials:
+        _show_network(record, screen)
     if record.kept:
         screen.show(f"kept: {record.kept}")
+
+
+def _show_network(record: SweepRecord, screen: Screen) -> None:
+    sizes = list(dict.fromkeys(size for trial in record.trials for size in trial.reduces_us))
+    table = plain_table("NCCL", *(f"{int(size):,} bytes, us" for size in sizes), "")
+    for trial in record.trials:
+        figures = (f"{trial.reduces_us[size]:.1f}" if size in trial.reduces_us else "" for size in sizes)
+        table.add_row(*map(cell, (trial.name, *figures, trial.cause)))
+    screen.show(table)
+    env = {trial.name: trial.env for trial in record.trials}
+    for size, name in faster(record.trials).items():
+        words = ", ".join(f"{variable}: {value}" for variable, value in env[name].items())
+        screen.show(f"{int(size):,} bytes: {name} is faster; with l40s_env {{{words}}} the next start has it")
 
 
 def _figure(record: SweepRecord, result: CandidateResult, load: int) -> str:

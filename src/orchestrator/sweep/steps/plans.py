@@ -42,10 +42,18 @@ REFUSALS = (InputError, FindingsError, VerificationDiffers)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """What to measure. models: names or files of profiles, the first one gives the sweep its name; layouts: as
-    `--layout` says them; dataset: None for our own text; budget_s: None for no limit; keep_best: end with the fastest
-    candidate; replaces: stop what serves; again: forget what earlier calls have measured; timeout_s: for each start and
-    each run of the benchmark"""
+    """What to measure.
+
+    models:    names or files of profiles, the first one gives the sweep its name
+    layouts:   as `--layout` says them
+    dataset:   None for our own text
+    budget_s:  None for no limit
+    keep_best: end with the fastest candidate
+    replaces:  stop what serves
+    network:   try NCCL's settings first
+    again:     forget what earlier calls have measured
+    timeout_s: for each start and each run of the benchmark
+    """
 
     models: tuple[str, ...]
     stack: str | None
@@ -59,6 +67,7 @@ class SweepOptions:
     keep_best: bool
     replaces: bool
     again: bool
+    network: bool
     accept: tuple[str, ...]
     timeout_s: float
     command: str
@@ -88,8 +97,9 @@ def planned(inventory: Inventory, gang: GangSpec, options: SweepOptions) -> Plan
         before = kept_sweep(empty)
         candidates = candidates_of(models, gang, options.layouts, options.vary, options.requests)
         made = tuple(_with_plan(alone(inventory, gang), fleet, gang, empty, one, options) for one in candidates)
-    known = _forgotten(before) if options.again and before is not None else before
-    results = merged(made, known)
+    if options.again and before is not None:
+        before = _forgotten(before)
+    results = merged(made, before)
     if not any(result.waits or result.state is CandidateState.MEASURED for result in results):
         raise _nothing(gang, results)
     seconds = _seconds(gang, models, results, empty)
@@ -173,7 +183,7 @@ def up_request(record: SweepRecord, result: CandidateResult, options: SweepOptio
 
 
 def _forgotten(record: SweepRecord) -> SweepRecord:
-    return replace(record, results=())
+    return replace(record, results=(), trials=())
 
 
 def _nothing(gang: GangSpec, results: Sequence[CandidateResult]) -> InputError:

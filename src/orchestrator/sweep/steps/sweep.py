@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from orchestrator.bench.steps import bench
-from orchestrator.engines.settings import SAME_TEXT
+from orchestrator.engines.settings import NCCL_TRIALS, SAME_TEXT
 from orchestrator.gang.claims import taking_turns
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
 from orchestrator.gang.steps.raising import UpRequest, Watcher, everybody_answers
@@ -33,19 +33,23 @@ from orchestrator.model.errors import (
     VerificationDiffers,
 )
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord, best, speed
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.measured import CandidateResult, CandidateState, NetworkTrial, SweepRecord, best, speed
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import Load
+from orchestrator.nettest.steps import nettest
 from orchestrator.protocol.staging import Asked
 from orchestrator.records.sweeps import keep_sweep
 from orchestrator.remote.fleet import Fleet
 from orchestrator.sweep.budget import CUT, took
 from orchestrator.sweep.course import Running, SweepStep, SweepStepKind, ended_with, next_step, with_result
+from orchestrator.sweep.network import trial_of
 from orchestrator.sweep.noise import enough, point_of
 from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions, alone, up_request
 
 Progress = Callable[[str, int, int], None]
+ENOUGH = 0.8
+"""Of what is expected of the network, as `nettest` judges: a trial says it, and goes on."""
 OF_THE_CANDIDATE = (FindingsError, GangFailed, InputError, NodeError, VerificationDiffers)
 """What a candidate may fail with; a node that does not answer, a held lock and an interruption end the sweep."""
 OF_OTHERS = (Disturbed, RunsElsewhere)
@@ -91,12 +95,20 @@ class _Sweep:
         """Take the next step; False once nothing is left to do."""
         view = self._look()
         running = Running(view.plan_id if view.running else "", view.serves)
-        step = next_step(self.record, running, keep_best=self.options.keep_best, replaces=self.options.replaces)
+        step = next_step(
+            self.record,
+            running,
+            keep_best=self.options.keep_best,
+            replaces=self.options.replaces,
+            tries=bool(self._untried()),
+        )
         match step.do:
             case SweepStepKind.REFUSE:
                 raise self._refused(view)
             case SweepStepKind.STOP:
                 self._stop(view)
+            case SweepStepKind.TRY:
+                self._try_network(self._untried()[0])
             case SweepStepKind.MEASURE:
                 self._measure(step)
             case SweepStepKind.KEEP:
@@ -165,6 +177,36 @@ class _Sweep:
     def _down(self, *, now: bool) -> None:
         request = DownRequest(gangs=(self.gang.name,), now=now, command=self.options.command)
         refuse_leftovers(down(alone(self.inventory, self.gang), request))
+
+    def _untried(self) -> list[str]:
+        """Names of the trials of the network that are still to come."""
+        done = {trial.name for trial in self.record.trials}
+        return [name for name in NCCL_TRIALS if self.options.network and name not in done]
+
+    def _try_network(self, name: str) -> None:
+        """All-reduces with these variables in the nodes' environment. What the plan itself has is a test as any other:
+        plans use it."""
+        env = NCCL_TRIALS[name]
+        gang = replace(self.gang, nodes=tuple(_with_env(node, env) for node in self.gang.nodes))
+        order = nettest.NettestOptions(
+            gangs=(gang.name,),
+            model=self.options.models[0],
+            stack=self.options.stack or self.record.stack,
+            enough=ENOUGH,
+            command=self.options.command,
+            kept=not env,
+        )
+        try:
+            with self.screen.counting(f"measurements with NCCL {name}") as at:
+                (tested,) = nettest.run_now(alone(self.inventory, gang), order, at)
+            trial = trial_of(name, env, tested.record)
+        except OF_OTHERS:
+            raise
+        except OF_THE_CANDIDATE as failure:
+            if self._look().running:
+                raise
+            trial = NetworkTrial(name=name, env=env, cause=failure.what.partition("\n")[0])
+        self._keep(replace(self.record, trials=(*self.record.trials, trial)))
 
     def _measure(self, step: SweepStep) -> None:
         assert step.result is not None
@@ -289,6 +331,12 @@ class _Sweep:
             outcome = up(inventory, request, shown)
         if outcome.failure is not None:
             raise outcome.failure
+
+
+def _with_env(node: NodeSpec, env: Mapping[str, str]) -> NodeSpec:
+    """As if its l40s_env had these too."""
+    overrides = replace(node.overrides, env=(*node.overrides.env, *env.items()))
+    return replace(node, overrides=overrides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ GANG = gang()
 OPTIONS = SweepOptions(
     models=("DeepSeek-V3-0324-Block64x64",), stack="sglang-0.5.23", layouts=({"tp": 32}, {"pp": 4, "tp": 8}), vary=(),
     requests=(1, 32), input=200, output=200, dataset=None, budget_s=None, keep_best=False, replaces=False, again=False,
+    network=False,
     accept=(), timeout_s=60.0, command="x",
 )  # fmt: skip
 Planned = Callable[..., PlannedSweep]

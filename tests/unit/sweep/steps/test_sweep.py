@@ -15,6 +15,7 @@ from tests.support.local_gang import LocalGang, Notes
 from tests.unit.sweep.made import LOAD, record, result
 
 from orchestrator.bench.steps import bench as benching
+from orchestrator.engines.settings import NCCL_TRIALS
 from orchestrator.gang.steps.raising import UpResult
 from orchestrator.golden.steps import golden as asking
 from orchestrator.model.errors import (
@@ -27,6 +28,7 @@ from orchestrator.model.errors import (
     Unreachable,
 )
 from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord
+from orchestrator.nettest.steps import nettest as nettesting
 from orchestrator.protocol.staging import Asked
 from orchestrator.records.sweeps import kept_sweep
 from orchestrator.sweep.steps import sweep as sweeping
@@ -38,7 +40,8 @@ Local = Callable[..., LocalGang]
 BEFORE = "plan-before"
 OPTIONS = SweepOptions(
     models=("Fake",), stack=None, layouts=(), vary=(), requests=LOAD.requests, input=LOAD.input, output=LOAD.output,
-    dataset=None, budget_s=None, keep_best=False, replaces=False, again=False, accept=(), timeout_s=60.0, command="x",
+    dataset=None, budget_s=None, keep_best=False, replaces=False, again=False, network=False, accept=(), timeout_s=60.0,
+    command="x",
 )  # fmt: skip
 
 
@@ -54,6 +57,8 @@ class Cluster:
         patch.setattr(sweeping, "asked_of", lambda *_: Asked(model="before"))
         patch.setattr(benching, "run_now", self._bench)
         patch.setattr(asking, "check_gang", self._golden)
+        patch.setattr(nettesting, "run_now", self._nettest)
+        self.tried: list[tuple[dict[str, str], bool]] = []
 
     def _up(self, _: Any, request: Any, watcher: Any) -> UpResult:
         name = request.plan.model if request.plan.model == "before" else request.plan.layout
@@ -77,6 +82,15 @@ class Cluster:
         serving = {"output_tok_s": speed, "ttft_median_ms": 1.0, "itl_median_ms": 1.0}
         assert order.enough([serving, serving]) is True
         return SimpleNamespace(record={"serving": serving, "runs": [serving, serving], "stand_in": True})
+
+    def _nettest(self, inventory: Any, order: Any, _: Any) -> Any:
+        assert not self.gang.view().running and inventory.router is None
+        (gang,) = inventory.gangs
+        env = dict(gang.leader.overrides.env)
+        self.tried.append((env, order.kept))
+        self._raise(env.get("NCCL_PROTO"))
+        test = {"kind": "all ranks", "bytes": 14336, "measured_us": 50.0}
+        return (SimpleNamespace(record={"verification": {"verdict": "ok"}, "tests": [test]}),)
 
     def _golden(self, *_: Any) -> Any:
         wrong = self.says.get("golden " + self.gang.view().plan_id.removeprefix("plan-"))
@@ -240,6 +254,22 @@ def test_what_somebody_starts_meanwhile_is_left_alone(cluster: Cluster) -> None:
     with pytest.raises(InputError, match="which a sweep stops"):
         cluster.sweep()
     assert cluster.gang.view().plan_id == "plan-theirs" and cluster.gang.view().serves
+
+
+def test_the_network_is_tried_before_the_first_candidate_and_once(cluster: Cluster) -> None:
+    cluster.gang.up(plan_id=BEFORE)
+    cluster.says["LL128"] = NodeError("NCCL refuses LL128", where="x", fix="x")
+    cluster.says["Simple"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.sweep(replaces=True, network=True)
+    assert cluster.ran == [] and not cluster.gang.view().running, "a trial runs in the engine's place"
+    found = cluster.sweep(network=True)
+    assert [trial.name for trial in found.trials] == list(NCCL_TRIALS)
+    assert [env for env, _ in cluster.tried] == [*list(NCCL_TRIALS.values())[:6], *list(NCCL_TRIALS.values())[5:]]
+    assert [kept for env, kept in cluster.tried] == [not env for env, _ in cluster.tried]
+    causes = {trial.name: trial.cause for trial in found.trials if trial.cause}
+    assert causes == {"LL128": "NCCL refuses LL128"} and found.trials[0].reduces_us == {"14336": 50.0}
+    assert set(cluster.states().values()) == {"measured"} and cluster.gang.view().plan_id == BEFORE
 
 
 def test_a_failure_of_what_served_before_is_raised_and_everything_is_kept(cluster: Cluster) -> None:
