@@ -89,7 +89,7 @@ OF_SUDO = (
     ),
     _known(
         r"unknown user",
-        "make that user (l40s-deploy prepare does), or correct ansible_become_user",
+        "make that user with `l40s-deploy prepare`, or correct ansible_become_user",
     ),
     _known(
         r"setuid bit|nosuid|no new privileges|effective uid is not 0",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -294,15 +293,14 @@ def nettest_now(_: object, __: object, at: Callable[[str, int, int], None]) -> t
     return (nettest.TestedGang(result=result, record={}, file="/state/nettest/1.json"),)
 
 
-class Interrupted(threading.Event):
-    def wait(self, timeout: float | None = None) -> bool:
-        raise KeyboardInterrupt
+def interrupted(_: float) -> None:
+    raise KeyboardInterrupt
 
 
 WEB: Scene = {
     "monitoring.commands.web.Watching": lambda *_: contextlib.nullcontext(),
     "monitoring.commands.web.serve": lambda *_: contextlib.nullcontext(8090),
-    "monitoring.commands.web.threading": SimpleNamespace(Event=Interrupted),
+    "monitoring.commands.web.time": SimpleNamespace(sleep=interrupted),
 }
 COMPOSE: Scene = {
     "monitoring.commands.export.read_request": lambda _: PlanRequest(model=MODEL),
@@ -335,7 +333,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("guard --once", {"gang.commands.guard.guard": guard}, ("gang0: it has been restarted",)),
     ("rollback", turning("gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("history", HISTORY, ("failed  run r1  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
-    ("history --commands", HISTORY, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
+    ("history --commands", HISTORY, ("gang0  anna@desk (pid 7)  begins l40s-deploy up",)),
     ("golden check", {"golden.steps.golden.of_gangs": check_now}, ("gang0: 0 of 0 answers match the accepted ones",)),
     ("bench", {"bench.steps.bench.run_now": bench_now}, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
     ("nettest", NETTEST, ("NETTEST-SLOW-LINK: node1 GPU 0", "verdict: slow")),

@@ -22,7 +22,7 @@ ID = re.compile(r"[A-Z][A-Z0-9]+(-[A-Z0-9]+)+")
 ID_FIELDS = ("id", "signature")
 OTHER_IDS = {"Advisory", "Compared", "NettestStep", "Prompt", "RailRun", "TuneJob", "Way", "Worker"}
 """Classes whose id is neither a finding's nor a cause's."""
-NO_IDS = {"NCCL-FILE"}
+NO_IDS = {"NCCL-FILE", "DMA-FQ"}
 """Words that look like an id but are not."""
 
 
