@@ -76,6 +76,8 @@ _SENTENCES = {
     "process ended": "TP{tp_rank} (pid {pid}) ended: {how}",
     "rails": "RDMA ports that are down: {gone}",
     "service": "the service is {word}: {detail}",
+    "gathering": "the engine hangs: its ranks are looked at while they stand",
+    "gathered": "its ranks were looked at",
     "joined": "{node} is connected",
     "left": "{node} is gone: {reason}",
     "ended": "everything has ended",

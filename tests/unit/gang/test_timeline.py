@@ -51,6 +51,8 @@ SAID: dict[str, tuple[dict[str, object], str]] = {
     "process ended": ({"tp_rank": 3, "pid": 9, "how": "SIGKILL"}, "TP3 (pid 9) ended: SIGKILL"),
     "rails": ({"gone": ["mlx5_0:1"]}, "RDMA ports that are down: mlx5_0:1"),
     "service": ({"word": "slow", "detail": "no answer"}, "the service is slow: no answer"),
+    "gathering": ({"again": False}, "the engine hangs: its ranks are looked at while they stand"),
+    "gathered": ({"moved": False}, "its ranks were looked at"),
     "joined": ({"node": "b"}, "b is connected"),
     "left": ({"node": "b", "reason": "silent"}, "b is gone: silent"),
     "ended": ({"left_behind": []}, "everything has ended"),

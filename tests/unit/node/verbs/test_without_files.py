@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -127,14 +128,21 @@ def bystander() -> Iterator[tuple[int, int]]:
         process.kill()
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose name fits into that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="wf-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def test_a_process_that_does_not_hold_the_socket_that_names_it_is_left_alone(
-    tmp_path: Path, bystander: tuple[int, int]
+    short_path: Path, bystander: tuple[int, int]
 ) -> None:
     """Its process id was an agent's before, of which a fork still lives."""
     with socket.socket(socket.AF_UNIX) as shown:
-        shown.bind(b"\0l40s-agent %d 0 7 node0 root gang0 %s" % (bystander[0], os.fsencode(tmp_path)))
-        assert report.without_files(str(tmp_path)) == {}
-        answer = orders.stop({"state_dir": str(tmp_path), "gang": "gang0", "deadline_s": 1})
+        shown.bind(b"\0l40s-agent %d 0 7 node0 root gang0 %s" % (bystander[0], os.fsencode(short_path)))
+        assert report.without_files(str(short_path)) == {}
+        answer = orders.stop({"state_dir": str(short_path), "gang": "gang0", "deadline_s": 1})
     assert answer["state"] == "absent" and processes.alive(*bystander)
 
 
@@ -147,13 +155,13 @@ input()
 """
 
 
-def test_another_gangs_and_another_users_are_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"state_dir": str(tmp_path), "deadline_s": 1}
+def test_another_gangs_and_another_users_are_not_ended(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"state_dir": str(short_path), "deadline_s": 1}
     with subprocess.Popen(
-        [sys.executable, "-c", SHOWN, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", SHOWN, str(short_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None and process.stdout.readline()
-        assert list(report.without_files(str(tmp_path))) == [process.pid]
+        assert list(report.without_files(str(short_path))) == [process.pid]
         assert orders.stop({**asked, "gang": "gang1"})["state"] == "absent"
         monkeypatch.setattr("orchestrator.node.others.ShownAgent.is_ours", lambda *_: False)
         with pytest.raises(Failure, match="runs without its files") as refused:
