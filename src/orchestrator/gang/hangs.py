@@ -8,7 +8,7 @@ only fits a known version.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.engines.hang_kinds import KINDS, SEEN_IN
@@ -384,12 +384,16 @@ def _names(ranks: Sequence[_SeenRank]) -> str:
 
 def _others_wait(seen: _Seen) -> list[str]:
     """Where the ranks that wait do so."""
-    waiting: dict[tuple[str, str], list[_SeenRank]] = {}
-    for rank in seen.ranks:
-        if rank.waits:
-            place = rank.places[-1]
-            waiting.setdefault((place.operation or _WORDS[place.standing], place.where), []).append(rank)
-    return [f"{_names(ranks)} wait in {what} at {where}" for (what, where), ranks in waiting.items()]
+    return [f"{ranks} wait in {place}" for ranks, place in _by_place(rank for rank in seen.ranks if rank.waits)]
+
+
+def _by_place(ranks: Iterable[_SeenRank]) -> list[tuple[str, str]]:
+    """(the ranks, what they do and where) of those that do the same, at the second look."""
+    groups: dict[str, list[_SeenRank]] = {}
+    for rank in ranks:
+        place = rank.places[-1]
+        groups.setdefault(f"{place.operation or _WORDS[place.standing]} at {place.where}", []).append(rank)
+    return [(_names(mine), place) for place, mine in groups.items()]
 
 
 _WORDS = {
@@ -410,15 +414,10 @@ def _standing_where(seen: _Seen) -> list[HungRank]:
 
 def _what_ranks_do(seen: _Seen) -> list[str]:
     """Without a class: every standing with its ranks, at the second look."""
-    groups: dict[tuple[str, str], list[_SeenRank]] = {}
-    for rank in seen.ranks:
-        if rank.places:
-            place = rank.places[-1]
-            groups.setdefault((place.operation or _WORDS[place.standing], place.where), []).append(rank)
     idle = [rank for rank in seen.ranks if rank.at(Standing.IDLE)]
     if idle and all(rank.waits or rank in idle for rank in seen.ranks if rank.places):
         return ["the ranks wait for requests: what stands still is before them (web server, tokenizer)"]
-    return [f"{_names(ranks)} in {what} at {where}" for (what, where), ranks in groups.items()]
+    return [f"{ranks} in {place}" for ranks, place in _by_place(rank for rank in seen.ranks if rank.places)]
 
 
 def with_hang(cause: Cause, found: Hang, gang: str) -> Cause:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.gang.serving import lost_models, model_words
-from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.routing import (
     Router,
@@ -79,9 +79,7 @@ def _state(router: Router, inventory: Inventory) -> RouterState:
 def _refuse_idle(router: Router) -> None:
     """Raises where no router serves, or its host can't be asked."""
     view = router.view()
-    for node in view.unreachable:
-        if node.error is not None:
-            raise node.error
+    everybody_answers([view])
     if not view.serves:
         raise NodeError(
             f"the router is {view.state.value}", where=router.spec.node.name, fix="start it: `l40s-deploy router up`"

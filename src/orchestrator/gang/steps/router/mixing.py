@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from orchestrator.gang.steps.raising import everybody_answers
 from orchestrator.gang.steps.router.routing import Router, installed_for, mixed_models
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status.reports import see
@@ -67,7 +68,5 @@ def _looks_at_models(router: Router) -> bool:
 def _view(router: Router) -> GangView:
     """Raises why its host can't be asked."""
     view = router.view()
-    for node in view.unreachable:
-        if node.error is not None:
-            raise node.error
+    everybody_answers([view])
     return view

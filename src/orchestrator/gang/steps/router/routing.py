@@ -163,12 +163,7 @@ class Router:
                 return
             if known is not None and not asked:
                 model = {"id": known.models[0].name, "aliases": sorted({*known.models[0].aliases, *aliases})}
-                labels = {"labels": {RUN_LABEL: known.run}} if known.run else {}
-                body = {"url": url, "models": [model], **self._key_of_gangs(), **labels}
-                answer = self.ask("PUT", f"/workers/{quote(known.id, safe='')}", body)
-                asked = answer.status in _ACCEPTED
-                if answer.status not in (*_ACCEPTED, HTTPStatus.CONFLICT):
-                    raise self._trouble(f"does not accept {', '.join(aliases)} as names of {url}", answer)
+                asked = self._enter(url, known, known.run, models=[model])
             if time.monotonic() > end:
                 raise self._trouble(f"did not take {', '.join(aliases)} as names of {url}", HttpAnswer())
             time.sleep(POLL_S)
@@ -185,14 +180,23 @@ class Router:
         known = next((one for one in self.workers() if one.url == url), None)
         if known is not None and known.run == run:
             return True
+        if known is not None and not run:
+            self.refuse_other_key(url)
+            return True
+        return self._enter(url, known, run)
+
+    def _enter(self, url: str, known: Worker | None, run: str, **more: object) -> bool:
+        """Make the entry, or put it in the place of the known one, once the gang accepts the key in it.
+
+        more: of the entry. Whether that was accepted.
+        """
         self.refuse_other_key(url)
-        body = {"url": url, **self._key_of_gangs(), **({"labels": {RUN_LABEL: run}} if run else {})}
+        labels = {"labels": {RUN_LABEL: run}} if run else {}
+        body = {"url": url, **self._key_of_gangs(), **labels, **more}
         if known is None:
             answer = self.ask("POST", "/workers", body)
-        elif run:
-            answer = self.ask("PUT", f"/workers/{quote(known.id, safe='')}", body)
         else:
-            return True
+            answer = self.ask("PUT", f"/workers/{quote(known.id, safe='')}", body)
         if answer.status not in (*_ACCEPTED, HTTPStatus.CONFLICT):
             raise self._trouble(f"does not accept {url}", answer)
         return answer.status in _ACCEPTED

@@ -257,13 +257,18 @@ def own_report(node: NodeSpec, gang: str, answer: ReportAnswer, renamed: Mapping
 
 def _renamed(gang: GangSpec, values: Mapping[str, ReportAnswer]) -> Mapping[str, str]:
     """As of `former_nodes`, by what these nodes answered."""
-    reports = {
-        node.name: report
-        for node in gang.machines
-        for report in (_living(values[node.name]) if node.name in values else ())
-        if report.gang == gang.name
-    }
+    reports: dict[str, Report] = {}
+    for node in (node for node in gang.machines if node.name in values):
+        answer = values[node.name]
+        if _names_another(node, gang, answer):  # else nothing has to be read for it, at each look of a guard
+            reports.update((node.name, report) for report in _living(answer) if report.gang == gang.name)
     return former_nodes(gang, reports)
+
+
+def _names_another(node: NodeSpec, gang: GangSpec, answer: ReportAnswer) -> bool:
+    """Whether some report of this gang has another node's name."""
+    mine = (raw for raw in answer.reports if isinstance(raw, dict) and raw.get("gang") == gang.name)
+    return any(raw.get("node") != node.name for raw in mine)
 
 
 def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeError:
