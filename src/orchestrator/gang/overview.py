@@ -122,17 +122,18 @@ class RouterGlance:
         }
 
     def _models(self, views: Sequence[GangView]) -> list[dict[str, Any]]:
-        """What it sends requests for, by the name that they give: the router's own word, else that of the gang."""
-        found: dict[ServedModel, list[str]] = {}
+        """What it sends requests for, by the name that they give: the router's own word, else that of the gang. A model
+        has all aliases that any of its gangs has."""
+        gangs: dict[str, list[str]] = {}
+        aliases: dict[str, set[str]] = {}
         for view in views:
             worker = self.worker(view.service_url)
-            if worker is not None:
-                for model in worker.models or (ServedModel(view.model),):
-                    found.setdefault(model, []).append(view.name)
-        return [
-            {"name": model.name, "aliases": list(model.aliases), "gangs": gangs}
-            for model, gangs in sorted(found.items(), key=lambda one: one[0].name)
-        ]
+            if worker is None:
+                continue
+            for model in worker.models or (ServedModel(view.model),):
+                gangs.setdefault(model.name, []).append(view.name)
+                aliases.setdefault(model.name, set()).update(model.aliases)
+        return [{"name": name, "aliases": sorted(aliases[name]), "gangs": gangs[name]} for name in sorted(gangs)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

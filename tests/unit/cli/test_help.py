@@ -182,6 +182,8 @@ SEEN_OTHERWISE = {
     "stack check": "it leaves nothing; `plan` shows the environment that it runs in",
     "certify": "it asks before it begins, and leaves nothing; `plan` shows what it would start",
     "notify": "a message is sent only with --test",
+    "router add": "one entry of a gang that serves; `router remove` takes it back",
+    "router remove": "it stops nothing, and says where the gang is the last of its model; `router add` takes it back",
 }
 """Verbs that act without a rehearsal, and why."""
 WAITS = {

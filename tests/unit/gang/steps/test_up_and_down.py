@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.folders import delete_in_use
 from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.ports import free_port
 from tests.support.waiting import slack
@@ -124,7 +124,7 @@ def test_a_renamed_gang_is_said_in_every_verb_and_ended_by_its_former_name(servi
 def test_a_gang_whose_files_were_deleted_is_unknown_and_down_ends_it(serving: LocalGang) -> None:
     agents = [serving.agent(rank) for rank in range(2)]
     for node in serving.gang.nodes:
-        shutil.rmtree(str(node.state_dir))
+        delete_in_use(str(node.state_dir))
     seen = status(serving.inventory.gangs)
     (view,) = seen.views
     assert (view.state, seen.exit_code) == (GangState.UNKNOWN, Exit.UNREACHABLE)
@@ -156,7 +156,7 @@ def test_a_gang_whose_files_were_deleted_is_unknown_and_down_ends_it(serving: Lo
 
 def test_a_gang_with_one_node_whose_files_were_deleted_serves_and_says_so(serving: LocalGang) -> None:
     agent = serving.agent(1)
-    shutil.rmtree(serving.state_dir(1))
+    delete_in_use(serving.state_dir(1))
     (view,) = status(serving.inventory.gangs).views
     assert view.serves and (view.state, view.trouble) == (GangState.DEGRADED, "unreachable")
     assert any(f"node1: its agent (pid {agent[0]}) runs" in words for words in view.remarks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.folders import delete_in_use
 from tests.support.gang import Cluster, Gang
 from tests.support.waiting import until
 
@@ -29,16 +29,16 @@ def told(cluster: Cluster, rank: int = 0) -> tuple[OtherAgent, ...]:
 
 
 def everything(state: Path, _: str) -> None:
-    shutil.rmtree(state)
+    delete_in_use(state)
 
 
 def made_anew(state: Path, _: str) -> None:
-    shutil.rmtree(state)
+    delete_in_use(state)
     (state / "gangs/gang0").mkdir(parents=True)
 
 
 def run(state: Path, run_id: str) -> None:
-    shutil.rmtree(state / "gangs/gang0/runs" / run_id)
+    delete_in_use(state / "gangs/gang0/runs" / run_id)
 
 
 def current(state: Path, _: str) -> None:
@@ -79,7 +79,7 @@ def test_figures_tell_of_it_too(gang: Gang) -> None:
     agent = cluster.agent(0)
     asked = {"state_dir": cluster.state_dir(0), "nvml_deadline_s": 1.0}
     assert figures.answer(asked)["without_files"] == []
-    shutil.rmtree(cluster.state_dir(0))
+    delete_in_use(cluster.state_dir(0))
     assert [one["pid"] for one in figures.answer(asked)["without_files"]] == [agent[0]]
     cluster.stop_all(now=True)
     assert not processes.alive(*agent)
@@ -104,7 +104,7 @@ def test_one_that_a_signal_has_stopped_is_killed_and_its_engine_with_it(gang: Ga
     cluster = gang(nodes=1).ready()
     agent = cluster.agent(0)
     assert supervision.send(*agent, signal.SIGSTOP)
-    shutil.rmtree(cluster.state_dir(0))
+    delete_in_use(cluster.state_dir(0))
     assert orders.stop({**cluster.base(0), "deadline_s": 20})["state"] == "stopped"
     assert not processes.alive(*agent)
     cluster.nothing_left()
@@ -113,7 +113,7 @@ def test_one_that_a_signal_has_stopped_is_killed_and_its_engine_with_it(gang: Ga
 def test_one_that_is_not_over_in_time_is_told_as_alive(gang: Gang) -> None:
     cluster = gang(nodes=1).ready()
     agent = cluster.agent(0)
-    shutil.rmtree(cluster.state_dir(0))
+    delete_in_use(cluster.state_dir(0))
     answer = orders.stop({**cluster.base(0), "deadline_s": 0})
     assert (answer["state"], answer["alive"]) == ("unknown", True)
     until(lambda: not processes.alive(*agent), 20.0)
