@@ -101,7 +101,7 @@ def play_row(row: Row) -> Played:
         try:
             said = _carry_out(scene, row)
             played.ended, played.trouble = _outcome(scene, row, said)
-            if not played.trouble and not row.lossy and not row.expects.startswith("ends, told"):
+            if not played.trouble and not row.lossy:
                 judge(service)
         except Violated as violated:
             played.trouble = str(violated).partition(";")[0]
@@ -145,11 +145,19 @@ def _outcome(scene: Scene, row: Row, said: Said) -> tuple[str, str]:
         "told": lambda: _untouched(touched),
         "untouched": lambda: _untouched(touched),
         "waits": lambda: _untouched(touched),
-        "ends": lambda: "" if touched == [row.gang] and not now[row.gang] else f"touched {touched}",
+        "ends": lambda: _ends(scene, row, touched, now),
     }[kind]()
     if not wrong and words and words not in told:
         wrong = f"it does not say {words!r}"
     return ended, wrong
+
+
+def _ends(scene: Scene, row: Row, touched: list[str], now: Mapping[str, set[str]]) -> str:
+    """Why the gang has not ended as it should: alone, and without an entry in the router."""
+    if touched != [row.gang] or now[row.gang]:
+        return f"touched {touched}"
+    entered = {worker.url for worker in scene.service.router.workers.values()}
+    return "the router still has it" if scene.gang(row.gang).url in entered else ""
 
 
 def _untouched(touched: list[str]) -> str:

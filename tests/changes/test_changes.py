@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from _pytest.mark.structures import ParameterSet
-from tests.changes.changes import CHANGED, CONCERNED, ORDER, VERBS_PLAYED, Row, play_row, table
-
-RACED = {("address of another node", "down")}
-"""Rows that differ from run to run, by change and verb: whether the last request is lost depends on the moment."""
+from tests.changes.changes import CHANGED, ORDER, VERBS_PLAYED, Row, play_row, table
 
 
-def rows() -> list[ParameterSet]:
-    return [pytest.param(row, id=row.id, marks=marks_of(row)) for row in table()]
+def _name(row: Row) -> str:
+    return row.id
 
 
-def marks_of(row: Row) -> list[pytest.MarkDecorator]:
-    if row.gang == CONCERNED and (row.change, row.verb) in RACED:
-        return [pytest.mark.xfail(reason="a request in flight as the gang ends is sometimes lost", strict=False)]
-    return []
-
-
-@pytest.mark.parametrize("row", rows())
+@pytest.mark.parametrize("row", table(), ids=_name)
 def test_it_ends_as_the_table_says(row: Row) -> None:
     played = play_row(row)
     assert played.trouble == "", f"{row.expects}: {played.ended}"

@@ -54,7 +54,7 @@ def remove_gang(inventory: Inventory, name: str, turn: RouterTurn, watcher: Watc
     with turn, Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
         _refuse_idle(router)
         turn.wait()
-        seen = with_addresses(inventory, see(fleet, inventory.gangs, patience=StragglerWait()))
+        seen = with_addresses(inventory, see(fleet, inventory.gangs, patience=StragglerWait()), router.workers())
         view = next((view for view in seen if view.name == name), None)
         if view is None:
             raise NodeError(

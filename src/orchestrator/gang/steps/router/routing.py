@@ -504,20 +504,45 @@ def withdraw(inventory: Inventory, gangs: Iterable[str]) -> Serving:
     with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
         if router is None:
             return {}
-        seen = with_addresses(inventory, see(fleet, inventory.gangs, patience=StragglerWait()))
+        views = see(fleet, inventory.gangs, patience=StragglerWait())
+        seen = with_addresses(inventory, views, router.workers())
         serving = behind_router(router, seen)
         for view in seen:
             if view.name in names:
                 router.take_out(view.service_url)
+        unread = {view.name for view in views if not view.service_url}
+        for view in seen:
+            if view.name in names & unread:
+                _let_run(router, view.service_url)
         lost = lost_models(names, serving)
         return {name: model for name, model in serving.items() if name in names and model in lost}
 
 
-def with_addresses(inventory: Inventory, views: Iterable[GangView]) -> list[GangView]:
-    """Those of which it is known where they serve, or may."""
+def with_addresses(inventory: Inventory, views: Sequence[GangView], entered: Iterable[Worker]) -> list[GangView]:
+    """Those of which it is known where they serve, or may; entered: the router's workers."""
     specs = {gang.name: gang for gang in inventory.gangs}
-    found = [replace(view, service_url=view.service_url or _url_unread(specs[view.name], view)) for view in views]
+    taken = {view.service_url.rstrip("/") for view in views}
+    by_run = {worker.run: worker.url for worker in entered if worker.run and worker.url not in taken}
+    found = [
+        replace(
+            view, service_url=view.service_url or _url_unread(specs[view.name], view) or by_run.get(view.run_id, "")
+        )
+        for view in views
+    ]
     return [view for view in found if view.service_url]
+
+
+def _let_run(router: Router, url: str) -> None:
+    """Wait until a gang that was taken out has no request any more, for DRAIN_S at most: nobody reads its leader, which
+    drains where it is told to stop, so that its engine is asked from the router's host."""
+    end, quiet = time.monotonic() + DRAIN_S, 0
+    asks = [HttpRequest(url=f"{url}{path}", timeout_s=HEALTH_S) for path in load_paths()]
+    while quiet < 2 and time.monotonic() < end:
+        left = requests_left(ask_from(router.fleet, router.spec.node.name, asks))
+        if left is None:
+            return
+        quiet = 0 if left else quiet + 1
+        time.sleep(POLL_S)
 
 
 def behind_router(router: Router, known: Sequence[GangView]) -> Serving:

@@ -771,3 +771,34 @@ def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_i
     stated = replace(INVENTORY, gangs=(replace(GANGS[0], url="http://a"), *GANGS[1:]))
     assert routing.withdraw(INVENTORY, ["a"]) == {} and world.behind == ["http://a", "http://b"]
     assert routing.withdraw(stated, ["a"]) == {} and world.behind == ["http://b"]
+
+
+def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_requests_are_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader's address is another machine's now: who tells of the run is a fellow, which knows no address."""
+    world.router = router(GangState.READY)
+    unread = replace(gang("a"), service_url="", run_id="r7")
+    world.gangs, world.behind = (unread, gang("b")), ["http://a:8000", "http://b"]
+    runs, left = {"http://a:8000": "r7"}, [2, 1, 0, 0]
+    quiet: list[int] = []
+    monkeypatch.setattr(
+        routing.Router,
+        "workers",
+        lambda _: tuple(Worker(url, url, True, 0, run=runs.get(url, "")) for url in world.behind),
+    )
+
+    def asked(*_: object) -> tuple[HttpAnswer, ...]:
+        quiet.append(left[len(quiet)])
+        return (HttpAnswer(status=200, body=json.dumps({"loads": [_load(quiet[-1])]})),)
+
+    monkeypatch.setattr(routing, "ask_from", asked)
+    monkeypatch.setattr(routing, "POLL_S", 0.0)
+    assert routing.withdraw(INVENTORY, ["a"]) == {}
+    assert world.behind == ["http://b"] and quiet == left
+    runs["http://b"] = "r7"  # a forged run: another gang's known address is never taken for its own
+    assert routing.withdraw(INVENTORY, ["a"]) == {} and world.behind == ["http://b"]
+
+
+def _load(running: int) -> dict[str, int]:
+    return {"num_running_reqs": running, "num_waiting_reqs": 0}
