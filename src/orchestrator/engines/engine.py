@@ -53,6 +53,25 @@ L40S with RDMA has 22.43 + 21.27 GiB of 46068 MiB at that moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankCost:
+    """What a rank of DeepSeek-V3 at TP32 was measured to cost beside weights and KV cache, without prefill graphs and
+    without a draft.
+
+    source:         who measured it, in words
+    graph_bytes:    a batch size that is captured as a decode graph
+    capture_s:      seconds that the capture takes with what was compiled before: (least, most) for so many sizes
+    compile_s:      more of them with empty kernel caches: (least, most)
+    activations:    bytes beside the graphs at the most, for tokens of a chunk of prefill; None where nobody measured
+    """
+
+    source: str
+    graph_bytes: int
+    capture_s: Callable[[int], tuple[float, float]]
+    compile_s: tuple[float, float]
+    activations: Callable[[int], int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
     """How one engine version divides a GPU.
 
@@ -65,6 +84,9 @@ class Division:
     window_share: tokens that a sliding-window layer keeps for each one that a full layer keeps
     draft:       a multi-token prediction layer is loaded as the draft, and has a KV cache of its own
     taken:       bytes of the GPU that are in use before the first weight
+    padding:     what the allocator takes for the weights beyond their bytes, as a share of these
+    graphs:      batch sizes whose decode is captured, in order; None where the engine's rule is not known
+    cost:        what was measured of graphs and activations; None where nothing was
     """
 
     fraction: float
@@ -77,6 +99,9 @@ class Division:
     window_share: float = 1.0
     draft: bool = False
     taken: int = FIRST_TAKEN
+    padding: float = 0.0
+    graphs: tuple[int, ...] | None = None
+    cost: RankCost | None = None
 
 
 def usual_requests(context: int, tokens: int) -> int:

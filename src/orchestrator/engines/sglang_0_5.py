@@ -17,6 +17,7 @@ from orchestrator.engines.engine import (
     Lookup,
     MemoryAsked,
     Names,
+    RankCost,
     element_bytes,
     phases_of,
     usual_requests,
@@ -196,6 +197,17 @@ def _engine(version: str) -> Engine:
 _TAKEN, _TAKEN_NVLINK = int(1.50 * (1 << 30)), int(2.28 * (1 << 30))
 """In use before the first weight, of the rank that has least left: a slice of DeepSeek-V3 by 0.5.17 on four H100, as
 four nodes over TCP and as one node with NVLink (tests/slice/measured.md); not measured with 32 ranks, RDMA or PCIe."""
+_PADDING = 0.013
+"""Its log says 20.96 GiB of weights where their bytes are 20.69 (the same): the allocator's blocks."""
+_GIB = 1 << 30
+_COST = RankCost(
+    source="the slice of DeepSeek-V3 on 2 and 4 H100 by SGLang 0.5.17",
+    graph_bytes=int(0.0555 * _GIB),  # 8 sizes 0.43 GiB, 20 sizes 1.11
+    capture_s=lambda sizes: (5.0 + 0.7 * sizes, 10.0 + 0.75 * sizes),  # 8 sizes 13 s, 20 sizes 20 to 24
+    compile_s=(120.0, 155.0),  # 145 to 164 s in all for 8 sizes, 156 for 20
+    activations=lambda chunk: int((0.8 + 1.2 * chunk / 4096) * _GIB),  # 2.0 GiB at 4096 tokens, 3.2 at 8192
+)
+"""tests/slice/measured.md and its figures."""
 _SIZES = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512), (10**9, 16384, 512, 512))
 """Below this many GiB: chunk, largest decode graph below TP4, and from TP4 on."""
 
@@ -218,6 +230,9 @@ def _memory(version: str, asked: MemoryAsked) -> Division:
         window_share=_window_share(asked),
         draft=draft,
         taken=_TAKEN_NVLINK if asked.nvlink else _TAKEN,
+        padding=_PADDING,
+        graphs=_captured(version, asked, chunk),
+        cost=_COST,
     )
 
 
@@ -302,6 +317,22 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, int]:
         return decode, 1536
     largest = asked.number("--cuda-graph-max-bs-prefill") or min(chunk, asked.number("--max-total-tokens") or chunk)
     return decode, 8 * len(asked.flags.get("--cuda-graph-bs-prefill") or _prefill_sizes(largest))
+
+
+def _captured(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, ...]:
+    """cuda_graph_hook.py: generate_decode_cuda_graph_batch_sizes; before 0.5.23 the same in srt/server_args.py."""
+    most, _ = _graphs(version, asked, chunk)
+    if most == 0:
+        return ()
+    if given := asked.flags.get("--cuda-graph-bs-decode") or asked.flags.get("--cuda-graph-bs"):
+        return tuple(sorted(map(int, given)))
+    if "--disable-cuda-graph-padding" in asked.flags:
+        return tuple(range(1, most + 1))
+    small, steps = [1, 2, 4, 8, 12], [(16, 257, 8), (272, 512, 16), (512, most + 1, 32)]
+    if asked.text("--speculative-algorithm"):
+        small, steps = list(range(1, 9)), [(10, 33, 2), (40, 65, 4), (72, 257, 8), (272, most + 1, 16)]
+    sizes = {size for first, end, step in steps for size in range(first, end, step)}
+    return tuple(sorted({size for size in (*small, *sizes) if size <= most} | {most}))
 
 
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:

@@ -16,6 +16,10 @@ class Memory:
     static_fraction: of the memory before the weights, what the engine takes for weights and KV cache
     request_table: where each request's tokens are (req_to_token), part of the reserve; None where no context length is
         known
+    graphs: batch sizes whose decode is captured as CUDA graphs; None where the engine's rule is not known
+    graph_bytes: what these take of the reserve, needed: what of the reserve is needed at all, by what was measured;
+        None where nothing was
+    next_fraction: a static fraction that would leave just that, and next_kv_tokens; None where the reserve has no more
     """
 
     gpu_total: int | None = None
@@ -25,6 +29,11 @@ class Memory:
     kv_tokens: int | None = None
     reserve: int | None = None
     request_table: int | None = None
+    graphs: tuple[int, ...] | None = None
+    graph_bytes: int | None = None
+    needed: int | None = None
+    next_fraction: float | None = None
+    next_kv_tokens: int | None = None
     explanation: tuple[str, ...] = ()
 
 

@@ -145,7 +145,7 @@ def _plan_gang(
     its_memory, to_read = budget(profile, its_layout), memory.checkpoint_bytes(profile)
     caches = page_cache.fits(to_read, its_layout, gpus, topologies)
     usual_memory = budget(profile, its_layout, own=True) if fits(profile, its_layout, own=True) else None
-    nodes = tuple(_node_plan(about, node, options) for node in gang.nodes)
+    nodes = tuple(_node_plan(about, node, options, its_memory.graphs) for node in gang.nodes)
     ports = gang.leader.ports
     plan = GangPlan(
         name=gang.name,
@@ -215,7 +215,8 @@ def _dist_init(about: GangChoices) -> str:
     return host_port(about.tcp[leader.name].address, leader.ports.dist_init)
 
 
-def _node_plan(about: GangChoices, node: NodeSpec, options: PlanOptions) -> NodePlan:
+def _node_plan(about: GangChoices, node: NodeSpec, options: PlanOptions, graphs: tuple[int, ...] | None) -> NodePlan:
+    """graphs: batch sizes that are captured, None where only the flags may tell"""
     state, checkpoint = about.state_dir(node), model_path(node, about.profile)
     settings = commands.inside(about.stack, environment(about, node))
     env = {setting.name: setting.value for setting in settings}
@@ -248,7 +249,7 @@ def _node_plan(about: GangChoices, node: NodeSpec, options: PlanOptions) -> Node
         model_path=checkpoint,
         http_url=node.http_url(its_network.address),
         network=its_network,
-        graph_batch=commands.graph_batch(about.engine, chosen),
+        graph_batch=commands.graph_batch(about.engine, chosen) if graphs is None else max(graphs, default=0),
         container=commands.container(about.stack, node, gpus=gpus, rdma=its_network.rdma, shown=shown),
     )
 

@@ -19,6 +19,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.plan import Memory
 from orchestrator.model.profile import Dimensions, ModelProfile, Part, Stack
+from orchestrator.planning.needs import with_needs
 from orchestrator.protocol.planned import Layout
 
 GIB = 1 << 30
@@ -76,12 +77,13 @@ def budget(
     before = gpu_total - division.taken
     base = gpu_total if division.of_total else before
     reserve = int(base * (1 - division.fraction))
-    room = before - weights - reserve
+    padding = int(weights * division.padding)
+    room = before - weights - padding - reserve
     lines += [
         f"before the weights: {_gib(gpu_total)} - {_gib(division.taken)} (CUDA context, NCCL) = {_gib(before)} GiB",
         division.explanation,
         f"reserved for graphs and activations: {_gib(base)} x (1 - {division.fraction:g}) = {_gib(reserve)} GiB",
-        f"KV pool: {_gib(before)} - {_gib(weights)} - {_gib(reserve)} = {_gib(room)} GiB",
+        f"KV pool: {_gib(before)} - {_gib(weights)}{_blocks(padding, division)} - {_gib(reserve)} = {_gib(room)} GiB",
     ]
     if room < per_token:
         raise InputError(
@@ -96,7 +98,7 @@ def budget(
         lines.append(f"KV tokens: {tokens:,} by --max-total-tokens")
     table, words = _request_table(stack, asked, context, tokens)
     lines += [*words, *_of_groups(asked, division, tokens)]
-    return Memory(
+    found = Memory(
         gpu_total=gpu_total,
         weights=weights,
         kv_bytes_per_token=per_token,
@@ -106,6 +108,12 @@ def budget(
         request_table=table,
         explanation=tuple(lines),
     )
+    return with_needs(found, profile, layout, division)
+
+
+def _blocks(padding: int, division: Division) -> str:
+    """' - 0.27 (allocator's blocks, 1.3% of the weights)', '' for none."""
+    return f" - {_gib(padding)} (allocator's blocks, {division.padding:.1%} of the weights)" if padding else ""
 
 
 def _request_table(stack: Stack, asked: MemoryAsked, context: int | None, tokens: int) -> tuple[int | None, list[str]]:

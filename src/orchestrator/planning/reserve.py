@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import Memory
 from orchestrator.planning.memory import Flags
+from orchestrator.planning.needs import fraction_for
 
 ID = "MEMORY-RESERVE-SMALL"
 FRACTIONS = ("--mem-fraction-static", "--gpu-memory-utilization")
@@ -23,20 +24,28 @@ def engines_own(flags: Flags) -> Flags:
 
 
 def findings(gang: str, asked: Memory, own: Memory | None) -> Iterator[Finding]:
-    """own: the budget with the engine's own fraction; None where that has no room for a KV cache."""
+    """Too little by what was measured of such a rank, else beside the engine's own fraction.
+
+    own: the budget with that; None where it has no room for a KV cache
+    """
     if own is None or asked.reserve is None or own.reserve is None or asked.static_fraction is None:
         return
-    if asked.reserve >= _LEAST * own.reserve:
+    if asked.needed is None:
+        wanted, enough, fraction = own.reserve, _LEAST * own.reserve, own.static_fraction
+    else:
+        wanted, enough, fraction = asked.needed, asked.needed, fraction_for(asked, asked.needed)
+    if asked.reserve >= enough or fraction is None:
         return
-    left, wanted = asked.reserve / _GIB, own.reserve / _GIB
+    lines = (*asked.explanation, *own.explanation)
+    evidence = dict.fromkeys(line for line in lines if line.startswith(("reserved for", "needed of the reserve")))
     yield Finding(
         id=ID,
         severity=Severity.SLOW,
         node="",
-        title=f"gang {gang}: a memory fraction of {asked.static_fraction:g} leaves {left:.2f} GiB for graphs and"
-        f" activations, of {wanted:.2f} wanted",
-        evidence=tuple(line for one in (asked, own) for line in one.explanation if line.startswith("reserved for")),
+        title=f"gang {gang}: a memory fraction of {asked.static_fraction:g} leaves {asked.reserve / _GIB:.2f} GiB for"
+        f" graphs and activations, of {wanted / _GIB:.2f} wanted",
+        evidence=tuple(evidence),
         effect="graphs are captured for smaller batches or not at all, and a long prompt may end the gang with CUDA out"
         " of memory",
-        fix=f"leave {' or '.join(FRACTIONS)} out, or give at most {own.static_fraction:g}",
+        fix=f"leave {' or '.join(FRACTIONS)} out, or give at most {fraction:g}",
     )

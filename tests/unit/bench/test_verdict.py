@@ -114,6 +114,9 @@ def test_causes_come_in_the_order_of_their_evidence() -> None:
     assert [words.split()[0] for words in found] == ["traffic", "no", "CUDA", "node0:", "node1:", "the", "the"]
     assert "the last network test: node1 - node2" in found[-2]
     assert causes(transport=(), remarks=(), graph_batch=128, load=Load(), wrong=None) == ()
+    (eager,) = causes(transport=(), remarks=(), graph_batch=0, load=Load(), wrong=None)
+    assert eager.startswith("no CUDA graph is captured, but 128 requests run at once: their steps run eager")
+    assert "1.0 to 1.4 times" in eager and "a guess" in eager
     short, tcp = causes(transport=("TCP",), remarks=(), graph_batch=None, load=Load(), wrong=None, duration_s=0.74)
     assert "took 0.7 s" in short and "--prompts" in short and tcp == "TCP"
 

@@ -140,8 +140,8 @@ def test_a_draft_costs_a_layer_of_weights_and_of_cache() -> None:
 def test_attention_in_groups_is_cut_into_fewer_parts() -> None:
     grouped, plain = of(layout=IN_FOUR, flags={**GRAPHS_32, "--max-running-requests": ("64",)}), of()
     assert grouped.weights > plain.weights and grouped.static_fraction < plain.static_fraction
-    assert "in 4 groups" in grouped.explanation[-1]
-    assert "prefills 1,024 tokens at once, runs at most 16 requests" in grouped.explanation[-1]
+    (words,) = (line for line in grouped.explanation if line.startswith("attention in 4 groups"))
+    assert "prefills 1,024 tokens at once, runs at most 16 requests" in words
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,8 @@ def test_the_table_of_requests_is_counted_out_of_the_reserve() -> None:
 
 def test_without_a_context_length_the_table_of_requests_is_not_counted() -> None:
     found = of()
-    assert found.request_table is None and "not calculated" in found.explanation[-1]
+    assert found.request_table is None and found.needed is None and found.next_fraction is None
+    assert any("req_to_token): not calculated" in line for line in found.explanation)
 
 
 @pytest.mark.parametrize(

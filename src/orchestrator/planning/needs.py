@@ -1,0 +1,124 @@
+"""What a rank needs of the memory that an engine keeps free beside weights and KV cache, by what was measured, and what
+its CUDA graphs cost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from orchestrator.engines.engine import Division, RankCost
+from orchestrator.model.plan import Memory
+from orchestrator.model.profile import ModelProfile
+from orchestrator.protocol.planned import Layout
+
+GIB = 1 << 30
+UNMEASURED = 3 * GIB // 2
+"""Kept for what no measurement had: NCCL's buffers of 32 ranks, prefill graphs, a draft. An allowance, until a gang of
+32 ranks was measured."""
+_WORTH = GIB // 2
+"""Less than this is no reason to change a fraction."""
+_HEADS, _HIDDEN, _LAYERS, _EXPERTS = 4, 7168, 61, 256
+"""A rank of DeepSeek-V3 at TP32: its attention heads; hidden size, layers and routed experts of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes of one rank. table: req_to_token, 0 where it was not calculated"""
+
+    table: int
+    graphs: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """With what nobody measured yet."""
+        return self.table + self.graphs + self.activations + UNMEASURED
+
+
+def cost_of(profile: ModelProfile, layout: Layout, division: Division) -> RankCost | None:
+    """What was measured of a rank with these shapes; None where it was of others."""
+    dims = profile.dimensions
+    shapes = (dims.hidden_size, dims.num_hidden_layers, dims.n_routed_experts)
+    one_group = layout.pipeline_parallel == layout.attention_data_parallel == layout.expert_parallel == 1
+    a_rank = dims.num_attention_heads == _HEADS * layout.tensor_parallel
+    measured = shapes == (_HIDDEN, _LAYERS, _EXPERTS) and one_group and a_rank and not division.draft
+    return division.cost if measured else None
+
+
+def with_needs(memory: Memory, profile: ModelProfile, layout: Layout, division: Division) -> Memory:
+    """A budget with what graphs cost and what of its reserve is needed, as far as either was measured."""
+    cost = cost_of(profile, layout, division)
+    count = len(division.graphs or ())
+    found = replace(memory, graphs=division.graphs, graph_bytes=count * cost.graph_bytes if cost else None)
+    found = replace(found, explanation=(*found.explanation, *_graph_words(found, cost)))
+    if cost is None or cost.activations is None or division.chunk is None:
+        return found
+    needs = Needs(memory.request_table or 0, found.graph_bytes or 0, cost.activations(division.chunk))
+    if needs.table:
+        found = _with_next(replace(found, needed=needs.total), division)
+    return replace(found, explanation=(*found.explanation, *_reserve_words(found, needs, cost, division.chunk)))
+
+
+def _graph_words(memory: Memory, cost: RankCost | None) -> Iterator[str]:
+    if memory.graphs is None:
+        return
+    if not memory.graphs:
+        yield "decode graphs: none, so that every batch runs eager (the host launches each kernel)"
+        return
+    count, most = len(memory.graphs), memory.graphs[-1]
+    costs = "what they cost is not measured for such a rank"
+    if cost is not None:
+        least_s, most_s = cost.capture_s(count)
+        costs = (
+            f"about {_gib(memory.graph_bytes or 0)} GiB of the reserve and {least_s:.0f} to {most_s:.0f} s of a start"
+        )
+        if any(cost.compile_s):
+            costs += f", {cost.compile_s[0]:.0f} to {cost.compile_s[1]:.0f} s more while kernel caches are empty"
+        costs += f" (calculated from {cost.source})"
+    yield f"decode graphs: {count} batch sizes up to {most}: {costs}"
+    yield f"more than {most} requests at once run eager: the host launches each kernel of their steps"
+
+
+def fraction_for(memory: Memory, needed: int) -> float | None:
+    """The static fraction that keeps so many bytes free, rounded down; None where the budget has no reserve."""
+    if memory.reserve is None or memory.static_fraction is None or memory.static_fraction >= 1:
+        return None
+    return int((1 - needed * (1 - memory.static_fraction) / memory.reserve) * 1000) / 1000
+
+
+def _with_next(memory: Memory, division: Division) -> Memory:
+    """With the fraction that would leave just what is needed."""
+    fraction = fraction_for(memory, memory.needed or 0)
+    limited = division.max_tokens is not None or memory.kv_tokens is None
+    if fraction is None or limited or (memory.reserve or 0) - (memory.needed or 0) < _WORTH:
+        return memory
+    return replace(memory, next_fraction=fraction, next_kv_tokens=tokens_at(memory, fraction))
+
+
+def tokens_at(memory: Memory, fraction: float) -> int:
+    """KV tokens with another static fraction, of a budget that has all its figures."""
+    of = memory.static_fraction or 0.0
+    base = (memory.reserve or 0) / (1 - of)
+    return (memory.kv_tokens or 0) + int(base * (fraction - of)) // (memory.kv_bytes_per_token or 1)
+
+
+def _reserve_words(memory: Memory, needs: Needs, cost: RankCost, chunk: int) -> Iterator[str]:
+    parts = (
+        (needs.table, "request table"),
+        (needs.graphs, "decode graphs"),
+        (needs.activations, f"activations of chunks of {chunk:,} tokens"),
+        (UNMEASURED, "not measured: NCCL's buffers of 32 ranks, prefill graphs"),
+    )
+    sum_of = " + ".join(f"{_gib(size)} ({words})" for size, words in parts if size)
+    beside = "" if needs.table else " beside the request table"
+    yield f"needed of the reserve{beside}: {sum_of} = {_gib(needs.total)} GiB, calculated from {cost.source}"
+    if memory.next_fraction is not None:
+        yield (
+            f"so {_gib((memory.reserve or 0) - needs.total)} GiB may stay unused: `-- --mem-fraction-static"
+            f" {memory.next_fraction:g}` would give {memory.next_kv_tokens:,} KV tokens instead of"
+            f" {memory.kv_tokens:,} (calculated, not measured on 32 ranks)"
+        )
+
+
+def _gib(number: int) -> str:
+    return f"{number / GIB:.2f}"
