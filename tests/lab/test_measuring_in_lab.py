@@ -90,7 +90,8 @@ def bench_stack(lab: SmallLab) -> str:
 
 
 def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: SmallLab) -> None:
-    long = ["bench", "--input", "20", "--output", "2000", "--prompts", "200", "--rate", "1000", "--concurrency", "1"]
+    load = {"input": 20, "output": 2000, "prompts": 800, "rate": 1000, "concurrency": 4}  # never between two requests
+    long = ["bench", *(word for name, value in load.items() for word in (f"--{name}", str(value)))]
     first = lab.start(*long)
     try:
         until(lambda: "bench" in clients(lab), 60, "the client runs on the leader")

@@ -164,9 +164,9 @@ def overall(compared: Sequence[AnswerComparison]) -> GoldenVerdict:
     return GoldenVerdict.SAME if all(answer.same for answer in compared) else GoldenVerdict.DIFFERS
 
 
-def _shared(one: Answer, other: Answer) -> int:
+def _shared(first: Answer, other: Answer) -> int:
     """How many tokens both begin with."""
-    return len(list(takewhile(lambda both: both[0] == both[1], zip(one.tokens, other.tokens, strict=False))))
+    return len(list(takewhile(lambda both: both[0] == both[1], zip(first.tokens, other.tokens, strict=False))))
 
 
 def _tolerated(accepted: PromptBaseline, position: int) -> str:

@@ -87,16 +87,16 @@ def follow(
     Raises NodeError where a program in the engine's place ended without a word of its own, or the node's application
     without its end.
     """
-    node, told = session.spec.name, False
+    node, announced = session.spec.name, False
     request = JobRequest(**where(session.spec, gang), token=token, order=order)
     limit = StreamLimit(total_s=order.deadline_s + KILL_S)
     with closing(messages(session, "job", request, kind, limit)) as lines:
         for line in lines:
-            if order.run is not None and line.ended > 0 and not told:
+            if order.run is not None and line.ended > 0 and not announced:
                 raise _never_began(order.run, order, node, line)
             if take(line) or line.ended >= 0:
                 return
-            told = told or line != kind(log=line.log)
+            announced = announced or line != kind(log=line.log)
     raise NodeError(
         f"its part of the {order.noun} ended without a result",
         where=node,

@@ -284,9 +284,9 @@ def _read_vars(path: Path, shown: str) -> dict[str, Variable]:
     return _variables(data or MarkedMapping(), Origin(shown, 0, ""))
 
 
-def wrong(origin: Origin, found: str, wanted: str, fix: str) -> InputError:
+def wrong(origin: Origin, value: str, wanted: str, fix: str) -> InputError:
     """The error at a place of the inventory."""
-    return InputError(f"{found}; wanted {wanted}", where=str(origin), fix=fix)
+    return InputError(f"{value}; wanted {wanted}", where=str(origin), fix=fix)
 
 
 def _kind(value: object) -> str:

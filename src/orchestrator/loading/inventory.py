@@ -180,7 +180,7 @@ _TLS = ("l40s_router_tls_cert", "l40s_router_tls_key")
 
 def _aliases(gangs: Sequence[GangSpec]) -> dict[str, tuple[str, ...]]:
     """By gang, and by what its replicas are called."""
-    named = [(gang, one.name) for gang in gangs for one in (gang, *replicas_of(gang))]
+    named = [(gang, each.name) for gang in gangs for each in (gang, *replicas_of(gang))]
     return {name: gang.leader.aliases for gang, name in named if gang.leader.aliases}
 
 

@@ -29,7 +29,7 @@ def append_line(path: str, text: str, *, limit: int = LOG_LIMIT) -> None:
 
 def _moved(path: str, opened: os.stat_result) -> bool:
     try:
-        found = os.stat(path)
+        state = os.stat(path)
     except FileNotFoundError:
         return True
-    return (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino)
+    return (state.st_dev, state.st_ino) != (opened.st_dev, opened.st_ino)

@@ -73,8 +73,8 @@ def serve(argv: Sequence[str]) -> int:
     if name in PROCESSES:
         return int(_found(PROCESSES[name])(argv[1:]))
     try:
-        if (told := answer_of(name)) is not None:
-            tell(told)
+        if (answer := answer_of(name)) is not None:
+            tell(answer)
     except BrokenPipeError:
         return 1
     return 0 if name in VERBS else 2

@@ -103,8 +103,8 @@ def read_json(path: str) -> dict[str, Any]:
 
 def read_as(kind: type[M], path: str) -> M | None:
     """A message from a file; None where there is none, or nothing that can be read as one."""
-    found = kind.read(read_json(path))
-    return None if isinstance(found, Unreadable) else found
+    document = kind.read(read_json(path))
+    return None if isinstance(document, Unreadable) else document
 
 
 def opened(path: str | os.PathLike[str]) -> int:
@@ -133,10 +133,10 @@ def size(path: str | os.PathLike[str]) -> int:
 def identity(path: str) -> tuple[int, int] | None:
     """(inode, time of its last change in ns): another one after the file was replaced; None where there is none."""
     try:
-        found = os.stat(path)
+        state = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return state.st_ino, state.st_mtime_ns
 
 
 def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
@@ -214,36 +214,36 @@ LONGEST = 1024
 FIX = "nothing was written there. A node that sends such a list is faulty or compromised: inspect it, then try again"
 
 
-def plain_path(found: object, *, hidden: bool = False) -> str:
+def plain_path(value: object, *, hidden: bool = False) -> str:
     """A relative path, as it is. hidden: whether a part may begin with a dot.
 
     Raises ValueError: absolute, `..`, empty parts, control characters (NUL too), undecodable, too long.
     """
-    if not isinstance(found, str):
-        raise ValueError(f"{_shown(found)} is not a path")  # noqa: TRY004 - told like every other odd path
-    if not found or len(found) > LONGEST:
-        raise ValueError(f"a path of {len(found)} characters ({_shown(found)}): wanted 1 to {LONGEST}")
-    if not found.isprintable():
-        raise ValueError(f"the path {_shown(found)} has characters that are not allowed in a checkpoint's file names")
-    for part in found.split("/"):
+    if not isinstance(value, str):
+        raise ValueError(f"{_shown(value)} is not a path")  # noqa: TRY004 - told like every other odd path
+    if not value or len(value) > LONGEST:
+        raise ValueError(f"a path of {len(value)} characters ({_shown(value)}): wanted 1 to {LONGEST}")
+    if not value.isprintable():
+        raise ValueError(f"the path {_shown(value)} has characters that are not allowed in a checkpoint's file names")
+    for part in value.split("/"):
         if part in ("", ".", ".."):
-            raise ValueError(f"the path {_shown(found)} leaves its directory, or is not in its simplest form")
+            raise ValueError(f"the path {_shown(value)} leaves its directory, or is not in its simplest form")
         if part.startswith(".") and not hidden:
-            raise ValueError(f"the path {_shown(found)} has a hidden part")
-    return found
+            raise ValueError(f"the path {_shown(value)} has a hidden part")
+    return value
 
 
 def refuse_clashes(paths: Iterable[str]) -> None:
     """Raises ValueError where a path comes twice, or is a file for one and a folder for another."""
-    found: set[str] = set()
+    names: set[str] = set()
     folders: set[str] = set()
     for path in paths:
-        if path in found:
+        if path in names:
             raise ValueError(f"the path {_shown(path)} is listed twice")
-        found.add(path)
+        names.add(path)
         parts = path.split("/")
         folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-    if both := sorted(found & folders):
+    if both := sorted(names & folders):
         raise ValueError(f"the path {_shown(both[0])} is both a file and a directory")
 
 
@@ -260,6 +260,6 @@ def refuse_links(root: str | os.PathLike[str], path: str) -> None:
             raise Failure("outside", what, at, "replace the link with a directory")
 
 
-def _shown(found: object) -> str:
-    text = repr(found)
+def _shown(value: object) -> str:
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

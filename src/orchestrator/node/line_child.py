@@ -77,10 +77,10 @@ class LineChild:
             self.close()
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        told = [value for line in lines if isinstance(value := parsed(line), dict)]
-        if told:
+        values = [value for line in lines if isinstance(value := parsed(line), dict)]
+        if values:
             self.asked_at = None
-        return told
+        return values
 
     def close(self) -> None:
         """Kill it, and let go of it."""

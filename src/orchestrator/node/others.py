@@ -45,13 +45,13 @@ def announce(state: str, gang: str, node: str, port: int) -> list[socket.socket]
 def other_agents(state: str) -> tuple[OtherAgent, ...]:
     """Those whose state is not in this directory."""
     own = os.path.realpath(state)
-    return tuple(dict.fromkeys(one.agent for one in _agents().values() if one.agent.state_dir != own))
+    return tuple(dict.fromkeys(shown.agent for shown in _agents().values() if shown.agent.state_dir != own))
 
 
 def agents_of(state: str) -> dict[int, ShownAgent]:
     """Those whose state is in this directory, whatever is left of it, by process id."""
     own = os.path.realpath(state)
-    return {pid: one for pid, one in _agents().items() if one.agent.state_dir == own}
+    return {pid: shown for pid, shown in _agents().items() if shown.agent.state_dir == own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ def agent_above(pid: int) -> OtherAgent | None:
     """The agent that a process belongs to, of whichever state directory; None where its ancestors show none. What a
     stranger says of somebody else's process counts for nothing."""
     agents = _agents()
-    above = ((one, agents[one].agent) for one in _ancestors(pid) if one in agents)
-    return next((agent for one, agent in above if not agent.stranger or _owner_name(one) == agent.stranger), None)
+    above = ((parent, agents[parent].agent) for parent in _ancestors(pid) if parent in agents)
+    return next((agent for parent, agent in above if not agent.stranger or _owner_name(parent) == agent.stranger), None)
 
 
 def _owner_name(pid: int) -> str:
@@ -109,7 +109,7 @@ def _owner_name(pid: int) -> str:
 
 def hidden_above(pid: int) -> bool:
     """Some of a process's ancestors are not shown to us, so whose it is can't be told."""
-    return any(processes.read(one) is None for one in _ancestors(pid))
+    return any(processes.read(ancestor) is None for ancestor in _ancestors(pid))
 
 
 def user_name(number: int) -> str:
@@ -128,12 +128,12 @@ def _agents() -> dict[int, ShownAgent]:
         words = name.split(b" ", 2)
         if len(words) == 3 and all(word.isdigit() and len(word) <= _DIGITS for word in words[:2]):
             pieces.setdefault((_stranger(owner), int(words[0])), {})[int(words[1])] = words[2], inode
-    found: dict[int, ShownAgent] = {}
+    agents: dict[int, ShownAgent] = {}
     for (stranger, pid), parts in islice(sorted(pieces.items()), _MOST):
         agent = _read(stranger, b"".join(parts[place][0] for place in sorted(parts)))
         if agent is not None:
-            found.setdefault(pid, ShownAgent(agent, frozenset(inode for _, inode in parts.values())))
-    return found
+            agents.setdefault(pid, ShownAgent(agent, frozenset(inode for _, inode in parts.values())))
+    return agents
 
 
 _DIGITS = 9
@@ -151,7 +151,7 @@ def _names() -> list[tuple[bytes, UnixSocket]]:
         named = [(name, before.split()) for before, mark, name in lines if mark]
         return [(name, UnixSocket(None, int(fields[6]))) for name, fields in named if _is_line(fields)]
     start = b"\0%s " % _MARK
-    return [(name.removeprefix(start), one) for name, one in sockets.items() if name.startswith(start)]
+    return [(name.removeprefix(start), inode) for name, inode in sockets.items() if name.startswith(start)]
 
 
 def _is_line(fields: list[bytes]) -> bool:

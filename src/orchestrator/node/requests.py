@@ -17,10 +17,10 @@ from orchestrator.protocol.message import M, Unreadable
 
 def request_of(kind: type[M], raw: Mapping[str, Any]) -> M:
     """The request that stdin held. Raises Failure, which names the key, where it holds none."""
-    found = kind.read(raw)
-    if isinstance(found, Unreadable):
-        raise Failure("bad-request", str(found), "request")
-    return found
+    request = kind.read(raw)
+    if isinstance(request, Unreadable):
+        raise Failure("bad-request", str(request), "request")
+    return request
 
 
 _begun: list[float] = []

@@ -85,16 +85,16 @@ def descendants(roots: Iterable[int], processes: Iterable[Process]) -> list[Proc
     children: dict[int, list[Process]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    below: list[Process] = []
     waiting = list(roots)
     seen = set(waiting)
     while waiting:
         for child in children.get(waiting.pop(0), ()):
             if child.pid not in seen:
                 seen.add(child.pid)
-                found.append(child)
+                below.append(child)
                 waiting.append(child.pid)
-    return found
+    return below
 
 
 def kill_below(seconds: float, reap: Callable[[], object]) -> None:

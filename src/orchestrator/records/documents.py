@@ -121,10 +121,10 @@ def read_told(file: Path) -> dict[str, str]:
     return read_document(file, lambda kept: {str(gang): str(word) for gang, word in kept.items()}) or {}
 
 
-def keep_told(file: Path, told: dict[str, str]) -> None:
+def keep_told(file: Path, kept: dict[str, str]) -> None:
     """Replace it. If that fails, a message may be sent twice."""
     with contextlib.suppress(InputError):
-        write_document(file, told)
+        write_document(file, kept)
 
 
 def last_start(gang: str, model: str, stack: str) -> dict[str, float]:

@@ -16,9 +16,9 @@ def trial_of(name: str, env: Mapping[str, str], record: Mapping[str, Any]) -> Ne
     """From the record of a network test. Wrong data counts for nothing."""
     if record["verification"]["verdict"] != "ok":
         return NetworkTrial(name=name, env=env, cause="data arrived corrupt")
-    reduces = [one for one in record["tests"] if one["kind"] == Between.ALL.value]
+    reduces = [test for test in record["tests"] if test["kind"] == Between.ALL.value]
     return NetworkTrial(
-        name=name, env=env, reduces_us={str(one["bytes"]): float(one["measured_us"]) for one in reduces}
+        name=name, env=env, reduces_us={str(test["bytes"]): float(test["measured_us"]) for test in reduces}
     )
 
 
@@ -28,9 +28,9 @@ def faster(trials: Iterable[NetworkTrial]) -> dict[str, str]:
     usual = next((trial for trial in known if not trial.env), None)
     if usual is None:
         return {}
-    found = {}
+    records = {}
     for size, took in usual.reduces_us.items():
         fastest = min(known, key=lambda trial: trial.reduces_us.get(size, took))
         if fastest.reduces_us.get(size, took) < CLEARLY * took:
-            found[size] = fastest.name
-    return found
+            records[size] = fastest.name
+    return records

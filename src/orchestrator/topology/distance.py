@@ -38,53 +38,53 @@ class Distances:
         placed = any(device.numa_node >= 0 for device in topology.pci)
         self._blind = not placed and any(lacking.path == TEXT for lacking in topology.lacks(Area.NUMA))
 
-    def path_type(self, one: str, other: str) -> PathType:
+    def path_type(self, first: str, other: str) -> PathType:
         """The path between two PCI functions, by key; DIS where one of them, or what decides, is unknown.
 
         Of a device without a function (its key is then `end_key`'s) what a text states.
 
         Functions of one card are one device (NCCL src/transport/net_ib/init.cc sets the function digit to zero).
         """
-        if stated := path_of(self._words.get((one, other), "")):
+        if stated := path_of(self._words.get((first, other), "")):
             return stated
-        if one not in self._devices or other not in self._devices:
+        if first not in self._devices or other not in self._devices:
             return PathType.DIS
-        if card(one) == card(other):  # paths: two cards that claim one address stay two
+        if card(first) == card(other):  # paths: two cards that claim one address stay two
             return PathType.LOC
-        if self.nvlinks(one, other):
+        if self.nvlinks(first, other):
             return PathType.NVL
-        return self._by_pci(one, other)
+        return self._by_pci(first, other)
 
-    def nvlinks(self, one: str, other: str) -> int:
+    def nvlinks(self, first: str, other: str) -> int:
         """NVLinks that join two GPUs: direct ones, else those that the GPU with fewer has to NVSwitches; 0 for none.
 
         A path over a third GPU, NCCL's NVB, is not detected.
         """
-        ends = self._gpus.get(one), self._gpus.get(other)
+        ends = self._gpus.get(first), self._gpus.get(other)
         if ends[0] is None or ends[1] is None:
             return 0
         direct = sum(link.count for link in ends[0].nvlinks or () if _same(link.target, ends[1].address))
         return direct or min(sum(link.count for link in end.nvlinks or () if link.switch) for end in ends if end)
 
-    def _by_pci(self, one: str, other: str) -> PathType:
-        above, above_other = self._places.above(one), self._places.above(other)
+    def _by_pci(self, first: str, other: str) -> PathType:
+        above, above_other = self._places.above(first), self._places.above(other)
         shared = next((switch for switch in above if switch in above_other), None)
         if shared is not None:
             direct = above[0] == shared and above_other[0] == shared
             return PathType.PIX if direct else PathType.PXB
-        if self._blind and self._devices[one].root != self._devices[other].root:
+        if self._blind and self._devices[first].root != self._devices[other].root:
             return PathType.DIS  # of one domain or of two
-        return PathType.PHB if self.numa_node(one) == self.numa_node(other) else PathType.SYS
+        return PathType.PHB if self.numa_node(first) == self.numa_node(other) else PathType.SYS
 
-    def nvidia_smi_word(self, one: str, other: str) -> str:
+    def nvidia_smi_word(self, first: str, other: str) -> str:
         """As `nvidia-smi topo -m` writes it: X for the same function, PIX for two functions of one card, and NODE where
         NCCL's PHB joins two host bridges of one NUMA domain."""
-        if one == other or (one, other) in self._words:
-            return self._words.get((one, other), "X")
-        path = self.path_type(one, other)
+        if first == other or (first, other) in self._words:
+            return self._words.get((first, other), "X")
+        path = self.path_type(first, other)
         if path is PathType.NVL:
-            return f"NV{self.nvlinks(one, other)}"
-        if path is PathType.PHB and self._devices[one].root != self._devices[other].root:
+            return f"NV{self.nvlinks(first, other)}"
+        if path is PathType.PHB and self._devices[first].root != self._devices[other].root:
             return "NODE"
         return {PathType.LOC: "PIX", PathType.DIS: "N/A"}.get(path, path.name)
 
@@ -174,27 +174,27 @@ class Bandwidths:
         self._sm = {gpu.key: gpu.sm for gpu in topology.gpus}
         self._sockets = between_sockets_gbs(topology.cpu, nccl)
 
-    def between(self, one: str, other: str) -> float:
+    def between(self, first: str, other: str) -> float:
         """The narrowest part of the path between two functions, by key; 0 where there is none."""
-        path = self._distances.path_type(one, other)
+        path = self._distances.path_type(first, other)
         if path is PathType.DIS:
             return 0.0
         if path is PathType.LOC:
             return 5000.0
         if path is PathType.NVL:
-            return self._distances.nvlinks(one, other) * nvlink_gbs(min(self._sm[one], self._sm[other]))
-        widths = [self.at(one), self.at(other)]
+            return self._distances.nvlinks(first, other) * nvlink_gbs(min(self._sm[first], self._sm[other]))
+        widths = [self.at(first), self.at(other)]
         if path is not PathType.PIX:
-            widths += self._uplinks(one, other)
+            widths += self._uplinks(first, other)
         return min(*widths, self._sockets) if path is PathType.SYS else min(widths)
 
     def at(self, key: str) -> float:
         """A function's own link, at what it and the port above it can do: an idle GPU has slowed down."""
         return pci_gbs(best_link(self._devices[key], self._devices))
 
-    def _uplinks(self, one: str, other: str) -> list[float]:
+    def _uplinks(self, first: str, other: str) -> list[float]:
         """Links of the switches on the path that are not above both."""
-        ways = (bridges_above(one), bridges_above(other))
+        ways = (bridges_above(first), bridges_above(other))
         apart = set(ways[0]) ^ set(ways[1])
         upstream = [key for way in ways for key in way[1::2] if key in apart and key in self._devices]
         return [self.at(key) for key in upstream if key.startswith(XML_ROOT) or self._devices[key].parent]

@@ -67,9 +67,9 @@ def paths(topology: Topology) -> tuple[Pair, ...]:
     """Every pair of GPUs and of a GPU and a NIC once, the lower index first and the GPU before the NIC."""
     distances = Distances(topology)
 
-    def pair(one: PathEnd, other: PathEnd) -> Pair:
-        path = distances.path_type(one.key, other.key) if one.key and other.key else PathType.DIS
-        return Pair(one.name, other.name, None if path is PathType.DIS else path)
+    def pair(first: PathEnd, other: PathEnd) -> Pair:
+        path = distances.path_type(first.key, other.key) if first.key and other.key else PathType.DIS
+        return Pair(first.name, other.name, None if path is PathType.DIS else path)
 
     gpus = gpu_ends(topology)
     between = itertools.starmap(pair, itertools.combinations(gpus, 2))
@@ -117,10 +117,10 @@ def matrix(topology: Topology) -> str:
     heads = [*(gpu.name for gpu in gpus), *_nic_heads(topology, nics)]
     distances = Distances(topology, merge=False)
 
-    def word(one: PathEnd, other: PathEnd) -> str:
-        if one is other:
+    def word(first: PathEnd, other: PathEnd) -> str:
+        if first is other:
             return "X"
-        return distances.nvidia_smi_word(one.key, other.key) if one.key and other.key else "N/A"
+        return distances.nvidia_smi_word(first.key, other.key) if first.key and other.key else "N/A"
 
     columns = topology.stated.columns if topology.stated else _COLUMNS
     rows = [[head, *(word(end, other) for other in ends)] for head, end in zip(heads, ends, strict=True)]

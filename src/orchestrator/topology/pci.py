@@ -53,15 +53,15 @@ def card(address: str) -> str:
 
 
 @lru_cache(maxsize=1 << 12)
-def both_ends(one: PcieLink, other: PcieLink) -> PcieLink:
+def both_ends(first: PcieLink, other: PcieLink) -> PcieLink:
     """What a link can do between two ends that can do this much; of what one does not say the other counts."""
 
     def least(ours: float, theirs: float) -> float:
         return min(ours, theirs) if ours and theirs else ours or theirs
 
     return PcieLink(
-        speed_gts=least(one.speed_gts, other.speed_gts),
-        width=int(least(one.width, other.width)),
+        speed_gts=least(first.speed_gts, other.speed_gts),
+        width=int(least(first.width, other.width)),
     )
 
 

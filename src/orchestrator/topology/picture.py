@@ -278,9 +278,9 @@ def _link(end: Switch | Gpu | PciDevice | None) -> str:
     return f"{can}{speed}x{link.width}" if link.width else ""
 
 
-def alike(one: Picture, other: Picture) -> bool:
+def alike(first: Picture, other: Picture) -> bool:
     """Whether two drawings differ in nothing but addresses and what pointing at a thing tells."""
-    return _essence(one) == _essence(other)
+    return _essence(first) == _essence(other)
 
 
 def without_addresses(drawn: Picture) -> Picture:

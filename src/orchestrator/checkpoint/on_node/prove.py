@@ -179,11 +179,11 @@ def _read(descriptor: int, length: int, offset: int) -> bytes:
         raise Failure("unreadable", f"cannot be read: {wrong.strerror}", where, fix) from None
 
 
-def _first_difference(one: int, one_at: int, other: int, other_at: int, length: int) -> tuple[int, int, int] | None:
+def _first_difference(first: int, one_at: int, other: int, other_at: int, length: int) -> tuple[int, int, int] | None:
     """The first byte at which two open files differ from these offsets on: where it is, and each one's."""
     for at in range(0, length, _CHUNK_BYTES):
         size = min(_CHUNK_BYTES, length - at)
-        ours, theirs = _read(one, size, one_at + at), _read(other, size, other_at + at)
+        ours, theirs = _read(first, size, one_at + at), _read(other, size, other_at + at)
         if ours != theirs:
             byte = next(place for place in range(size) if ours[place] != theirs[place])
             return at + byte, ours[byte], theirs[byte]

@@ -182,9 +182,9 @@ def gib(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same(first: Path, other: Path) -> bool:
     try:
-        return os.path.samestat(one.stat(), other.stat())
+        return os.path.samestat(first.stat(), other.stat())
     except OSError:
         return False
 

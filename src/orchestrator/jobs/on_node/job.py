@@ -86,10 +86,10 @@ def in_place(staged: Mapping[str, Any], state: str, gang: str, word: str, fix: s
     nothing yet."""
     folder = files.current_run(state, gang)
     if folder is not None and processes.alive(*report.agent(folder)):
-        found = files.read_as(Report, f"{folder}/{REPORT_FILE}")
-        if found is None or found.state not in (AgentState.STAGED, AgentState.ARMED):
-            said = found.state.value if found else "unreadable"
-            raise Failure("running", f"an engine of this gang is running ({said}): both would be slow", folder, fix)
+        last = files.read_as(Report, f"{folder}/{REPORT_FILE}")
+        if last is None or last.state not in (AgentState.STAGED, AgentState.ARMED):
+            doing = last.state.value if last else "unreadable"
+            raise Failure("running", f"an engine of this gang is running ({doing}): both would be slow", folder, fix)
     run = run_of(staged, files.run_dir(state, gang, f"{word}-{os.getpid()}"))
     return replace(run, engine_user=stage.engine_user(run.engine_user))
 
@@ -273,7 +273,7 @@ def follow(child: subprocess.Popen[bytes], output: Output, until: float, *, resu
     """
     assert child.stdout is not None and child.stderr is not None
     take = {child.stdout.fileno(): output.say if results else output.log, child.stderr.fileno(): output.log}
-    told = time.monotonic()
+    last_word_at = time.monotonic()
     while take:
         ready, _, _ = select.select(list(take), [], [], TICK_S)
         for descriptor in ready:
@@ -283,8 +283,8 @@ def follow(child: subprocess.Popen[bytes], output: Output, until: float, *, resu
                 del take[descriptor]
         if not ready and child.poll() is not None:
             return True  # what it left behind may hold the pipes open
-        if time.monotonic() - told >= TICK_S:
-            told = time.monotonic()
+        if time.monotonic() - last_word_at >= TICK_S:
+            last_word_at = time.monotonic()
             output.tick()
         if reader_is_gone(0):
             raise BrokenPipeError
@@ -297,8 +297,8 @@ def follow(child: subprocess.Popen[bytes], output: Output, until: float, *, resu
 
 def _decoded(engine_log: Callable[[], Iterator[str]], pattern: re.Pattern[str]) -> list[list[float]]:
     """What the engine's log has said meanwhile, the newest where it is very much."""
-    found = (pattern.search(shown(line)) for line in engine_log())
-    rows = ([float(number) for number in match.groups(default="0")] for match in found if match is not None)
+    matches = (pattern.search(shown(line)) for line in engine_log())
+    rows = ([float(number) for number in match.groups(default="0")] for match in matches if match is not None)
     return list(deque(rows, maxlen=MOST_ROWS))
 
 

@@ -363,7 +363,7 @@ class Agent:
 
     def _facts(self) -> Facts:
         living = self.state is not AgentState.DRAINING or bool(self.tree.living())
-        link = (one.reached, one.refused, one.trouble, one.misfit) if (one := self.spoke) is not None else ()
+        link = (spoke.reached, spoke.refused, spoke.trouble, spoke.misfit) if (spoke := self.spoke) is not None else ()
         return Facts(self.tree.complete, living, *link)
 
     def _obey_order(self) -> None:

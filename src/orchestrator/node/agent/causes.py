@@ -85,9 +85,13 @@ def follows(died: ProcessDeath, parents: Death, watch: LogWatch, now: float) -> 
         return died.follows
     if parents.signal in _ITS_OWN_DEATHS:
         return True
-    spoke = [one for one in watch.suspicions(now - SUSPECT_FOR_S) if one.tp_rank is None]
+    spoke = [suspicion for suspicion in watch.suspicions(now - SUSPECT_FOR_S) if suspicion.tp_rank is None]
     crashed = died.death.signal not in (None, signal.SIGKILL)
-    return not crashed and not any(one.secondary for one in spoke) and (bool(spoke) or parents.exit_code is None)
+    return (
+        not crashed
+        and not any(suspicion.secondary for suspicion in spoke)
+        and (bool(spoke) or parents.exit_code is None)
+    )
 
 
 def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
@@ -101,7 +105,7 @@ def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes:
     if others and death.signal is not None:
         # a signal ended it and it logged nothing, while others of this node logged that a peer is gone. If it was seen
         # alive after that, its parent killed it; else it may be the missing peer
-        after = any(one.secondary and one.at <= died.alive_at for one in watch.suspicions(since))
+        after = any(suspicion.secondary and suspicion.at <= died.alive_at for suspicion in watch.suspicions(since))
         weight, suspicion = (Weight.FOLLOWED, suspicion) if after else (Weight.UNSURE, None)
     else:
         weight = _weight(suspicion, death)
@@ -115,17 +119,17 @@ def guardian_ended(node: str, pid: int, death: Death, now: float) -> Cause:
     return Cause(node=node, text=text, fix=_fix(death), at=now, signal=death.signal, exit_code=death.exit_code, pid=pid)
 
 
-def explained(told: Statement, word: KernelWord) -> Statement:
+def explained(statement: Statement, word: KernelWord) -> Statement:
     """The same death with the kernel's reason for it; no earlier failure led to it."""
     cause = replace(
-        told.cause,
-        text=f"{word.text}: {told.cause.text}",
+        statement.cause,
+        text=f"{word.text}: {statement.cause.text}",
         fix=word.fix,
         signature=word.signature,
-        lines=(*told.cause.lines[-LINES_SHOWN:], word.line),
+        lines=(*statement.cause.lines[-LINES_SHOWN:], word.line),
         secondary=False,
     )
-    return replace(told, cause=cause, weight=Weight.SEEN)
+    return replace(statement, cause=cause, weight=Weight.SEEN)
 
 
 def explains_itself(cause: Cause) -> bool:
@@ -149,9 +153,13 @@ def engine_ended(
 
 def blames(watch: LogWatch, since: float, nodes: Mapping[str, str], until: float = math.inf) -> tuple[str, ...]:
     """Nodes whose addresses appear in this node's errors between two nodes, of those between two times, in order."""
-    lines = [one.lines[-1] for one in watch.suspicions(since, until) if (one.secondary or one.weak) and one.lines]
-    found = (nodes.get(address.strip(".:")) for line in lines for address in _ADDRESS.findall(line))
-    return tuple(dict.fromkeys(name for name in found if name is not None))
+    lines = [
+        suspicion.lines[-1]
+        for suspicion in watch.suspicions(since, until)
+        if (suspicion.secondary or suspicion.weak) and suspicion.lines
+    ]
+    named = (nodes.get(address.strip(".:")) for line in lines for address in _ADDRESS.findall(line))
+    return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
 def followed(node: str, first: Cause, now: float) -> Cause:
@@ -231,20 +239,22 @@ def choose(statements: Mapping[str, Statement]) -> Cause:
     """The one cause: the account nearest to the first failure. Among equals, one whose errors blame no other node, then
     one whose node is blamed by most, then the first. If all only followed, the node that most of them blame is
     named."""
-    told = list(statements.values())
-    best = max(statement.weight for statement in told)
-    votes = Counter(blamed for statement in told for blamed in set(statement.blames))
+    told_of = list(statements.values())
+    best = max(statement.weight for statement in told_of)
+    votes = Counter(blamed for statement in told_of for blamed in set(statement.blames))
     if best is Weight.FOLLOWED:
-        return _blamed(told, votes)
-    nearest = [statement for statement in told if statement.weight is best]
-    return max(nearest, key=lambda one: (not set(one.blames) - {one.node}, votes[one.node])).cause
+        return _blamed(told_of, votes)
+    nearest = [statement for statement in told_of if statement.weight is best]
+    return max(
+        nearest, key=lambda statement: (not set(statement.blames) - {statement.node}, votes[statement.node])
+    ).cause
 
 
-def _blamed(told: Sequence[Statement], votes: Counter[str]) -> Cause:
+def _blamed(statements: Sequence[Statement], votes: Counter[str]) -> Cause:
     if not votes:
-        return told[0].cause
+        return statements[0].cause
     name = max(votes, key=lambda node: votes[node])
-    by = next(statement for statement in told if name in statement.blames)
+    by = next(statement for statement in statements if name in statement.blames)
     if name == by.node:
         return by.cause
     text = f"{by.node} lost its connection to {name}: {by.cause.text}"

@@ -87,10 +87,10 @@ class EngineLog:
                 self._remark(f"a line of the engine's log could not be read ({bug})")
 
     def _look_at(self, line: str, now: float) -> None:
-        said = len(self.watch.remarked)
+        remarks_before = len(self.watch.remarked)
         if self.watch.feed(line, now):
             self.record.event("phase", **self.watch.phase.as_json())
-        for words in self.watch.remarked[said:]:
+        for words in self.watch.remarked[remarks_before:]:
             self._remark(words)
         self.rails.feed(line)
         if self.watch.announces_pause(line):

@@ -220,11 +220,11 @@ class Lifecycle(ABC):
         self.cause = cause
         return [note, *map(Send, messages), *self._enter(AgentState.FAILED)]
 
-    def _follow_loss(self, *found: Cause) -> Effects:
+    def _follow_loss(self, *causes: Cause) -> Effects:
         """Agents can't be heard any more. An incomplete gang that drains answers no requests: there is nothing to wait
         for."""
         effects: Effects = []
-        for cause in found:
+        for cause in causes:
             if self.state is AgentState.DRAINING:
                 effects += self._stop_now()
             elif not self.state.ends:
@@ -272,7 +272,7 @@ class Lifecycle(ABC):
 
     def _everybody_complete(self) -> bool:
         others = [self.digests.get(name) for name in self.run.members if name != self.run.node]
-        return self.accepted and self.facts.complete and all(one is not None and one.complete for one in others)
+        return self.accepted and self.facts.complete and all(facts is not None and facts.complete for facts in others)
 
     def _enter(self, state: AgentState) -> Effects:
         if state is self.state:

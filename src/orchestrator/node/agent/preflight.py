@@ -106,8 +106,8 @@ def _image(run: Run) -> Iterator[Failure]:
 
 
 def _packages(run: Run) -> Iterator[Failure]:
-    for name, found in environment.differing(run.venv_python, run.packages).items():
-        what = f"{name} {found} is installed, but the stack {run.stack} has {run.packages[name]}"
+    for name, installed in environment.differing(run.venv_python, run.packages).items():
+        what = f"{name} {installed} is installed, but the stack {run.stack} has {run.packages[name]}"
         fix = f"install the stack {run.stack} with `l40s-deploy prepare`, or choose the installed stack with --stack"
         yield Failure("wrong-stack", what, run.venv_python, fix)
 
@@ -202,28 +202,28 @@ def _listeners(port: int) -> set[int]:
         for fields in (line.split() for line in (files.read_text(table) or "").splitlines()[1:])
         if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
     }
-    wanted, found = {f"socket:[{inode}]" for inode in inodes}, set()
+    wanted, holders = {f"socket:[{inode}]" for inode in inodes}, set()
     for process in supervision.everything():
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{process.pid}/fd"):
                 with contextlib.suppress(OSError):
                     if os.readlink(f"/proc/{process.pid}/fd/{name}") in wanted:
-                        found.add(process.pid)
-    return found
+                        holders.add(process.pid)
+    return holders
 
 
 def remarks(run: Run) -> list[str]:
     """Problems that may cause a failure later but don't prevent a start: limits that could not be raised far enough."""
-    found = []
+    failures = []
     for name, least in run.limits.items():
         value = guardian.raise_limit(name, least)
         if value != -1 and (least == -1 or value < least):
             wanted = "unlimited" if least == -1 else str(least)
-            found.append(
+            failures.append(
                 f"the limit {name} is {value} where the engine runs, wanted {wanted}: RDMA may fail to register"
                 " memory; run `l40s-deploy prepare --tags limits`"
             )
-    return found + _shm(run)
+    return failures + _shm(run)
 
 
 def _shm(run: Run) -> list[str]:
@@ -274,7 +274,7 @@ def _elsewhere_now(run: Run, there: Mapping[str, int]) -> Iterator[Failure]:
 
 def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:
     where = f"GPU {use.index}"
-    strangers = [one for one in use.processes if not own.holds(use.index, one[0])]
+    strangers = [process for process in use.processes if not own.holds(use.index, process[0])]
     if strangers:
         pid, held = max(strangers, key=lambda process: process[1])
         if (agent := others.agent_above(pid)) is not None:

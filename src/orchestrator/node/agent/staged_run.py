@@ -96,13 +96,13 @@ def staged_in(folder: str) -> Run:
 
 def run_of(request: Mapping[str, Any], folder: str) -> Run:
     """From a staging request. Raises Failure for a field that is missing or unreadable, naming it."""
-    found = Run.read({**request, "folder": folder})
-    if isinstance(found, Unreadable):
-        raise Failure("bad-request", f"no staging request: {found}", folder, "run `up` again")
-    words = (*found.argv, *found.env, *found.env.values(), found.model_path, found.working_dir, found.venv_python)
+    staged = Run.read({**request, "folder": folder})
+    if isinstance(staged, Unreadable):
+        raise Failure("bad-request", f"no staging request: {staged}", folder, "run `up` again")
+    words = (*staged.argv, *staged.env, *staged.env.values(), staged.model_path, staged.working_dir, staged.venv_python)
     if any("\0" in word for word in words):
         raise Failure("bad-request", "the command line contains a NUL byte", folder, "run `up` again")
-    return found
+    return staged
 
 
 def keep_secrets(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None, *, before: str = "") -> None:
@@ -137,10 +137,12 @@ def kept_secrets(gang_dir: str) -> Secrets:
     """A gang's secrets; empty if none were kept. Of the engine's files an older release noted the names alone."""
     raw = files.read_json(f"{gang_dir}/{SECRETS_FILE}")
     if isinstance(noted := raw.get("files"), list):
-        texts = {one: files.read_text(secret_path(gang_dir, one)) for one in noted if isinstance(one, str)}
-        raw["files"] = [{"name": one, "text": texts[one] or ""} if isinstance(one, str) else one for one in noted]
-    found = Secrets.read(raw)
-    return Secrets() if isinstance(found, Unreadable) else found
+        texts = {name: files.read_text(secret_path(gang_dir, name)) for name in noted if isinstance(name, str)}
+        raw["files"] = [
+            {"name": entry, "text": texts[entry] or ""} if isinstance(entry, str) else entry for entry in noted
+        ]
+    secrets = Secrets.read(raw)
+    return Secrets() if isinstance(secrets, Unreadable) else secrets
 
 
 def secret_path(gang_dir: str, name: str) -> str:
@@ -151,10 +153,10 @@ def secret_path(gang_dir: str, name: str) -> str:
 def digest_of(request: StagingRequest) -> str:
     """Digest of the script in a staging request, also from an older controller. Raises Failure if the request's own
     digest differs."""
-    found = launch_digest(request.launch_script)
-    if request.launch_sha256 not in ("", found):
+    digest = launch_digest(request.launch_script)
+    if request.launch_sha256 not in ("", digest):
         raise Failure("bad-request", "the launch script is not the plan's: its SHA-256 differs", "request", _AGAIN)
-    return found
+    return digest
 
 
 def refuse_others_folder(folder: str) -> None:
@@ -166,12 +168,12 @@ def refuse_others_folder(folder: str) -> None:
     real = pathlib.Path(os.path.realpath(folder))
     for part in (path, *path.parents, real, *real.parents):
         try:
-            found = os.lstat(part)
+            state = os.lstat(part)
         except FileNotFoundError:
             continue  # we will create it, in a folder that is checked here
-        if found.st_uid != 0:
-            raise _others(part, f"belongs to {_name(found.st_uid)}")
-        if not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        if state.st_uid != 0:
+            raise _others(part, f"belongs to {_name(state.st_uid)}")
+        if not stat.S_ISLNK(state.st_mode) and state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX:
             raise _others(part, "can be written by users other than its owner")
 
 
@@ -207,11 +209,11 @@ def _read(path: str) -> bytes:
     except OSError as error:
         raise Failure("changed", f"can't be read: {error.strerror}", path, _AGAIN) from None
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid():
-            what = f"belongs to {_name(found.st_uid)}, and {_name(os.geteuid())} would execute it"
+        state = os.fstat(descriptor)
+        if state.st_uid != os.geteuid():
+            what = f"belongs to {_name(state.st_uid)}, and {_name(os.geteuid())} would execute it"
             raise Failure("not-root-alone", what, path, _AGAIN)
-        if found.st_mode & 0o022 or not stat.S_ISREG(found.st_mode):
+        if state.st_mode & 0o022 or not stat.S_ISREG(state.st_mode):
             raise Failure("not-root-alone", "can be written by users other than its owner", path, _AGAIN)
         return file.read()
 

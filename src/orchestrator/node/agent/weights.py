@@ -30,13 +30,13 @@ _NOTES = ("_name_or_path", "transformers_version", "_commit_hash")
 def told_apart(folder: str) -> dict[str, str]:
     """A digest by file name that two copies of one checkpoint share: of what config.json and the index say, however
     they are laid out, without the notes that a download leaves. What can't be read is left out; '' is no folder."""
-    found = {}
+    entries = {}
     for name, part in (("config.json", None), (INDEX, "weight_map")) if folder else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            said = files.json_of(pathlib.Path(folder, name))
-            told = said[part] if part else {key: value for key, value in said.items() if key not in _NOTES}
-            found[name] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    return found
+            document = files.json_of(pathlib.Path(folder, name))
+            values = document[part] if part else {key: value for key, value in document.items() if key not in _NOTES}
+            entries[name] = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return entries
 
 
 def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:

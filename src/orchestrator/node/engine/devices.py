@@ -18,9 +18,9 @@ _ONES = b"\xff\xff\xff\xff"
 def look(place: str, network: NodeNetwork, root: str = "/") -> Devices:
     """place: the GPU's PCI address as NVML writes it, '' for none; network: names the interfaces."""
     base = root.rstrip("/")
-    found = tuple(_interfaces(base, network))
-    ours = {name: called for name, called, _ in found}
-    cards = {place: called or name for name, called, place in found}
+    interfaces = tuple(_interfaces(base, network))
+    ours = {name: called for name, called, _ in interfaces}
+    cards = {place: called or name for name, called, place in interfaces}
     down = {name: f"/sys/class/net/{name}/carrier = 0" for name in ours if _no_carrier(base, name)}
     above, gone = _gpu(base, place)
     return Devices(above, gone, ours, {place: name for place, name in cards.items() if place}, down)
@@ -51,10 +51,10 @@ def _interfaces(base: str, network: NodeNetwork) -> Iterator[tuple[str, str, str
         yield name, "", _card(base, name)
     for device in (port.partition(":")[0] for port in network.ports):
         try:
-            found = sorted(os.listdir(f"{base}/sys/class/infiniband/{device}/device/net"))
+            interfaces = sorted(os.listdir(f"{base}/sys/class/infiniband/{device}/device/net"))
         except OSError:
             continue
-        for name in found[:1]:
+        for name in interfaces[:1]:
             yield _bond_of(base, name) or name, device, _card(base, name)
 
 

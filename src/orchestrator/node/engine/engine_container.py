@@ -77,9 +77,9 @@ def missing(wanted: ContainerOrder) -> tuple[str, str] | None:
         return "daemon", f"{program} did not respond within {ASK_S:.0f} s"
     if done.returncode == 0:
         return None
-    said = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-    kind = "image" if re.search(r"no such (image|object)|image not known", said, re.IGNORECASE) else "daemon"
-    return kind, f"{program}: {said}"
+    last_line = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+    kind = "image" if re.search(r"no such (image|object)|image not known", last_line, re.IGNORECASE) else "daemon"
+    return kind, f"{program}: {last_line}"
 
 
 @dataclass

@@ -96,14 +96,14 @@ class GpuMemory:
         """Read the child's answers; True if there is a new one."""
         if not self._child.runs:
             return False
-        told = self._child.read()
-        if told is None:
+        answer = self._child.read()
+        if answer is None:
             self.close()
             self.answer, self.error = None, "the process that queries NVML ended"
             return True
-        for raw in told:
+        for raw in answer:
             self._understand(raw, now)
-        return bool(told)
+        return bool(answer)
 
     def wait(self, deadline_s: float) -> bool:
         """Query and wait for the answer; False if none came in time."""
@@ -144,13 +144,13 @@ class GpuMemory:
     def _understand(self, raw: dict[str, Any], now: float) -> None:
         self._answered, self.answered_at = True, now
         self.error, self.answer, self.uuids = str(raw.get("error") or ""), None, raw.get("indices", self.uuids)
-        told = list(zip(raw.get("gpus", ()), raw.get("processes", ()), strict=True))
-        unknown = [gpu for gpu, processes in told if gpu.get("memory_used_bytes") is None or processes is None]
+        pairs = list(zip(raw.get("gpus", ()), raw.get("processes", ()), strict=True))
+        unknown = [gpu for gpu, processes in pairs if gpu.get("memory_used_bytes") is None or processes is None]
         if unknown:
             why = str(unknown[0].get("error") or "NVML does not tell who uses its memory").rpartition(": ")[2]
             self.error = f"GPU {unknown[0]['index']}: {why}"
         elif not self.error:
-            self.answer = {gpu["index"]: _use(gpu, processes) for gpu, processes in told}
+            self.answer = {gpu["index"]: _use(gpu, processes) for gpu, processes in pairs}
             self.places |= {use.index: use.place for use in self.answer.values() if use.place}
 
 

@@ -136,7 +136,7 @@ class Gathering:
             reading = gauges.read("/", NVML_S)
             self._note_unread(reading)
         below = supervision.descendants([self.wanted.parent], supervision.everything())
-        compilers = frozenset(one.name for one in below if not one.gone) & COMPILERS
+        compilers = frozenset(process.name for process in below if not process.gone) & COMPILERS
         return Instant(began, stacks, compilers, reading)
 
     def _note_unread(self, reading: GaugesAnswer) -> None:
@@ -153,11 +153,11 @@ class Gathering:
             return {}
         end = time.monotonic() + min(STACK_S, self.left())
         asked = {pid: _StackDump(program, pid) for pid in pids}
-        found = {pid: dump.frames(max(0.05, end - time.monotonic())) for pid, dump in asked.items()}
+        dumped = {pid: dump.frames(max(0.05, end - time.monotonic())) for pid, dump in asked.items()}
         wrong = next((dump.error for dump in asked.values() if dump.error), "")
         if wrong:
             self.unread["Python stacks"] = wrong
-        return {pid: frames for pid, frames in found.items() if frames}
+        return {pid: frames for pid, frames in dumped.items() if frames}
 
     def _ask_ras(self) -> None:
         """Twice, in a thread: nothing waits for it longer than for the rest."""
@@ -170,7 +170,7 @@ class Gathering:
             self.unread["NCCL RAS"] = str(error)[:200]
             return
         nodes = self.asked.addresses
-        behind = [one for one in again.behind if one in first.behind]
+        behind = [rank for rank in again.behind if rank in first.behind]
         self._ras = RasLook(
             launched=(first.launched, again.launched),
             behind=tuple(
@@ -209,7 +209,7 @@ class Gathering:
     def _facts(self, seen: Instant) -> HangFacts:
         asked, env = self.asked, self.asked.env
         log = _log(asked.path(ENGINE_LOG)) if self.left() > 1 else b""
-        told = _NCCL_VERSION.search(log)
+        version = _NCCL_VERSION.search(log)
         known = HangFacts(
             nnodes=asked.nnodes,
             pp=asked.layout.pipeline_parallel if asked.layout is not None else 1,
@@ -222,10 +222,10 @@ class Gathering:
         addresses = [gpu.pci_bus_id for gpu in (seen.gauges.gpus if seen.gauges else ()) if gpu.index in asked.gpus]
         return replace(
             known,
-            nccl=told[1].decode() if told else _loaded_nccl([pid for _, pid in self.wanted.ranks]),
+            nccl=version[1].decode() if version else _loaded_nccl([pid for _, pid in self.wanted.ranks]),
             roce=self._roce(seen.gauges),
             p2p_off=env.get("NCCL_P2P_DISABLE") == "1" or env.get("NCCL_P2P_LEVEL") in ("LOC", "0"),
-            redirected=pci_paths.diverted([one for one in addresses if one]),
+            redirected=pci_paths.diverted([address for address in addresses if address]),
             failover=asked.network.notice_s > 0,
         )
 
@@ -253,7 +253,7 @@ class Instant:
 def _joined(rank: tuple[int, int], first: Instant, again: Instant) -> RankLook:
     number, pid = rank
     before, after = first.processes.get(pid, _NOTHING), again.processes.get(pid, _NOTHING)
-    stacks = [one.stacks[pid] for one in (first, again) if pid in one.stacks]
+    stacks = [look.stacks[pid] for look in (first, again) if pid in look.stacks]
     return RankLook(
         tp_rank=number,
         pid=pid,
@@ -338,20 +338,20 @@ class _StackDump:
 def _reason(text: bytes) -> str:
     """The first line of what py-spy says against it."""
     lines = text.decode("utf-8", "replace").splitlines() or ["py-spy ended without a word"]
-    said = next((line for line in lines if "ermission" in line or line.startswith("Error")), lines[0])
-    if "ermission" in said:
+    reason = next((line for line in lines if "ermission" in line or line.startswith("Error")), lines[0])
+    if "ermission" in reason:
         return "py-spy may not read the ranks: ptrace is refused (run as root, or kernel.yama.ptrace_scope=0)"
-    return f"py-spy: {said[:160]}"
+    return f"py-spy: {reason[:160]}"
 
 
 def _main_thread(value: object, pid: int) -> tuple[str, ...]:
-    threads = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-    main = next((one for one in threads if one.get("os_thread_id") == pid), None)
-    main = main or next((one for one in threads if one.get("thread_name") == "MainThread"), None)
+    threads = [thread for thread in value if isinstance(thread, dict)] if isinstance(value, list) else []
+    main = next((thread for thread in threads if thread.get("os_thread_id") == pid), None)
+    main = main or next((thread for thread in threads if thread.get("thread_name") == "MainThread"), None)
     frames = main.get("frames") if main is not None else None
     if not isinstance(frames, list):
         return ()
-    return tuple(_frame(one) for one in frames[:MOST_FRAMES] if isinstance(one, dict))
+    return tuple(_frame(frame) for frame in frames[:MOST_FRAMES] if isinstance(frame, dict))
 
 
 def _frame(raw: Mapping[str, Any]) -> str:

@@ -160,14 +160,14 @@ def _machine(line: str, _: DeadProcess) -> KernelWord | None:
     return KernelWord("MACHINE-CHECK", "the processor or its memory reported a hardware error", _BROKEN_MEMORY, line)
 
 
-def _same(one: str, other: str) -> bool:
+def _same(word: str, other: str) -> bool:
     """Whether two addresses name the same function; NVML writes the domain with 8 digits."""
-    ours, theirs = _PLACE.match(one), _PLACE.match(other)
+    ours, theirs = _PLACE.match(word), _PLACE.match(other)
     return (
         ours is not None
         and theirs is not None
         and _address(ours) == _address(theirs)
-        and one[-2:].lower() == other[-2:].lower()
+        and word[-2:].lower() == other[-2:].lower()
     )
 
 

@@ -127,10 +127,10 @@ def secrets_of(
     env: Mapping[str, str], flags: Iterable[Sequence[str]], staged: Iterable[object] = ()
 ) -> tuple[str, ...]:
     """Strings to hide: values of variables and flags with names like secrets, and staged secrets."""
-    found = [str(secret) for secret in staged]
-    found += [value for name, value in env.items() if _NAMES.search(name)]
-    found += [value for flag, *values in flags if _FLAGS.match(flag) for value in values]
-    return tuple(dict.fromkeys(secret for secret in found if len(secret) >= SHORTEST))
+    hidden = [str(secret) for secret in staged]
+    hidden += [value for name, value in env.items() if _NAMES.search(name)]
+    hidden += [value for flag, *values in flags if _FLAGS.match(flag) for value in values]
+    return tuple(dict.fromkeys(secret for secret in hidden if len(secret) >= SHORTEST))
 
 
 @dataclass

@@ -24,8 +24,8 @@ _TRANSLATES = ("DMA", "DMA-FQ")
 
 def diverted(gpus: Sequence[str], root: str = "/sys") -> bool | None:
     """gpus: their PCI addresses. None where nothing of it may be read."""
-    found = [_of_gpu(_plain(gpu), root) for gpu in gpus]
-    known = [one for one in found if one is not None]
+    paths = [_of_gpu(_plain(gpu), root) for gpu in gpus]
+    known = [path for path in paths if path is not None]
     return any(known) if known else None
 
 
@@ -42,7 +42,7 @@ def _of_gpu(address: str, root: str) -> bool | None:
         return True
     above = [part for part in folder.split("/")[:-1] if _ADDRESS.fullmatch(part)]
     ports = [_redirects(f"{root}/bus/pci/devices/{bridge}/config") for bridge in above]
-    known = [one for one in ports if one is not None]
+    known = [port for port in ports if port is not None]
     if known:
         return any(known)
     return False if kind else None

@@ -44,8 +44,8 @@ def _asked(connection: socket.socket) -> str:
     connection.settimeout(FIRST_WORD_S)
     for command in (b"SET FORMAT json\n", b"TIMEOUT %d\n" % TIMEOUT_S):
         connection.sendall(command)
-        if (said := _line(connection)) != b"OK":
-            raise ValueError(f"it answered {said[:100]!r}")
+        if (answer := _line(connection)) != b"OK":
+            raise ValueError(f"it answered {answer[:100]!r}")
     connection.sendall(b"STATUS\n")
     end, size = time.monotonic() + ANSWER_S, 0
     parts: list[bytes] = []

@@ -59,21 +59,21 @@ def read(text: str) -> RasAnswer:
     try:
         communicators = json.loads(text)["communicators"]
         return RasAnswer(
-            ranks=max((int(one["size"]) for one in communicators), default=0),
+            ranks=max((int(communicator["size"]) for communicator in communicators), default=0),
             missing=_once(
                 (_member(rank), bool(rank["status"]["considered_dead"]))
-                for one in communicators
-                for rank in one["missing_ranks"]
+                for communicator in communicators
+                for rank in communicator["missing_ranks"]
                 if rank["status"]["unresponsive"] or rank["status"]["considered_dead"]
             ),
             failed=_once(
                 (_member(rank), code)
-                for one in communicators
-                for rank in one["ranks"]
+                for communicator in communicators
+                for rank in communicator["ranks"]
                 if (code := _error(rank["status"]))
             ),
-            behind=_once(found for one in communicators for found in _behind(one["ranks"])),
-            launched=sum(_launched(rank) for one in communicators for rank in one["ranks"]),
+            behind=_once(rank for communicator in communicators for rank in _behind(communicator["ranks"])),
+            launched=sum(_launched(rank) for communicator in communicators for rank in communicator["ranks"]),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise ValueError(f"this is not a RAS status: {type(wrong).__name__} {wrong}") from None
@@ -101,29 +101,33 @@ def _behind(ranks: list[Mapping[str, Any]]) -> Iterator[tuple[Member, str, int, 
                 yield _member(rank), name, count, most
 
 
-def _once(found: Iterator[Any]) -> tuple[Any, ...]:
+def _once(values: Iterator[Any]) -> tuple[Any, ...]:
     """A process is in several communicators; its first entry is enough."""
     kept: dict[tuple[str, int], Any] = {}
-    for one in found:
-        kept.setdefault((one[0].host, one[0].pid), one)
+    for value in values:
+        kept.setdefault((value[0].host, value[0].pid), value)
     return tuple(kept.values())
 
 
 def judge(first: RasAnswer, again: RasAnswer, nodes: Mapping[str, str]) -> RasVerdict:
     """What two answers, some seconds apart, show together. nodes: names of the gang's nodes by address."""
     if again.missing:
-        names = _names([one for one, _ in again.missing], nodes)
+        names = _names([member for member, _ in again.missing], nodes)
         dead = ", and considers it dead" if all(dead for _, dead in again.missing) else ""
-        return RasVerdict(f"NCCL RAS gets no answer from {names}{dead}", _alone([one for one, _ in again.missing]))
+        return RasVerdict(
+            f"NCCL RAS gets no answer from {names}{dead}", _alone([member for member, _ in again.missing])
+        )
     if again.failed:
         member, code = again.failed[0]
         error = _ERRORS.get(code, f"error {code}")
-        return RasVerdict(f"NCCL RAS: {_name(member, nodes)} reports {error}", _alone([one for one, _ in again.failed]))
-    stuck = [one for one in again.behind if one in first.behind]
+        return RasVerdict(
+            f"NCCL RAS: {_name(member, nodes)} reports {error}", _alone([member for member, _ in again.failed])
+        )
+    stuck = [rank for rank in again.behind if rank in first.behind]
     if stuck:
         member, operation, launched, most = stuck[0]
-        words = f"NCCL RAS: {_names([one[0] for one in stuck], nodes)} launched {launched} of {most} {operation}"
-        return RasVerdict(f"{words} operations, unchanged between two queries", _alone([one[0] for one in stuck]))
+        words = f"NCCL RAS: {_names([rank[0] for rank in stuck], nodes)} launched {launched} of {most} {operation}"
+        return RasVerdict(f"{words} operations, unchanged between two queries", _alone([rank[0] for rank in stuck]))
     all_of_them = f"all {again.ranks} ranks" if again.ranks else "all ranks"
     return RasVerdict(
         f"NCCL RAS can't name the rank that the others wait for: {all_of_them} answer and none stays behind,"
@@ -136,7 +140,7 @@ def _alone(members: list[Member]) -> Member | None:
 
 
 def _names(members: list[Member], nodes: Mapping[str, str]) -> str:
-    shown = ", ".join(_name(one, nodes) for one in members[:MOST_NAMED])
+    shown = ", ".join(_name(member, nodes) for member in members[:MOST_NAMED])
     return shown + (f" and {len(members) - MOST_NAMED} more" if len(members) > MOST_NAMED else "")
 
 

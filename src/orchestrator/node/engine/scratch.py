@@ -114,7 +114,7 @@ def _had_by_anybody(where: str) -> set[str]:
 def _files_of(user: str | None, where: str) -> list[pathlib.Path]:
     try:
         owner = os.geteuid() if user is None else pwd.getpwnam(user).pw_uid
-        found = [(path, path.lstat()) for path in sorted(pathlib.Path(where).iterdir())]
+        entries = [(path, path.lstat()) for path in sorted(pathlib.Path(where).iterdir())]
     except (OSError, KeyError):
         return []  # the folder is gone: the next run's end looks again
-    return [path for path, seen in found if stat.S_ISREG(seen.st_mode) and seen.st_uid == owner]
+    return [path for path, seen in entries if stat.S_ISREG(seen.st_mode) and seen.st_uid == owner]

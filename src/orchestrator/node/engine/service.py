@@ -124,8 +124,8 @@ class Service:
             status, body = self._ask("GET", self.endpoints["metrics"], None, ASK_S)
         except (OSError, http.client.HTTPException):
             return ""
-        found = re.finditer(pattern, body.decode("utf-8", "replace"), re.M) if status == 200 else ()
-        return "\n".join(match.group() for match in found)
+        matches = re.finditer(pattern, body.decode("utf-8", "replace"), re.M) if status == 200 else ()
+        return "\n".join(match.group() for match in matches)
 
     def _generate(self) -> CanaryResult:
         order = self.canary

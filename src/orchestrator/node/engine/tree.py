@@ -194,12 +194,12 @@ class ProcessTree:
         began = clock.now()
         self._look_above()
         threads = self._main_threads()
-        found = [
+        processes = [
             self._reap(part, over=part.pidfd in ready)
             for part, (state, _) in threads
             if part.pidfd in ready or state in _GONE
         ]
-        died = [death for death in found if death is not None]
+        died = [death for death in processes if death is not None]
         self._note_alive(began, threads)
         if now - self._looked_at >= (LOOK_EVERY_S if self.complete else SEARCH_EVERY_S):
             self._looked_at = now
@@ -224,15 +224,15 @@ class ProcessTree:
     def living(self) -> list[processes.Process]:
         """The engine's processes that still run, freshly read from /proc."""
         everything = supervision.everything()
-        found = supervision.descendants([os.getpid(), self.guardian_pid], everything)
+        descendants = supervision.descendants([os.getpid(), self.guardian_pid], everything)
         helpers = {self.guardian_pid, *self.memory.helpers}
         if self.looker:
             below = supervision.descendants([self.looker], everything)
             helpers |= {self.looker, *(process.pid for process in below)}
         if self.container is not None:
             helpers |= self.container.helpers
-            found += [process for process in self.container.processes(everything) if process not in found]
-        return [process for process in found if process.pid not in helpers and not process.gone]
+            descendants += [process for process in self.container.processes(everything) if process not in descendants]
+        return [process for process in descendants if process.pid not in helpers and not process.gone]
 
     def kill(self) -> int:
         """Send SIGKILL to all processes of the engine; returns how many still existed."""
@@ -303,7 +303,7 @@ class ProcessTree:
             other.parent = self._parent_of(process, living)
 
     def _parent_of(self, process: processes.Process, living: list[processes.Process]) -> EngineProcess | None:
-        parent = next((one for one in living if one.pid == process.parent), None)
+        parent = next((ancestor for ancestor in living if ancestor.pid == process.parent), None)
         if parent is None:
             return None
         known = (part for part in (*self.others, *self.above) if (part.pid, part.start) == (parent.pid, parent.start))
@@ -344,7 +344,7 @@ class ProcessTree:
         """began: before they were looked at; one may have been killed since, while this process had to wait. One that
         is ending may have closed its connections, and others end by that."""
         for part, thread in threads:
-            part.outlived = part.lives and any(one.ending for one in part.above)
+            part.outlived = part.lives and any(process.ending for process in part.above)
             if not _ending(*thread):
                 part.alive_at = began
 
@@ -361,7 +361,7 @@ class ProcessTree:
             part.gpu_memory = 0
         elif not failed:
             return None
-        doomed = any(supervision.doomed(one.pid, one.start) for one in part.above)
+        doomed = any(supervision.doomed(process.pid, process.start) for process in part.above)
         return ProcessDeath(part, death, part.alive_at, part.outlived or (None if doomed else False))
 
     def _remember(self, living: list[processes.Process]) -> None:

@@ -161,7 +161,7 @@ class LogWatch:
     @classmethod
     def of(cls, watch: Watch) -> LogWatch:
         """From a dialect's watch data; a pattern that does not compile is a Failure."""
-        works = "|".join(f"(?:{one})" for one in (watch.probe.log, watch.probe.resumed) if one)
+        works = "|".join(f"(?:{pattern})" for pattern in (watch.probe.log, watch.probe.resumed) if pattern)
         return cls(
             phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
             causes=[
@@ -186,7 +186,7 @@ class LogWatch:
 
     def finish(self, now: float) -> None:
         """The engine is ready: earlier log lines explain no later death, except those of the last seconds."""
-        self._suspicions = [one for one in self._suspicions if now - one.at <= TOLD_LATE_S]
+        self._suspicions = [suspicion for suspicion in self._suspicions if now - suspicion.at <= TOLD_LATE_S]
         if self.phase.name != "ready":
             self.phase = Phase(name="ready", since=now)
         self._position = len(self.phases)
@@ -197,8 +197,8 @@ class LogWatch:
             return False
         line = shown(line)
         record = self.record.match(line)
-        said, speaker = (line[record.end() :], record["speaker"]) if record else (line, "")
-        owner = self.tracebacks.feed(said, self._rank_of(line), now, speaker)
+        words, speaker = (line[record.end() :], record["speaker"]) if record else (line, "")
+        owner = self.tracebacks.feed(words, self._rank_of(line), now, speaker)
         self._recent.append((owner, line))
         self._look_for_notes(line)
         known = self._look_for_causes(line, owner, now)
@@ -231,16 +231,16 @@ class LogWatch:
         unknown kind, else the first secondary cause, else None. Within each kind, lines of this rank come before those
         of others."""
 
-        def order(one: Suspicion) -> tuple[bool, bool, bool, bool]:
-            others = tp_rank is not None and one.tp_rank != tp_rank
-            return one.secondary, one.id == EXCEPTION, one.weak, others
+        def order(suspicion: Suspicion) -> tuple[bool, bool, bool, bool]:
+            others = tp_rank is not None and suspicion.tp_rank != tp_rank
+            return suspicion.secondary, suspicion.id == EXCEPTION, suspicion.weak, others
 
-        recent = (one for one in self.suspicions(since, until) if self._may_explain(one, tp_rank))
+        recent = (suspicion for suspicion in self.suspicions(since, until) if self._may_explain(suspicion, tp_rank))
         return min(recent, key=order, default=None)
 
-    def _may_explain(self, one: Suspicion, tp_rank: int | None) -> bool:
+    def _may_explain(self, suspicion: Suspicion, tp_rank: int | None) -> bool:
         """If ranks mark their lines, an exception of the launcher does not explain a rank's death."""
-        launchers = one.id == EXCEPTION and one.tp_rank is None
+        launchers = suspicion.id == EXCEPTION and suspicion.tp_rank is None
         return not launchers or tp_rank is None or not any(owner is not None for owner, _ in self._recent)
 
     def suspicions(self, since: float, until: float = math.inf) -> list[Suspicion]:
@@ -250,9 +250,9 @@ class LogWatch:
     def last_lines(self, tp_rank: int | None = None) -> tuple[str, ...]:
         """The newest lines, for a cause without a known signature. For one rank: its own, or all if no line names its
         rank."""
-        said = [(owner, line) for owner, line in self._recent if line.strip()]
-        marked = tp_rank is not None and any(owner is not None for owner, _ in said)
-        return tuple(line for owner, line in said if not marked or owner == tp_rank)[-LINES_SHOWN:]
+        recent = [(owner, line) for owner, line in self._recent if line.strip()]
+        marked = tp_rank is not None and any(owner is not None for owner, _ in recent)
+        return tuple(line for owner, line in recent if not marked or owner == tp_rank)[-LINES_SHOWN:]
 
     def _look_for_phases(self, line: str, now: float) -> bool:
         for position in range(len(self.phases) - 1, max(self._position, 0) - 1, -1):
@@ -282,11 +282,11 @@ class LogWatch:
         if remarked := _matching(self.remarks, line):
             denied = {entry.id for entry in remarked}
             self.remarked += [f"{entry.text}: {entry.fix}" for entry in remarked]
-            self.remarks = [one for one in self.remarks if one[1] not in remarked]
-            self.proofs = [one for one in self.proofs if one[1].id not in denied]
+            self.remarks = [remark for remark in self.remarks if remark[1] not in remarked]
+            self.proofs = [proof for proof in self.proofs if proof[1].id not in denied]
         if proved := _matching(self.proofs, line):
             self.proved += [entry.text for entry in proved]
-            self.proofs = [one for one in self.proofs if one[1] not in proved]
+            self.proofs = [proof for proof in self.proofs if proof[1] not in proved]
 
     @property
     def unproved(self) -> list[str]:
@@ -304,7 +304,7 @@ class LogWatch:
         if not self._own and (own := self.own.search(line)):
             self._own = f"{own['interface']} {own['address']}"
         if len(self._suspicions) >= LINES_KEPT:
-            self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
+            self._suspicions = [suspicion for suspicion in self._suspicions if now - suspicion.at <= SUSPECT_FOR_S]
         for known in self.causes:
             if (match := known.pattern.search(line)) and self._fits(known, owner):
                 cause = known.entry
@@ -319,7 +319,7 @@ class LogWatch:
                         weak=cause.weak,
                         tp_rank=owner,
                         at=now,
-                        lines=tuple(said for whose, said in self._recent if owner in (None, whose))[-3:],
+                        lines=tuple(line for whose, line in self._recent if owner in (None, whose))[-3:],
                     )
                 )
                 return True
@@ -338,8 +338,10 @@ class LogWatch:
         if gpu := ends.get("gpu"):
             return f" (GPU {gpu})"
         peer = next((end for name, end in ends.items() if end and name.startswith("peer")), "")
-        own = ends.get("own") or (self._own or "this node" if peer else "")
-        return f" ({own}{f' to {peer}' if peer else ''})" if own else ""
+        if peer:
+            return f" ({ends.get('own') or self._own or 'this node'} to {peer})"
+        own = ends.get("own")
+        return f" ({own})" if own else ""
 
     def _look_for_exceptions(self, owner: int | None, now: float, *, known: bool) -> None:
         """An exception that no pattern knows is a cause too, if it is the last one that its process has logged."""
@@ -347,7 +349,9 @@ class LogWatch:
         new = raised is not None and raised is not self._raised
         self._raised = raised
         if owner is not None or (new and not known):
-            self._suspicions = [one for one in self._suspicions if one.id != EXCEPTION or one.tp_rank != owner]
+            self._suspicions = [
+                suspicion for suspicion in self._suspicions if suspicion.id != EXCEPTION or suspicion.tp_rank != owner
+            ]
         if raised is None or not new or known or (owner is None and self.phase.name == "ready"):
             return
         self._suspicions.append(
@@ -359,7 +363,7 @@ class LogWatch:
                 weak=False,
                 tp_rank=owner,
                 at=now,
-                lines=tuple(said for whose, said in self._recent if owner == whose)[-3:],
+                lines=tuple(line for whose, line in self._recent if owner == whose)[-3:],
             )
         )
 
@@ -367,7 +371,7 @@ class LogWatch:
         """A primary cause may replace a secondary one."""
         if len(self._suspicions) < LINES_KEPT:
             return True
-        last = next((at for at, found in reversed([*enumerate(self._suspicions)]) if found.secondary), None)
+        last = next((at for at, suspicion in reversed([*enumerate(self._suspicions)]) if suspicion.secondary), None)
         if cause.secondary or last is None:
             return False
         del self._suspicions[last]

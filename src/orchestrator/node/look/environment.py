@@ -81,8 +81,12 @@ def differing(python: str, wanted: Mapping[str, str]) -> dict[str, str]:
     python: the environment's interpreter; a package without a dist-info folder can't be judged and is left out.
     Only releases are compared (PEP 440): 0.4.4.post1 and 2.5.1+cu124 are 0.4.4 and 2.5.1, rebuilt.
     """
-    found = versions(Path(python).parent.parent)
-    return {name: found[name] for name in wanted if name in found and _release(found[name]) != _release(wanted[name])}
+    installed = versions(Path(python).parent.parent)
+    return {
+        name: installed[name]
+        for name in wanted
+        if name in installed and _release(installed[name]) != _release(wanted[name])
+    }
 
 
 def site_packages(venv: Path) -> list[Path]:
@@ -92,7 +96,7 @@ def site_packages(venv: Path) -> list[Path]:
 
 def versions(venv: Path) -> dict[str, str]:
     """{package: version} of everything installed in an environment, names as PyPA normalises them."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for packages in site_packages(venv):
         try:
             names = os.listdir(packages)
@@ -100,8 +104,8 @@ def versions(venv: Path) -> dict[str, str]:
             continue
         for name in names:
             if name.endswith(".dist-info"):
-                found[_package(name)] = name.removesuffix(".dist-info").partition("-")[2]
-    return found
+                by_name[_package(name)] = name.removesuffix(".dist-info").partition("-")[2]
+    return by_name
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -163,8 +167,8 @@ def _lines(reader: SnapshotReader, path: str, wanted: str) -> None:
     """Of a source file only the lines with a text, or its beginning where none has it."""
     whole = reader.text(path)
     if whole is not None:
-        found = [line for line in whole.splitlines() if wanted in line]
-        reader.files[reader.real(path)] = "\n".join(found) if found else whole[:_BEGINNING]
+        matching = [line for line in whole.splitlines() if wanted in line]
+        reader.files[reader.real(path)] = "\n".join(matching) if matching else whole[:_BEGINNING]
 
 
 def _configs(reader: SnapshotReader, folder: str, device: str) -> None:

@@ -30,12 +30,12 @@ def read(fs_root: str, nvml_deadline_s: float) -> GaugesAnswer:
         _nvml.ask(time.monotonic())
     files = read_hardware(fs_root, {"RDMA counters": _read_ports}, hung=_hung)
     now = time.time()
-    told = _answer(nvml_deadline_s)
+    answer = _answer(nvml_deadline_s)
     return GaugesAnswer(
         now=now,
-        gpus=tuple(GpuGauges(**one) for one in told.get("gpus", ())),
+        gpus=tuple(GpuGauges(**gpu) for gpu in answer.get("gpus", ())),
         ports=ports(files["files"]),
-        error=str(told.get("error") or ""),
+        error=str(answer.get("error") or ""),
         unread=files["errors"],
     )
 
@@ -46,8 +46,8 @@ def _answer(deadline_s: float) -> dict[str, Any]:
     while (asked := _nvml.asked_at) is not None:
         if not select.select([_nvml], [], [], max(0.0, end - time.monotonic()))[0]:
             return {"error": f"NVML did not respond within {time.monotonic() - asked:.0f} s"}
-        if told := _nvml.read():
-            return told[-1]
+        if reading := _nvml.read():
+            return reading[-1]
     return {"error": "the process that queries NVML exited without an answer"}
 
 
@@ -65,9 +65,9 @@ def ports(files: dict[str, str]) -> tuple[PortGauges, ...]:
     words: dict[tuple[str, int], dict[str, str]] = {}
     counters: dict[tuple[str, int], dict[str, int]] = {}
     for path, text in files.items():
-        device, found, rest = path.rpartition("/infiniband/")[2].partition("/ports/")
+        device, separator, rest = path.rpartition("/infiniband/")[2].partition("/ports/")
         port, *names = rest.split("/")
-        if not found or not port.isdigit() or not names:
+        if not separator or not port.isdigit() or not names:
             continue
         key = device, int(port)
         words.setdefault(key, {})
@@ -79,9 +79,9 @@ def ports(files: dict[str, str]) -> tuple[PortGauges, ...]:
         PortGauges(
             device=key[0],
             port=key[1],
-            state=said.get("state", ""),
-            rate=said.get("rate", ""),
+            state=word.get("state", ""),
+            rate=word.get("rate", ""),
             counters=counters.get(key, {}),
         )
-        for key, said in sorted(words.items())
+        for key, word in sorted(words.items())
     )

@@ -21,10 +21,10 @@ _DEADLINE_S = 0.5
 def driver_errors(root: str = "/") -> dict[str, Any]:
     """{'xid': the last lines with an Xid, oldest first}, or {'error': why the log can't be read}."""
     try:
-        found = [line for line in records(root) if _MARK in line]
+        marked = [line for line in records(root) if _MARK in line]
     except OSError as error:
         return {"error": errno_name(error)}
-    return {"xid": found[-_MOST_LINES:]}
+    return {"xid": marked[-_MOST_LINES:]}
 
 
 def records(root: str = "/") -> list[str]:
@@ -88,5 +88,5 @@ class Xids:
         lines = (self._rest + read_records(self._descriptor).decode("utf-8", "replace")).split("\n")
         self._rest = lines.pop()
         for line in lines:
-            if found := _XID.search(line):
-                self._counts[found[1].lower(), int(found[2])] += 1
+            if xid := _XID.search(line):
+                self._counts[xid[1].lower(), int(xid[2])] += 1

@@ -31,11 +31,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     serials = {name: text for name in SERIALS if (text := _serial(f"{root}/sys/class/dmi/id/{name}", name, unread))}
     with ThreadPoolExecutor(len(_COMMANDS)) as pool:
         asked = {name: pool.submit(_printed, command) for name, command in _COMMANDS.items()}
-        said = {name: each.result() for name, each in asked.items()}
-    unread.update({name: why for name, (_, why) in said.items() if why})
-    bmc = tuple(line for line in said["bmc"][0].splitlines() if line.startswith(_KEPT))
+        answers = {name: each.result() for name, each in asked.items()}
+    unread.update({name: why for name, (_, why) in answers.items() if why})
+    bmc = tuple(line for line in answers["bmc"][0].splitlines() if line.startswith(_KEPT))
     return LabelsAnswer(
-        serials=serials, bmc=bmc, neighbours=said["neighbours"][0], macs=_burnt_in(root), unread=unread
+        serials=serials, bmc=bmc, neighbours=answers["neighbours"][0], macs=_burnt_in(root), unread=unread
     ).as_json()
 
 
@@ -52,7 +52,7 @@ def _serial(path: str, name: str, unread: dict[str, str]) -> str:
 
 def _printed(command: tuple[str, ...]) -> tuple[str, str]:
     """(what a program printed, why it printed nothing)."""
-    path = next((found for folder in _FOLDERS if os.access(found := f"{folder}/{command[0]}", os.X_OK)), "")
+    path = next((candidate for folder in _FOLDERS if os.access(candidate := f"{folder}/{command[0]}", os.X_OK)), "")
     if not path:
         return "", f"{command[0]} is not installed"
     try:
@@ -76,7 +76,7 @@ def _printed(command: tuple[str, ...]) -> tuple[str, str]:
 
 def _burnt_in(root: str) -> dict[str, str]:
     """MAC addresses of a bond's ports, which all show the bond's (Documentation/networking/bonding.rst)."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     folder = f"{root}/proc/net/bonding"
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         port = ""
@@ -85,5 +85,5 @@ def _burnt_in(root: str) -> dict[str, str]:
             if key == "Slave Interface":
                 port = value.strip()
             elif key == "Permanent HW addr" and port:
-                found[port] = value.strip()
-    return found
+                values[port] = value.strip()
+    return values

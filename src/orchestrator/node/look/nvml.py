@@ -48,10 +48,12 @@ class NvmlChild:
                 return {"error": f"{late}; the driver may hang"}
             return {"error": f"{late}: the machine is too busy", "unread": "ETIMEDOUT"}
         try:
-            said = json.loads(text)
+            document = json.loads(text)
         except ValueError:
             return {"error": f"the process that queries NVML ended with status {status} and no answer"}
-        return said if isinstance(said, dict) else {"error": "the process that queries NVML did not return an object"}
+        if not isinstance(document, dict):
+            return {"error": "the process that queries NVML did not return an object"}
+        return document
 
     def _read(self, deadline_s: float, patience: StallTimer) -> bytes | None:
         end = time.monotonic() + deadline_s
@@ -234,14 +236,16 @@ def ecc_of(nvml: ModuleType, ask: Asker) -> dict[str, Any]:
 
 def _pairs(nvml: ModuleType, handles: Sequence[Any], devices: Sequence[dict[str, Any]]) -> None:
     """P2P status for reads and writes, and the common ancestor, of every pair of devices that answer."""
-    for one, handle in enumerate(handles):
-        for other in range(one + 1, len(handles)):
+    for index, handle in enumerate(handles):
+        for other in range(index + 1, len(handles)):
             if handle is None or handles[other] is None:
                 continue
-            ask = Asker(nvml, devices[one]["errors"], handle, handles[other])
-            devices[one]["topology"][str(other)] = ask("nvmlDeviceGetTopologyCommonAncestor")
+            ask = Asker(nvml, devices[index]["errors"], handle, handles[other])
+            devices[index]["topology"][str(other)] = ask("nvmlDeviceGetTopologyCommonAncestor")
             ways = {"read": _P2P_READ, "write": _P2P_WRITE}
-            devices[one]["p2p"][str(other)] = {way: ask("nvmlDeviceGetP2PStatus", which) for way, which in ways.items()}
+            devices[index]["p2p"][str(other)] = {
+                way: ask("nvmlDeviceGetP2PStatus", which) for way, which in ways.items()
+            }
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -262,11 +266,13 @@ def sensors(nvml: ModuleType, wanted: Sequence[int] = ()) -> dict[str, Any]:
     ask = Asker(nvml, {})
     there = range(ask("nvmlDeviceGetCount") or 0)
     handles = {index: ask("nvmlDeviceGetHandleByIndex", index) for index in there}
-    uuids = {Asker(nvml, {}, one)("nvmlDeviceGetUUID"): index for index, one in handles.items() if one is not None}
-    found = [_sensors(nvml, index) for index in wanted or there]
+    uuids = {
+        Asker(nvml, {}, handle)("nvmlDeviceGetUUID"): index for index, handle in handles.items() if handle is not None
+    }
+    readings = [_sensors(nvml, index) for index in wanted or there]
     return {
-        "gpus": [gpu for gpu, _ in found],
-        "processes": [processes for _, processes in found],
+        "gpus": [gpu for gpu, _ in readings],
+        "processes": [processes for _, processes in readings],
         "indices": {uuid: index for uuid, index in uuids.items() if uuid},
     }
 
@@ -295,7 +301,7 @@ def _sensors(nvml: ModuleType, index: int) -> tuple[dict[str, Any], list[list[in
         "ecc_corrected": ecc["corrected"],
         "ecc_uncorrected": ecc["uncorrected"],
     }
-    return gpu, running and [[int(one.pid), int(one.usedGpuMemory or 0)] for one in running]
+    return gpu, running and [[int(process.pid), int(process.usedGpuMemory or 0)] for process in running]
 
 
 def _words(error: Exception) -> str:

@@ -100,8 +100,8 @@ def _stack(asked: StackQuestion, nvml: dict[str, Any], hardware: dict[str, Any])
     device = str(first.get("name") or "").strip().replace(" ", "_")
     question = replace(asked, tuned=replace(asked.tuned, device=device))
     read = read_hardware("/", {STACK_PART: partial(environment.read_stack, question)})
-    for kind, found in read.items():
-        hardware[kind].update(found)
+    for kind, entries in read.items():
+        hardware[kind].update(entries)
     hangs = STACK_PART in read["errors"] or "ETIMEDOUT" in read["errors"].values()
     python = None if hangs else os.path.exists(f"{asked.venv}/bin/python3")
     return {"venv": asked.venv, "name": asked.name, "python": python}
@@ -184,7 +184,7 @@ def _shm() -> dict[str, int]:
 def _devices(root: str) -> dict[str, Any]:
     """Device files that a GPU engine opens: /dev/nvidia*, /dev/infiniband/*; devices_error: why they may be more."""
     base = root.rstrip("/")
-    found: list[str] = []
+    files_read: list[str] = []
     unread: dict[str, str] = {}
     for folder in _DEVICE_FOLDERS:
         try:
@@ -194,8 +194,10 @@ def _devices(root: str) -> dict[str, Any]:
         except OSError as error:
             unread["devices_error"] = f"{folder}: {errno_name(error)}"
             continue
-        found += [f"{folder}/{name}" for name in names if folder != "/dev" or name.startswith(("nvidia", "gdrdrv"))]
-    return {"devices": sorted(found), **unread}
+        files_read += [
+            f"{folder}/{name}" for name in names if folder != "/dev" or name.startswith(("nvidia", "gdrdrv"))
+        ]
+    return {"devices": sorted(files_read), **unread}
 
 
 def free_space(places: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -204,8 +206,8 @@ def free_space(places: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
     A file system that hangs costs its deadline, as a file that hangs does.
     """
-    told = read_hardware("/", {name: partial(_ask_room, name, path) for name, path in places.items()})["files"]
-    return {name: json.loads(told[name]) if name in told else {"error": "ETIMEDOUT"} for name in places}
+    room = read_hardware("/", {name: partial(_ask_room, name, path) for name, path in places.items()})["files"]
+    return {name: json.loads(room[name]) if name in room else {"error": "ETIMEDOUT"} for name in places}
 
 
 def _ask_room(name: str, path: str, reader: SnapshotReader) -> None:

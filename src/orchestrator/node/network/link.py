@@ -73,8 +73,8 @@ class Hub:
         """(file descriptor, poll mask) of everything to wait for."""
         if self._listener is not None:
             yield self._listener.fileno(), select.POLLIN
-        for one in self._wires():
-            yield one.socket.fileno(), one.interest()
+        for peer in self._wires():
+            yield peer.socket.fileno(), peer.interest()
 
     def _wires(self) -> list[Wire]:
         return [*(stranger.wire for stranger in self._strangers), *self._members.values()]
@@ -98,10 +98,10 @@ class Hub:
 
     def close(self) -> None:
         """Close everything."""
-        for one in self._wires():
+        for peer in self._wires():
             with contextlib.suppress(ConnectionClosed):
-                one.flush()
-            one.close()
+                peer.flush()
+            peer.close()
         self._strangers, self._members = [], {}
         if self._listener is not None:
             self._listener.close()
@@ -154,10 +154,10 @@ class Hub:
         hello = Hello.read(message)
         if not isinstance(hello, Hello) or (self.run.members and hello.node not in self.run.members):
             return None
-        said = (self.run.run_id, hello.node, stranger.nonce, hello.nonce)
-        if not wire.proves(self.key, hello.proof, "member", *said) or misfit(hello, __version__):
+        signed = (self.run.run_id, hello.node, stranger.nonce, hello.nonce)
+        if not wire.proves(self.key, hello.proof, "member", *signed) or misfit(hello, __version__):
             return None
-        stranger.wire.send(Welcome(proof=wire.proof(self.key, "leader", *said)).as_json())
+        stranger.wire.send(Welcome(proof=wire.proof(self.key, "leader", *signed)).as_json())
         stranger.wire.trusted = True
         return hello.node
 
@@ -279,8 +279,8 @@ class Spoke:
             case Challenge() as challenge:
                 self._wire.send(self._hello(challenge).as_json())
             case Welcome(proof=proof) if self._nonces is not None:
-                said = (self.run.run_id, self.run.node, *self._nonces)
-                if not wire.proves(self.key, proof, "leader", *said):
+                signed = (self.run.run_id, self.run.node, *self._nonces)
+                if not wire.proves(self.key, proof, "leader", *signed):
                     raise ConnectionClosed("the leader's agent does not have the run's key", broken=False)
                 self.joined = self._wire.trusted = True
                 yield LinkOpened(self.leader)

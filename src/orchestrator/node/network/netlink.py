@@ -36,15 +36,15 @@ def addresses() -> dict[str, list[dict[str, Any]]]:
 
     Raises OSError where the kernel refuses.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_interface: dict[str, list[dict[str, Any]]] = {}
     names = dict(socket.if_nameindex())
     with _kernel() as kernel:
         answer = _dumped(
             kernel, _message(_RTM_GETADDR, _NLM_F_DUMP, struct.pack("=BBBBI", socket.AF_UNSPEC, 0, 0, 0, 0))
         )
     for index, address in addresses_in(answer):
-        found.setdefault(names.get(index, str(index)), []).append(address)
-    return found
+        by_interface.setdefault(names.get(index, str(index)), []).append(address)
+    return by_interface
 
 
 def addresses_in(messages: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -70,14 +70,14 @@ def flow_control() -> dict[str, str]:
 
     A bridge or a tunnel has no priorities of its own.
     """
-    found = {}
+    by_interface = {}
     names = [name for _, name in socket.if_nameindex() if os.path.exists(f"/sys/class/net/{name}/device")]
     with _kernel() as kernel:
         for name in names[:MOST]:
             kernel.sendto(flow_control_request(name), (0, 0))
             if state := flow_control_in(kernel.recv(1 << 16)):
-                found[name] = state.hex()
-    return found
+                by_interface[name] = state.hex()
+    return by_interface
 
 
 def flow_control_request(name: str) -> bytes:
@@ -167,12 +167,12 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _attributes(data: bytes) -> dict[int, bytes]:
     """By type; what was cut off ends them."""
-    found: dict[int, bytes] = {}
+    attributes: dict[int, bytes] = {}
     offset = 0
     while offset + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, offset)
         if length < 4 or offset + length > len(data):
             break
-        found[kind & _NESTED] = data[offset + 4 : offset + length]
+        attributes[kind & _NESTED] = data[offset + 4 : offset + length]
         offset += (length + 3) & ~3
-    return found
+    return attributes

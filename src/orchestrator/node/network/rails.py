@@ -97,20 +97,20 @@ _CHANNEL = re.compile(rb"Channel \d+/\d+ : .{0,128} via NET/")
 
 def note(run: Run) -> None:
     """Extract the lines from the engine's log and save them. Reads the log once."""
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for name in (f"{ENGINE_LOG}.1", ENGINE_LOG):
         with contextlib.suppress(OSError), open(run.path(name), "rb") as file:
-            _pick(file, found)
+            _pick(file, lines)
     with contextlib.suppress(OSError):
-        said = TransportLines(network=run.network, lines=tuple(found))
-        files.write_json(run.path(files.TRANSPORT_FILE), said.as_json())
+        answer = TransportLines(network=run.network, lines=tuple(lines))
+        files.write_json(run.path(files.TRANSPORT_FILE), answer.as_json())
 
 
-def _pick(lines: Iterable[bytes], found: dict[str, None]) -> None:
+def _pick(lines: Iterable[bytes], picked: dict[str, None]) -> None:
     for line in lines:
-        if len(found) >= MOST_LINES:
+        if len(picked) >= MOST_LINES:
             return
         if _SAYS.search(line):
             words = _COMM.sub(b"comm", _WHO.sub(b"", line.rstrip()))
             words = _CHANNEL.sub(b"Channel 00/0 : any via NET/", words)
-            found.setdefault(words.decode("utf-8", "replace")[:500])
+            picked.setdefault(words.decode("utf-8", "replace")[:500])

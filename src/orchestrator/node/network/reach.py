@@ -221,7 +221,8 @@ def _start(selector: selectors.BaseSelector, target: DialTarget, results: list[_
 
 
 def _send(sock: socket.socket, attempt: _Attempt) -> None:
-    sock.send(b"\0" * max((attempt.target.size or 1500) - IP_AND_UDP_HEADERS, 1))
+    size = max((attempt.target.size or 1500) - IP_AND_UDP_HEADERS, 1)
+    sock.send(bytes(size))
     attempt.resend_at = time.monotonic() + (attempt.deadline - attempt.started) / SENDS
 
 

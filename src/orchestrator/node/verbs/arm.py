@@ -71,11 +71,11 @@ def _start_unit(run: Run, command: list[str]) -> None:
         done = subprocess.run(
             [*words, "--", *command], capture_output=True, text=True, errors="replace", timeout=START_S, check=False
         )
-        said = (done.stderr.strip() or f"ended with status {done.returncode}") if done.returncode else ""
+        reason = (done.stderr.strip() or f"ended with status {done.returncode}") if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = str(error)
-    if said:
-        raise Failure("no-unit", f"systemd-run: {said}", "systemd", "check `systemctl status` on the node")
+        reason = str(error)
+    if reason:
+        raise Failure("no-unit", f"systemd-run: {reason}", "systemd", "check `systemctl status` on the node")
 
 
 def _start_daemon(run: Run, command: list[str]) -> None:

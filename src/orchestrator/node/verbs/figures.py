@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,18 @@ from orchestrator.protocol.verbs import AskAnswer, AskRequest, HttpAnswer, HttpR
 _xids: dict[str, Xids] = {}
 
 
+def _gangs_asked(asked: FiguresRequest, state: str) -> Sequence[str]:
+    """The one that is named, else all, unless gangs are not asked for."""
+    if not asked.gangs:
+        return ()
+    return (asked.gang,) if asked.gang else files.gangs(state)
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """One reading."""
     asked = request_of(FiguresRequest, request)
     state = files.state_dir(asked.state_dir)
-    names = ([asked.gang] if asked.gang else files.gangs(state)) if asked.gangs else []
+    names = _gangs_asked(asked, state)
     reports = [report.of_gang(state, name) for name in names]
     held = {name: lock.holder_of(files.gang_dir(state, name)) for name in names}
     xids = _xids.setdefault(asked.fs_root, Xids(asked.fs_root))

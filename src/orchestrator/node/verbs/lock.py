@@ -53,19 +53,23 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
         if asked.holder is None or not asked.holder.token:
             raise Failure("bad-request", "acquire needs a holder with a token", "request")
         return _acquire(path, asked.holder, asked.over, asked.node)
-    found = _read(path)
-    mine = found is not None and found.token == asked.token
+    held = _read(path)
+    mine = held is not None and held.token == asked.token
     if asked.op == "show":
-        return LockAnswer(held=found, begun=files.read_json(f"{gang}/{files.BEGUN_FILE}") or None)
-    if asked.op == "release" and found is not None and (mine or asked.force):
+        return LockAnswer(held=held, begun=files.read_json(f"{gang}/{files.BEGUN_FILE}") or None)
+    if asked.op == "release" and held is not None and (mine or asked.force):
         files.remove(path)
-        _note(path, (f"ends: {asked.ended}" if asked.ended else "ends") if mine else "released by force", found)
+        _note(path, _how_it_ended(asked) if mine else "released by force", held)
         return LockAnswer()
     if asked.op not in ("release", "renew", "begin", "finish"):
         raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
     if mine:  # else a command that took it over decides
         _go_on(asked, gang)
-    return LockAnswer(held=found, mine=mine)
+    return LockAnswer(held=held, mine=mine)
+
+
+def _how_it_ended(asked: LockRequest) -> str:
+    return f"ends: {asked.ended}" if asked.ended else "ends"
 
 
 def _go_on(asked: LockRequest, gang: str) -> None:
@@ -92,18 +96,18 @@ def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
     if not asked.token:
         return
     path = f"{files.gang_dir(files.state_dir(asked.state_dir), asked.gang)}/lock"
-    found = _read(path)
-    last = found.token if found is not None else files.read_json(f"{os.path.dirname(path)}/{RENEWED}").get("token")
-    if (found is None and not to_end) or last not in (None, asked.token):
-        has = f"{found.who}@{found.host} holds it with `{found.command}`" if found else "no command holds it now"
+    held = _read(path)
+    last = held.token if held is not None else files.read_json(f"{os.path.dirname(path)}/{RENEWED}").get("token")
+    if (held is None and not to_end) or last not in (None, asked.token):
+        has = f"{held.who}@{held.host} holds it with `{held.command}`" if held else "no command holds it now"
         raise Failure("lock-lost", f"the lock on this gang was taken over or released: {has}", path, "run it again")
 
 
 def _acquire(path: str, holder: LockHolder, over: str, node: str) -> LockAnswer:
     """Raises Failure where another node of the gang writes to this directory too: the command's lock is there."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    if _is_anothers(found := _read(path), holder, over):  # before a write, which a full disk refuses
-        return LockAnswer(held=found)
+    if _is_anothers(held := _read(path), holder, over):  # before a write, which a full disk refuses
+        return LockAnswer(held=held)
     fresh = f"{path}.{os.getpid()}.new"
     kept = {"node": node, "taken": _now(holder.token).as_json(), **{name: getattr(holder, name) for name in _HOLDER}}
     files.write(fresh, json.dumps(kept) + "\n")
@@ -114,25 +118,25 @@ def _acquire(path: str, holder: LockHolder, over: str, node: str) -> LockAnswer:
                 _renewed(path, holder.token)
                 _note(path, "begins", holder)
                 return LockAnswer(held=_read(path), mine=True)
-            if _is_anothers(found := _read(path), holder, over):
+            if _is_anothers(held := _read(path), holder, over):
                 break
             other = files.read_json(path).get("node") or node
-            if found is not None and found.token == holder.token and other != node:
+            if held is not None and held.token == holder.token and other != node:
                 raise Failure(
                     "shared-state",
                     f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",
                     path.partition("/gangs/")[0],
                     "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
                 )
-            if found is not None:
-                _take_away(path, found.token)
+            if held is not None:
+                _take_away(path, held.token)
         return LockAnswer(held=_read(path))
     finally:
         files.remove(fresh)
 
 
-def _is_anothers(found: LockHolder | None, holder: LockHolder, over: str) -> bool:
-    return found is not None and not (found.stale or found.token in (over, holder.token))
+def _is_anothers(held: LockHolder | None, holder: LockHolder, over: str) -> bool:
+    return held is not None and not (held.stale or held.token in (over, holder.token))
 
 
 def _note(path: str, action: str, holder: LockHolder) -> None:
@@ -177,22 +181,22 @@ def _age(path: str, token: str) -> float:
 
 
 def _read(path: str) -> LockHolder | None:
-    found = _kept(path)
+    kept = _kept(path)
     try:
-        age = _age(path, found.token)
+        age = _age(path, kept.token)
     except FileNotFoundError:
         return None
-    limit_s = STALE_S if found.expires_s is None else found.expires_s
-    return replace(found, age_s=age, stale=not -limit_s <= age <= limit_s)
+    limit_s = STALE_S if kept.expires_s is None else kept.expires_s
+    return replace(kept, age_s=age, stale=not -limit_s <= age <= limit_s)
 
 
 def _kept(path: str) -> LockHolder:
     """The holder in the file; none if it can't be read."""
     raw = files.read_json(path)
-    found = LockHolder.read({name: raw.get(name) for name in _HOLDER})
-    if isinstance(found, Unreadable):
+    holder = LockHolder.read({name: raw.get(name) for name in _HOLDER})
+    if isinstance(holder, Unreadable):
         return LockHolder(token=DAMAGED)
-    taken, now = Renewal.read(raw.get("taken")), _now(found.token)
+    taken, now = Renewal.read(raw.get("taken")), _now(holder.token)
     if isinstance(taken, Unreadable) or taken.boot != now.boot:
-        return found
-    return replace(found, held_s=max(0.0, now.boottime_s - taken.boottime_s))
+        return holder
+    return replace(holder, held_s=max(0.0, now.boottime_s - taken.boottime_s))

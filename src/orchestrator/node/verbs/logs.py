@@ -66,8 +66,8 @@ def _since(lines: list[bytes], seconds: float) -> list[bytes]:
         time.strftime("%m-%d %H:%M:%S", time.localtime(at)).encode() for at in (time.time() - seconds, time.time())
     )
     for place, line in enumerate(lines):
-        if found := _STAMP.search(line):
-            stamp = found[0].replace(b"T", b" ")
+        if stamped := _STAMP.search(line):
+            stamp = stamped[0].replace(b"T", b" ")
             if stamp >= oldest or (now < oldest and stamp <= now):  # a new year has begun in between
                 return lines[place:]
     return []

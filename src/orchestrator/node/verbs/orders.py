@@ -38,7 +38,7 @@ def go(request: dict[str, Any]) -> dict[str, Any]:
     staged_run.script_of(staged_in(folder))
     if not tell(folder, "run"):
         raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")
-    now = wait(folder, lambda one: one is None or one.state is not AgentState.ARMED or not one.alive, STARTED_S)
+    now = wait(folder, lambda last: last is None or last.state is not AgentState.ARMED or not last.alive, STARTED_S)
     if now is None:
         raise Failure("no-run", "the run's report is missing", folder, "run `up` again")
     return StateAnswer(state=now.state).as_json()
@@ -103,16 +103,16 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
 
 def _stop(folder: str, before: Report, asked: StopRequest) -> StopAnswer:
     goal = "stop-now" if asked.now else "stop"
-    told = tell(folder, goal, asked.because, ordered=asked.ordered)
-    if asked.ordered and not told:
+    last = tell(folder, goal, asked.because, ordered=asked.ordered)
+    if asked.ordered and not last:
         with contextlib.suppress(OSError):  # a full disk; the other nodes know it
             _remember(folder, GoalOrder(goal=goal, ordered=True))
-    if told:
+    if last:
         _await_end(folder, asked.deadline_s, now=asked.now)
     left = _end_orphans(folder) if not processes.alive(*report.agent(folder)) else []
     after = report.of_run(folder) or before
-    held = after.held if told else ()
-    if not after.alive and told and not after.state.over:
+    held = after.held if last else ()
+    if not after.alive and last and not after.state.over:
         held = _await_memory(folder)  # its agent was killed, and could not
     if not after.alive:
         _clean_up(folder)
@@ -134,13 +134,13 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
     guardian ends what it holds."""
     began, agent = time.monotonic(), report.agent(folder)
 
-    def stuck(told: Report | None) -> bool:
+    def stuck(last: Report | None) -> bool:
         if not processes.alive(*agent):
             return False
-        silent_s = told.now - told.updated_at if told else STUCK_S
+        silent_s = last.now - last.updated_at if last else STUCK_S
         return supervision.stopped(agent[0]) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
 
-    told = wait(folder, lambda told: not processes.alive(*agent) or stuck(told), deadline_s)
+    told = wait(folder, lambda last: not processes.alive(*agent) or stuck(last), deadline_s)
     if stuck(told):
         supervision.send(*agent, signal.SIGKILL)
         wait(folder, lambda _: not processes.alive(*agent) and not left_over(folder), KILL_FOR_S)

@@ -72,7 +72,7 @@ def _beside(state: str) -> dict[str, Any]:
 
 def told_without_files(state: str) -> tuple[OtherAgent, ...]:
     """The same as `without_files`, for the controller."""
-    return tuple(replace(one.agent, pid=pid) for pid, one in without_files(state).items())
+    return tuple(replace(shown.agent, pid=pid) for pid, shown in without_files(state).items())
 
 
 def without_files(state: str) -> dict[int, ShownAgent]:
@@ -81,9 +81,9 @@ def without_files(state: str) -> dict[int, ShownAgent]:
     folders = filter(None, (files.current_run(state, gang) for gang in files.gangs(state)))
     recorded = {pid for pid, start in map(agent, folders) if processes.alive(pid, start)}
     return {
-        pid: one
-        for pid, one in others.agents_of(state).items()
-        if pid not in recorded and processes.lives(pid) and one.is_held_by(pid) is not False
+        pid: shown
+        for pid, shown in others.agents_of(state).items()
+        if pid not in recorded and processes.lives(pid) and shown.is_held_by(pid) is not False
     }
 
 
@@ -105,7 +105,7 @@ def _signs(state: str, gang: str) -> list[object]:
     A report is replaced by name; an agent that is killed writes none.
     """
     folders = filter(None, (files.current_run(state, name) for name in _names(state, gang)))
-    return [(one, files.identity(f"{one}/{REPORT_FILE}"), processes.alive(*agent(one))) for one in folders]
+    return [(folder, files.identity(f"{folder}/{REPORT_FILE}"), processes.alive(*agent(folder))) for folder in folders]
 
 
 def _is_of(report: dict[str, Any], gang: str) -> bool:
@@ -137,10 +137,10 @@ def of_gang(state: str, gang: str) -> dict[str, Any]:
 
 def raw_of(folder: str) -> dict[str, Any]:
     """One run's report for the controller; what can't be read is passed on unchanged, for the controller to report."""
-    found = _read(folder)
-    if isinstance(found, Report):
-        return found.as_json()
-    if found is None:
+    last = _read(folder)
+    if isinstance(last, Report):
+        return last.as_json()
+    if last is None:
         return {}
     raw = files.read_json(f"{folder}/{REPORT_FILE}")
     return {**_whose(folder), **raw, "alive": processes.alive(*agent(folder))}
@@ -149,16 +149,16 @@ def raw_of(folder: str) -> dict[str, Any]:
 def of_run(folder: str) -> Report | None:
     """One run's report; None where there is none. One that can't be read counts as failed: whoever ends the run must
     not depend on it."""
-    found = _read(folder)
-    if not isinstance(found, Unreadable):
-        return found
+    last = _read(folder)
+    if not isinstance(last, Unreadable):
+        return last
     return Report(
         **_whose(folder),
         state=AgentState.FAILED,
         alive=processes.alive(*agent(folder)),
         now=time.time(),
         updated_at=time.time(),
-        remarks=(f"the agent's report can't be read: {found}",),
+        remarks=(f"the agent's report can't be read: {last}",),
     )
 
 
@@ -171,7 +171,7 @@ def agent(folder: str) -> tuple[int, int]:
 def left_over(folder: str) -> list[tuple[int, int]]:
     """(pid, start) of the run's own processes that still live, agent and guardian not among them."""
     known = files.read_as(KnownProcesses, f"{folder}/{PROCESSES_FILE}") or KnownProcesses()
-    return [(one[0], one[1]) for one in known.processes if len(one) == 2 and processes.alive(one[0], one[1])]
+    return [(part[0], part[1]) for part in known.processes if len(part) == 2 and processes.alive(part[0], part[1])]
 
 
 def _now(report: Report) -> float:
@@ -243,7 +243,7 @@ def _past(gang: str, kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The reports of runs of the last 30 days whose folders are gone."""
     since, there = time.time() - PAST_S, {report.get("run_id") for report in kept}
     lines = _of_both(f"{gang}/{PAST_FILE}")
-    return [one for one in lines if one.get("run_id") not in there and _is_since(one.get("started_at"), since)]
+    return [line for line in lines if line.get("run_id") not in there and _is_since(line.get("started_at"), since)]
 
 
 def _is_since(at: object, since: float) -> bool:

@@ -22,7 +22,7 @@ _NAME = re.compile(r"\.l40s-nonce-[0-9a-f]{16,64}")
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """A directory that can't be written is no error."""
     asked = request_of(SameRootRequest, request)
-    directory, found = Path(asked.directory), SameRootAnswer()
+    directory, answer = Path(asked.directory), SameRootAnswer()
     if asked.op == "look":
         seen = tuple(name for name in map(_plain, asked.names) if os.path.exists(directory / name))
         return SameRootAnswer(seen=seen, apart=_apart(directory, asked.child)).as_json()
@@ -34,8 +34,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         else:
             path.unlink()
-        found = SameRootAnswer(done=True)
-    return found.as_json()
+        answer = SameRootAnswer(done=True)
+    return answer.as_json()
 
 
 def _plain(name: str) -> str:

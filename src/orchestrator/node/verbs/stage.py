@@ -55,7 +55,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
 def _own(folder: str) -> OwnRun:
     everything = supervision.everything()
     known = [pid for pid, start in (report.agent(folder), *report.left_over(folder)) if processes.alive(pid, start)]
-    pids = {*known, *(one.pid for one in supervision.descendants(known, everything))}
+    pids = {*known, *(process.pid for process in supervision.descendants(known, everything))}
     run = files.read_as(StagingRequest, f"{folder}/{files.RUN_FILE}")
     if run is None:
         return OwnRun(pids=frozenset(pids))
@@ -160,7 +160,7 @@ def _forget_old_runs(gang: str, current: str) -> None:
         scratch.remove(str(folder))
     failed = [folder for folder in reversed(older) if _failed(folder)]
     sizes = accumulate(map(_size, failed))
-    stay = [one for one, size in zip(failed, sizes, strict=True) if one is failed[0] or size <= FAILED_BYTES]
+    stay = [folder for folder, size in zip(failed, sizes, strict=True) if folder is failed[0] or size <= FAILED_BYTES]
     for folder in folders[:-RUNS_KEPT]:
         if folder.name != current and folder not in stay[:FAILED_KEPT]:
             _keep_report(gang, str(folder))

@@ -43,7 +43,7 @@ def end(state: str, asked: StopRequest) -> StopAnswer:
 
 def _agents(state: str, gang: str) -> Known:
     """Surely ours, each with its start time, which was read before that was looked at."""
-    found: Known = {}
+    known: Known = {}
     for pid, shown in report.without_files(state).items():
         start = processes.start_of(pid)
         if shown.agent.gang != gang or shown.agent.stranger:
@@ -51,8 +51,8 @@ def _agents(state: str, gang: str) -> Known:
         if not shown.is_ours(pid):
             what = f"an agent of gang {gang} (pid {pid}, of {shown.agent.user}) runs without its files"
             raise Failure("no-rights", what, state, "log in as the user that ran `up`, or set `ansible_become: true`")
-        found[pid] = start
-    return found
+        known[pid] = start
+    return known
 
 
 @dataclass

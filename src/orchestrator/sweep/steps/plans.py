@@ -96,7 +96,9 @@ def planned(inventory: Inventory, gang: GangSpec, options: SweepOptions) -> Plan
         empty = _record(gang, models[0], options)
         before = kept_sweep(empty)
         candidates = candidates_of(models, gang, options.layouts, options.vary, options.requests)
-        made = tuple(_with_plan(alone(inventory, gang), fleet, gang, empty, one, options) for one in candidates)
+        made = tuple(
+            _with_plan(alone(inventory, gang), fleet, gang, empty, candidate, options) for candidate in candidates
+        )
     if options.again and before is not None:
         before = _forgotten(before)
     results = merged(made, before)
@@ -199,12 +201,12 @@ def _seconds(
     gang: GangSpec, models: Sequence[SweptModel], results: Sequence[CandidateResult], record: SweepRecord
 ) -> dict[str, float]:
     profiles = {model.profile.name: model.profile for model in models}
-    found = {}
+    values = {}
     for result in results:
         profile = profiles.get(result.candidate.model, models[0].profile)
         start_s = _start_s(gang, profile, record.stack, result)
-        found[result.candidate.id] = expected_s(result, record.load, start_s, results)
-    return found
+        values[result.candidate.id] = expected_s(result, record.load, start_s, results)
+    return values
 
 
 def _start_s(gang: GangSpec, profile: ModelProfile, stack: str, result: CandidateResult) -> float:
