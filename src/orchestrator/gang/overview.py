@@ -215,6 +215,7 @@ def _gang(view: GangView) -> dict[str, Any]:
             for rail in node.rails
         ],
         "start": start.as_json() if (start := took(node.began for node in view.nodes)) else None,
+        "least_free_bytes": view.least_free_bytes if view.serves else None,
         "progress": view.progress,
         "remarks": list(view.remarks),
         "findings": [one.as_json() for one in view.findings],

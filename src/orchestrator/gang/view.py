@@ -55,6 +55,7 @@ class NodeView:
     started_s: seconds since this run was staged, by the node's own clock; phase_s: since its phase began
     rails:     RDMA ports that NCCL has stopped using in this run
     began:     when each phase of the engine's start began, in seconds since this run was staged
+    least_free_bytes: the least that was seen free on any of its GPUs in this run; None where that was not read
     """
 
     name: str
@@ -71,6 +72,7 @@ class NodeView:
     rails: tuple[RailChange, ...] = ()
     spare: bool = False
     began: Mapping[str, float] = field(default_factory=dict)
+    least_free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,13 @@ class GangView:
     proved: tuple[str, ...] = ()
     over_tcp: str = ""
     ordered: tuple[str, ...] = ()
+
+    @property
+    def least_free_bytes(self) -> int | None:
+        """Of its fullest GPU in this run; None where a node of it did not read that."""
+        told = [node.least_free_bytes for node in self.nodes if node.ranks]
+        known = [free for free in told if free is not None]
+        return min(known) if known and len(known) == len(told) else None
 
     @property
     def unreachable(self) -> tuple[NodeView, ...]:
@@ -297,6 +306,7 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
         phase_s=max(0.0, answer.now - answer.phase.since),
         began=answer.began,
         rails=answer.rails if answer.alive else (),
+        least_free_bytes=answer.least_free_bytes,
     )
 
 

@@ -19,6 +19,7 @@ class Memory:
     graphs: batch sizes whose decode is captured as CUDA graphs; None where the engine's rule is not known
     graph_bytes: what these take of the reserve, needed: what of the reserve is needed at all, by what was measured;
         None where nothing was
+    least_free: the least that was seen free in a run of this very plan, by NVML; None where nothing was kept
     next_fraction: a static fraction that would leave just that, and next_kv_tokens; None where the reserve has no more
     """
 
@@ -32,6 +33,7 @@ class Memory:
     graphs: tuple[int, ...] | None = None
     graph_bytes: int | None = None
     needed: int | None = None
+    least_free: int | None = None
     next_fraction: float | None = None
     next_kv_tokens: int | None = None
     explanation: tuple[str, ...] = ()

@@ -15,6 +15,9 @@ GIB = 1 << 30
 UNMEASURED = 3 * GIB // 2
 """Kept for what no measurement had: NCCL's buffers of 32 ranks, prefill graphs, a draft. An allowance, until a gang of
 32 ranks was measured."""
+KEPT_FREE = GIB
+"""Of what was seen free on these nodes: for fragments, and for loads that were not seen yet."""
+_MAY = "so this may stay unused:"
 _WORTH = GIB // 2
 """Less than this is no reason to change a fraction."""
 _HEADS, _HIDDEN, _LAYERS, _EXPERTS = 4, 7168, 61, 256
@@ -57,6 +60,27 @@ def with_needs(memory: Memory, profile: ModelProfile, layout: Layout, division: 
     if needs.table:
         found = _with_next(replace(found, needed=needs.total), division)
     return replace(found, explanation=(*found.explanation, *_reserve_words(found, needs, cost, division.chunk)))
+
+
+def with_seen(memory: Memory, least_free: int | None) -> Memory:
+    """A budget with what runs of its plan have left free on the fullest GPU, and the fraction that this proposes in the
+    calculated one's place."""
+    if least_free is None or memory.kv_tokens is None or memory.reserve is None:
+        return memory
+    fraction = fraction_for(memory, memory.reserve - least_free + KEPT_FREE)
+    if fraction is None:
+        return memory
+    seen = f"measured on these nodes with this plan: at least {_gib(least_free)} GiB of each GPU stayed free"
+    found = replace(memory, least_free=least_free, next_fraction=None, next_kv_tokens=None)
+    kept = tuple(line for line in memory.explanation if not line.startswith(_MAY))
+    if abs(least_free - KEPT_FREE) < _WORTH:
+        return replace(found, explanation=(*kept, seen))
+    tokens = tokens_at(memory, fraction)
+    proposed = (
+        f"{seen}: `-- --mem-fraction-static {fraction:g}` would leave {_gib(KEPT_FREE)} and give {tokens:,} KV tokens"
+        f" instead of {memory.kv_tokens:,} (calculated; counts for the loads that were seen)"
+    )
+    return replace(found, next_fraction=fraction, next_kv_tokens=tokens, explanation=(*kept, proposed))
 
 
 def _graph_words(memory: Memory, cost: RankCost | None) -> Iterator[str]:
@@ -114,7 +138,7 @@ def _reserve_words(memory: Memory, needs: Needs, cost: RankCost, chunk: int) -> 
     yield f"needed of the reserve{beside}: {sum_of} = {_gib(needs.total)} GiB, calculated from {cost.source}"
     if memory.next_fraction is not None:
         yield (
-            f"so {_gib((memory.reserve or 0) - needs.total)} GiB may stay unused: `-- --mem-fraction-static"
+            f"{_MAY} {_gib((memory.reserve or 0) - needs.total)} GiB: `-- --mem-fraction-static"
             f" {memory.next_fraction:g}` would give {memory.next_kv_tokens:,} KV tokens instead of"
             f" {memory.kv_tokens:,} (calculated, not measured on 32 ranks)"
         )

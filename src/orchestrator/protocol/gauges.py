@@ -30,6 +30,7 @@ class GpuGauges(Message):
     power_limit_mw: int | None = None
     utilization_percent: int | None = None
     memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
     memory_total_bytes: int | None = None
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None

@@ -202,6 +202,9 @@ class Report(Message):
     """RDMA ports that NCCL has left behind in this run."""
     moved: int = 0
     """Connections that NCCL has moved to another port of their card."""
+    least_free_bytes: int | None = None
+    """The least that was seen free on any of the node's GPUs since the engine started, by NVML every two seconds; None
+    where that was not read, and in reports of older releases."""
     left_behind: tuple[int, ...] = ()
     """Process ids that would not end."""
     held: tuple[str, ...] = ()

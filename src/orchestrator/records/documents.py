@@ -143,6 +143,24 @@ def keep_start(gang: str, model: str, stack: str, began: Mapping[str, float]) ->
         write_document(_file(gang, model, stack), {"gang": gang, "model": model, "stack": stack, "began": seconds})
 
 
+def least_free(gang: str, plan_id: str) -> int | None:
+    """The least GPU memory that was ever seen free in a run of this plan, in bytes; None where nothing is kept."""
+    return read_document(_free_file(gang, plan_id), lambda kept: int(kept["least_free_bytes"]))
+
+
+def keep_least_free(gang: str, plan_id: str, free: int) -> None:
+    """Unless less was seen. A record that can't be written is none: the next look writes it."""
+    known = least_free(gang, plan_id)
+    if known is None or free < known:
+        with contextlib.suppress(InputError):
+            document = {"gang": gang, "plan_id": plan_id, "least_free_bytes": free, "at": time.time()}
+            write_document(_free_file(gang, plan_id), document)
+
+
+def _free_file(gang: str, plan_id: str) -> Path:
+    return named_file("least-free", f"{gang}\0{plan_id}")
+
+
 def _file(gang: str, model: str, stack: str) -> Path:
     return named_file("starts", "\0".join((gang, model, stack)))
 

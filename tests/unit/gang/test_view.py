@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from orchestrator.gang.overview import cause_json
+from orchestrator.gang.overview import cause_json, status_json
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState
@@ -45,6 +46,16 @@ def look(*answers: Answer) -> GangView:
 
 def both(state: str, **more: Any) -> tuple[Report, Report]:
     return report(0, state, **more), report(1, state, **more)
+
+
+def test_the_least_free_memory_is_the_fullest_gpus_where_every_node_tells_it() -> None:
+    ranks = (RankReport(tp_rank=0, gpu=0, state=RankState.ALIVE),)
+    one, other = (report(rank, "ready", ranks=ranks, least_free_bytes=(7 - rank) << 30) for rank in (0, 1))
+    assert look(one, other).least_free_bytes == 6 << 30
+    assert look(one, replace(other, least_free_bytes=None)).least_free_bytes is None, "of an older release"
+    assert status_json([look(one, other)])["gangs"][0]["least_free_bytes"] == 6 << 30
+    ended = look(*(replace(each, state=AgentState.STOPPED, alive=False) for each in (one, other)))
+    assert status_json([ended])["gangs"][0]["least_free_bytes"] is None
 
 
 TABLE = [

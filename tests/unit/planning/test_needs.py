@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.planning.test_memory import FINE, GRAPHS_32, IN_FOUR, NEW, OLD, PP4, SLICE, STOCK, TP32, of
+from tests.unit.planning.test_memory import CPU, FINE, GRAPHS_32, IN_FOUR, NEW, OLD, PP4, SLICE, STOCK, TP32, of
 
 from orchestrator.engines.engine import MemoryAsked
 from orchestrator.engines.registry import engine_of
-from orchestrator.planning.needs import GIB, UNMEASURED, tokens_at
+from orchestrator.planning.needs import GIB, UNMEASURED, tokens_at, with_seen
 from orchestrator.protocol.planned import Layout
 
 RESULTS = json.loads((Path(__file__).parents[2] / "slice/figures.json").read_text())["results"]
@@ -112,3 +112,22 @@ def test_what_was_measured_of_other_shapes_says_nothing_here(layout: Layout, pro
     found = of(layout=layout, profile=profile, flags={**GRAPHS_32, **flags}, context=163_840)
     assert (found.graph_bytes, found.needed, found.next_fraction) == (None, None, None)
     assert found.graphs and any("not measured for such a rank" in line for line in found.explanation)
+
+
+def test_what_was_seen_free_proposes_the_next_fraction_in_the_calculated_ones_place() -> None:
+    calculated: Any = of(context=163_840)
+    assert with_seen(calculated, None) == calculated
+    seen: Any = with_seen(calculated, int(6.2 * GIB))
+    base = calculated.reserve / (1 - calculated.static_fraction)
+    assert seen.next_fraction == pytest.approx(0.732 + 5.2 * GIB / base, abs=0.0011)
+    assert seen.next_kv_tokens - seen.kv_tokens == pytest.approx(5.2 * GIB / 70_272, rel=0.02), "some 75,000 tokens"
+    (words,) = (line for line in seen.explanation if "mem-fraction" in line)
+    assert (
+        words.startswith("measured on these nodes with this plan: at least 6.20 GiB")
+        and "loads that were seen" in words
+    )
+    enough: Any = with_seen(calculated, int(1.2 * GIB))
+    assert enough.next_fraction is None and enough.explanation[-1].endswith("at least 1.20 GiB of each GPU stayed free")
+    fuller: Any = with_seen(calculated, 0)
+    assert fuller.next_fraction < calculated.static_fraction, "less than is kept free was seen"
+    assert with_seen(of(CPU, gpu_total=None), GIB) == of(CPU, gpu_total=None)

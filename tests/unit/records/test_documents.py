@@ -11,7 +11,15 @@ import pytest
 
 from orchestrator.node.bounded_log import append_line
 from orchestrator.records import documents
-from orchestrator.records.documents import KEPT, RunRecord, keep_look, last_look, looks_file
+from orchestrator.records.documents import (
+    KEPT,
+    RunRecord,
+    keep_least_free,
+    keep_look,
+    last_look,
+    least_free,
+    looks_file,
+)
 
 FOUND = {"id": "A", "severity": "slow", "node": "node0", "devices": [], "title": "no \udcff", "fix": "f"}
 
@@ -106,3 +114,16 @@ def test_the_newest_runs_are_kept_and_nothing_that_is_not_ours_goes(state: Path)
         os.utime(state / f"runs/r{number}", (number, number))
     kept = {path.name for path in (state / "runs").iterdir()}
     assert kept == {"notes", *(f"r{number}" for number in range(20, KEPT + 20))}
+
+
+def test_the_least_free_memory_of_a_plan_is_kept_and_never_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert least_free("gang0", "p1") is None
+    for free in (7, 5, 6):
+        keep_least_free("gang0", "p1", free)
+    assert least_free("gang0", "p1") == 5
+    assert least_free("gang0", "p2") is None and least_free("gang1", "p1") is None
+    next((tmp_path / "l40s-deploy/least-free").iterdir()).write_text("[]")
+    assert least_free("gang0", "p1") is None

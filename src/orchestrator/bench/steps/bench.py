@@ -48,6 +48,7 @@ from orchestrator.model.profile import ExpectedSpeeds, Load
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol.staging import StagingRequest
+from orchestrator.records.documents import keep_least_free
 from orchestrator.records.nettests import slow_before
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
@@ -128,9 +129,13 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
             "loaded": loaded,
             "after": _states(look(fleet, gang.nodes).values),
         }
-        bench.refuse_another_run()
+        least_free = bench.least_free_after()
     raw_file = keep_raw(record["id"], bench_client.without_arguments(ran[-1].text))
-    return bench.judged({**record, **about, "machines": machines, "raw_file": raw_file}, ran, measure)
+    return bench.judged(
+        {**record, **about, "machines": machines, "raw_file": raw_file, "least_free_bytes": least_free},
+        ran,
+        measure,
+    )
 
 
 def until_decided(bench_once: Callable[[int], _Ran], enough: Enough) -> list[_Ran]:
@@ -358,8 +363,11 @@ class _Bench:
             record=kept, file=str(write_bench(kept)), judged=judged, verdict=verdict, expected=measure.expected
         )
 
-    def refuse_another_run(self) -> None:
-        """Raises NodeError where the gang is no longer the one that was measured."""
+    def least_free_after(self) -> int | None:
+        """The least GPU memory that its run has had free until now, which is kept for the next plan.
+
+        Raises NodeError where the gang is no longer the one that was measured.
+        """
         (now,) = see(self.fleet, [self.gang])
         if now.run_id != self.view.run_id or not now.serves:
             raise NodeError(
@@ -367,6 +375,9 @@ class _Bench:
                 where=f"gang {self.gang.name}",
                 fix="check the reason with `l40s-deploy why`, then run `l40s-deploy bench` again",
             )
+        if now.least_free_bytes is not None and now.plan_id:
+            keep_least_free(now.name, now.plan_id, now.least_free_bytes)
+        return now.least_free_bytes
 
 
 @dataclass

@@ -77,7 +77,7 @@ def gang_block(
     blocks += lines([_service_words(view, router)])
     start = took(node.began for node in view.nodes) if view.serves else None
     proved = f"in use, by the engine's log: {'; '.join(view.proved)}" if view.proved else ""
-    blocks += lines([f"start: {start.words}" if start else "", proved], "dim")
+    blocks += lines([f"start: {start.words}" if start else "", _least_free(view), proved], "dim")
     blocks += lines([busy], "bold")
     blocks.append(nodes_table(view, loads))
     blocks += lines([*transport_words(view), view.over_tcp], "bold yellow")
@@ -85,6 +85,13 @@ def gang_block(
     count = f"{len(view.remarks)} remark{'s' * (len(view.remarks) > 1)}: `l40s-deploy status --remarks`"
     blocks += lines([view.progress, *([count] if folded else view.remarks)], "yellow")
     return blocks
+
+
+def _least_free(view: GangView) -> str:
+    """'' where nothing serves, or where it was not read."""
+    if view.least_free_bytes is None or not view.serves:
+        return ""
+    return f"least free GPU memory in this run: {view.least_free_bytes / (1 << 30):.1f} GiB"
 
 
 def lines(texts: Iterable[str], style: str = "") -> list[Text]:

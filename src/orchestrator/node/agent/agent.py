@@ -158,6 +158,8 @@ class Agent:
     _pulsed: float = 0.0
     """When we last sent to the other agents; 0 sends at once."""
     _looked_at_rails: float = 0.0
+    _least_free: int | None = None
+    """Bytes that were free on the fullest GPU when it was fullest in this run."""
     _ready_at: float = 0.0
     """When the gang was ready, by the agent's clock."""
     _ending: Iterator[None] | None = None
@@ -465,9 +467,19 @@ class Agent:
             return
         if self.memory.take(now):
             self.tree.note_memory()
+            self._note_least_free()
         every = MEMORY_WARMING_S if self.state is AgentState.WARMING else MEMORY_EVERY_S
         if self.engine[0] and now - self.memory.answered_at >= every:
             self.memory.ask(now)
+
+    def _note_least_free(self) -> None:
+        """While the engine loads and serves: at its end memory is given back, and another one may come."""
+        free = self.memory.least_free()
+        if free is None or not self.engine[0] or not self.state.runs:
+            return
+        if self._least_free is None or free < self._least_free:
+            self._least_free = free
+            self.record.set(least_free_bytes=free)
 
     def _follow_rails(self, now: float) -> None:
         """If a port fails, NCCL continues on the other port of the card; only its log shows that."""

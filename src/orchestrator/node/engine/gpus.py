@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.node import supervision
@@ -37,6 +37,8 @@ class GpuUse:
     power_mw: int = -1
     limit_mw: int = -1
     """Power draw and power limit in milliwatts; -1 if NVML gives no figure."""
+    free: int | None = None
+    """Bytes that may still be taken: without what the driver keeps; None if NVML gives no figure."""
 
     @property
     def waits(self) -> str:
@@ -120,6 +122,11 @@ class GpuMemory:
         uses = ((self.answer or {}).get(index) for index in self.indices)
         return [use for use in uses if use is not None and (use.processes or use.used > IDLE_BYTES)]
 
+    def least_free(self) -> int | None:
+        """Bytes that are free on the fullest GPU by the newest answer; None where it has no figures."""
+        free = [use.free for use in (self.answer or {}).values() if use.free is not None]
+        return min(free, default=None)
+
     def waiting(self) -> tuple[str, ...]:
         """The GPUs that are busy at low power, as text."""
         return tuple(filter(None, (use.waits for use in (self.answer or {}).values())))
@@ -158,7 +165,8 @@ def _use(gpu: dict[str, Any], processes: list[list[int]]) -> GpuUse:
     load = gpu["utilization_percent"], gpu["power_mw"], gpu["power_limit_mw"]
     held = tuple((pid, held) for pid, held in processes)
     place, shown = gpu["pci_bus_id"] or "", load if None not in load else ()
-    return GpuUse(gpu["index"], gpu["memory_used_bytes"], held, place, *shown)
+    use = GpuUse(gpu["index"], gpu["memory_used_bytes"], held, place, *shown)
+    return replace(use, free=gpu.get("memory_free_bytes"))
 
 
 def _holders(use: GpuUse) -> str:

@@ -295,6 +295,7 @@ def _sensors(nvml: ModuleType, index: int) -> tuple[dict[str, Any], list[list[in
         "utilization_percent": getattr(ask("nvmlDeviceGetUtilizationRates"), "gpu", None),
         "memory_used_bytes": memory.get("used"),
         "memory_total_bytes": memory.get("total"),
+        "memory_free_bytes": memory.get("free"),
         "sm_clock_mhz": ask("nvmlDeviceGetClockInfo", SM_CLOCK),
         "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
         "clocks_event_reasons": ask("nvmlDeviceGetCurrentClocksEventReasons"),

@@ -24,11 +24,12 @@ from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.dimensions import check_checkpoint
 from orchestrator.planning.host import HostFacts, model_path, venv
 from orchestrator.planning.layout import pins, refusal
+from orchestrator.planning.needs import with_seen
 from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes, saved_plan
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.message import Message, Unreadable, parsed
-from orchestrator.records.documents import write_whole
+from orchestrator.records.documents import least_free, write_whole
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
@@ -120,12 +121,18 @@ def _planned(
         hosts=hosts,
         api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},
     )
-    plan = build_plan(gangs, profile, stack, topologies, options)
+    plan = _with_seen(build_plan(gangs, profile, stack, topologies, options))
     if request.saved is not None:
         refuse_changes(request.saved, plan)
     return PlanResult(
         plan=plan, profile=profile, stack=stack, why=choice.why, topologies=topologies, snapshots=snapshots
     )
+
+
+def _with_seen(plan: Plan) -> Plan:
+    """With what runs of the same plan have left free of the GPUs' memory."""
+    seen = ((gang, least_free(gang.name, plan.plan_id)) for gang in plan.gangs)
+    return replace(plan, gangs=tuple(replace(gang, memory=with_seen(gang.memory, free)) for gang, free in seen))
 
 
 def plan_inventory(inventory: Inventory, request: PlanRequest) -> PlanResult:

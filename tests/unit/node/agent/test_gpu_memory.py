@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.agent.agent import Agent
 from orchestrator.node.engine import gpus
 from orchestrator.node.look import nvml
+from orchestrator.protocol.report import AgentState
 
 
 def use(used_mib: int, *pids: int) -> dict[int, gpus.GpuUse]:
@@ -84,3 +86,21 @@ def test_every_answer_tells_which_gpu_has_which_number(
     for line in capsys.readouterr().out.splitlines():
         memory._understand(json.loads(line), 1.0)
         assert (memory.error, memory.uuids, memory.answer is None) == (error, there, bool(error))
+        assert memory.least_free() == (None if error else 4), "as NVML has it: what the driver keeps is not free"
+
+
+def test_an_agent_keeps_the_least_of_its_run_and_nothing_before_and_after_the_engine() -> None:
+    told: list[int] = []
+    agent: Any = SimpleNamespace(
+        memory=gpus.GpuMemory([0]),
+        engine=(0, 0),
+        state=AgentState.STARTING,
+        _least_free=None,
+        record=SimpleNamespace(set=lambda *, least_free_bytes: told.append(least_free_bytes)),
+    )
+    steps = ((1, (0, 0), "armed"), (9, (5, 5), "starting"), (7, (5, 5), "ready"), (8, (5, 5), "ready"))
+    for free, engine, state in (*steps, (3, (5, 5), "stopping")):
+        agent.memory.answer = {0: gpus.GpuUse(0, 1, free=free)}
+        agent.engine, agent.state = engine, AgentState(state)
+        Agent._note_least_free(agent)
+    assert told == [9, 7]

@@ -38,6 +38,7 @@ from orchestrator.planning.steps.plan import (
     write_plan,
 )
 from orchestrator.protocol.looks import PrerequisitesAnswer
+from orchestrator.records.documents import keep_least_free
 from orchestrator.remote.fleet import Fleet
 
 INVENTORY = Inventory(path="hosts.yml", gangs=(gang(), gang(name="gang1", first=4)))
@@ -67,6 +68,21 @@ def test_only_the_gangs_that_are_asked_for_are_looked_at_and_planned(looked: lis
     assert looked == ["node4", "node5", "node6", "node7"]
     assert [each.name for each in planned.plan.gangs] == ["gang1"]
     assert set(planned.topologies) == set(planned.snapshots) == set(looked)
+
+
+def test_a_plan_knows_what_its_own_runs_left_free(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status` and `bench` keep it by the plan's id; that of another plan says nothing of this one."""
+    request = PlanRequest(model=FINE.name, gangs=("gang1",), stack="sglang-0.5.23")
+    first = make_plan(INVENTORY, request, NO_FLEET).plan
+    keep_least_free("gang1", "another", 2 << 30)
+    assert make_plan(INVENTORY, request, NO_FLEET).plan == first
+    keep_least_free("gang1", first.plan_id, 6 << 30)
+    again = make_plan(INVENTORY, request, NO_FLEET).plan
+    assert again.plan_id == first.plan_id and looked
+    memory = again.gangs[0].memory
+    assert memory.least_free == 6 << 30 and (memory.next_fraction or 0) > (memory.static_fraction or 1)
+    monkeypatch.setattr(workflow, "least_free", lambda *_: None)
+    assert make_plan(INVENTORY, request, NO_FLEET).plan.gangs[0].memory.least_free is None
 
 
 def test_gpus_that_are_no_l40s_decide_about_the_stack(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

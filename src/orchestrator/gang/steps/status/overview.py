@@ -21,7 +21,7 @@ from orchestrator.model.deadlines import GLANCE_ASK_S, GLANCE_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.records.documents import read_told, unheard_file
+from orchestrator.records.documents import keep_least_free, read_told, unheard_file
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
@@ -91,7 +91,15 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
         answering = [node.name for view in views for node in view.nodes if node.error is None]
         begun = {name for answer in answers.values.values() for name in answer.begun}
         unfinished = [gang for gang in standing if gang.name in begun]
+        _keep_least_free(views)
         return Overview(views=views, interrupted=interrupted(fleet, unfinished, only=answering))
+
+
+def _keep_least_free(views: Sequence[GangView]) -> None:
+    """For the next plan, which proposes a memory fraction by it."""
+    for view in views:
+        if view.serves and view.plan_id and view.least_free_bytes is not None:
+            keep_least_free(view.name, view.plan_id, view.least_free_bytes)
 
 
 def _glance_once(spec: RouterSpec) -> RouterGlance:
