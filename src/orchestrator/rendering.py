@@ -10,11 +10,11 @@ from functools import lru_cache
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from orchestrator.model.plan import GangPlan, NodePlan
+from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.secret_text import HIDDEN
 from orchestrator.protocol.planned import OF_THE_PLAN
-from orchestrator.protocol.staging import ENDS_WITH_STDIN
+from orchestrator.protocol.staging import ENDS_WITH_STDIN, NodePlan
 
 
 def launch_template(node: NodePlan) -> str:
@@ -27,17 +27,16 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
 
     template: the text of the template that `launch_template` names
     """
-    sources = dict(node.sources)
     return _compiled(template).render(
         node=node,
         gang=gang,
         plan_id=plan_id,
-        settings=[(name, value, sources.get(name, "")) for name, value in node.env],
+        settings=[(name, value, node.sources.get(name, "")) for name, value in node.env.items()],
         command=node.command,
-        flags=[(words, sources.get(words[0], "")) for words in node.flags],
+        flags=[(words, node.sources.get(words[0], "")) for words in node.flags],
         of_the_plan=OF_THE_PLAN,
         watched=ENDS_WITH_STDIN,
-        cuda=bool(node.container and node.container.gpus),
+        cuda=bool(node.gpus) and node.device == "cuda",
     )
 
 
@@ -98,10 +97,10 @@ def compose_file(node: NodePlan, gang: GangPlan, stack: Stack, template: str) ->
     words = ["python3", *node.command[1:], *(word for flag in node.flags for word in flag)]
     env = [
         (name, f"${{{name}:?put it into .env}}" if value == HIDDEN else _compose(value))
-        for name, value in node.env
+        for name, value in node.env.items()
         if name not in _OF_THE_HOST
     ]
-    caches = dict(node.env).get("XDG_CACHE_HOME", node.working_dir)
+    caches = node.env.get("XDG_CACHE_HOME", node.working_dir)
     return _compiled(template).render(
         node=node, gang=gang, stack=stack, env=env, command=words, caches=caches, rdma=node.network.rdma
     )

@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jobs": CORE - {"cli", "rooms"},
     "node": {"node", "protocol"},
     "records": {"records", "node", "model"},
-    "loading": {"loading", "model"},
+    "loading": {"loading", "model", "protocol"},
     "model": {"model", "protocol"},
     "protocol": {"protocol"},
 }

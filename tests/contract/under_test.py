@@ -27,11 +27,10 @@ from l40s_lab.engine.environment import ENGINE_STACK
 from orchestrator.engines.registry import dialect
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides, Reach
-from orchestrator.model.plan import NodePlan
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.host import HostFacts
-from orchestrator.protocol.staging import Watch
+from orchestrator.protocol.staging import NodePlan, Watch
 
 PROFILE = "tiny-deepseek-v3"
 READY = "The server is fired up and ready to roll!"

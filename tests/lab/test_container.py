@@ -24,11 +24,11 @@ from tests.support.waiting import until
 
 from orchestrator.jobs.messages import JobOrder
 from orchestrator.loading.resources import template
-from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
-from orchestrator.model.profile import Canary
+from orchestrator.model.plan import GangPlan, Memory
 from orchestrator.node import supervision
 from orchestrator.node.agent.staged_run import run_of
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.staging import Container, Endpoint, NodePlan
 from orchestrator.rendering import launch_script, launch_template
 
 pytestmark = [
@@ -71,21 +71,19 @@ def gang(podman: Path, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     tmp_path.chmod(0o755)
     node = NodePlan(
         gang="gang0",
-        name="node0",
+        node="node0",
         node_rank=0,
-        address="127.0.0.1",
+        nnodes=1,
+        model="Fake",
+        stack="fake",
+        device="cpu",
         command=("/usr/bin/python3", str(FAKE_ENGINE)),
-        flags=(),
-        env=tuple(asked["env"].items()),
-        sources=(),
-        gpus=(),
+        env={**asked["env"], "XDG_CACHE_HOME": str(FAKE_ENGINE.parent)},  # shown inside: the engine is there
         tp_ranks=tuple(asked["tp_ranks"]),
-        working_dir="/",
         model_path=asked["model_path"],
         http_url=asked["service"]["url"],
-        container=Container(
-            program="podman", image=image, shown=((str(FAKE_ENGINE.parent), False), (asked["model_path"], False))
-        ),
+        leader=Endpoint(address="127.0.0.1", port=1),
+        container=Container(program="podman", image=image),
     )
     script = launch_script(node, _plan(node), "plan1", template(launch_template(node)))
     made.changes[0] = {"launch_script": script, "container": {"program": "podman", "image": image}, "venv_python": ""}
@@ -261,19 +259,12 @@ def _log(gang: Cluster) -> str:
 def _plan(node: NodePlan) -> GangPlan:
     return GangPlan(
         name="gang0",
-        model="Fake",
-        stack="fake",
         dialect="fake",
         engine_version="1",
         layout=Layout(tensor_parallel=2, nnodes=1, gpus_per_node=0),
         memory=Memory(),
         dist_init="127.0.0.1:1",
-        service_url=node.http_url,
-        agent_address="127.0.0.1",
-        agent_port=1,
         http_port=1,
-        lease_s=30.0,
         model_bytes=0,
-        canary=Canary(prompt=""),
         nodes=(node,),
     )

@@ -16,7 +16,7 @@ from orchestrator.node.agent import clock, ending
 from orchestrator.node.network import link
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import GoalOrder
-from orchestrator.protocol.staging import CanaryOrder, Endpoint, ServiceOrder, StopOrder, Watch
+from orchestrator.protocol.staging import Canary, Endpoint, ServiceOrder, StopOrder, Watch
 
 LEASE_S = 6.0
 PORT = 7700
@@ -86,7 +86,7 @@ class Gang:
             node_rank=rank, nnodes=self.size, members=self.names, device="cpu", lease_s=LEASE_S, armed_for_s=30.0,
             tp_ranks=(2 * rank, 2 * rank + 1), leader=Endpoint(address=self.names[0], port=PORT),
             service=ServiceOrder(url=self.url) if rank == 0 else None,
-            canary=CanaryOrder() if rank == 0 else None, watch=Watch(stop=STOP),
+            canary=Canary(prompt="") if rank == 0 else None, watch=Watch(stop=STOP),
         )  # fmt: skip
 
     def arm(self) -> None:

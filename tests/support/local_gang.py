@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.gang import FAKE_ENGINE, Cluster
+from tests.support.messages import message
 from tests.support.ports import free_port
 
 from orchestrator.gang.guarding import GuardDecision
@@ -16,10 +17,11 @@ from orchestrator.gang.steps.raising import UpRequest, raise_all, starts_of
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
-from orchestrator.model.profile import Canary
+from orchestrator.model.plan import GangPlan, Memory, Plan
+from orchestrator.planning.phase_limits import allowed_s
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.planned import Layout, NodeNetwork
+from orchestrator.protocol.staging import Canary, Endpoint, NodePlan, Ports, ServiceOrder, Watch
 from orchestrator.remote.fleet import Fleet
 
 
@@ -74,43 +76,48 @@ class LocalGang(Cluster):
         return Inventory(path="hosts.yml", gangs=(self.gang,))
 
     def plan(self, plan_id: str = "plan1") -> Plan:
-        nodes = tuple(self._node(rank) for rank in range(self.nodes))
+        http, rendezvous = (Endpoint(address="127.0.0.1", port=free_port()) for _ in range(2))
+        nodes = tuple(self._node(rank, (http, rendezvous)) for rank in range(self.nodes))
         gang = GangPlan(
             name="gang0",
-            model="Fake",
-            stack="fake",
             dialect="fake",
             engine_version="1",
             layout=Layout(tensor_parallel=self.nodes * self.ranks_each, nnodes=self.nodes, gpus_per_node=0),
             memory=Memory(),
-            dist_init=f"127.0.0.1:{free_port()}",
-            service_url=f"http://{self.http}",
-            agent_address="127.0.0.1",
-            agent_port=self.agent_port,
-            http_port=free_port(),
-            lease_s=self.lease_s,
+            dist_init=f"127.0.0.1:{rendezvous.port}",
+            http_port=http.port,
             model_bytes=0,
-            canary=Canary(prompt="Capital of France?", expect_any=("Paris",)),
             nodes=nodes,
         )
         return Plan(plan_id=plan_id, facts_digest="facts", facts=(), gangs=(gang,))
 
-    def _node(self, rank: int) -> NodePlan:
-        staged = self.staging(rank)
+    def _node(self, rank: int, listens: Sequence[Endpoint]) -> NodePlan:
+        staged, spec, http_url = self.staging(rank), self.spec(rank), f"http://{self.http}"
         return NodePlan(
             gang="gang0",
-            name=self.name(rank),
+            node=self.name(rank),
             node_rank=rank,
-            address="127.0.0.1",
+            nnodes=self.nodes,
+            members=tuple(self.name(member) for member in range(self.nodes)),
+            addresses={"localhost": self.name(self.nodes - 1), "127.0.0.1": self.name(self.nodes - 1)},
+            state_dir=spec.state_dir,
+            model="Fake",
+            stack="fake",
+            layout=Layout(tensor_parallel=self.nodes * self.ranks_each, nnodes=self.nodes, gpus_per_node=0),
+            network=NodeNetwork(address="127.0.0.1"),
             command=(sys.executable, str(FAKE_ENGINE)),
-            flags=(),
-            env=tuple(staged["env"].items()),
-            sources=(),
-            gpus=(),
+            env=staged["env"],
             tp_ranks=tuple(staged["tp_ranks"]),
             working_dir="/",
             model_path=str(staged["model_path"]),
-            http_url=f"http://{self.http}",
+            venv_python=sys.executable,
+            ports=Ports(check_free=tuple(listens[: 2 if rank == 0 and self.nodes > 1 else 1])),
+            http_url=http_url,
+            leader=Endpoint(address="127.0.0.1", port=self.agent_port),
+            lease_s=self.lease_s,
+            service=ServiceOrder(url=http_url) if rank == 0 else None,
+            canary=Canary(prompt="Capital of France?", expect_any=("Paris",)) if rank == 0 else None,
+            watch=replace(message(Watch, staged["watch"]), allowed_s=allowed_s(0)),
         )
 
     def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> tuple[GangView, ...]:

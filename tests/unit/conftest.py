@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -35,23 +35,10 @@ def local(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, findings: list[Finding]
 ) -> Iterator[Callable[..., LocalGang]]:
     """Makes a gang on this machine: nodes over `ansible_connection: local`, a scripted engine."""
-    from tests.support.gang import WATCH
     from tests.support.local_gang import LocalGang
-    from tests.support.messages import message
-
-    from orchestrator.gang.steps import staging
-    from orchestrator.protocol.staging import Watch
-
-    class Dialect:
-        def engine(self, _: str) -> Dialect:
-            return self
-
-        def watch(self, _: Mapping[str, str]) -> Watch:
-            return message(Watch, WATCH)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(staging, "dialect", lambda _: Dialect())
     made: list[LocalGang] = []
 
     def make(**words: Any) -> LocalGang:

@@ -17,7 +17,8 @@ from jinja2 import UndefinedError
 from tests.support.reference_plan import plan_of
 
 from orchestrator.loading.resources import template
-from orchestrator.model.plan import GangPlan, NodePlan
+from orchestrator.model.plan import GangPlan
+from orchestrator.protocol.staging import NodePlan
 from orchestrator.rendering import launch_script
 
 TEXT = template("launch.sh.j2")
@@ -70,7 +71,7 @@ def test_what_starts_is_the_plan_and_stale_settings_of_the_shell_are_gone(tmp_pa
 def test_every_source_stands_as_a_comment() -> None:
     node, whole = planned()
     script = launch_script(node, whole, "abc", TEXT)
-    for name, source in node.sources:
+    for name, source in node.sources.items():
         assert f"# {source}\n" in script or f"#   {name}: {source}\n" in script
 
 
@@ -83,8 +84,8 @@ def test_no_value_and_no_source_escapes_its_quotes(tmp_path: Path, value: str, s
     node, whole = planned()
     hostile = replace(
         telling(node, tmp_path),
-        env=(*node.env, ("MINE", value)),
-        sources=(*node.sources, ("MINE", source), ("--port", source)),
+        env={**node.env, "MINE": value},
+        sources={**node.sources, "MINE": source, "--port": source},
         flags=(*node.flags[:-1], (*node.flags[-1], value)),
     )
     argv, env, _ = run(launch_script(hostile, whole, "abc", TEXT), tmp_path, LC_ALL="C.UTF-8", PYTHONUTF8="1")

@@ -337,7 +337,7 @@ PLANS, STACK = plans(), load_stack("sglang-0.5.23")
 @given(plan=st.sampled_from(PLANS), value=TEXTS.filter(lambda text: "\ud800" not in text))
 def test_launch_scripts_units_and_compose_files(plan: Plan, value: str) -> None:
     gang = plan.gangs[0]
-    node = replace(gang.nodes[0], env=(*gang.nodes[0].env, ("MINE", value)))
+    node = replace(gang.nodes[0], env={**gang.nodes[0].env, "MINE": value})
     whole = replace(plan, gangs=(replace(gang, nodes=(node, *gang.nodes[1:])), *plan.gangs[1:]))
     assert all(text.startswith("#!/bin/sh") for text in launch_scripts(whole).values())
     assert "ExecStart" in unit(node)

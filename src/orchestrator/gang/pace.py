@@ -16,26 +16,10 @@ from orchestrator.protocol.report import Cause, Phase, Report
 PHASES = ("rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up", "ready")
 """Phases of every engine, in order (the dialects' patterns use these names)."""
 
-SLOW_DISK = 200e6
-"""Bytes per second for one node from the slowest disk or share worth waiting for; each node reads all weight files."""
 STALL_S = 300.0
 """A phase with a counter is not late if the counter has moved within this time."""
-_PLAIN_S = {
-    "rendezvous": 900.0,  # importing the engine, then torch's own 10 minutes for all nodes to join (--dist-timeout)
-    "nccl": 900.0,  # the same 10 minutes
-    "weights": 300.0,
-    "kv-cache": 600.0,
-    "graphs": 1800.0,  # capture, with torch.compile for each batch size
-    "warm-up": 900.0,  # SGLANG_WARMUP_TIMEOUT is 600 s
-    "ready": 600.0,  # the canary may compile kernels
-}
 _NAMED = 3
 """With more nodes than this, the number is shown instead of the names."""
-
-
-def allowed_s(model_bytes: int) -> dict[str, float]:
-    """Seconds that each phase may take on slow hardware, by phase; an unknown model size counts as 0."""
-    return {**_PLAIN_S, "weights": _PLAIN_S["weights"] + model_bytes / SLOW_DISK}
 
 
 def progress(reports: Sequence[Report]) -> str:

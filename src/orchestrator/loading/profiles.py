@@ -15,7 +15,6 @@ from orchestrator.model.profile import (
     FIGURES,
     Advisory,
     Attention,
-    Canary,
     CudaGraphs,
     Dimensions,
     ExpectedSpeeds,
@@ -28,6 +27,7 @@ from orchestrator.model.profile import (
     Stack,
     Vision,
 )
+from orchestrator.protocol.staging import Canary
 
 _GROUPED = {"int4-group": 0, "mxfp4": 32}
 """Quantisations with one scale per group of weights, and how many weights that is where the profile need not say."""

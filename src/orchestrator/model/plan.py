@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding
-from orchestrator.model.profile import Canary
-from orchestrator.protocol.planned import Layout, NodeNetwork
+from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.staging import NodePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,86 +40,41 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
-    """What the engine runs in on a node that starts it from an image.
-
-    program: docker or podman
-    gpus:    NVML indices; inside they are numbered from 0
-    rdma:    /dev/infiniband is shown inside
-    shown:   directories that are inside what they are outside, each with whether the engine may write
-    """
-
-    program: str
-    image: str
-    gpus: tuple[int, ...] = ()
-    rdma: bool = False
-    shown: tuple[tuple[str, bool], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlan:
-    """What runs on one node.
-
-    argv and env are complete: the agent starts exactly this and adds nothing; in a container where there is one. They
-    are made from what was decided, which stands beside them; nobody reads them back.
-    command, flags: the words before the flags, and each flag with its values
-    graph_batch: the largest batch that is captured as a CUDA graph; None where the engine chooses
-    sources: for each env variable and flag, where its value comes from, so that an operator can check it
-    env_public: names of variables that may be shown beside those that are documented
-    gpu_uuids: of `gpus`, in their order; () where NVML was not read
-    """
-
-    gang: str
-    name: str
-    node_rank: int
-    address: str
-    command: tuple[str, ...]
-    flags: tuple[tuple[str, ...], ...]
-    env: tuple[tuple[str, str], ...]
-    sources: tuple[tuple[str, str], ...]
-    gpus: tuple[int, ...]
-    tp_ranks: tuple[int, ...]
-    working_dir: str
-    model_path: str
-    http_url: str
-    network: NodeNetwork = field(default_factory=NodeNetwork)
-    container: Container | None = None
-    graph_batch: int | None = None
-    env_public: tuple[str, ...] = ()
-    gpu_uuids: tuple[str, ...] = ()
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        """The complete command line."""
-        return (*self.command, *(word for flag in self.flags for word in flag))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GangPlan:
-    """One gang's run: who leads, where it listens, how long silence may last."""
+    """One gang's run: its nodes' parts, in node-rank order, and what is decided for all of them and staged on none."""
 
     name: str
-    model: str
-    stack: str
     dialect: str
     engine_version: str
     layout: Layout
     memory: Memory
     dist_init: str
     """host:port of the rendezvous."""
-    service_url: str
-    agent_address: str
-    agent_port: int
     http_port: int
-    lease_s: float
-    model_bytes: int
-    canary: Canary
-    nodes: tuple[NodePlan, ...]
-    device: str = "cuda"
     nccl_port: int | None = None
     """None where NCCL takes any."""
-    api_key: str = ""
-    """Fingerprint of the service's API key, '' where it asks for none; the key itself is in no plan."""
+    model_bytes: int
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def leader(self) -> NodePlan:
+        """The part of the node that serves; model, stack, device, lease and key are the same in all parts."""
+        return self.nodes[0]
+
+    @property
+    def model(self) -> str:
+        """The model profile's name."""
+        return self.leader.model
+
+    @property
+    def stack(self) -> str:
+        """The stack's name."""
+        return self.leader.stack
+
+    @property
+    def service_url(self) -> str:
+        """Where the gang serves."""
+        return self.leader.http_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

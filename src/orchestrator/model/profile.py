@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
+from orchestrator.protocol.staging import Canary
+
 Wiring = Literal["right", "wrong"]
 
 
@@ -146,16 +148,6 @@ class Dimensions:
     def head(self) -> int:
         """Size of one attention head of a model without MLA."""
         return self.head_dim or self.hidden_size // max(1, self.num_attention_heads)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Canary:
-    """One greedy generation that proves the engine answers, and what its text must hold (any of them)."""
-
-    prompt: str
-    max_tokens: int = 16
-    expect_any: tuple[str, ...] = ()
-    """Empty: any non-empty text will do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

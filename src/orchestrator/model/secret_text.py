@@ -8,13 +8,16 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, quote_plus, urlsplit
 
 from orchestrator.protocol.planned import OF_THE_PLAN
+from orchestrator.protocol.staging import NodePlan, words
 
 if TYPE_CHECKING:  # a command line is looked through without any plan
-    from orchestrator.model.plan import NodePlan, Plan
+    from orchestrator.model.plan import Plan
+
+P = TypeVar("P", bound=NodePlan)
 
 
 HIDDEN = "<secret>"
@@ -155,13 +158,19 @@ def shown_flags(flags: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
 
 def shown(plan: Plan) -> Plan:
     """The plan as it may be seen by anybody. `up` carries out the other one."""
-    return replace(plan, gangs=tuple(replace(gang, nodes=tuple(map(_shown_node, gang.nodes))) for gang in plan.gangs))
+    return replace(plan, gangs=tuple(replace(gang, nodes=tuple(map(shown_part, gang.nodes))) for gang in plan.gangs))
 
 
-def _shown_node(node: NodePlan) -> NodePlan:
-    sources = tuple((name, without_secrets(source)) for name, source in node.sources)
-    env = shown_env(dict(node.env), node.env_public)
-    return replace(node, env=tuple(env.items()), flags=shown_flags(node.flags), sources=sources)
+def shown_part(part: P) -> P:
+    """One node's part of a plan, staged or not, as it may be seen by anybody."""
+    flags = shown_flags(part.flags)
+    return replace(
+        part,
+        env=shown_env(part.env, part.env_public),
+        flags=flags,
+        argv=words(part.command, flags),
+        sources={name: without_secrets(source) for name, source in part.sources.items()},
+    )
 
 
 def fingerprint(secret: str) -> str:

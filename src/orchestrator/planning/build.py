@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from orchestrator.engines.engine import Intent
 from orchestrator.engines.registry import engine_of, unlisted
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gpu_facts import L40S, facts_of, short_name
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
-from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
+from orchestrator.model.plan import GangPlan, Memory, Plan
+from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
 from orchestrator.planning import choices, layout, memory, page_cache, reserve
 from orchestrator.planning import engine_command as commands
@@ -24,14 +23,13 @@ from orchestrator.planning.dimensions import context_length
 from orchestrator.planning.environment import (
     FAILS_OVER,
     GangChoices,
-    environment,
     failover_asked,
-    network,
 )
-from orchestrator.planning.host import HostFacts, contradictions, gang_dir, model_path
+from orchestrator.planning.host import HostFacts, contradictions
+from orchestrator.planning.node_plan import dist_init, node_plan
 from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest
-from orchestrator.protocol.addresses import host_port
 from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, Transport
+from orchestrator.protocol.staging import NodePlan
 from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import networks_met
 
@@ -93,8 +91,8 @@ def _laid_out(profile: ModelProfile, gang: GangSpec, stack: Stack, options: Plan
 
 
 def _stack_notes(stack: Stack) -> Iterator[Finding]:
-    if found := unlisted(stack):
-        yield found
+    if remark := unlisted(stack):
+        yield remark
     if stack.tested:
         yield Finding(
             id="STACK-TESTED",
@@ -113,72 +111,89 @@ def _plan_gang(
     engine, where, cuda = engine_of(stack), f"gang {gang.name}", stack.device == "cuda"
     gpus = {node.name: _gpus(node, topologies.get(node.name) if cuda else None) for node in gang.nodes}
     hosts = {node.name: options.hosts.get(node.name, HostFacts()) for node in gang.nodes}
-    seen, config = [gpu for each in gpus.values() for gpu in each], hosts[gang.leader.name].config
-
-    def budget(profile: ModelProfile, its_layout: Layout, *, own: bool = False) -> Memory:
-        flags = commands.asked(engine, profile, stack, gang.leader, options.extra_args)
-        return memory.budget(
-            profile,
-            stack,
-            its_layout,
-            flags=reserve.engines_own(flags) if own else flags,
-            gpu_total=min((gpu.memory_total for gpu in seen if gpu.memory_total), default=None),
-            where=where,
-            context=context_length(config) if config is not None else None,
-            nvlink=any(known.nvlink for gpu in seen if (known := facts_of(gpu.name))),
-        )
-
-    def fits(profile: ModelProfile, its_layout: Layout, *, own: bool = False) -> bool:
-        with suppress(InputError):
-            budget(profile, its_layout, own=own)
-            return True
-        return False
-
-    commands.asked(engine, profile, stack, gang.leader, options.extra_args)  # a wrong flag is not what does not fit
+    seen = [gpu for each in gpus.values() for gpu in each]
+    budgets = _Budgets(gang=gang, stack=stack, extra_args=options.extra_args, seen=seen, host=hosts[gang.leader.name])
+    budgets.flags(profile)  # a wrong flag is not what does not fit
     able, shape = layout.abilities(engine), {"nodes": len(gang.nodes), "gpus_per_node": gang.leader.gpus}
     if options.adapt and not (options.layout or options.pins):
-        profile = layout.adapted(profile, stack, able, **shape, fits=fits)
+        profile = layout.adapted(profile, stack, able, **shape, fits=budgets.fits)
     layout.refuse_model(profile, stack, seen, where)
     its_layout = layout.usual(profile, **shape)
-    layout.refuse(profile, its_layout, able, fits=partial(fits, profile), where=where)
-    about = _choices(gang, profile, stack, topologies, hosts, gpus, its_layout)
-    its_memory, to_read = budget(profile, its_layout), memory.checkpoint_bytes(profile)
-    caches = page_cache.fits(to_read, its_layout, gpus, topologies)
-    usual_memory = budget(profile, its_layout, own=True) if fits(profile, its_layout, own=True) else None
-    nodes = tuple(_node_plan(about, node, options, its_memory.graphs) for node in gang.nodes)
-    ports = gang.leader.ports
+    layout.refuse(profile, its_layout, able, fits=partial(budgets.fits, profile), where=where)
+    its_memory = budgets.of(profile, its_layout)
+    about = replace(
+        _choices(gang, profile, stack, topologies, hosts, gpus, its_layout),
+        extra_args=options.extra_args,
+        api_key=options.api_keys.get(gang.name, ""),
+        graphs=its_memory.graphs,
+    )
+    caches = page_cache.fits(about.to_read, its_layout, gpus, topologies)
+    in_words = filter(None, [page_cache.words(caches)])
     plan = GangPlan(
         name=gang.name,
-        model=profile.name,
-        stack=stack.name,
         dialect=stack.dialect,
         engine_version=stack.engine_version,
         layout=its_layout,
-        memory=replace(its_memory, explanation=(*its_memory.explanation, *filter(None, [page_cache.words(caches)]))),
-        dist_init=_dist_init(about),
-        service_url=nodes[0].http_url,
-        agent_address=about.tcp[gang.leader.name].address,
-        agent_port=ports.agent,
-        http_port=ports.http,
-        lease_s=gang.leader.lease_s,
-        model_bytes=to_read,
-        canary=profile.canary,
-        nodes=nodes,
-        device=stack.device,
-        nccl_port=ports.nccl,
-        api_key=options.api_keys.get(gang.name, ""),
+        memory=replace(its_memory, explanation=(*its_memory.explanation, *in_words)),
+        dist_init=dist_init(about),
+        http_port=gang.leader.ports.http,
+        nccl_port=gang.leader.ports.nccl,
+        model_bytes=about.to_read,
+        nodes=tuple(node_plan(about, node) for node in gang.nodes),
     )
-    findings = (
+    usual = budgets.of(profile, its_layout, own=True) if budgets.fits(profile, its_layout, own=True) else None
+    remarks = (*page_cache.findings(caches), *reserve.findings(gang.name, its_memory, usual))
+    facts = [(node.name, *fact) for node in gang.nodes for fact in _facts(about, node)]
+    return plan, facts, _findings(about, plan, remarks)
+
+
+def _findings(about: GangChoices, plan: GangPlan, of_memory: Iterable[Finding]) -> tuple[Finding, ...]:
+    return (
         *about.decision.findings,
         *_not_measured(about),
-        *page_cache.findings(caches),
-        *reserve.findings(gang.name, its_memory, usual_memory),
-        *(finding for node in gang.nodes for finding in _node_findings(about, node)),
+        *of_memory,
+        *(finding for node in about.gang.nodes for finding in _node_findings(about, node)),
         *choices.by_hand(about.decision, plan),
-        *_port_failover(about, nodes),
-        *choices.pcie_ipc(plan, profile),
+        *_port_failover(about, plan.nodes),
+        *choices.pcie_ipc(plan, about.profile),
     )
-    return plan, [(node.name, *fact) for node in gang.nodes for fact in _facts(about, node)], findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Budgets:
+    """What each GPU of a gang has to hold, by profile and layout. host: of the leader, whose checkpoint tells the
+    longest context; own: with the reserve that the engine would take by itself."""
+
+    gang: GangSpec
+    stack: Stack
+    extra_args: tuple[str, ...]
+    seen: Sequence[Gpu]
+    host: HostFacts
+
+    def flags(self, profile: ModelProfile) -> dict[str, tuple[str, ...]]:
+        """Raises InputError for a flag that the engine does not have."""
+        return commands.asked(engine_of(self.stack), profile, self.stack, self.gang.leader, self.extra_args)
+
+    def of(self, profile: ModelProfile, its_layout: Layout, *, own: bool = False) -> Memory:
+        """Raises InputError where it does not fit."""
+        flags, config = self.flags(profile), self.host.config
+        return memory.budget(
+            profile,
+            self.stack,
+            its_layout,
+            flags=reserve.engines_own(flags) if own else flags,
+            gpu_total=min((gpu.memory_total for gpu in self.seen if gpu.memory_total), default=None),
+            where=f"gang {self.gang.name}",
+            context=context_length(config) if config is not None else None,
+            nvlink=any(known.nvlink for gpu in self.seen if (known := facts_of(gpu.name))),
+        )
+
+    def fits(self, profile: ModelProfile, its_layout: Layout, *, own: bool = False) -> bool:
+        """Whether it fits."""
+        with suppress(InputError):
+            self.of(profile, its_layout, own=own)
+            return True
+        return False
 
 
 def _choices(
@@ -207,67 +222,7 @@ def _choices(
         decision=choices.decide(gang, rdma, its_layout) if cuda else decision,
         tcp=tcp,
         rdma=rdma,
-    )
-
-
-def _dist_init(about: GangChoices) -> str:
-    leader = about.gang.leader
-    return host_port(about.tcp[leader.name].address, leader.ports.dist_init)
-
-
-def _node_plan(about: GangChoices, node: NodeSpec, options: PlanOptions, graphs: tuple[int, ...] | None) -> NodePlan:
-    """graphs: batch sizes that are captured, None where only the flags may tell"""
-    state, checkpoint = about.state_dir(node), model_path(node, about.profile)
-    settings = commands.inside(about.stack, environment(about, node))
-    env = {setting.name: setting.value for setting in settings}
-    its_network = network(env, about.decision.transport, about.tcp[node.name].address)
-    intent = _intent(about, node, checkpoint)
-    chosen = commands.options(about.engine, intent, about.profile, about.stack, node, options.extra_args)
-    launch, shown = commands.launch_words(about.stack), [(checkpoint, False), (env["XDG_CACHE_HOME"], True)]
-    if options.api_keys.get(about.gang.name) and node is about.gang.leader:  # it alone serves HTTP
-        secrets = gang_dir(state, about.gang.name)
-        launch, more = about.engine.with_secrets(launch, secrets)
-        chosen, shown = (*chosen, *more), [*shown, (secrets, False)]
-    gpus = tuple(gpu.index for gpu in about.gpus[node.name])
-    if not gpus and about.cuda:
-        indices = node.gpu_names if all(map(str.isdigit, node.gpu_names)) else ()
-        gpus = tuple(map(int, indices)) or tuple(range(node.gpus))
-    return NodePlan(
-        gang=about.gang.name,
-        name=node.name,
-        node_rank=node.node_rank,
-        address=about.tcp[node.name].address,
-        command=tuple(word.replace("{venv}", about.venv(node)) for word in launch),
-        flags=tuple((option.flag, *option.values) for option in chosen),
-        env=tuple(env.items()),
-        env_public=node.overrides.env_public,
-        sources=(*((one.name, one.source) for one in settings), *((one.flag, one.source) for one in chosen)),
-        gpus=gpus,
-        gpu_uuids=tuple(gpu.uuid for gpu in about.gpus[node.name]),
-        tp_ranks=layout.tensor_ranks(about.layout, node.node_rank),
-        working_dir=state,
-        model_path=checkpoint,
-        http_url=node.http_url(its_network.address),
-        network=its_network,
-        graph_batch=commands.graph_batch(about.engine, chosen) if graphs is None else max(graphs, default=0),
-        container=commands.container(about.stack, node, gpus=gpus, rdma=its_network.rdma, shown=shown),
-    )
-
-
-def _intent(about: GangChoices, node: NodeSpec, checkpoint: str) -> Intent:
-    return Intent(
-        model_path=checkpoint,
-        served_name=about.profile.name,
-        layout=about.layout,
-        micro_batch=about.profile.micro_batch,
-        whole_dense=about.kept_whole[0],
-        node_rank=node.node_rank,
-        dist_init=_dist_init(about),
-        host=node.http_host,
-        port=node.ports.http,
-        nccl_port=node.ports.nccl,
-        trust_remote_code=about.profile.trust_remote_code,
-        graphs=about.engine.graphs(about.profile) if about.cuda else CudaGraphs(),
+        to_read=memory.checkpoint_bytes(profile),
     )
 
 
@@ -278,8 +233,8 @@ def _facts(about: GangChoices, node: NodeSpec) -> Iterator[tuple[str, str]]:
     yield "tcp address", tcp.address
     if gpus:
         some = len(gpus) < len(about.topologies[node.name].gpus)  # then which ones they are is a choice
-        names = (f"{gpu.index}{f' at {gpu.address}' * some}: {gpu.name} {gpu.memory_total}" for gpu in gpus)
-        yield "gpus", ", ".join(names)
+        places = {gpu.index: f"{gpu.index} at {gpu.address}" if some else f"{gpu.index}" for gpu in gpus}
+        yield "gpus", ", ".join(f"{places[gpu.index]}: {gpu.name} {gpu.memory_total}" for gpu in gpus)
     if rdma is not None and about.decision.transport is Transport.RDMA:
         yield "rdma ports", ", ".join(f"{port.name} {port.link_layer}" for port in rdma.ports)
         yield "gid index", "" if rdma.gid.index is None else str(rdma.gid.index)
@@ -381,8 +336,8 @@ def _gpus(node: NodeSpec, topology: Topology | None) -> tuple[Gpu, ...]:
     if len(answering) < node.gpus:
         if unread := topology.lacks(Area.GPUS):
             raise choices.not_read(node.name, unread, "how many GPUs respond", "run `nvidia-smi` there")
-        silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
-                           if gpu.index < 0 or gpu.lost)  # fmt: skip
+        lost = [gpu for gpu in topology.gpus if gpu.index < 0 or gpu.lost]
+        silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in lost)
         raise FindingsError(
             f"{len(answering)} GPUs respond, but l40s_gpus is {node.gpus_asked}"
             + (f" ({silent})" if silent else "")

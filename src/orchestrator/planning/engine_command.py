@@ -10,9 +10,9 @@ from orchestrator.engines.known_flags import KnownFlags, Option
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.model.plan import Container
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.environment import Setting
+from orchestrator.protocol.staging import Container, NodePlan
 
 
 def options(
@@ -52,7 +52,7 @@ def _added(
     engine: Engine, flags: KnownFlags, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
 ) -> Iterable[Option]:
     wanted = [(flag, value) for prefix, flag, value in profile.flags if engine.version.startswith(prefix)]
-    profile_words = [word for flag, value in wanted for word in (flag, value) if word]
+    profile_words = [word for pair in wanted for word in pair if word]
     stack_words = [word for pair in stack.flags for word in pair if word]
     for words, where, source in (
         (profile_words, f"model {profile.name}: flags", f"profile {profile.name}"),
@@ -85,9 +85,14 @@ def _refuse_another_device(stack: Stack, given: Option, where: str) -> None:
 def graph_batch(engine: Engine, chosen: Iterable[Option]) -> int | None:
     """The largest batch that is captured as a CUDA graph, where it is said."""
     names, flags = engine.names, engine.flags()
-    sizes = [size for option in chosen for size in option.values if size.isdecimal()
-             if flags.flag(option.flag, where=option.source).name == names.cuda_graph_max_bs]  # fmt: skip
-    return int(sizes[-1]) if sizes else None
+    sizes = [
+        size
+        for option in chosen
+        if flags.flag(option.flag, where=option.source).name == names.cuda_graph_max_bs
+        for size in option.values
+    ]
+    numbers = [int(size) for size in sizes if size.isdecimal()]
+    return numbers[-1] if numbers else None
 
 
 PYTHON = "python3"
@@ -113,24 +118,17 @@ def inside(stack: Stack, settings: Iterable[Setting]) -> tuple[Setting, ...]:
     return tuple({**kept, "HOME": Setting("HOME", kept["XDG_CACHE_HOME"].value, why)}.values())
 
 
-def container(
-    stack: Stack, node: NodeSpec, *, gpus: tuple[int, ...], rdma: bool, shown: Iterable[tuple[str, bool]]
-) -> Container | None:
-    """`NodePlan.container`; None where the stack is a virtual environment.
+def container(stack: Stack) -> Container | None:
+    """`NodePlan.container`; None where the stack is a virtual environment."""
+    return None if stack.install == "venv" else Container(program=stack.install, image=stack.image)
 
-    Raises InputError for a directory that no mount option can carry.
-    """
-    if stack.install == "venv":
-        return None
-    places = tuple(shown)
-    for path, _ in places:
+
+def refuse_mounts(part: NodePlan) -> None:
+    """Raises InputError for a directory that no mount option of its container can carry."""
+    for path, _ in part.mounts if part.container else ():
         if re.search(r"""[,"\n]""", path):
             raise InputError(
                 f"{path!r} can't be mounted into a container",
-                where=f"node {node.name}",
+                where=f"node {part.name}",
                 fix="use a path without commas and quotes",
             )
-    cuda = stack.device == "cuda"
-    return Container(
-        program=stack.install, image=stack.image, gpus=gpus if cuda else (), rdma=rdma and cuda, shown=places
-    )

@@ -55,6 +55,8 @@ class GangChoices:
 
     topologies, gpus, tcp, rdma, hosts: by node; topologies and rdma: of those whose hardware was read; gpus: that the
         gang uses, none where they were not read
+    extra_args: engine flags of the command line; api_key: its fingerprint, '' for none
+    to_read: bytes of the checkpoint; graphs: batch sizes that are captured, None where only the flags may tell
     """
 
     gang: GangSpec
@@ -68,6 +70,10 @@ class GangChoices:
     decision: TransportDecision
     tcp: Mapping[str, TcpChoice]
     rdma: Mapping[str, RdmaChoice]
+    extra_args: tuple[str, ...] = ()
+    api_key: str = ""
+    to_read: int
+    graphs: tuple[int, ...] | None = None
 
     @property
     def cuda(self) -> bool:

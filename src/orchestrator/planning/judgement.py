@@ -9,9 +9,10 @@ from typing import Any
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.profile import Attention, Canary, Dimensions, ModelProfile, Part, Quantisation
+from orchestrator.model.profile import Attention, Dimensions, ModelProfile, Part, Quantisation
 from orchestrator.planning.dimensions import dimensions, impossible, layer_kinds
 from orchestrator.planning.layout import degrees
+from orchestrator.protocol.staging import Canary
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
-from orchestrator.model.profile import Canary, Dimensions, ModelProfile, ModelRefusal, NamedLayout, Stack
+from orchestrator.model.profile import Dimensions, ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.staging import Canary
 from orchestrator.topology.gpus import capability
 
 ABILITIES = frozenset(("pipelines", "experts", "attention"))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
 from orchestrator.model.errors import VerificationDiffers
 from orchestrator.model.per_node import collected
-from orchestrator.model.plan import GangPlan, NodePlan, Plan
+from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.secret_text import HIDDEN, fingerprint, is_secret, shown, shown_env, shown_flags
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.staging import APART, StagingRequest
+from orchestrator.protocol.staging import APART, Container, NodePlan, StagingRequest
 
 _MOST_NAMED = 6
 
@@ -107,9 +107,29 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def _gang(gang: GangPlan) -> dict[str, Any]:
-    document = asdict(gang)
-    document["nodes"] = [node.name for node in gang.nodes]
-    return document
+    """What its nodes have alike once."""
+    leader = gang.leader
+    return {
+        "name": gang.name,
+        "model": gang.model,
+        "stack": gang.stack,
+        "dialect": gang.dialect,
+        "engine_version": gang.engine_version,
+        "layout": asdict(gang.layout),
+        "memory": asdict(gang.memory),
+        "dist_init": gang.dist_init,
+        "service_url": gang.service_url,
+        "agent_address": leader.leader.address,
+        "agent_port": leader.leader.port,
+        "http_port": gang.http_port,
+        "lease_s": leader.lease_s,
+        "model_bytes": gang.model_bytes,
+        "canary": asdict(leader.canary) if leader.canary else None,
+        "nodes": [node.name for node in gang.nodes],
+        "device": leader.device,
+        "nccl_port": gang.nccl_port,
+        "api_key": leader.api_key or "",
+    }
 
 
 def _node(node: NodePlan) -> dict[str, Any]:
@@ -117,7 +137,7 @@ def _node(node: NodePlan) -> dict[str, Any]:
         "gang": node.gang,
         "name": node.name,
         "node_rank": node.node_rank,
-        "address": node.address,
+        "address": node.network.address,
         "argv": list(node.argv),
         "words": words_of(node.command, node.flags),
         "env": dict(node.env),
@@ -128,8 +148,13 @@ def _node(node: NodePlan) -> dict[str, Any]:
         "model_path": node.model_path,
         "http_url": node.http_url,
         "network": node.network.as_json(),
-        **({"container": asdict(node.container)} if node.container else {}),
+        **({"container": _container(node, node.container)} if node.container else {}),
     }
+
+
+def _container(node: NodePlan, container: Container) -> dict[str, Any]:
+    seen = {"gpus": list(node.gpus), "rdma": node.network.rdma, "shown": [list(mount) for mount in node.mounts]}
+    return {**asdict(container), **seen}
 
 
 _LENGTH = 12
@@ -148,7 +173,7 @@ def plan_id(plan: Plan) -> str:
 
 
 def _gang_content(gang: GangPlan) -> dict[str, Any]:
-    content = asdict(replace(gang, nodes=()))
+    content = _gang(gang)
     for name in ("memory", "engine_version", "device", "nccl_port"):  # the last two are in the flags
         del content[name]
     if gang.layout.attention_data_parallel == 1:  # so that a plan without it keeps the id that earlier releases gave it
@@ -158,13 +183,12 @@ def _gang_content(gang: GangPlan) -> dict[str, Any]:
 
 
 def _node_content(node: NodePlan) -> dict[str, Any]:
-    # no part of what runs, or in env and argv
-    told_apart = {"sources", "network", "graph_batch", "container", "command", "flags", "env_public", "gpu_uuids"}
-    content = {field.name: getattr(node, field.name) for field in fields(node) if field.name not in told_apart}
-    if node.container is not None:
-        content["container"] = asdict(node.container)
-    content["argv"] = node.argv
-    content["env"] = [(name, fingerprint(value) if is_secret(name, value) else value) for name, value in node.env]
+    content = _node(node)
+    for name in ("words", "sources", "network"):  # no part of what runs, or in env and argv
+        del content[name]
+    content["env"] = [
+        (name, fingerprint(value) if is_secret(name, value) else value) for name, value in node.env.items()
+    ]
     return content
 
 
@@ -174,9 +198,12 @@ def short_digest(value: Any) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:_LENGTH]
 
 
-_OF_ONE_RUN = ("protocol", "run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv",
-               "command", "flags", "env", "watch", "network", "layout", "graph_batch")  # fmt: skip
-"""Keys that differ from run to run without any meaning, and those that are compared word by word."""
+_WORD_BY_WORD = ("argv", "command", "flags", "env")
+_SAID_ELSEWHERE = ("watch", "network", "layout", "graph_batch", "http_url", "sources", "env_public")
+_OF_ONE_RUN = {"protocol", "run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang"}
+_NOT_COMPARED = {*_OF_ONE_RUN, *_WORD_BY_WORD, *_SAID_ELSEWHERE}
+"""Keys that differ from run to run without any meaning, those that are compared word by word, and those that follow
+from others or start nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +288,7 @@ def _staged_settings(request: StagingRequest, public: Collection[str] | None = N
         env, flags = shown_env(env, public), shown_flags(flags)
     settings = {**env, **words_of(request.command, flags)}
     for key, value in request.as_json().items():
-        if key not in _OF_ONE_RUN and value not in (None, "", [], {}):
+        if key not in _NOT_COMPARED and value not in (None, "", [], {}):
             text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
             settings[key] = HIDDEN if public is not None and is_secret(key, text) else text
     return settings

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec
-from orchestrator.model.plan import GangPlan, NodePlan
+from orchestrator.model.plan import GangPlan
+from orchestrator.protocol.staging import NodePlan
 
 EPHEMERAL = "32768-60999"
 """net.ipv4.ip_local_port_range as Linux has it by default."""
@@ -39,12 +40,12 @@ class PortUse:
 
 def port_uses(gang: GangPlan) -> tuple[PortUse, ...]:
     """In the order of the nodes."""
-    key = "the API key" if gang.api_key else "nobody"
+    key = "the API key" if gang.leader.api_key else "nobody"
     return tuple(
         PortUse(
             gang=gang.name,
             node=node.name,
-            address=node.address,
+            address=node.network.address,
             protocol=protocol,
             port=port,
             purpose=purpose,
@@ -60,7 +61,7 @@ def port_uses(gang: GangPlan) -> tuple[PortUse, ...]:
 
 def _ports(gang: GangPlan) -> GangPorts:
     dist_init = int(gang.dist_init.rpartition(":")[2])
-    return GangPorts(dist_init=dist_init, http=gang.http_port, nccl=gang.nccl_port, agent=gang.agent_port)
+    return GangPorts(dist_init=dist_init, http=gang.http_port, nccl=gang.nccl_port, agent=gang.leader.leader.port)
 
 
 def _of_node(ports: GangPorts, *, leads: bool, alone: bool, rdma: bool = False) -> Iterator[tuple[str, str, str, str]]:
@@ -82,7 +83,7 @@ def _of_node(ports: GangPorts, *, leads: bool, alone: bool, rdma: bool = False) 
 
 def nftables(gang: GangPlan, node: NodePlan) -> str:
     """The rules of one node of a plan."""
-    addresses = {member.name: member.address for member in gang.nodes}
+    addresses = {member.name: member.network.address for member in gang.nodes}
     return _table(gang.name, node.name, addresses, _ports(gang), leads=node.node_rank == 0)
 
 

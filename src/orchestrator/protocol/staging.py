@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from orchestrator.protocol.addresses import host_port
 from orchestrator.protocol.message import Message
@@ -152,10 +153,10 @@ class ServiceOrder(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryOrder(Message):
+class Canary(Message):
     """One greedy generation that proves that the engine answers. expect_any: its text holds one of them; none: any."""
 
-    prompt: str = ""
+    prompt: str
     max_tokens: int = 16
     expect_any: tuple[str, ...] = ()
 
@@ -166,8 +167,8 @@ input of whoever started the container closes (docs/decisions/0005)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerOrder(Message):
-    """program: docker or podman; image: by digest."""
+class Container(Message):
+    """What the engine runs in on a node that starts it from an image. program: docker or podman; image: by digest."""
 
     program: str
     image: str = ""
@@ -213,13 +214,14 @@ class Asked(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagingRequest(Message):
-    """One node's part of a run. What follows `secrets` is no part of run.json, which any verb may read."""
+class NodePlan(Message):
+    """One node's part of a gang's plan: the document that is planned, shown, staged, read back and compared.
 
-    protocol: int = 0
-    state_dir: str | None = None
+    argv and env are complete: the agent starts exactly this and adds nothing; in a container where there is one. They
+    are made from what was decided, which stands beside them; nobody reads them back.
+    """
+
     gang: str
-    run_id: str
     node: str
     node_rank: int
     nnodes: int
@@ -227,23 +229,26 @@ class StagingRequest(Message):
     """Node names in node-rank order."""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Node names by address, of all members."""
-    plan_id: str = ""
-    asked: Asked | None = None
-    """None where an older release staged it."""
+    state_dir: str | None = None
+    engine_user: str | None = None
     model: str = ""
     stack: str = ""
     device: str = "cuda"
     layout: Layout | None = None
+    """None where an older release staged it, and the engine's flags do not say it."""
     graph_batch: int | None = None
     """The largest batch that is captured as a CUDA graph; None where the engine chooses."""
     network: NodeNetwork = field(default_factory=NodeNetwork)
-    engine_user: str | None = None
     argv: tuple[str, ...] = ()
-    """What is started; made of the next two, which say it in parts."""
+    """What is started; made of the next two, which say it in parts (`words`)."""
     command: tuple[str, ...] = ()
     flags: tuple[tuple[str, ...], ...] = ()
     """Each with its values."""
     env: Mapping[str, str] = field(default_factory=dict)
+    env_public: tuple[str, ...] = ()
+    """Names of variables that may be shown beside those that are documented."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where the value of each variable and flag comes from, so that an operator can check it."""
     gpus: tuple[int, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
     """Of these GPUs, since the driver numbers them anew when one is gone; () where they were not read."""
@@ -255,29 +260,25 @@ class StagingRequest(Message):
     """What to do where that is missing; '' for a stack's."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Versions that the stack names, by package."""
-    container: ContainerOrder | None = None
+    container: Container | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     """Least limits by name, -1 for unlimited."""
     ports: Ports = Ports()
+    http_url: str = ""
+    """Where this node's engine would be asked; the leader's alone serves."""
     leader: Endpoint
     """Of the leader's agent."""
     lease_s: float = 30.0
-    armed_for_s: float = ARMED_FOR_S
     service: ServiceOrder | None = None
-    canary: CanaryOrder | None = None
+    canary: Canary | None = None
     watch: Watch = Watch()
-    log_limit: int = LOG_LIMIT
     api_key: str | None = None
-    """Fingerprint of the engine's API key."""
-    secrets: Secrets | None = None
-    """None leaves those of the gang as they are, an empty one removes them."""
-    key: str = field(default="", repr=False)
-    """The run's secret for the leader link, in hex."""
-    token: str = field(default="", repr=False)
-    """Of the gang's lock, which the caller must still hold."""
-    launch_script: str = field(default="", repr=False)
-    launch_sha256: str = ""
-    """Of the launch script; '' where an older release staged it."""
+    """Fingerprint of the engine's API key; the key itself is in no plan."""
+
+    @property
+    def name(self) -> str:
+        """The node's, as of everything that there is of each node."""
+        return self.node
 
     @property
     def leads(self) -> bool:
@@ -294,6 +295,48 @@ class StagingRequest(Message):
         """ADDRESS:PORT of the gang's service, as every member's part of the plan tells it; '' where nobody listens."""
         port = next((endpoint.port for endpoint in self.ports.check_free), None)
         return host_port(self.leader.address, port) if port is not None and self.leader.address else ""
+
+    @property
+    def mounts(self) -> tuple[tuple[str, bool], ...]:
+        """Directories that are inside its container what they are outside, each with whether the engine may write: the
+        checkpoint, caches, and on the node that serves the gang's secrets where there is a key."""
+        caches, secrets = self.env.get("XDG_CACHE_HOME"), f"{self.working_dir}/gangs/{self.gang}"
+        places = ((self.model_path, False), (caches, True), (secrets if self.api_key and self.leads else None, False))
+        return tuple((place, writable) for place, writable in places if place)
+
+
+def words(command: Sequence[str], flags: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """The complete command line."""
+    return (*command, *(word for flag in flags for word in flag))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingRequest(NodePlan):
+    """One node's part of a plan with what belongs to one run of it. What follows `secrets` is no part of run.json,
+    which any verb may read."""
+
+    protocol: int = 0
+    run_id: str
+    plan_id: str = ""
+    asked: Asked | None = None
+    """None where an older release staged it."""
+    armed_for_s: float = ARMED_FOR_S
+    log_limit: int = LOG_LIMIT
+    secrets: Secrets | None = None
+    """None leaves those of the gang as they are, an empty one removes them."""
+    key: str = field(default="", repr=False)
+    """The run's secret for the leader link, in hex."""
+    token: str = field(default="", repr=False)
+    """Of the gang's lock, which the caller must still hold."""
+    launch_script: str = field(default="", repr=False)
+    launch_sha256: str = ""
+    """Of the launch script; '' where an older release staged it."""
+
+    @staticmethod
+    def of(plan: NodePlan, **of_the_run: Any) -> StagingRequest:
+        """A part of a plan, to be staged by this release."""
+        planned = {name: getattr(plan, name) for name in NodePlan.__dataclass_fields__}
+        return StagingRequest(**planned, protocol=PROTOCOL, **of_the_run)
 
     def tested_for(self, seconds: float) -> StagingRequest:
         """The same, where between *armed* and *go* something is measured for up to so many seconds; 0: nothing is."""

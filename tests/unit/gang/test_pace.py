@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.gang.pace import allowed_s, late, progress, took
+from orchestrator.gang.pace import late, progress, took
+from orchestrator.planning.phase_limits import allowed_s
 from orchestrator.protocol.report import AgentState, Phase, Report
 
 NOW = 50_000.0

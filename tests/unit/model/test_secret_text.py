@@ -111,7 +111,7 @@ def test_a_key_as_an_engines_argument_is_refused_and_not_repeated(flag: str) -> 
 
 def test_what_a_plan_decides_is_shown() -> None:
     node = plan_with("DB_HOST", "x").gangs[0].nodes[0]
-    assert [name for name, value in node.env if is_hidden(name, value)] == ["DB_HOST"]
+    assert [name for name, value in node.env.items() if is_hidden(name, value)] == ["DB_HOST"]
 
 
 def test_another_secret_is_another_plan() -> None:

@@ -16,11 +16,12 @@ from orchestrator.loading.profiles import load_profile, load_stack, profile_name
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides, Reach
-from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.host import HostFacts
 from orchestrator.planning.plan_file import facts_digest, plan_json
+from orchestrator.protocol.staging import NodePlan
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
 INT8 = "DeepSeek-R1-Channel-INT8"
@@ -78,7 +79,7 @@ def test_every_value_has_a_source() -> None:
         model = "tiny-deepseek-v3" if stack.endswith("cpu") else "DeepSeek-R1-Channel-INT8"
         for node in nodes(plan_of(spec, stack=stack, model=model)):
             flags = [word for word in node.argv if word.startswith("--")]
-            assert {name for name, source in node.sources if source} == {*dict(node.env), *flags}
+            assert {name for name, source in node.sources.items() if source} == {*dict(node.env), *flags}
 
 
 @pytest.mark.parametrize("stack", ["sglang-0.4.4-l40s", "sglang-0.5.23"])

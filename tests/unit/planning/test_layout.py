@@ -322,7 +322,7 @@ def test_three_nodes_serve_as_stages_whoever_is_lost(profile: ModelProfile, lost
     assert degrees_of(plan) == (3, 8)
     assert [node.name for node in plan.nodes] == list(left)
     assert [node.node_rank for node in plan.nodes] == [0, 1, 2]
-    assert plan.service_url.startswith(f"http://{plan.nodes[0].address}:")
+    assert plan.service_url.startswith(f"http://{plan.nodes[0].network.address}:")
     assert plan.memory.kv_tokens and plan.memory.kv_tokens > 200_000
 
 

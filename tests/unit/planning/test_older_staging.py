@@ -1,4 +1,4 @@
-"""What commit 30b3d37e staged, read as this release would have staged it; and what this release staged."""
+"""What commits 30b3d37e and 71c7f46b staged, read as this release would have staged it; and what this one stages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.support.messages import message
 from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_plan import plan_of, staged
 
 from orchestrator.gang.steps.staging import ReadBack, read_staged
 from orchestrator.model.errors import Exit, StagedByNewer
@@ -24,7 +25,9 @@ from orchestrator.protocol.verbs import StagedAnswer
 from orchestrator.topology.gpus import Machine
 
 FOLDER = Path(__file__).parents[2] / "recorded" / "staged"
-OLD, NEW = (json.loads((FOLDER / name).read_text()) for name in ("30b3d37e.json", "protocol-1.json"))
+FILES = ("30b3d37e.json", "protocol-1.json", "71c7f46b.json")
+OLD, NEW, BEFORE = (json.loads((FOLDER / name).read_text()) for name in FILES)
+STACKS = {"in-docker": "tests/golden/plan/in-docker/stack.yml"}
 RECORDED = [(stack, name) for stack, nodes in OLD.items() for name in nodes]
 NODES = {node.name: node for node in gang().nodes}
 
@@ -64,6 +67,20 @@ def test_what_was_left_out_and_could_not_be_found_is_told_once(stack: str, name:
     assert unknown == ["not known: the UUIDs of its GPUs, so they are known by index alone"]
     again = {"request": json.loads(json.dumps(was.request.kept())), "launch_script": was.request.launch_script}
     assert read(again, NODES[name]) == ReadBack(was.request)
+
+
+@pytest.mark.parametrize(("stack", "name"), [(stack, name) for stack, nodes in BEFORE.items() for name in nodes])
+def test_the_same_plan_differs_in_nothing_from_what_was_staged_before_plans_were(stack: str, name: str) -> None:
+    """Its requests had fewer keys of a plan: the sources of settings, and where each node would be asked."""
+    was, spec = read(BEFORE[stack][name], NODES[name]), gang()
+    plan = plan_of(spec, stack=STACKS.get(stack, stack))
+    will = staged(spec, plan)[name]
+    assert (was.remarks, was.request.plan_id) == ((), plan.plan_id)
+    assert changes({name: was.request}, {name: will}) == ()
+    assert was.request.launch_script == will.launch_script
+    assert BEFORE[stack][name]["request"].keys() <= will.kept().keys(), "the release before reads all of its keys"
+    read_again = message(StagingRequest, json.loads(json.dumps(will.kept())))
+    assert read_again.kept() == will.kept()
 
 
 def test_its_network_is_found_anew_as_that_of_a_new_one() -> None:

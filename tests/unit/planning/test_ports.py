@@ -27,19 +27,20 @@ def test_the_leader_listens_on_more_and_every_row_says_who_may_and_how_it_knows_
     leader = {row.purpose: row for row in rows if row.node == plan.nodes[0].name}
     worker = {row.purpose: row for row in rows if row.node == plan.nodes[1].name}
     assert leader["rendezvous"].port == plan.dist_init.rpartition(":")[2]
-    assert leader["agents"].port == str(plan.agent_port)
+    assert leader["agents"].port == str(plan.leader.leader.port)
     assert leader["agents"].authenticates != "nobody"
     assert {"rendezvous", "agents"}.isdisjoint(worker)
     assert leader["HTTP"].who != GANG == worker["HTTP, health only"].who
     assert {row.authenticates for row in rows if "pickle" in row.purpose} == {"nobody"}
     assert leader["HTTP"].authenticates == "nobody"
-    assert port_uses(replace(plan, api_key="abc"))[0].authenticates == "the API key"
+    keyed = replace(plan, nodes=tuple(replace(node, api_key="abc") for node in plan.nodes))
+    assert port_uses(keyed)[0].authenticates == "the API key"
 
 
 def test_prepare_writes_the_rules_of_the_plan_from_the_inventory_alone() -> None:
     for spec in (gang(), gang(ports=GangPorts(nccl=41000))):
         plan = plan_of(spec).gangs[0]
-        addresses = {node.name: node.address for node in plan.nodes}
+        addresses = {node.name: node.network.address for node in plan.nodes}
         for planned_node, node in zip(plan.nodes, spec.nodes, strict=True):
             assert sorted(firewall(spec, node, addresses).splitlines()) == sorted(
                 nftables(plan, planned_node).splitlines()
@@ -58,9 +59,10 @@ def test_rails_and_the_service_stay_open() -> None:
     plan = planned()
     for node in plan.nodes:
         text = nftables(plan, node)
-        assert f"ip daddr != {node.address} accept" in text, "what comes in for a rail's address is not ours to close"
+        ours = f"ip daddr != {node.network.address} accept"
+        assert ours in text, "what comes in for a rail's address is not ours to close"
         assert "udp" not in text and "policy accept" in text
-        assert all(member.address in text for member in plan.nodes)
+        assert all(member.network.address in text for member in plan.nodes)
 
 
 def test_a_gang_of_one_node_has_its_service_alone() -> None:
@@ -85,5 +87,5 @@ def test_the_rules_load_twice_and_go_with_one_command() -> None:
         )
         assert done.returncode == 0, done.stderr
         assert "32768-60999" in done.stdout
-        assert (f"dport {plan.agent_port} " in done.stdout) == (node.node_rank == 0)
+        assert (f"dport {plan.leader.leader.port} " in done.stdout) == (node.node_rank == 0)
         assert f"dport {plan.http_port} " not in done.stdout or node.node_rank

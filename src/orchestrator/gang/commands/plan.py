@@ -17,7 +17,7 @@ from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import chosen, without
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
-from orchestrator.model.plan import GangPlan, NodePlan, Plan
+from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.commands.plan_options import (
@@ -37,6 +37,7 @@ from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, plan_inventory, plan_recorded, write_plan
+from orchestrator.protocol.staging import NodePlan
 
 _SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")
 
@@ -227,7 +228,7 @@ def _part(what: str, gang: GangPlan, node: NodePlan, plan: Plan) -> str:
         "script": lambda: launch_scripts(plan)[node.name],
         "unit": lambda: unit(node),
         "nftables": lambda: nftables(gang, node),
-        "env": lambda: "".join(f"{name}={shlex.quote(value)}\n" for name, value in node.env),
+        "env": lambda: "".join(f"{name}={shlex.quote(value)}\n" for name, value in node.env.items()),
         "argv": lambda: shlex.join(node.argv) + "\n",
     }
     return parts[what]()

@@ -9,19 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from orchestrator.engines.engine import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.agreement import most_say, service_of
-from orchestrator.gang.pace import allowed_s
 from orchestrator.gang.steps.status.reports import where
-from orchestrator.loading.resources import Library, template
+from orchestrator.loading.resources import template
 from orchestrator.model.errors import DeployError, FindingsError, InputError, NodeError, StagedByNewer
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode, collected
-from orchestrator.model.plan import GangPlan, NodePlan
-from orchestrator.model.secret_text import fingerprint, is_secret, shown_env, shown_flags
+from orchestrator.model.plan import GangPlan
+from orchestrator.model.secret_text import fingerprint, is_secret, shown_flags, shown_part
 from orchestrator.model.topology import NETWORKS, Topology
 from orchestrator.planning.environment import moved_variables
 from orchestrator.planning.facts_of_now import moved
@@ -32,16 +30,13 @@ from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.staging import (
     PROTOCOL,
     Asked,
-    CanaryOrder,
-    ContainerOrder,
-    Endpoint,
-    Ports,
+    NodePlan,
     SecretFile,
     Secrets,
-    ServiceOrder,
     StagingRequest,
     launch_digest,
     repair,
+    words,
 )
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.records.plans import recorded_url
@@ -90,8 +85,8 @@ class Staged:
     @property
     def accepted(self) -> tuple[str, ...]:
         """Findings that were set aside when the plan was made, `ID` or `ID@node`: what all nodes have alike."""
-        told = [request.asked.accept if request.asked else () for request in self.requests.values()]
-        return tuple(one for one in told[0] if all(one in other for other in told))
+        accepted = [request.asked.accept if request.asked else () for request in self.requests.values()]
+        return tuple(finding for finding in accepted[0] if all(finding in others for others in accepted))
 
     @property
     def service_url(self) -> str:
@@ -129,83 +124,34 @@ class Staged:
 
     def recorded(self) -> Mapping[str, Any]:
         """The document, without secrets."""
-        nodes = [_shown(self.requests[node.name], node) for node in self.gang.nodes if node.name in self.requests]
+        requests = [self.requests[node.name] for node in self.gang.nodes if node.name in self.requests]
+        nodes = [shown_part(request).kept() for request in requests]
         return self.document or {"plan_id": self.plan_id, "again": True, "nodes": nodes}
-
-
-def _shown(request: StagingRequest, node: NodeSpec) -> dict[str, Any]:
-    """A request as a record may keep it."""
-    flags = shown_flags(request.flags)
-    env = shown_env(request.env, node.overrides.env_public)
-    argv = [*request.command, *(word for words in flags for word in words)] if flags else list(request.argv)
-    return {**request.kept(), "env": env, "flags": [list(words) for words in flags], "argv": argv}
 
 
 def staging_requests(
     gang: GangSpec,
     plan: GangPlan,
-    scripts: dict[str, str],
+    scripts: Mapping[str, str],
     *,
     plan_id: str,
     run_id: str = "",
     hung_after_s: float | None = None,
     asked: Asked | None = None,
 ) -> dict[str, StagingRequest]:
-    """By node name, without a run's key. hung_after_s: None for what the engine's dialect says. asked: what the plan
-    was made for."""
-    specs = {node.name: node for node in gang.nodes}
-    engine, allowed = dialect(plan.dialect).engine(plan.engine_version), allowed_s(plan.model_bytes)
-    packages, wanted = _packages(plan.stack), plan.canary
-    # the engine's errors name a peer by its address
-    addresses = {**{node.reach.host: node.name for node in gang.nodes}, **{one.address: one.name for one in plan.nodes}}
-    canary = CanaryOrder(prompt=wanted.prompt, max_tokens=wanted.max_tokens, expect_any=wanted.expect_any)
+    """The plan's parts by node name, without a run's key. hung_after_s: None for what the engine's dialect says. asked:
+    what the plan was made for."""
     return {
-        node.name: StagingRequest(
-            protocol=PROTOCOL,
-            state_dir=specs[node.name].state_dir,
-            gang=plan.name,
+        part.name: StagingRequest.of(
+            replace(part, watch=part.watch.hung_after(hung_after_s)),
             run_id=run_id,
-            node=node.name,
-            node_rank=node.node_rank,
-            nnodes=len(plan.nodes),
-            members=tuple(member.name for member in plan.nodes),
-            addresses=addresses,
             plan_id=plan_id,
             asked=asked,
-            model=plan.model,
-            stack=plan.stack,
-            device=plan.device,
-            layout=plan.layout,
-            graph_batch=node.graph_batch,
-            network=node.network,
-            engine_user=specs[node.name].engine_user,
-            argv=node.argv,
-            command=node.command,
-            flags=node.flags,
-            env=dict(node.env),
-            gpus=node.gpus,
-            gpu_uuids=node.gpu_uuids,
-            tp_ranks=node.tp_ranks,
-            working_dir=node.working_dir,
-            model_path=node.model_path,
-            venv_python="" if node.container else node.command[0],
-            packages={} if node.container else packages,  # an image is known by its digest
-            container=ContainerOrder(program=node.container.program, image=node.container.image)
-            if node.container
-            else None,
-            limits=_limits(specs[node.name], node),
-            ports=Ports(check_free=_ports(specs[node.name], node, plan)),
-            leader=Endpoint(address=plan.agent_address, port=plan.agent_port),
-            lease_s=plan.lease_s,
-            service=ServiceOrder(url=plan.service_url) if node.node_rank == 0 else None,
-            canary=canary if node.node_rank == 0 else None,
-            watch=replace(engine.watch(dict(node.env)), allowed_s=allowed).hung_after(hung_after_s),
-            api_key=plan.api_key or None,
-            secrets=_secrets(gang, plan, node),
-            launch_script=scripts[node.name],
-            launch_sha256=launch_digest(scripts[node.name]),
+            secrets=_secrets(gang, plan, part),
+            launch_script=scripts[part.name],
+            launch_sha256=launch_digest(scripts[part.name]),
         )
-        for node in plan.nodes
+        for part in plan.nodes
     }
 
 
@@ -231,15 +177,15 @@ def other_checkpoint(
     return None
 
 
-def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> Secrets:
+def _secrets(gang: GangSpec, plan: GangPlan, part: NodePlan) -> Secrets:
     """What the node keeps in files of its own (docs/agent.md); the key goes to the leader alone, who serves."""
-    redact = tuple(value for name, value in node.env if is_secret(name, value))
-    hidden = zip(node.flags, shown_flags(node.flags), strict=True)
-    redact += tuple(value for flag, seen in hidden for value, word in zip(flag, seen, strict=True) if value != word)
-    if not plan.api_key or node.node_rank != 0:
+    redact = tuple(value for name, value in part.env.items() if is_secret(name, value))
+    shown = words((), shown_flags(part.flags))
+    redact += tuple(word for word, seen in zip(words((), part.flags), shown, strict=True) if word != seen)
+    if not part.api_key or not part.leads:
         return Secrets(redact=redact)
     key = api_key(gang)
-    if fingerprint(key) != plan.api_key:
+    if fingerprint(key) != part.api_key:
         raise InputError(
             "the API key changed since the plan was made", where=f"gang {gang.name}", fix="run the command again"
         )
@@ -249,33 +195,6 @@ def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> Secrets:
         redact=(key, *redact),
         authorization=f"Bearer {key}",
     )
-
-
-def _packages(name: str) -> dict[str, str]:
-    """Versions that the node must find installed; a stack that was made for a plan and is gone can't be judged."""
-    try:
-        stack = Library.stack(name)
-    except InputError:
-        return {}
-    engine = dialect(stack.dialect).engine(stack.engine_version)
-    versions = {engine.package: stack.engine_version, "torch": stack.torch_version}
-    return {package: version for package, version in versions.items() if version}
-
-
-def _ports(spec: NodeSpec, node: NodePlan, plan: GangPlan) -> tuple[Endpoint, ...]:
-    """Where this node will listen: HTTP everywhere, rendezvous on the leader. The agent binds its own port itself."""
-    http = Endpoint(address="" if spec.http_host == "0.0.0.0" else spec.http_host, port=plan.http_port)  # noqa: S104
-    rendezvous = urlsplit(f"//{plan.dist_init}")
-    if node.node_rank == 0 and rendezvous.hostname and rendezvous.port and len(plan.nodes) > 1:
-        return http, Endpoint(address=rendezvous.hostname, port=rendezvous.port)
-    return (http,)
-
-
-def _limits(spec: NodeSpec, node: NodePlan) -> dict[str, int]:
-    """RDMA registers memory without end; -1 is unlimited. A machine shown below another root has limits of its own."""
-    if node.container is not None:
-        return {}  # its daemon sets them
-    return {"memlock": -1} if node.network.rdma and spec.fs_root == "/" else {}
 
 
 def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool = True) -> Staged:
@@ -360,14 +279,16 @@ def read_staged(node: NodeSpec, gang: str, answer: StagedAnswer) -> ReadBack:
             where=node.name,
             fix=f"use that release; or run `l40s-deploy down {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
         )
-    found = StagingRequest.read(raw)
-    if isinstance(found, Unreadable):
+    request = StagingRequest.read(raw)
+    if isinstance(request, Unreadable):
         raise NodeError(
-            f"what was staged there can't be read: {found}",
+            f"what was staged there can't be read: {request}",
             where=node.name,
             fix=f"run `l40s-deploy down {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
         )
-    whole = completed(replace(found, state_dir=node.state_dir, gang=gang, launch_script=answer.launch_script), raw)
+    public = node.overrides.env_public
+    ours = replace(request, state_dir=node.state_dir, gang=gang, env_public=public, launch_script=answer.launch_script)
+    whole = completed(ours, raw)
     return ReadBack(whole.request, (*_ignored(raw), *(f"not known: {words}" for words in whole.unknown)))
 
 

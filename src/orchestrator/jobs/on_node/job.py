@@ -40,7 +40,7 @@ from orchestrator.node.verbs import lock, report, stage
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.planned import OF_THE_PLAN
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.staging import ENDS_WITH_STDIN, ContainerOrder
+from orchestrator.protocol.staging import ENDS_WITH_STDIN, Container
 
 MOST_BYTES = 64 << 20
 """Of a result, and of a program's lines; 256 answers of 200 tokens take about a megabyte."""
@@ -193,7 +193,7 @@ def _popen(words: list[str], cwd: str, env: Mapping[str, str], become: Callable[
 
 
 def _container(
-    order: JobOrder, run: Run, wanted: ContainerOrder, name: str, folder: pathlib.Path, inside: dict[str, str]
+    order: JobOrder, run: Run, wanted: Container, name: str, folder: pathlib.Path, inside: dict[str, str]
 ) -> list[str]:
     """Up to its Python. Values reach the container by their names alone: a command line can be read by everybody.
 
@@ -213,7 +213,7 @@ def _container(
     return [*words, *_SHELL, engine_container.PYTHON]
 
 
-def _machine(run: Run, order: ContainerOrder) -> list[str]:
+def _machine(run: Run, order: Container) -> list[str]:
     if run.device != "cuda":
         return []
     words = [*_LIMITS, *_RIGHTS]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from orchestrator.node import processes, supervision
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.processes import Process
-from orchestrator.protocol.staging import ContainerOrder
+from orchestrator.protocol.staging import Container
 
 PYTHON = "python3"
 """The image's own."""
@@ -40,7 +40,7 @@ def of_the_image(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in _OF_THE_HOST}
 
 
-def run_words(order: ContainerOrder, name: str, owner: tuple[int, int] | None) -> list[str]:
+def run_words(order: Container, name: str, owner: tuple[int, int] | None) -> list[str]:
     """`docker run` in the foreground, on the host network. owner: user and group inside; None for our own"""
     uid, gid = owner or (os.geteuid(), os.getegid())
     words = [order.program, "run", "--rm", "--init", "--interactive", "--name", name, "--pull", "never"]
@@ -66,7 +66,7 @@ def _done(words: Sequence[str], within_s: float) -> subprocess.CompletedProcess[
     )
 
 
-def missing(wanted: ContainerOrder) -> tuple[str, str] | None:
+def missing(wanted: Container) -> tuple[str, str] | None:
     """Why the image can't be started, as (what is missing: program, daemon or image; message); None if it can."""
     program = wanted.program
     try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from orchestrator.node.agent import clock
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.network import http_connection
-from orchestrator.protocol.staging import CanaryOrder, ProbeOrder
+from orchestrator.protocol.staging import Canary, ProbeOrder
 
 PROBE_EVERY_S = 0.2
 """Pause until the first healthy answer; a refused connection costs nothing."""
@@ -49,7 +49,7 @@ class Service:
 
     url: str
     endpoints: Mapping[str, str]
-    canary: CanaryOrder | None
+    canary: Canary | None
     model: str
     patience: ProbeOrder = field(default_factory=ProbeOrder)
     authorization: str = field(default="", repr=False)

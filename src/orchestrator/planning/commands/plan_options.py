@@ -17,12 +17,13 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import collected
-from orchestrator.model.plan import GangPlan, NodePlan, Plan
+from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.profile import Stack
 from orchestrator.model.secret_text import shown
 from orchestrator.planning.steps.load_choice import choice_for
 from orchestrator.planning.steps.look import named_stack
 from orchestrator.planning.steps.plan import PlanRequest, read_request
+from orchestrator.protocol.staging import NodePlan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -197,15 +198,13 @@ def _cells(node: NodePlan) -> tuple[str, ...]:
     network = node.network
     gid = "" if network.gid_index is None else str(network.gid_index)
     ports = network.hca.lstrip("=")
-    return str(node.node_rank), node.name, node.address, _span(node.tp_ranks), network.interface, ports, gid
+    return str(node.node_rank), node.name, network.address, _span(node.tp_ranks), network.interface, ports, gid
 
 
 def _settings(nodes: Sequence[NodePlan], *, sources: bool) -> Table:
     """Every variable and flag once where all nodes agree, else node by node."""
-    by_node = {
-        node.name: {**dict(node.env), **{flag: " ".join(values) for flag, *values in node.flags}} for node in nodes
-    }
-    origins = {node.name: dict(node.sources) for node in nodes}
+    by_node = {node.name: {**node.env, **{flag: " ".join(values) for flag, *values in node.flags}} for node in nodes}
+    origins = {node.name: node.sources for node in nodes}
     rows = []
     for name in dict.fromkeys(name for values in by_node.values() for name in values):
         found = collected((values[name], node) for node, values in by_node.items() if name in values)

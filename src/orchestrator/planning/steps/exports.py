@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.loading.resources import Library, template
-from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.plan import Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.node.verbs.arm import PROPERTIES
+from orchestrator.protocol.staging import NodePlan
 from orchestrator.rendering import compose_file, unit_file
 
 

@@ -410,7 +410,7 @@ def _planned(plan: Plan, view: GangView) -> dict[str, Any]:
     return {
         "model": view.model,
         "stack": view.stack,
-        "device": gang.device,
+        "device": gang.leader.device,
         "layout": gang.layout.key,
         "transport": ", ".join(sorted({node.network.transport.value for node in gang.nodes})),
         "plan_id": plan.plan_id,

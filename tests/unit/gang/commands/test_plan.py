@@ -219,7 +219,8 @@ def test_a_node_that_left_the_inventory_is_said() -> None:
 def test_gangs_that_are_planned_alike_are_shown_once(run) -> None:  # type: ignore[no-untyped-def]
     one = planned()
     second = replace(one.gangs[0], name="gang1", dist_init="10.0.1.10:5000")
-    other = replace(one.gangs[0], name="gang2", stack="another")
+    parts = tuple(replace(part, stack="another") for part in one.gangs[0].nodes)
+    other = replace(one.gangs[0], name="gang2", nodes=parts)
     shown = run(plan=replace(one, gangs=(*one.gangs, second, other)))
     assert "gangs gang0, gang1: " in shown and "gang gang2: " in shown
     assert shown.count("KV tokens: ") == 2 and "gang1: rendezvous 10.0.1.10:5000" in shown

@@ -17,7 +17,7 @@ from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.model.topology import Topology
 from orchestrator.planning.steps.plan import api_key
-from orchestrator.protocol.staging import Secrets, StagingRequest
+from orchestrator.protocol.staging import NodePlan, Secrets, StagingRequest
 
 KEY = "sk-0123456789abcdef"
 
@@ -106,3 +106,25 @@ def read(request: StagingRequest) -> StagingRequest:
     found = StagingRequest.read(json.loads(json.dumps(request.kept())))
     assert isinstance(found, StagingRequest)
     return found
+
+
+@pytest.mark.parametrize("stack", ["sglang-0.5.23", "tests/golden/plan/in-docker/stack.yml"])
+def test_a_plan_is_the_document_that_is_staged(stack: str) -> None:
+    """Every key of every node's part: nothing is copied by name, and nothing is left behind."""
+    spec = gang()
+    plan = plan_of(spec, stack=stack)
+    for part in plan.gangs[0].nodes:
+        request = staged(spec, plan)[part.name]
+        assert isinstance(request, NodePlan)
+        assert part.as_json().items() <= request.kept().items()
+    patient = staged(spec, plan, hung_after_s=7.0)["node0"].watch
+    assert (patient.probe.hung_after_s, patient.causes) == (7.0, plan.gangs[0].leader.watch.causes)
+
+
+def test_a_secret_is_in_no_part_of_a_record() -> None:
+    theirs = ("--download-dir", "https://user:hunter22@host/")
+    spec = gang(overrides=Overrides(env=(("HF_TOKEN", "hf_secret"),), args=theirs))
+    plan = plan_of(spec, extra_args=("--download-dir", "https://user:hunter23@host/"))
+    record = json.dumps(Staged(gang=spec, requests=staged(spec, plan)).recorded())
+    assert "hf_secret" not in record and "hunter2" not in record
+    assert "override: the command line, instead of --download-dir" in record, "where each value comes from"

@@ -30,7 +30,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, R
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.staging import Asked, StagingRequest
+from orchestrator.protocol.staging import Asked, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
 from orchestrator.records.plans import RecordedPlan, keep_plan
 from orchestrator.remote.fleet import Fleet
@@ -41,7 +41,7 @@ Served = tuple[LocalGang, Plan]
 
 def with_env(plan: Plan, **env: str) -> Plan:
     (gang,) = plan.gangs
-    nodes = tuple(replace(node, env=tuple({**dict(node.env), **env}.items())) for node in gang.nodes)
+    nodes = tuple(replace(node, env={**node.env, **env}) for node in gang.nodes)
     return replace(plan, gangs=(replace(gang, nodes=nodes),))
 
 
@@ -168,7 +168,8 @@ def test_another_model_is_changed_over_only_where_that_is_asked_for(
 ) -> None:
     gang, plan = served
     (of_gang,) = plan.gangs
-    other = replace(plan, plan_id="plan2", gangs=(replace(of_gang, model="Other"),))
+    parts = tuple(replace(part, model="Other") for part in of_gang.nodes)
+    other = replace(plan, plan_id="plan2", gangs=(replace(of_gang, nodes=parts),))
     with pytest.raises(InputError, match="another model than Fake") as refused:
         up(gang, other, monkeypatch)
     assert "--replace" in refused.value.fix and gang.view().model == "Fake"
@@ -215,7 +216,9 @@ def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     spec = RouterSpec(node=gang.spec(0))
     up(gang, plan, monkeypatch, router=spec)
     router.addresses.append(was)
-    other = with_env(replace(plan, plan_id="plan2", gangs=(replace(of_gang, service_url=then),)), NEW="1")
+    leader = replace(of_gang.leader, http_url=then, service=ServiceOrder(url=then))
+    moved = replace(of_gang, nodes=(leader, *of_gang.nodes[1:]))
+    other = with_env(replace(plan, plan_id="plan2", gangs=(moved,)), NEW="1")
     if rises:
         up(gang, other, monkeypatch, replace_it=True, router=spec)
     else:

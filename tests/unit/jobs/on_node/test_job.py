@@ -20,7 +20,7 @@ from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder
 from orchestrator.node import processes
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.run_files import AgentProcess
-from orchestrator.protocol.staging import ContainerOrder, Endpoint, Ports, Secrets, StagingRequest
+from orchestrator.protocol.staging import Container, Endpoint, Ports, Secrets, StagingRequest
 
 PROGRAM = """import json, os, sys, time
 order = json.load(open(sys.argv[2]))
@@ -220,7 +220,7 @@ def test_ranks_that_nobody_waits_for_are_ended(in_place: InPlace) -> None:
     ("changes", "kind"),
     [
         ({"venv_python": "/nowhere/python3"}, "no-stack"),
-        ({"container": ContainerOrder(program="/nowhere/docker", image="i")}, "no-container"),
+        ({"container": Container(program="/nowhere/docker", image="i")}, "no-container"),
         ({"ports": Ports(check_free=(Endpoint(address="192.0.2.1", port=1),))}, "no-address"),
     ],
 )

@@ -19,7 +19,7 @@ from orchestrator.node import files
 from orchestrator.node.engine.service import Service
 from orchestrator.node.network import http_connection
 from orchestrator.node.verbs import figures
-from orchestrator.protocol.staging import CanaryOrder, Endpoint, ProbeOrder, ServiceOrder, StagingRequest
+from orchestrator.protocol.staging import Canary, Endpoint, ProbeOrder, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import AskRequest, HttpRequest
 
 
@@ -117,7 +117,7 @@ def of_ask(port: int) -> str:
 
 def of_service(port: int) -> str:
     """Until the canary, where a peer's first answer is one."""
-    canary = CanaryOrder(prompt="x", max_tokens=1, expect_any=("y",))
+    canary = Canary(prompt="x", max_tokens=1, expect_any=("y",))
     service = Service(f"http://127.0.0.1:{port}", {"alive": "/"}, canary, "m", ProbeOrder(answer_s=0.3))
     service.start()
     try:

@@ -645,6 +645,7 @@ def _start_of(router: Router, health_path: str, at: words.InstalledRouter, *, pl
         device="cpu",
         engine_user=spec.node.engine_user,
         argv=tuple(argv),
+        command=tuple(argv),
         venv_python=argv[0],
         python_fix=words.PYTHON_FIX,
         ports=Ports(check_free=(Endpoint(address=listens, port=spec.port),)),
