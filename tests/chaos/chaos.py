@@ -2,6 +2,8 @@
 
 Without words: all rows, and writes chaos.md; with words: rows whose id contains one of them. `--two-faults N`
 plays rows of two simultaneous faults instead, sampled by a seed that is printed; `--seed SEED` repeats them.
+`--hears` plays the rows beside a guard, keeps what its receivers hear in heard.json, and shows it in chaos.md; a
+complete run does that after the rows themselves.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from tests.chaos.disks import NoDisk
+from tests.chaos.hearing import Heard, cells, hear, keep_heard, read_heard
 from tests.chaos.play import NODES, PATIENCE_S, SPEED, Missed, Stage, play
 from tests.chaos.rows import Row, table, two_faults
 from tests.support import proven
@@ -42,6 +45,7 @@ class Result:
     trouble: str
     seconds: float
     missed: int = 0
+    heard: Heard | None = None
 
     def line(self) -> str:
         """A line of progress."""
@@ -55,13 +59,14 @@ def chaos_lab(name: str) -> SmallLab:
     return described(name, nodes=NODES, level=2, env=env)
 
 
-def play_row(stage: Stage, row: Row) -> Result:
-    """Play one row; repeat it if its moment was missed."""
-    missed = 0
+def play_row(stage: Stage, row: Row, *, hears: bool = False) -> Result:
+    """Play one row; repeat it if its moment was missed. hears: beside a guard."""
+    missed, heard = 0, None
     while True:
         began = time.monotonic()
         try:
-            trouble = play(stage, row)
+            heard = hear(stage, row) if hears else None
+            trouble = heard.trouble if heard is not None else play(stage, row)
         except Missed as words:
             missed += 1
             if missed < TRIES:
@@ -70,11 +75,16 @@ def play_row(stage: Stage, row: Row) -> Result:
         except NoDisk as none:
             sys.stdout.write(f"{row.id}: {none}\n")
             trouble = NOT_PLAYED
-        return Result(row, " ".join(trouble.split()), time.monotonic() - began, missed)
+        return Result(row, " ".join(trouble.split()), time.monotonic() - began, missed, heard)
 
 
 def play_all(
-    rows: Sequence[Row], labs: int, known: Mapping[int, Result] | None = None, journal: Path | None = None
+    rows: Sequence[Row],
+    labs: int,
+    known: Mapping[int, Result] | None = None,
+    journal: Path | None = None,
+    *,
+    hears: bool = False,
 ) -> list[Result]:
     """Play all rows in so many labs; each takes the next row when it is free. Results in the order of the rows."""
     found = dict(known or {})
@@ -84,7 +94,7 @@ def play_all(
     for place in (*_in_turn(rows, found), *([-1] * labs)):
         queue.put(place)
     workers = [
-        multiprocessing.Process(target=_work, args=(f"chaos{os.getpid()}-{number}", rows, queue, results))
+        multiprocessing.Process(target=_work, args=(f"chaos{os.getpid()}-{number}", rows, queue, results, hears))
         for number in range(labs)
     ]
     for worker in workers:
@@ -99,6 +109,8 @@ def play_all(
         else:
             found[place] = result
             _write(journal, result)
+            if result.heard is not None:
+                keep_heard({result.row.id: result.heard})
             sys.stdout.write(f"{len(found)}/{len(rows)} {result.line()}\n")
         sys.stdout.flush()
     for worker in workers:
@@ -151,7 +163,11 @@ def _end(workers: Sequence[BaseProcess]) -> None:
 
 
 def _work(
-    name: str, rows: Sequence[Row], queue: SimpleQueue[int], results: SimpleQueue[tuple[int, Result | str]]
+    name: str,
+    rows: Sequence[Row],
+    queue: SimpleQueue[int],
+    results: SimpleQueue[tuple[int, Result | str]],
+    hears: bool,
 ) -> None:
     """In a process of its own: a lab that plays rows until none is left."""
     words = ""
@@ -161,7 +177,7 @@ def _work(
             stage = Stage.raised(lab)
             try:
                 while (place := queue.get()) >= 0:
-                    results.put((place, play_row(stage, rows[place])))
+                    results.put((place, play_row(stage, rows[place], hears=hears)))
             finally:
                 stage.close()
     except BaseException as defect:
@@ -185,25 +201,55 @@ def document(results: Sequence[Result], labs: int, seconds: float, before: Seque
             f"{seconds / 60:.0f} minutes with {labs} labs side by side. Each lab has four systemd nodes with two ranks "
             "each; unless a row says otherwise, its stand-in engine's ranks do not notice each other's death. After "
             "every row in which the gang does not run, processes, GPU memory, units and listening ports are checked "
-            "on every node. Requests are counted by clients that never retry."
+            "on every node. Requests are counted by clients that never retry. The last columns are of a second play of "
+            "each row, beside a guard that restarts what it can: the messages of its receivers (a webhook), and how long "
+            "after the hit they came; empty where that was not played yet."
         ),
         "",
         *((f"The runs just before it: {'; '.join(before)}.", "") if before else ()),
         "The table explains the words, and which rows are left out and why."
         + (f" {missed} times the fault came too late, and the row was played again." if missed else ""),
         "",
-        "| hit | where | when | how | must end | ended | s |",
-        "|---|---|---|---|---|---|---|",
+        *HEAD,
     ]
+    heard = read_heard()
     for result in results:
         row = result.row
         ended = "as expected" if not result.trouble else f"**{result.trouble[:300]}**".replace("|", "/")
-        how = f"{row.how}, with {row.first}" if row.first else row.how
-        how += f", dying as with {row.deaths.upper()}" if row.deaths != "plain" else ""
-        lines.append(
-            f"| {row.hit} | {row.where} | {row.at} | {how} | {_wanted(row)} | {ended} | {result.seconds:.0f} |"
-        )
+        lines.append(_line(row, [ended, f"{result.seconds:.0f}"], heard))
     return "\n".join([*lines, _NOTES]) + "\n"
+
+
+HEAD = (
+    "| hit | where | when | how | must end | ended | s | a guard's receivers hear | heard |",
+    "|---|---|---|---|---|---|---|---|---|",
+)
+
+
+def _line(row: Row, ended: Sequence[str], heard: Mapping[str, Heard]) -> str:
+    return f"| {' | '.join((*_named(row), *ended, *cells(row, heard)))} |"
+
+
+def _named(row: Row) -> tuple[str, ...]:
+    """The row's first columns."""
+    how = f"{row.how}, with {row.first}" if row.first else row.how
+    how += f", dying as with {row.deaths.upper()}" if row.deaths != "plain" else ""
+    how += f", under `{row.under}`" if row.under else ""
+    return row.hit, row.where, row.at, how, _wanted(row)
+
+
+def with_heard(page: str, rows: Sequence[Row], heard: Mapping[str, Heard]) -> str:
+    """The page of a complete run, with what was heard since. A row that it does not have has not been played."""
+    lines = page.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| hit |"))
+    last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))
+    told = {tuple(_cells(line)[:5]): _cells(line)[5:7] for line in lines[first + 2 : last]}
+    new = [_line(row, told.get(_named(row), ["not played yet", ""]), heard) for row in rows]
+    return "\n".join([*lines[:first], *HEAD, *new, *lines[last:]]) + "\n"
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
 _NOTES = """
@@ -234,6 +280,16 @@ def _wanted(row: Row) -> str:
     return "; ".join(words).replace("|", "/")
 
 
+def _hear_all(rows: Sequence[Row], labs: int) -> int:
+    """1 where some row is heard otherwise than the table says."""
+    results = play_all(rows, labs, hears=True)
+    bad = [result for result in results if result.trouble]
+    sys.stdout.write(f"heard as wanted: {len(rows) - len(bad)} of {len(rows)}\n")
+    sys.stdout.write("".join(f"  {result.line()}\n" for result in bad))
+    REPORT.write_text(with_heard(REPORT.read_text("utf-8"), table(), read_heard()), "utf-8")
+    return 1 if bad else 0
+
+
 def main(words: Sequence[str]) -> int:
     """0 if every row ended as the table says."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.chaos", description=__doc__)
@@ -243,11 +299,14 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--journal", type=Path, help="results as they come; rows that are in it are not played again")
     parser.add_argument("--two-faults", type=int, default=0, metavar="N", help="N rows of two faults instead")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="of the sample")
+    parser.add_argument("--hears", action="store_true", help="beside a guard: what its receivers hear")
     args = parser.parse_args(words)
     rows = two_faults(args.seed, args.two_faults) if args.two_faults else table()
     rows = [row for row in rows if not args.words or any(word in row.id for word in args.words)]
     if args.two_faults:
         sys.stdout.write(f"two faults: --seed {args.seed}\n")
+    if args.hears:
+        return _hear_all(rows, args.labs)
     failed = 0
     before: list[str] = []
     for number in range(args.times):
@@ -262,6 +321,7 @@ def main(words: Sequence[str]) -> int:
         if not args.words and not args.two_faults:
             REPORT.write_text(document(results, args.labs, seconds, before))
             proven.record("chaos", f"{len(rows) - len(bad)} of {len(rows)} rows")
+            failed += _hear_all(rows, args.labs)
         if any(result.trouble == NOT_PLAYED for result in results):
             return 1
         before.append(f"{len(rows) - len(bad)} of {len(rows)} as expected in {seconds / 60:.0f} minutes")

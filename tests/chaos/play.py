@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.disks import Disks
-from tests.chaos.rows import PLACES, Row
+from tests.chaos.rows import ENDING, PLACES, Row
 from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
 from tests.support.preloaded import preloaded
+from tests.support.prometheus import Receiver, receiver
 from tests.support.small_lab import ENVIRONMENT, MODEL, SmallLab
 from tests.support.waiting import slack
 
@@ -47,7 +48,6 @@ VERB_S = 150.0
 UNHEALED_S = LEASE_S + 15.0
 """From a fault that stays until the command has ended, on an idle machine."""
 MORE_ANSWERS = 20
-ENDING = ("draining", "stopping")
 CHANGE = ("--replace", "--", "--mem-fraction-static", "0.5")
 """What makes `up` change a gang over to another plan."""
 SIGNALS = {"rank": "rank {rank}", "parent": "parent", "agent": "agent"}
@@ -78,6 +78,9 @@ class Stage:
     deaths: str = "plain"
     """How the ranks of the next start die."""
     disks: Disks = field(init=False)
+    pager: Receiver = field(default_factory=Receiver)
+    """Hears what guards send."""
+    _open: ExitStack = field(default_factory=ExitStack)
     serving: bool = False
     """The last row left a ready gang, which the next may use."""
     _fleet: Fleet | None = None
@@ -90,8 +93,9 @@ class Stage:
     @classmethod
     def raised(cls, lab: SmallLab) -> Stage:
         """After `lab up`: the inventory with a short lease, and a watchman on every node's console."""
-        lab.write_inventory(vars={"l40s_lease": LEASE_S})
         stage = cls(lab, Watch(lab))
+        stage.pager = stage._open.enter_context(receiver())
+        stage._write_inventory()
         stage.watch.baseline()
         return stage
 
@@ -126,6 +130,7 @@ class Stage:
         self.let_go()
         self.watch.close()
         self.disks.close()
+        self._open.close()
 
     def fault(self, verb: str, node: str, *words: str) -> None:
         """Run `lab break` or `lab heal`; healing also ends an upset."""
@@ -193,9 +198,25 @@ class Stage:
         self.lab.deploy("down", "--now")
         self.serving, self.deaths = False, deaths
         of_ranks = {} if deaths == "plain" else {"STANDIN_DEATHS": deaths}
-        env = {**ENVIRONMENT, **self.lab.env, **of_ranks}
-        self.lab.write_inventory(vars={"l40s_lease": LEASE_S, "l40s_env": env})
+        self._write_inventory(l40s_env={**ENVIRONMENT, **self.lab.env, **of_ranks})
         self.let_go()
+
+    def _write_inventory(self, **more: Any) -> None:
+        """With a short lease, and a receiver of what guards tell."""
+        notify = [{"kind": "webhook", "url": self.pager.url}]
+        self.lab.write_inventory(vars={"l40s_lease": LEASE_S, "l40s_notify": notify, **more})
+
+    def told(self) -> str:
+        """What guards have told their receivers last, as they keep it."""
+        return " ".join(file.read_text() for file in self._told_files())
+
+    def forget_told(self) -> None:
+        """The next guard knows nothing of what was told before."""
+        for file in self._told_files():
+            file.unlink()
+
+    def _told_files(self) -> list[Path]:
+        return [*Path(self.lab.environment["XDG_STATE_HOME"]).glob("l40s-deploy/told/*.json")]
 
     def _wait_for(self, node: str) -> None:
         if not until(lambda: "up" in self.lab.on(node, "echo up", check=False), 60):
@@ -242,8 +263,8 @@ class Command:
 def play(stage: Stage, row: Row) -> str:
     """'' if it ended as expected, else the difference; raises Missed if nothing could be hit."""
     with ExitStack() as over:
-        over.callback(_clear, stage)
-        game = _Game(stage, row, over)
+        over.callback(clear, stage)
+        game = Game(stage, row, over)
         try:
             game.play()
             stage.serving = row.end["state"] == "ready" and not stage.broken and not row.first
@@ -256,7 +277,7 @@ def play(stage: Stage, row: Row) -> str:
     return ""
 
 
-def _clear(stage: Stage) -> None:
+def clear(stage: Stage) -> None:
     """Whatever happened: heal everything, and end whatever runs."""
     for node in sorted(stage.broken):
         stage.fault("heal", node)
@@ -274,7 +295,7 @@ def _clear(stage: Stage) -> None:
 
 
 @dataclass
-class _Game:
+class Game:
     """One row, being played."""
 
     stage: Stage
@@ -286,10 +307,26 @@ class _Game:
     struck_at: float = 0.0
 
     def play(self) -> None:
+        """The row, to its end as the table has it."""
+        row = self.row
+        self.set_up()
+        self.strike()
+        if row.end.get("meanwhile"):
+            self._expect(dict(row.end["meanwhile"]), "meanwhile")
+        for step in row.steps:
+            self.do(step)
+        self.verb_ended()
+        self._expect({name: row.end[name] for name in ("state", "blames") if name in row.end}, "at the end")
+        self._count_requests()
+        if row.end["state"] not in ("ready", "degraded"):
+            self._nothing_left("at the end")
+
+    def set_up(self) -> None:
+        """What the row begins with: a gang that serves, or none, and the faults that were there before."""
         row, stage = self.row, self.stage
         stage.die(row.deaths)
         ready, stage.serving = stage.serving, False
-        if ready and (row.first or not (row.under or row.at in ("ready", *ENDING))):
+        if ready and (row.first or not row.begins_served):
             stage.lab.deploy("down", "--now")
         if row.first:
             node, *words = row.first.split()
@@ -298,29 +335,24 @@ class _Game:
                     stage.disks.give(node)
             else:
                 stage.fault("break", node, *words)
-        if row.at in ("ready", *ENDING) or row.under:
+        if row.begins_served:
             if not (ready and stage.gang()["state"] == "ready"):
                 stage.lab.serve()
             if "failed_requests" in row.end:
-                self._load()
+                self.load_it()
+
+    def strike(self) -> None:
+        """At the row's moment. Raises Missed."""
         # each node's own: a node that was off may have missed a run
-        self._strike({node: str(stage.watch[node].ask(do="run")["run"]) for node in PLACES.values()})
-        if row.second is not None:
+        self._strike({node: str(self.stage.watch[node].ask(do="run")["run"]) for node in (*PLACES.values(),)})
+        if self.row.second is not None:
             with suppress(Missed):  # what was hit first may have ended it
-                replace(self, row=row.second)._strike_at_peace()
-        if row.end.get("meanwhile"):
-            self._expect(dict(row.end["meanwhile"]), "meanwhile")
-        for step in row.steps:
-            self._do(step)
-        self._verb_ended()
-        self._expect({name: row.end[name] for name in ("state", "blames") if name in row.end}, "at the end")
-        self._count_requests()
-        if row.end["state"] not in ("ready", "degraded"):
-            self._nothing_left("at the end")
+                replace(self, row=self.row.second)._strike_at_peace()
 
     # -- up to the hit ------------------------------------------------------------------------------------------
 
-    def _load(self) -> None:
+    def load_it(self) -> None:
+        """Clients ask all the time from now on."""
         url = str(self.stage.gang()["service"]["url"])
         self.load = self.over.enter_context(Load(url, MODEL, clients=2, pause_s=0.05))
         if not until(lambda: self.load is not None and self.load.good > 1, 30):
@@ -414,7 +446,7 @@ class _Game:
         answer = man.answer(MOMENT_S + 20)
         if "missed" in answer:
             raise Missed(f"{node} was last {answer['missed']}; {self.verb.said[-200:] if self.verb else ''}")
-        self.hit = int(answer["hit"])
+        self.hit, self.struck_at = int(answer["hit"]), time.monotonic()
 
     def _wait_for(
         self, node: str, moment: str, before: Mapping[str, str], *, then: Callable[[], None] = lambda: None
@@ -427,17 +459,18 @@ class _Game:
         assert self.verb is not None
         if self.verb.process.poll() is not None:
             raise Missed(f"it had ended: {self.verb.said[-200:]}")
-        self.hit = self.verb.process.pid
+        self.hit, self.struck_at = self.verb.process.pid, time.monotonic()
         self.verb.process.send_signal(getattr(signal, f"SIG{self.row.how}"))
         if self.row.how != "STOP":
             self.verb.ended(10)
 
     def _break(self) -> None:
-        if self.row.hit == "upset":
-            self.stage.disturb(self.row.node, self.row.how)
-        else:
-            self.struck_at = time.monotonic()
-            self.stage.fault("break", self.row.node, *self.row.how.split())
+        self.struck_at = time.monotonic()
+        for node in self.row.nodes:
+            if self.row.hit == "upset":
+                self.stage.disturb(node, self.row.how)
+            else:
+                self.stage.fault("break", node, *self.row.how.split())
 
     def _locked(self, gang: str) -> bool:
         pid = self.verb.process.pid if self.verb is not None else 0
@@ -445,7 +478,8 @@ class _Game:
 
     # -- afterwards ---------------------------------------------------------------------------------------------
 
-    def _do(self, step: str) -> None:
+    def do(self, step: str) -> None:
+        """One step of an operator's."""
         row, lab = self.row, self.stage.lab
         if step == "continue":
             if row.hit == "controller":
@@ -454,11 +488,11 @@ class _Game:
                 self.stage.watch[row.node].ask(do="signal", pid=self.hit, how="CONT")
         elif step == "heal":
             if row.at in ENDING:
-                self._verb_ended()  # it should work without the node
+                self.verb_ended()  # it should work without the node
             for node in sorted(self.stage.broken):
                 self.stage.fault("heal", node)
         elif step == "up":
-            self._verb_ended()
+            self.verb_ended()
             lab.serve()
         elif step == "guard":
             if row.how != "STOP":
@@ -474,13 +508,13 @@ class _Game:
         elif step == "dead":
             self._expect({"state": "failed"}, "after its lease")
         else:
-            self._verb_ended()
+            self.verb_ended()
             lab.deploy(step, code=None if self.stage.broken else 0)
 
     def _serve_more(self) -> None:
         if self.load is None:
-            self._verb_ended()
-            self._load()
+            self.verb_ended()
+            self.load_it()
         load = self.load
         assert load is not None
         goal = load.good + MORE_ANSWERS
@@ -489,7 +523,7 @@ class _Game:
             cause = (gang["cause"] or {}).get("text", "no cause")
             raise Otherwise(f"{load.good} of {goal} answers, failed: {load.bad[:2]}; {gang['state']}: {cause}")
 
-    def _verb_ended(self) -> None:
+    def verb_ended(self) -> None:
         """Wait for the command that was running, unless it was itself hit; a guard keeps running."""
         row, verb = self.row, self.verb
         if verb is None or verb.words[0] == "guard":

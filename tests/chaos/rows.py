@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,9 @@ HARMLESS = (("fault", "delay 10"), ("fault", "disk-full"), ("upset", "reset"), (
 """Of the kinds, those that end no gang."""
 PLACES = {"leader": "node0", "worker": "node2"}
 """The nodes of four that stand for their kind."""
+ALL_NODES = ("node0", "node1", "node2", "node3")
 RANKS = {"leader": 0, "worker": 5}
+ENDING = ("draining", "stopping")
 ENDS = ("state", "blames", "verb", "meanwhile", "then", "failed_requests", "says")
 
 
@@ -35,6 +37,7 @@ class Row:
     second: what is hit right after it, on another node
     under:  the command that is under way, where `at` does not say it: it begins with a gang that serves
     slow:   it waits for a lease or longer, and leaves the machine to others meanwhile
+    hears:  what a guard's receivers hear, and how soon; '' where no rule of the table says it
     """
 
     hit: str
@@ -46,6 +49,7 @@ class Row:
     deaths: str = "plain"
     second: Row | None = None
     under: str = ""
+    hears: str = ""
 
     @property
     def id(self) -> str:
@@ -60,8 +64,13 @@ class Row:
 
     @property
     def node(self) -> str:
-        """The node that is hit."""
-        return PLACES[self.where]
+        """The node that is hit; the first of several."""
+        return self.nodes[0]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All that are hit."""
+        return ALL_NODES if self.where == "all" else (PLACES[self.where],)
 
     @property
     def rank(self) -> int:
@@ -80,6 +89,11 @@ class Row:
         """What an operator does afterwards."""
         then = self.end.get("then", ())
         return (then,) if isinstance(then, str) else tuple(then)
+
+    @property
+    def begins_served(self) -> bool:
+        """It begins with a gang that serves."""
+        return self.at in ("ready", *ENDING) or bool(self.under)
 
     @property
     def unhealed(self) -> bool:
@@ -103,7 +117,20 @@ def read(document: Mapping[str, Any]) -> Iterator[Row]:
         for where, at, how in product(*(_list(group[key]) for key in ("where", "at", "how"))):
             first, deaths = group.get("with", ""), group.get("deaths", "plain")
             row = Row(group["hit"], where, at, how, group["end"], first=first, deaths=deaths)
-            yield replace(row, under=group.get("under", ""))
+            row = replace(row, under=group.get("under", ""))
+            yield replace(row, hears=_heard_of(row, document.get("hears", ())))
+
+
+def _heard_of(row: Row, rules: Iterable[Mapping[str, Any]]) -> str:
+    """Of the first rule that fits."""
+    fits = (rule["hears"] for rule in rules if all(_fits(row, name, rule[name]) for name in rule if name != "hears"))
+    return str(next(fits, ""))
+
+
+def _fits(row: Row, name: str, wanted: Any) -> bool:
+    if name == "then":
+        return wanted in row.steps
+    return str(getattr(row, name)) in _list(wanted)
 
 
 def two_faults(seed: int, count: int) -> list[Row]:

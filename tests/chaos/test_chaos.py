@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.chaos.hearing import Heard, right_before, wanted_of
 from tests.chaos.rows import HARMLESS, KINDS, Row, read, table, two_faults
 from tests.support.turns import by_turns, of_commit
 
@@ -24,6 +26,10 @@ def _name(row: Row) -> str:
 
 def _kind(row: Row) -> str:
     return f"chaos: {row.kind}"
+
+
+def _message(row: Row) -> str:
+    return f"heard: {row.hears}"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +54,42 @@ def test_it_ends_as_the_table_says(stage: Stage, row: Row) -> None:
     if trouble == NOT_PLAYED:
         pytest.skip("this machine mounts no loop device, so that no state directory can be frozen")
     assert trouble == ""
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root")
+@pytest.mark.parametrize("row", by_turns(right_before(table()), of=_message), ids=_name)
+def test_a_guards_receivers_hear_of_it_as_the_table_says(stage: Stage, row: Row) -> None:
+    """Of those that `make chaos` has heard so."""
+    from tests.chaos.hearing import hear
+    from tests.chaos.play import Missed
+
+    for _ in range(3):
+        with contextlib.suppress(Missed):
+            assert hear(stage, row).trouble == ""
+            return
+    pytest.skip("its moment was missed three times")
+
+
+def test_every_row_says_what_a_guards_receivers_hear() -> None:
+    assert [row.id for row in table() if not row.hears] == []
+    for row in table():
+        messages = wanted_of(row)
+        assert (messages == ()) is (row.hears == "nothing")
+        assert [one.event for one in messages].count("restored") <= 1
+
+
+def test_what_was_heard_is_in_the_pages_own_columns() -> None:
+    from tests.chaos.chaos import Result, document, with_heard
+
+    rows = table()[:3]
+    page = document([Result(row, "", 7.0) for row in rows[:2]], 3, 60.0)
+    heard = {rows[0].id: Heard((("failed", 3.2), ("restored", 40.0))), rows[1].id: Heard((), "heard | nothing")}
+    lines = [line for line in with_heard(page, rows, heard).splitlines() if line.startswith("| rank")]
+    assert lines[0].endswith("| as expected | 7 | failed soon, restored | failed 3 s, restored 40 s |")
+    assert lines[1].endswith("| failed soon, restored | **heard / nothing** |")
+    assert "| not played yet |" in lines[2]
+    assert with_heard(with_heard(page, rows, heard), rows, heard) == with_heard(page, rows, heard)
 
 
 def test_a_group_stands_for_every_combination_of_what_it_lists() -> None:

@@ -93,6 +93,8 @@ class Load:
     good: int = 0
     bad: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
+    failed_at: float = 0.0
+    """When the first request failed, in monotonic seconds."""
     _over: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -119,6 +121,7 @@ class Load:
             with self._lock:
                 self.slowest_s = max(self.slowest_s, time.monotonic() - began)
                 if trouble:
+                    self.failed_at = self.failed_at or time.monotonic()
                     self.bad.append(f"{time.strftime('%H:%M:%S')} {trouble}")
                 else:
                     self.good += 1

@@ -39,6 +39,9 @@ _ENDING = {
 UNHEARD = "unheard"
 """Trouble of an unknown gang: whoever watches it has had no answer of any node for as long as its lease."""
 
+ENDED = "ended"
+"""Trouble of an absent gang, to whoever watches it: its run has ended in good order, and no verb wanted that."""
+
 NO_PHASE = Phase()
 OUTSIDE = -1
 """The node rank of a node that has no part in the gang's run."""
@@ -82,7 +85,8 @@ class GangView:
     cause:     the first failure, None if there is none
     secondary: the errors that followed on other nodes
     trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow, nodes (it
-               runs without some of them); else ''. UNHEARD: none of its nodes has answered for its lease
+               runs without some of them); else ''. UNHEARD: none of its nodes has answered for its lease.
+               ENDED: without a verb
     gathering: evidence of a hang is being gathered on a node, which takes seconds
     late:      why there is no point in waiting longer for its start; None if there is
     transport: NCCL traffic that does not take the planned path, with what that costs; empty until that is known

@@ -20,7 +20,7 @@ from urllib.parse import quote_plus
 from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.paths import restart_of
 from orchestrator.gang.remarks import POWERLESS, sentence
-from orchestrator.gang.view import UNHEARD, GangView
+from orchestrator.gang.view import ENDED, UNHEARD, GangView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
@@ -28,20 +28,28 @@ from orchestrator.model.inventory import Event, ReceiverKind
 from orchestrator.model.notice import Notice
 
 WELL = "well"
+ENDED_WORDS = "it has ended in good order, and no command ended it: a machine of it shuts down, or its agent was ended"
 RAILS = "degraded rails"
 
 
 def news(told_before: str, view: GangView, at: float) -> tuple[Notice | None, str]:
     """(what to tell, what has then been told). told: this function's last word on this gang, '' at the first look.
 
-    A gang that starts, stops or is absent is on its way: nothing is told, and what it was before still counts. An RDMA
-    port that is back is told of once: that it fails again changes nothing for a gang that does not use it.
+    A gang that starts, stops or is absent is on its way: nothing is told, and what it was before still counts. One that
+    served and was ended by a person is forgotten; one that ended without anybody's order is told of. An RDMA port that
+    is back is told of once: that it fails again changes nothing for a gang that does not use it.
     """
+    if view.state is GangState.ABSENT and view.ordered and told_before == WELL:
+        return None, ""
     word = _word(view)
+    if word.startswith(ENDED) and not told_before.startswith((WELL, Event.DEGRADED.value)):
+        return None, told_before
     if word.startswith(RAILS) and told_before.startswith(RAILS):
         word = ", ".join(dict.fromkeys([*told_before.split(", "), *word.split(", ")]))
     if word in ("", told_before):
         return None, told_before
+    if told_before == UNHEARD and word.startswith(GangState.FAILED.value):
+        return None, word  # what ended it while nobody answered has been told
     if word == WELL:
         known = told_before.partition(" ")[0]
         back = Notice(event=Event.RESTORED, subject=view.name, text=f"It serves again (it was {known}).", at=at)
@@ -50,11 +58,13 @@ def news(told_before: str, view: GangView, at: float) -> tuple[Notice | None, st
 
 
 def _word(view: GangView) -> str:
-    """failed RUN, unheard, degraded REASON (rails: with the ports that are back), well, or '' for none of these."""
+    """failed RUN, ended RUN, unheard, degraded REASON (rails: with the ports that are back), well, '' for nothing."""
     if view.state is GangState.UNKNOWN and view.trouble == UNHEARD:
         return UNHEARD
     if view.state is GangState.FAILED:
         return f"failed {view.run_id}"
+    if view.state is GangState.ABSENT and view.trouble == ENDED:
+        return f"{ENDED} {view.run_id}"
     if reason := degraded_reason(view):
         back = [f"{node.name} {rail.port}" for node in view.nodes for rail in node.rails if rail.up]
         return ", ".join([f"degraded {reason}", *(back if reason == "rails" else ())])
@@ -66,6 +76,8 @@ def _trouble(view: GangView, at: float) -> Notice:
     fix = cause.fix if cause else ""
     if view.state is GangState.UNKNOWN:
         event, text, fix = Event.FAILED, _unheard(view), f"l40s-deploy status {view.name}"
+    elif view.trouble == ENDED:
+        event, text, fix = Event.FAILED, ENDED_WORDS, restart_of(view.name)
     elif reason == "rails" and (back := view.rail_words(back=True)):
         text, fix = f"{reason}: {'; '.join(back[:3])}", restart_of(view.name)
     elif view.state is not GangState.FAILED:

@@ -24,6 +24,10 @@ READY = GangView(name="g", state=GangState.READY, run_id="r1", service_healthy=T
 CAUSE = Cause(node="node1", tp_rank=3, text="killed", fix="look")
 FAILED = replace(READY, state=GangState.FAILED, cause=CAUSE, service_healthy=None)
 STARTING = replace(READY, state=GangState.STARTING, run_id="r2", service_healthy=None)
+ABSENT = replace(READY, state=GangState.ABSENT, service_healthy=None)
+ENDED = replace(ABSENT, trouble="ended")
+UNHEARD = replace(READY, state=GangState.UNKNOWN, trouble="unheard", service_healthy=None)
+DOWN = replace(ABSENT, ordered=("node0",))
 HUNG = replace(READY, state=GangState.DEGRADED, trouble="hung", cause=CAUSE)
 
 
@@ -45,7 +49,14 @@ def events(*views: GangView) -> list[Event]:
         ([STARTING, READY], []),
         ([READY, FAILED, STARTING, replace(FAILED, run_id="r2")], [Event.FAILED, Event.FAILED]),
         ([HUNG, FAILED, READY], [Event.DEGRADED, Event.FAILED, Event.RESTORED]),
-        ([READY, replace(READY, state=GangState.ABSENT, service_healthy=None), READY], []),
+        ([READY, ABSENT, READY], []),
+        ([READY, ENDED, ENDED, STARTING, READY], [Event.FAILED, Event.RESTORED]),
+        ([HUNG, ENDED, READY], [Event.DEGRADED, Event.FAILED, Event.RESTORED]),
+        ([ENDED, READY], []),
+        ([READY, UNHEARD, FAILED, STARTING, READY], [Event.FAILED, Event.RESTORED]),
+        ([READY, UNHEARD, READY], [Event.FAILED, Event.RESTORED]),
+        ([READY, DOWN, STARTING, ENDED, READY], []),
+        ([READY, FAILED, ENDED, DOWN, READY], [Event.FAILED, Event.RESTORED]),
     ],
 )
 def test_what_is_told(views: list[GangView], wanted: list[Event]) -> None:
@@ -136,14 +147,11 @@ def test_a_long_text_is_cut_where_a_receiver_would_refuse_it() -> None:
     assert len(body(ReceiverKind.WECOM, long)["text"]["content"].encode()) <= 4096
 
 
-UNHEARD = replace(READY, state=GangState.UNKNOWN, trouble="unheard", service_healthy=None)
-
-
 def test_a_gang_of_which_no_node_answers_is_told_of_once_and_so_is_its_end() -> None:
     unknown = replace(UNHEARD, trouble="")
     assert events(READY, unknown, READY) == [], "its lease has not passed"
     assert events(READY, unknown, UNHEARD, UNHEARD, READY) == [Event.FAILED, Event.RESTORED]
-    assert events(READY, UNHEARD, FAILED, STARTING, READY) == [Event.FAILED, Event.FAILED, Event.RESTORED]
+    assert events(READY, UNHEARD, FAILED, STARTING, READY) == [Event.FAILED, Event.RESTORED]
     gone = Unreachable("no answer within 9 s", where="node0", fix="look")
     node = NodeView(name="node0", node_rank=0, state=NodeState.UNREACHABLE, error=gone)
     notice, _ = news("well", replace(UNHEARD, nodes=(node,) * 5), 1.0)

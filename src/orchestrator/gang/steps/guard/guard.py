@@ -50,7 +50,7 @@ from orchestrator.gang.steps.checks import StartRefusal, against_starts, objecti
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
-from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, heard
+from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, ended, heard
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.restart import finish
@@ -310,7 +310,8 @@ class _Post:
         answering = [node.name for node in seen.nodes if node.error is None]
         entry = self.places.finding(seen, now, lambda: is_worked_on(self.fleet, self.gang, answering))
         known = self.health.findings if seen.serves else ()
-        return with_findings(self._heard(seen, now), (*entry, *known, *self._powerless))
+        over = ended(seen, lambda: self._begun(seen) is not None or is_worked_on(self.fleet, self.gang, answering))
+        return with_findings(self._heard(over, now), (*entry, *known, *self._powerless))
 
     def _heard(self, seen: GangView, now: float) -> GangView:
         """The view, as unheard where none of its nodes has answered for a lease."""

@@ -13,7 +13,7 @@ from orchestrator.gang.remarks import of_router_entry
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status.health import health
 from orchestrator.gang.steps.status.overview import glance
-from orchestrator.gang.view import UNHEARD, GangView
+from orchestrator.gang.view import ENDED, UNHEARD, GangView
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
@@ -30,6 +30,15 @@ def heard(seen: GangView, silent_s: float, lease_s: float) -> GangView:
     """The view; UNHEARD where no node has answered for a lease: then its ranks have ended, or nobody knows."""
     over = seen.state is GangState.UNKNOWN and silent_s >= lease_s
     return replace(seen, trouble=UNHEARD) if over else seen
+
+
+def ended(seen: GangView, is_a_verbs: Callable[[], bool]) -> GangView:
+    """The view; ENDED where its run is over without a failure, an order or a command: a host that shuts down, or
+    whoever ends an agent, ends its gang in good order.
+
+    is_a_verbs: whether a command works on it, or has left it begun."""
+    over = seen.state is GangState.ABSENT and bool(seen.run_id) and not seen.ordered
+    return replace(seen, trouble=ENDED) if over and not is_a_verbs() else seen
 
 
 @dataclass

@@ -16,7 +16,7 @@ from orchestrator.gang.overview import RouterGlance
 from orchestrator.gang.steps.checks import StartRefusal
 from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
-from orchestrator.gang.steps.guard.standing import RouterWatch
+from orchestrator.gang.steps.guard.standing import RouterWatch, ended
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, GangFailed, InputError, LockHeld, Unreachable
@@ -469,3 +469,11 @@ def test_a_gang_that_serves_and_is_out_of_the_router_is_a_finding_unless_a_comma
     assert eyes.finding(view, 6.0, lambda: True) == () == eyes.finding(view, 7.0, lambda: False)
     unknown = RouterWatch(None, _glance=RouterGlance(url="http://r", node="r"))
     assert unknown.finding(view, 0.0, lambda: False) == () == unknown.finding(view, 9.0, lambda: False)
+
+
+def test_a_gang_that_ended_without_a_failure_an_order_or_a_command_is_said() -> None:
+    over = GangView(name="a", state=GangState.ABSENT, run_id="r1")
+    assert ended(over, lambda: False).trouble == "ended"
+    assert ended(over, lambda: True) == over
+    for view in (replace(over, ordered=("n",)), replace(over, run_id=""), replace(over, state=FAILED)):
+        assert ended(view, lambda: False) == view
