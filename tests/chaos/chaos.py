@@ -202,8 +202,8 @@ def document(results: Sequence[Result], labs: int, seconds: float, before: Seque
             "each; unless a row says otherwise, its stand-in engine's ranks do not notice each other's death. After "
             "every row in which the gang does not run, processes, GPU memory, units and listening ports are checked "
             "on every node. Requests are counted by clients that never retry. The last columns are of a second play of "
-            "each row, beside a guard that restarts what it can: the messages of its receivers (a webhook), and how long "
-            "after the hit they came; empty where that was not played yet."
+            "each row, beside a guard that restarts what it can: the messages of its receivers (a webhook), and how "
+            "long after the hit they came; empty where that was not played yet."
         ),
         "",
         *((f"The runs just before it: {'; '.join(before)}.", "") if before else ()),
