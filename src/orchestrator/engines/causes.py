@@ -8,6 +8,7 @@ write into a log could else make its reader stand still.
 
 from __future__ import annotations
 
+from orchestrator.node.engine import kernel_words
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS, Xid
 
@@ -33,9 +34,15 @@ _GPU_FAULT = (
     r"|device-side assert triggered)"
 )
 _XID = r"NVRM: Xid \(PCI:(?P<own>[0-9A-Fa-f:.]{7,16})[^)]{0,16}\): "
+_NVLINK_XIDS = range(144, 151)
+"""Of NVLink 5; each tells of nonfatal events too."""
 _MORE_XIDS: dict[int | str, Xid] = {
     94: Xid("GPU-ECC", "has an uncorrectable ECC error in its memory, which ended the process", XIDS[48].fix, ""),
     r"154\b.{0,128} to 0x[1-9]": Xid("XID-154", "needs a reset, or its node a reboot", XIDS[48].fix, ""),
+    **{
+        rf"{number}, \w{{1,32}} Fatal": Xid(f"XID-{number}", "has a fatal NVLink error", XIDS[74].fix, "")
+        for number in _NVLINK_XIDS
+    },
 }
 """Of which an agent makes no finding: by number, and more of the line."""
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
@@ -54,7 +61,7 @@ COMMON = (
         r"|^ModuleNotFoundError: No module named '(?:triton|transformers|vllm|xgrammar|deep_gemm)\b"
         r"|ImportError: \S{1,256}\.so: undefined symbol(?!: cu[A-Z])|Could not load any common_ops library"
         r"|Error: lib(?:cudart|cu(?:blas|dnn|fft|solver|sparse|pti)|nv(?!i)|nccl|torch|c10)\S{0,64}: cannot open shared"
-        r"|version .?GLIBC(?:XX)?_[\d.]{1,16}.? not found"
+        r"|version .?GLIBC(?:XX)?_[\d.]{1,16}.? not found|ImportError: .{0,128}(?:is not installed|[Pp]lease install )"
         r"|is installed with version \S{1,64},? which is less than the minimum required version",
         text="the engine, or one of its packages, is not installed in the stack's environment on this node, is too old,"
         " or is built for another torch or a newer glibc",
@@ -66,6 +73,7 @@ COMMON = (
         r"|does not appear to have a file named|Unrecognized model in .{0,512}Should have a `model_type` key"
         r"|Error no file named .{0,128} found in directory|config file at .{0,512} is not a valid JSON"
         r"|No such file or directory: '?[^']{0,512}config\.json|Can't load tokenizer for '/"
+        r"|ValueError: No tokenizer file found in directory"
         r"|We couldn't connect to 'https://huggingface|LocalEntryNotFoundError|OfflineModeIsEnabled",
         text="the model's directory is missing or incomplete on this node",
         fix="copy the checkpoint, with its config and tokenizer files, to this node's model root:"
@@ -78,6 +86,12 @@ COMMON = (
         fix="let that user read them and pass through the folders above (`namei -l FILE` shows who may)",
     ),
     CausePattern(
+        id="MODEL-DENIED",
+        pattern=r"You are trying to access a gated repo|Cannot access gated repo|GatedRepoError: ",
+        text="Hugging Face gives the model only to accounts that have accepted its terms",
+        fix="copy the checkpoint to this node's model root, or set HF_TOKEN in l40s_env to such an account's token",
+    ),
+    CausePattern(
         id="MODEL-CODE-REFUSED",
         pattern=r"[Pp]lease pass the argument `trust_remote_code=True`|consider setting `trust_remote_code=True`",
         text="the checkpoint contains code of its own, which the engine runs only if it is told to",
@@ -86,7 +100,8 @@ COMMON = (
     CausePattern(
         id="MODEL-UNSUPPORTED",
         pattern=r"Model architectures \[.{0,256}\] are not supported"
-        r"|but Transformers does not recognize this architecture",
+        r"|but Transformers does not recognize this architecture|Tokenizer class \w{1,64} does not exist or is not"
+        r"|`rope_scaling` must be a dictionary with (?:two fields|a minimum of two fields|with two fields)",
         text="the stack's engine, or its Transformers, is older than the model and does not know it",
         fix="choose a newer stack (l40s_stack), or one that is patched for the model",
     ),
@@ -111,11 +126,21 @@ COMMON = (
         pattern=r"size mismatch for \S{1,256}: copying a param|There is no module or parameter named '"
         r"|KeyError: '(?:[\w-]{1,64}\.){2,16}(?:w(?:1|2|3|13)_)?"
         r"(?:weight\w{0,32}|bias|(?:input|k|v)_scale|q(?:weight|zeros)|scales|g_idx)'"
-        r"|Attempted to load weight|weights were not initialized from|assert \w{1,32}\.[\w()]{4,8} == loaded_weight\.",
+        r"|Attempted to load weight|Tried to load weights of size|weights were not initialized from"
+        r"|assert \w{1,32}\.[\w()]{4,8} == loaded_weight\.",
         text="a weight of the checkpoint has another name or shape than the engine expects: another quantisation or"
         " config.json, an engine that does not know it, or a parallel degree that does not divide it",
         fix="compare its config.json with `l40s-deploy plan --show argv`; `l40s-deploy checkpoint verify MODEL`",
         weak=True,
+    ),
+    CausePattern(
+        id="WEIGHTS-DIFFER",
+        pattern=r"RuntimeError: start \(\d{1,12}\) \+ length \(\d{1,12}\) exceeds dimension size",
+        after=r"weight_loader|load_\w{0,32}weight|loaded_weight|weight_utils",
+        text="a weight, or its scales, can't be cut into as many parts as there are ranks: a quantisation whose groups"
+        " are wider than a rank's part, or another config.json",
+        fix="choose a smaller --tp (`l40s-deploy plan` lists the layouts that the model allows), or another"
+        " quantisation of the model",
     ),
     CausePattern(
         id="BLOCK-NOT-DIVISIBLE",
@@ -126,7 +151,9 @@ COMMON = (
     ),
     CausePattern(
         id="LAYOUT-NOT-DIVISIBLE",
-        pattern=r"AssertionError: \d+ is not divisible|must be divisible by (?:number of nodes|tensor parallel size)",
+        pattern=r"AssertionError: \d+ is not divisible|must be divisible by (?:number of nodes|tensor parallel size)"
+        r"|number of GPUs per node is not divisible by|is not divisible by min_thread_[nk]\b"
+        r"|caused by too large tensor parallel size",
         text="the tensor parallel degree does not divide the model's heads or widths, or is not a multiple of the"
         " number of nodes",
         fix="choose another --tp or --pp; `l40s-deploy plan` lists the layouts that the model allows",
@@ -258,11 +285,37 @@ COMMON = (
         " the container as root",
     ),
     CausePattern(
+        id="CONTAINER-TOOLKIT",
+        pattern=r"could not select device driver .{0,32}\[\[gpu\]\]|unknown or invalid runtime name: nvidia"
+        r"|[Uu]nknown runtime specified nvidia|no runtime for .?nvidia.? is configured"
+        r"|unresolvable CDI devices? \S{0,32}nvidia\.com"
+        r"|nvidia-container-(?:runtime|cli)\S{0,16}: (?:executable file not found|no such file)",
+        text="the container runtime does not know NVIDIA's: the NVIDIA container toolkit is not installed on this node,"
+        " or not set up there",
+        fix="install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker` (or containerd), and"
+        " restart that service",
+    ),
+    CausePattern(
+        id="GPU-NOT-THERE",
+        pattern=r"nvidia-container-cli: device error: .{0,128}unknown device",
+        text="the container was to get a GPU that the node's driver does not list: a wrong index or UUID, a lost GPU,"
+        " or a device plugin that had none to give",
+        fix="compare --gpus or NVIDIA_VISIBLE_DEVICES with `nvidia-smi -L` on the node",
+    ),
+    CausePattern(
+        id="GPU-DRIVER-FAILED",
+        pattern=r"nvidia-container-cli: initialization error: (?:driver (?:rpc )?error|cuda error: unknown"
+        r"|nvml error: (?:unknown error|timeout))",
+        text="the NVIDIA driver of this node is installed, but did not answer the container runtime",
+        fix="see whether `nvidia-smi` answers on the node, and what `dmesg -T | grep NVRM` says; otherwise reboot it",
+    ),
+    CausePattern(
         id="GPU-DRIVER-MISSING",
         pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
-        r"|could not select device driver .{0,32}\[\[gpu\]\]|nvidia-container-cli: initialization error: "
+        r"|nvidia-container-cli: initialization error: "
         r"(?:load library failed|driver not loaded|nvml error: driver not loaded|cuda error: no CUDA-capable|WSL env)"
-        r"|NVML Shared Library Not Found|Error_DriverNotLoaded|initialize NVML: Unknown Error|Error: CUDA unknown",
+        r"|NVML Shared Library Not Found|Error_DriverNotLoaded|initialize NVML: Unknown Error|Error: CUDA unknown"
+        r"|RuntimeError: Failed to infer device type|only supported with GPUs, no GPUs found",
         text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
         fix="check `nvidia-smi` on the node; in a container --gpus all, the NVIDIA container toolkit, or a new start",
     ),
@@ -271,6 +324,7 @@ COMMON = (
         pattern=r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
         r"|forward compatibility was attempted on non supported HW"
         r"|unsupported display driver / cuda driver combination|cudaErrorInsufficientDriver"
+        r"|nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)"
         r"|provided PTX was compiled with an unsupported toolchain|not supported in the installed CUDA driver",
         text="the node's NVIDIA driver is too old for the stack's CUDA libraries",
         fix="update the driver and reboot, or choose a stack that supports the installed driver",
@@ -283,6 +337,12 @@ COMMON = (
         " or has another version than the driver",
         fix="run `systemctl status nvidia-fabricmanager`, and install the version of it that the driver has"
         " (`nvidia-smi --query-gpu=driver_version --format=csv`)",
+    ),
+    CausePattern(
+        id=XIDS[74].id,
+        pattern=r"(?:CUDA error: |Cuda failure (?:\d{1,4} )?')uncorrectable NVLink error|cudaErrorNvlinkUncorrectable",
+        text=f"a GPU {XIDS[74].what}",
+        fix=XIDS[74].fix,
     ),
     CausePattern(
         id="GPU-ECC",
@@ -314,7 +374,8 @@ COMMON = (
     ),
     CausePattern(
         id="PORT-IN-USE",
-        pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|[Pp]ort \d+ is (already )?in use",
+        pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|port is already allocated"
+        r"|[Pp]ort \d+ is (already )?in use",
         text="a port that the engine needs is in use on this node",
         fix="find the listener with `ss -ltnp`: if it is another gang's, or you don't know whose, choose other ports in"
         " the inventory",
@@ -411,7 +472,8 @@ COMMON = (
     ),
     CausePattern(
         id="IB-GID",
-        pattern=r"ibv_modify_qp failed with (error )?(?:(?:22|61)\b|Invalid argument|No data available)"
+        pattern=r"ibv_modify_qp failed with (error )?"
+        r"(?:(?:19|22|61)\b|No such device|Invalid argument|No data available)"
         r"|ibv_modify_qp failed.{0,256}local GID ::(?:[,\s]|$)|Call to ibv_query_gid failed",
         text="the GID index is not a usable RoCE v2 address on this port",
         fix="compare NCCL_IB_GID_INDEX with the port's GID table (`l40s-deploy discover`); after a link went down and"
@@ -420,7 +482,8 @@ COMMON = (
     CausePattern(
         id="IB-UNREACHABLE",
         pattern=rf"{_COMPLETION}12{_CARD}"
-        rf"|ibv_modify_qp failed with (?:error )?(?:(?:101|110|113)\b|{_NO_WAY})|NICs (?:are not cross-rail connected"
+        rf"|ibv_modify_qp failed with (?:error )?(?:(?:101|110|113)\b|{_NO_WAY})"
+        rf"|[Ff]ailed to modify QP (?:\S{{1,16}} )?to RT[RS]: {_NO_WAY}|NICs (?:are not cross-rail connected"
         r"|on the same node cannot talk to each other)|NCCL_IB_TIMEOUT is set too short",
         text="an RDMA port can't reach its peer: ports on different rails, a wrong GID index, or a fabric problem",
         fix="test the two ports with ib_write_bw; check NCCL_IB_HCA and the GID index (nccl issues 2013, 2397)",
@@ -453,6 +516,30 @@ COMMON = (
         pattern=r"NCCL WARN XML Import Channel : dev \S{1,32} not found",
         text="NCCL_GRAPH_FILE names a graph of another machine: its GPUs or cards are not those of this one",
         fix="unset NCCL_GRAPH_FILE: in the environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf (nccl issue 1240)",
+    ),
+    CausePattern(
+        id="NCCL-TOPO-FILE",
+        pattern=r"graph/xml\.\w{1,2}:\d{1,6} NCCL WARN (?:Attribute \S{1,32} of node \S{1,32} not found|XML Parse)",
+        text="the topology that NCCL_TOPO_FILE names, or that a network plugin brings, is incomplete",
+        fix="unset NCCL_TOPO_FILE: in the environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf; of a plugin take the"
+        " newest release (nccl issue 1726)",
+    ),
+    CausePattern(
+        id="NCCL-NVLS",
+        pattern=r"transport/nvls\.cc:\d{1,6} NCCL WARN Cuda failure|Failed to bind NVLink SHARP",
+        text="NCCL could not set up NVLink SHARP (NVLS): the fabric manager was restarted or does not fit the driver,"
+        " or the driver is older than NCCL asks for",
+        fix="set NCCL_NVLS_ENABLE=0 in l40s_env as a proof; then reset the GPUs with the fabric manager stopped, or"
+        " reboot (nccl issue 1488)",
+        weak=True,
+    ),
+    CausePattern(
+        id="NCCL-GPU-HIDDEN",
+        pattern=r"NCCL WARN nvmlDeviceGetHandleByPciBusId\(?\)? failed: Not Found",
+        text="another rank of this machine uses a GPU that this rank's container does not see",
+        fix="give the containers of one machine all of its GPUs and choose with CUDA_VISIBLE_DEVICES, or let them"
+        " differ for NCCL with NCCL_HOSTID (nccl issues 1066, 1529)",
+        weak=True,
     ),
     CausePattern(
         id="NCCL-DIFFERS",
@@ -508,10 +595,34 @@ COMMON = (
     ),
     CausePattern(
         id="DISK-FULL",
-        pattern=r"No space left on device|Disk quota exceeded",
+        pattern=r"[Nn]o space left on device|Disk quota exceeded"
+        r"|was low on resource: (?:ephemeral-storage|nodefs|imagefs)",
         text="a disk on this node is full, or what its user may use of it",
         fix="free space in the state directory and the caches; `l40s-deploy doctor` shows which file system is full,"
         " and `quota -s` the quota",
+    ),
+    CausePattern(
+        id="NOT-WRITABLE",
+        pattern=r"Read-only file system: ['\"]?/"
+        r"|Permission denied: ['\"]?/[^'\"]{0,256}(?:cache|triton|flashinfer|inductor|deep_gemm)\b",
+        text="the engine may not write where it keeps compiled kernels: a read-only file system, or another user's"
+        " directory",
+        fix="let the engine's user write there, or set XDG_CACHE_HOME and TRITON_CACHE_DIR in l40s_env to a directory"
+        " where it may",
+        weak=True,
+    ),
+    CausePattern(
+        id="STORAGE-FAILED",
+        pattern=r"Stale (?:NFS )?file handle: ['\"]?/|Input/output error: ['\"]?/",
+        text="a file system that the engine reads from failed",
+        fix="read the kernel log of the node (`dmesg -T | grep -iE 'nfs|nvme|I/O error'`), and mount it again",
+    ),
+    CausePattern(
+        id="STORAGE-FAILED",
+        pattern=r"OSError: \[Errno (?:5|116)\] |I/O error: (?:Stale file handle|Input/output error) \(os error",
+        after=r"weight_utils|safetensors|safe_open|\bload_file\b|torch\.load\b|mmap",
+        text="a file system that the engine reads weights from failed",
+        fix="read the kernel log of the node (`dmesg -T | grep -iE 'nfs|nvme|I/O error'`), and mount it again",
     ),
     CausePattern(
         id="SIGNAL-STACK",
@@ -558,6 +669,18 @@ COMMON = (
         " reached",
         fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
         " `ps -eLf | wc -l`",
+    ),
+    CausePattern(
+        id="RAY-GPUS-MISSING",
+        pattern=r"Cannot provide a placement group of|No available node types can fulfill resource request"
+        r"|Ray does not allocate any \w{1,8} on the driver node"
+        r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,6}) seconds"
+        r"|(?:exceeds available GPUs|exceeds the total number of available GPUs)\b",
+        text="the Ray cluster has fewer free GPUs than the engine asks for: a node did not join, joined under another"
+        " address, or holds its GPUs for something else",
+        fix="compare `ray status` on the head with the nodes; start Ray on each with the address of the engine's"
+        " network (VLLM_HOST_IP)",
+        weak=True,
     ),
     CausePattern(
         id="RANK-DIED-STARTING",
@@ -685,7 +808,8 @@ KERNEL = (
         weak=True,
         pattern=r"oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
         r"|unit has been killed by the OOM killer|invoked oom-killer:|Failed with result 'oom-kill'"
-        r"|Killed \S{1,256} due to memory (?:pressure|used)|The node was low on resource: memory"
+        r"|Killed \S{1,256} due to memory (?:pressure|used)|ray\.exceptions\.OutOfMemoryError|'(?:cicc|ptxas)' died due"
+        r"|\b[1-9]\d{0,6} Workers \(tasks / actors\) killed due to memory pressure|The node was low on resource: memory"
         r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
         text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
         " memory",
@@ -702,6 +826,88 @@ KERNEL = (
         pattern=r"NVRM: .{0,64}(?:RmInitAdapter|rm_init_adapter) failed",
         text="a GPU did not come up under its driver",
         fix="power-cycle the node, and read the NVRM lines before it; if it is always the same card, reseat it",
+    ),
+    CausePattern(
+        id="IOMMU-TRANSLATING",
+        pattern=r"\b(?:nvidia|mlx5_core) [0-9a-f]{4}:(?P<own>[0-9a-f:.]{7}): AMD-Vi: Event logged \[IO_PAGE_FAULT"
+        r"|DMAR: \[DMA (?:Write|Read)[^\]]{0,32}\] Request device \[(?P<own_by_intel>[0-9a-f:.]{7,12})\] "
+        r".{0,16}fault addr",
+        text="the IOMMU refused a device's access to memory that it does not map, as P2P between GPUs and cards needs",
+        fix="boot with iommu=pt (Intel: intel_iommu=off) or turn the IOMMU off in the BIOS, and ACS with it"
+        " (`l40s-deploy doctor`); NCCL_P2P_DISABLE=1 as a proof (nccl issue 2079)",
+        weak=True,
+    ),
+    CausePattern(
+        id="XID-119",
+        pattern=r"NVRM: (?P<own_gpu>GPU\d{1,3}) _kgsp\w{1,40}: (?:\*{8,64} GSP Timeout|Heartbeat timed out)",
+        text=f"a GPU {XIDS[119].what}",
+        fix=XIDS[119].fix,
+        weak=True,
+    ),
+    CausePattern(
+        id="PCIE-ERROR",
+        pattern=rf"(?P<own>{kernel_words.ADDRESS}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)"
+        rf"|(?P<own_contained>{kernel_words.ADDRESS}): DPC: containment event",
+        text="a card, or the way to it, had a fatal PCIe error",
+        fix="reseat the card and its riser, check its power; `journalctl -k | grep AER` has the details",
+        weak=True,
+    ),
+    CausePattern(
+        id="MEMORY-BROKEN",
+        pattern=kernel_words.SIGBUS.pattern,
+        text="main memory of this node has an uncorrectable error, which ended a process",
+        fix=kernel_words.BROKEN_MEMORY,
+    ),
+    CausePattern(
+        id="MACHINE-CHECK",
+        pattern=kernel_words.MACHINE_CHECK.pattern,
+        text="the processor or its memory reported a hardware error",
+        fix=kernel_words.BROKEN_MEMORY,
+        weak=True,
+    ),
+    CausePattern(
+        id="NIC-DOWN",
+        pattern=r"mlx5_core \S{1,16}: Port module event\[error\]: module \d{1,3}, "
+        r"(?:Cable error|Bad or unsupported cable|High Temperature|Bus stuck)",
+        text="a network card's cable or module failed",
+        fix="check the cable, the module and the switch port, then `l40s-deploy doctor`",
+    ),
+    CausePattern(
+        id="STORAGE-FAILED",
+        pattern=r"\bI/O error, dev \S{1,32}, sector |nvme\S{1,16}: (?:I/O|Device not ready)\b.{0,64}(?:timeout|abort)"
+        r"|EXT4-fs error|XFS \(\S{1,32}\): .{0,64}(?:I/O error|orruption)|nfs: server \S{1,128} not responding",
+        text="a disk, or a file server, of this node does not answer or fails",
+        fix="read the kernel log around it; replace the disk, or mend the file server and mount it again",
+        weak=True,
+    ),
+    CausePattern(
+        id="JOB-CANCELLED",
+        pattern=r"slurmstepd: error: \*{3} (?:STEP|JOB) \S{1,64} ON \S{1,128} CANCELLED AT \S{1,32} DUE TO ",
+        text="Slurm ended the job: its time limit, a preemption or a failed node, as the line says",
+        fix="give it a longer --time, or a partition that does not preempt",
+    ),
+    CausePattern(
+        id="PROBE-FAILED",
+        pattern=r"failed (?:liveness|startup) probe, will be restarted",
+        text="Kubernetes ended the container, since its probe got no answer in time: it loads longer than the probe"
+        " waits, or the engine stood still",
+        fix="give the startup probe failureThreshold x periodSeconds of the longest load; look before it in the"
+        " engine's log",
+        weak=True,
+    ),
+    CausePattern(
+        id="GPU-UNSCHEDULED",
+        pattern=r"nodes are available: .{0,400}Insufficient nvidia\.com/gpu",
+        text="no node of the Kubernetes cluster has as many free GPUs as the pod asks for",
+        fix="compare `kubectl describe nodes | grep nvidia.com/gpu` with the request; without a device plugin a node"
+        " offers none",
+    ),
+    CausePattern(
+        id="ENGINE-MISSING",
+        pattern=r"exec: .?(?:sglang|vllm|python3?|/\S{1,128}).?: (?:executable file not found"
+        r"|stat /\S{1,128}: no such file)",
+        text="the container's image does not have the program that it is to start",
+        fix="compare the image and its command with the stack's",
     ),
     CausePattern(
         id="KILLED",

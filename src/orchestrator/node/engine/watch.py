@@ -338,9 +338,9 @@ class LogWatch:
         if gpu := ends.get("gpu"):
             return f" (GPU {gpu})"
         peer = next((end for name, end in ends.items() if end and name.startswith("peer")), "")
+        own = next((end for name, end in ends.items() if end and name.startswith("own")), "")
         if peer:
-            return f" ({ends.get('own') or self._own or 'this node'} to {peer})"
-        own = ends.get("own")
+            return f" ({own or self._own or 'this node'} to {peer})"
         return f" ({own})" if own else ""
 
     def _look_for_exceptions(self, owner: int | None, now: float, *, known: bool) -> None:

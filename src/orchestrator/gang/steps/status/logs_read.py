@@ -59,6 +59,8 @@ _BARE_EXCEPTION = re.compile(
 )
 """An exception's own line, where its traceback was left out; XLA's; a CUDA check's that ends its process."""
 _OF_EXCEPTIONS = required(_BARE_EXCEPTION.pattern)
+_NOT_THE_ROOT = re.compile(r"See root cause above|\bEngineDeadError\b|\bEngineGenerateError\b")
+"""Of an exception: it only tells that another one, which is above it, ended a process."""
 _NO_EXCEPTION = re.compile(r"\bWARN|Warning\b|\bignored\b|\bINFO\b|\bDEBUG\b")
 """Before an exception's words: the line only tells of one."""
 _OF_VERSIONS = tuple(required(pattern.pattern) for pattern in (_VLLM, _SGLANG, _NCCL))
@@ -105,7 +107,7 @@ class LogsSummary:
         }
 
 
-_TELLING = ("LEADER-UNREACHABLE", "LOADING-LATE")
+_TELLING = ("LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING")
 """Causes that follow from another node's, and that tell a reader of one node's log what to look at there."""
 _TEXTS = ("exception", "nccl_warning", "next_log", "engine", "version", "nccl", "transport")
 
@@ -138,12 +140,15 @@ class _Stream:
             self._feed_of_nccl(line)
         if may_match(_OF_EXCEPTIONS, line):
             match = _BARE_EXCEPTION.search(line)
-            if match and not _NO_EXCEPTION.search(line[: match.start()]):
+            if match and not _NO_EXCEPTION.search(line[: match.start()]) and not self._is_root_above(match["words"]):
                 self.bare = match["words"].strip()
         if self.watch.own is not None and (match := self.watch.own.search(line)):
             self.addresses.add(match["address"])
         if self.watch.feed(line, 0.0) and self.watch.phase.name == "ready":
             self.watch.finish(float("inf"))
+
+    def _is_root_above(self, words: str) -> bool:
+        return self.bare != "" and _NOT_THE_ROOT.search(words) is not None
 
     def _feed_of_nccl(self, line: str) -> None:
         if match := _NCCL_HOST.search(line):
@@ -280,7 +285,9 @@ def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None,
     """The one cause, and the engine's last exception where that is all there is."""
     raised = [stream.watch.tracebacks.raised for stream in streams]
     last = next((one.words for one in reversed(raised) if one is not None), "")
-    last = last or next((stream.bare for stream in reversed(streams) if stream.bare), "")
+    bare = next((stream.bare for stream in reversed(streams) if stream.bare), "")
+    if not last or (_NOT_THE_ROOT.search(last) and bare and not _NOT_THE_ROOT.search(bare)):
+        last = bare
     if not told:
         return None, last
     chosen = causes.choose({f"{place}": one for place, one in enumerate(told)})

@@ -199,6 +199,43 @@ XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
         (" Reason: OOMKilled", "HOST-OUT-OF-MEMORY", "cgroup"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.", "HOST-OUT-OF-MEMORY", "Slurm"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "HOST-OUT-OF-MEMORY", "memory"),
+        ("x: 0 Workers (tasks / actors) killed due to memory pressure (OOM), 1 Workers crashed", None, ""),
+        ("x: 2 Workers (tasks / actors) killed due to memory pressure (OOM)", "HOST-OUT-OF-MEMORY", "memory"),
+        ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "HOST-OUT-OF-MEMORY", "memory"),
+        (f"{XID}149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", "XID-149", "NVLink"),
+        (f"{XID}144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008)", None, ""),
+        ("NVRM: GPU6 _kgspLogRpcTimeout: ********************* GSP Timeout ********", "XID-119", "(GPU6)"),
+        (
+            "nvidia 0000:41:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x3b address=0x388 flags=0x20]",
+            "IOMMU-TRANSLATING",
+            "(41:00.0)",
+        ),
+        ("ahci 0000:02:00.1: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x3b address=0x388 flags=0x20]", None, ""),
+        (
+            "DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0x9ff80 [fault reason 0x05]",
+            "IOMMU-TRANSLATING",
+            "(3b:00.0)",
+        ),
+        ("nvidia 0000:21:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=x", "PCIE-ERROR", "0000:21:00.0"),
+        ("nvidia 0000:21:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer", None, ""),
+        (
+            "mlx5_core 0000:86:00.0: Port module event[error]: module 0, Cable error, Bus stuck (I2C or data shorted)",
+            "NIC-DOWN",
+            "cable",
+        ),
+        ("mlx5_core 0000:86:00.0: Port module event: module 0, Cable plugged", None, ""),
+        ("blk_update_request: I/O error, dev nvme1n1, sector 123456 op 0x0:(READ)", "STORAGE-FAILED", "disk"),
+        ("Memory failure: 0x1f: Sending SIGBUS to python3:77 due to hardware memory corr", "MEMORY-BROKEN", "memory"),
+        ("mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7", "MACHINE-CHECK", "hardware"),
+        (
+            "slurmstepd: error: *** STEP 12.0 ON n3 CANCELLED AT 2025-11-25T12:00:05 DUE TO TIME LIMIT ***",
+            "JOB-CANCELLED",
+            "time",
+        ),
+        ("slurmstepd: error: *** STEP 12.0 ON n3 CANCELLED AT 2025-11-25T12:00:05 ***", None, ""),
+        ("Normal Killing 2m kubelet Container engine failed startup probe, will be restarted", "PROBE-FAILED", "load"),
+        ("0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4", "GPU-UNSCHEDULED", "free"),
+        ('runc create failed: exec: "sglang": executable file not found in $PATH', "ENGINE-MISSING", "image"),
         ("Rank 0 scheduler died during initialization (exit code: -9).", "RANK-DIED-STARTING", "OOM killer"),
         ("Rank 0 scheduler died during initialization (exit code: -11).", "RANK-DIED-STARTING", "SIGSEGV"),
     ],
@@ -206,6 +243,23 @@ XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
 def test_what_the_kernel_says_beside_it_counts(line: str, cause: str | None, words: str) -> None:
     seen = read_logs({"a": [line]}).cause
     assert (seen.signature if seen else None, words in (seen.text if seen else "")) == (cause, True)
+
+
+def test_the_exception_shown_is_the_root_and_not_who_points_at_it() -> None:
+    lines = [
+        "(EngineCore pid=35) ERROR 05-16 04:02:07 [core.py:1159] TypeError: nobody has seen this before",
+        f"(APIServer pid=7) {BEGIN}",
+        '(APIServer pid=7)   File "/v/bin/vllm", line 8, in <module>',
+        "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    assert read_logs({"a": lines}).exception == "TypeError: nobody has seen this before"
+    assert "Engine core initialization failed" in read_logs({"a": lines[1:]}).exception
+
+
+def test_who_did_not_come_is_told_from_one_log() -> None:
+    line = "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/3 clients joined."
+    seen = read_logs({"a": [line]}).cause
+    assert seen is not None and seen.signature == "PEER-MISSING"
 
 
 def test_what_ended_native_code_is_shown_where_nothing_is_known() -> None:
