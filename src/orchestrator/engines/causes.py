@@ -8,7 +8,7 @@ write into a log could else make its reader stand still.
 
 from __future__ import annotations
 
-from orchestrator.node.engine import kernel_words
+from orchestrator.protocol.kernel_lines import BROKEN_MEMORY_FIX, MACHINE_CHECK, MEMORY_BROKEN, PCI_ADDRESS
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS, Xid
 
@@ -846,23 +846,23 @@ KERNEL = (
     ),
     CausePattern(
         id="PCIE-ERROR",
-        pattern=rf"(?P<own>{kernel_words.ADDRESS}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)"
-        rf"|(?P<own_contained>{kernel_words.ADDRESS}): DPC: containment event",
+        pattern=rf"(?P<own>{PCI_ADDRESS}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)"
+        rf"|(?P<own_contained>{PCI_ADDRESS}): DPC: containment event",
         text="a card, or the way to it, had a fatal PCIe error",
         fix="reseat the card and its riser, check its power; `journalctl -k | grep AER` has the details",
         weak=True,
     ),
     CausePattern(
         id="MEMORY-BROKEN",
-        pattern=kernel_words.SIGBUS.pattern,
+        pattern=MEMORY_BROKEN,
         text="main memory of this node has an uncorrectable error, which ended a process",
-        fix=kernel_words.BROKEN_MEMORY,
+        fix=BROKEN_MEMORY_FIX,
     ),
     CausePattern(
         id="MACHINE-CHECK",
-        pattern=kernel_words.MACHINE_CHECK.pattern,
+        pattern=MACHINE_CHECK,
         text="the processor or its memory reported a hardware error",
-        fix=kernel_words.BROKEN_MEMORY,
+        fix=BROKEN_MEMORY_FIX,
         weak=True,
     ),
     CausePattern(

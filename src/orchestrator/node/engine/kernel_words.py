@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.protocol.kernel_lines import BROKEN_MEMORY_FIX, MACHINE_CHECK, MEMORY_BROKEN, PCI_ADDRESS
 from orchestrator.protocol.xids import XIDS
 
 NEAR_S = 30.0
@@ -20,18 +21,13 @@ NEAR_S = 30.0
 _RECORD = re.compile(r"^\d{1,5},\d{1,12},(\d{1,18}),[^;]{0,200};(.{0,1000})")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})[^)]{0,16}\): (\d{1,4})\b")
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d{1,10})\b")
-SIGBUS = re.compile(r"Memory failure: 0x[0-9a-f]{1,16}: Sending SIGBUS to .{1,16}:(\d{1,10}) due to hardware memory")
-ADDRESS = r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
-_AER = re.compile(rf"\b{ADDRESS}: (?:AER: )?PCIe Bus Error: severity=(Uncorrect(?:ed|able) \((?:Non-)?Fatal\))")
-_DPC = re.compile(rf"\b{ADDRESS}: DPC: containment event")
+_SIGBUS = re.compile(MEMORY_BROKEN)
+_AER = re.compile(rf"\b{PCI_ADDRESS}: (?:AER: )?PCIe Bus Error: severity=(Uncorrect(?:ed|able) \((?:Non-)?Fatal\))")
+_DPC = re.compile(rf"\b{PCI_ADDRESS}: DPC: containment event")
 _LINK = re.compile(r"\b([\w.-]{1,15}): (?:NIC )?Link (?:is )?[Dd]own\b")
 _BOND = re.compile(r"\b([\w.-]{1,15}): now running without any active interface")
-MACHINE_CHECK = re.compile(
-    r"mce: \[Hardware Error\]: CPU \d{1,5}: Machine Check Exception: |mce: Uncorrected hardware memory error|"
-    r"EDAC MC\d{1,3}: \d{1,9} UE "
-)
+_MACHINE_CHECK = re.compile(MACHINE_CHECK)
 _PLACE = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})")
-BROKEN_MEMORY = "have the DIMM replaced: `ras-mc-ctl --errors`, or the board's event log, names it"
 ASKED_FOR = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 """Signals that a user or program sent."""
 _OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)
@@ -124,10 +120,10 @@ def _killed(line: str, dead: DeadProcess) -> KernelWord | None:
 
 
 def _poisoned(line: str, dead: DeadProcess) -> KernelWord | None:
-    match = SIGBUS.search(line)
+    match = _SIGBUS.search(line)
     if match is None or int(match[1]) != dead.pid:
         return None
-    return KernelWord("MEMORY-BROKEN", "its main memory has an uncorrectable error", BROKEN_MEMORY, line)
+    return KernelWord("MEMORY-BROKEN", "its main memory has an uncorrectable error", BROKEN_MEMORY_FIX, line)
 
 
 def _pcie(line: str, dead: DeadProcess) -> KernelWord | None:
@@ -155,9 +151,9 @@ def _link(line: str, dead: DeadProcess) -> KernelWord | None:
 
 
 def _machine(line: str, _: DeadProcess) -> KernelWord | None:
-    if MACHINE_CHECK.search(line) is None:
+    if _MACHINE_CHECK.search(line) is None:
         return None
-    return KernelWord("MACHINE-CHECK", "the processor or its memory reported a hardware error", BROKEN_MEMORY, line)
+    return KernelWord("MACHINE-CHECK", "the processor or its memory reported a hardware error", BROKEN_MEMORY_FIX, line)
 
 
 def _same(word: str, other: str) -> bool:
