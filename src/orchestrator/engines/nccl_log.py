@@ -109,6 +109,23 @@ def _differences(
             fix="read the NET/IB lines before it (`l40s-deploy logs`), and run `l40s-deploy doctor`",
         )
         return
+    yield from _unused(node, planned, seen, layout, model)
+    if seen.staged:
+        yield Finding(
+            id="TRANSPORT-NO-GDR",
+            severity=Severity.SLOW,
+            node=node,
+            title="channels between nodes do not use GPUDirect RDMA" + (" in part" if seen.direct else ""),
+            evidence=("NCCL: Channel ... via NET/IB without /GDRDMA",),
+            effect=price_of(Traffic.HOST_STAGED, layout, model),
+            fix="load nvidia-peermem, or use NVIDIA's open kernel module (dma-buf); see `l40s-deploy doctor`",
+        )
+
+
+def _unused(
+    node: str, planned: NodeNetwork, seen: NcclTransport, layout: Layout | None, model: str
+) -> Iterator[Finding]:
+    """Ports of the plan that NCCL did not open."""
     wanted = [name if ":" in name else f"{name}:1" for name in planned.ports]
     if missing := [port for port in wanted if port not in seen.devices]:
         yield Finding(
@@ -120,14 +137,4 @@ def _differences(
             evidence=(f"NCCL: NET/IB : Using {', '.join(seen.devices) or 'nothing'}",),
             effect=price_of(Traffic.HALF_THE_PORTS, layout, model),
             fix="check the port with `l40s-deploy doctor`; if it is gone for good, plan again",
-        )
-    if seen.staged:
-        yield Finding(
-            id="TRANSPORT-NO-GDR",
-            severity=Severity.SLOW,
-            node=node,
-            title="channels between nodes do not use GPUDirect RDMA" + (" in part" if seen.direct else ""),
-            evidence=("NCCL: Channel ... via NET/IB without /GDRDMA",),
-            effect=price_of(Traffic.HOST_STAGED, layout, model),
-            fix="load nvidia-peermem, or use NVIDIA's open kernel module (dma-buf); see `l40s-deploy doctor`",
         )

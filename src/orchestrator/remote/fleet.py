@@ -9,10 +9,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from orchestrator.model.deadlines import LOGIN_GLANCE_S
 from orchestrator.model.errors import DeployError, Unreachable
@@ -73,6 +73,15 @@ def _taken(ended: queue.SimpleQueue[float], until: float | None) -> float | None
         return None
 
 
+@dataclass
+class _Outcomes(Generic[T]):
+    """What became of a work, by node; defects are our own."""
+
+    values: dict[str, T] = field(default_factory=dict)
+    failures: dict[str, DeployError] = field(default_factory=dict)
+    defects: list[BaseException] = field(default_factory=list)
+
+
 class Fleet:
     """Sessions to a set of nodes, each opened at its first use. A context manager; safe to use from threads.
 
@@ -127,38 +136,36 @@ class Fleet:
         patience: with those that the others have left behind; None waits for every node's own deadline.
         """
         names = [name for name in self.nodes if only is None or name in only]
-        values: dict[str, T] = {}
-        failures: dict[str, DeployError] = {}
-        defects: list[BaseException] = []
-
-        def work_on(name: str) -> None:
-            self._count(name, 1)
-            try:
-                values[name] = work(self._session(name))
-            except Unreachable as failure:
-                self._drop(name)
-                self._lost[name] = failures[name] = failure
-            except DeployError as failure:
-                failures[name] = failure
-            except BaseException as defect:
-                if (lack := lack_of(defect)) is None:
-                    defects.append(defect)
-                else:
-                    failures[name] = lack.at(f"{name}: {lack.where}")
-            finally:
-                self._count(name, -1)
-
-        jobs = [partial(work_on, name) for name in names]
+        outcomes: _Outcomes[T] = _Outcomes()
+        jobs = [partial(self._work_on, name, work, outcomes) for name in names]
         if patience is None:
             _side_by_side(jobs)
         else:
-            patience.wait(jobs, lambda: len(values), lambda: any(self._logs_in(name) for name in names))
-        if defects:
-            raise defects[0]
-        outcomes = PerNode(values=values, failures=failures).ordered(names)
-        late = [name for name in names if name not in outcomes.values and name not in outcomes.failures]
+            patience.wait(jobs, lambda: len(outcomes.values), lambda: any(self._logs_in(name) for name in names))
+        if outcomes.defects:
+            raise outcomes.defects[0]
+        ended = PerNode(values=outcomes.values, failures=outcomes.failures).ordered(names)
+        late = [name for name in names if name not in ended.values and name not in ended.failures]
         left_behind = {name: self._left_behind(name) for name in late}
-        return PerNode(values=outcomes.values, failures={**outcomes.failures, **left_behind})
+        return PerNode(values=ended.values, failures={**ended.failures, **left_behind})
+
+    def _work_on(self, name: str, work: Callable[[Session], T], outcomes: _Outcomes[T]) -> None:
+        """One node's part, in a thread of its own."""
+        self._count(name, 1)
+        try:
+            outcomes.values[name] = work(self._session(name))
+        except Unreachable as failure:
+            self._drop(name)
+            self._lost[name] = outcomes.failures[name] = failure
+        except DeployError as failure:
+            outcomes.failures[name] = failure
+        except BaseException as defect:
+            if (lack := lack_of(defect)) is None:
+                outcomes.defects.append(defect)
+            else:
+                outcomes.failures[name] = lack.at(f"{name}: {lack.where}")
+        finally:
+            self._count(name, -1)
 
     def close(self) -> None:
         """Close every session, or leave it to the next fleet; work that still runs on one ends with Unreachable."""

@@ -21,6 +21,8 @@ from orchestrator.topology.speed import Traffic, price
 
 Device = Mapping[str, Any]
 """A GPU as NVML describes it."""
+_Ailment = tuple[Severity, str, str, str, str]
+"""Severity, title, evidence, effect, fix."""
 RESERVE = 1 << 30
 """Bytes used that nothing but the driver may explain, where NVML does not tell its reserve apart."""
 
@@ -83,8 +85,13 @@ def gpu_health(node: Node) -> Iterator[Finding]:
             )
 
 
-def _ailments(device: Device) -> Iterator[tuple[Severity, str, str, str, str]]:
-    """(severity, title, evidence, effect, fix). NVML gives rows as (corrected, uncorrected, pending, failed)."""
+def _ailments(device: Device) -> Iterator[_Ailment]:
+    yield from _memory_errors(device)
+    yield from _faulty_rows(device)
+    yield from _throttling(device)
+
+
+def _memory_errors(device: Device) -> Iterator[_Ailment]:
     errors = whole(part(device, "ecc").get("uncorrected"))
     if errors > 0:
         yield (
@@ -94,6 +101,10 @@ def _ailments(device: Device) -> Iterator[tuple[Severity, str, str, str, str]]:
             "a process that hits such an error dies, and the gang with it",
             "reset the GPU (`nvidia-smi --gpu-reset`) or reboot; if the errors return, replace the card",
         )
+
+
+def _faulty_rows(device: Device) -> Iterator[_Ailment]:
+    """NVML gives rows as (corrected, uncorrected, pending, failed)."""
     remapped = device.get("remapped_rows")
     *_, pending, failed = rows = (
         list(remapped) if isinstance(remapped, (list, tuple)) and len(remapped) == 4 else [0, 0, 0, 0]
@@ -115,6 +126,9 @@ def _ailments(device: Device) -> Iterator[tuple[Severity, str, str, str, str]]:
             "until then a process may hit it and die, and the gang with it",
             "reset the GPU (`nvidia-smi --gpu-reset`) or reboot before the gang starts",
         )
+
+
+def _throttling(device: Device) -> Iterator[_Ailment]:
     reasons = whole(device.get("clocks_event_reasons"))
     slowing = slowed_by(reasons)
     if slowing:

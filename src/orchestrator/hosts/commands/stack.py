@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_json, add_timeout
@@ -28,6 +29,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_examples(parser, *examples)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_build(actions, examples)
+    recipe = actions.add_parser("recipe", help="write a recipe for a container image of a stack that has no wheels")
+    add_examples(recipe, *examples)
+    recipe.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .recipe folder beside it")
+    recipe.add_argument("--out", required=True, metavar="DIR", type=Path, help="a folder, new or empty")
+    add_json(recipe)
+    answers("actions", "stack", actions)
+
+
+def _add_build(actions: argparse._SubParsersAction[argparse.ArgumentParser], examples: Sequence[str]) -> None:
     build = actions.add_parser("build", help="download every package of the stack's lock into one file")
     add_examples(build, *examples)
     build.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .lock beside it; or router")
@@ -54,12 +65,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_timeout(build, "give up after this time")
     add_json(build)
-    recipe = actions.add_parser("recipe", help="write a recipe for a container image of a stack that has no wheels")
-    add_examples(recipe, *examples)
-    recipe.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .recipe folder beside it")
-    recipe.add_argument("--out", required=True, metavar="DIR", type=Path, help="a folder, new or empty")
-    add_json(recipe)
-    answers("actions", "stack", actions)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

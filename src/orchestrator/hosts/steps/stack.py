@@ -71,12 +71,7 @@ def build(
             return folders[kind]
 
         if stack.install == "venv":
-            count, come = len(list(pins(lock))), itertools.count(1)
-
-            def at(package: str) -> None:
-                progress(package, next(come), count)
-
-            parts.download_wheels(lock, place, python=python, find_links=find_links, deadline_s=timeout_s, progress=at)
+            _bring_wheels(lock, place, progress, python=python, find_links=find_links, deadline_s=timeout_s)
             if words_from is not None:
                 parts.bring_vocabularies(part("vocabularies"), source=words_from, deadline_s=timeout_s)
         else:
@@ -86,6 +81,24 @@ def build(
             parts.download_debs(wanted, part("debs"), deadline_s=timeout_s)
         debian = parts.release() if "debs" in folders else ""
         return write_bundle(out, stack, python=python, lock=lock, folders=folders, debian=debian)
+
+
+def _bring_wheels(
+    lock: str,
+    place: Path,
+    progress: Callable[[str, int, int], None],
+    *,
+    python: str,
+    find_links: str,
+    deadline_s: float,
+) -> None:
+    """Every package of the lock, each told as it comes."""
+    count, come = len(list(pins(lock))), itertools.count(1)
+
+    def at(package: str) -> None:
+        progress(package, next(come), count)
+
+    parts.download_wheels(lock, place, python=python, find_links=find_links, deadline_s=deadline_s, progress=at)
 
 
 def _python_version(python: str) -> str:

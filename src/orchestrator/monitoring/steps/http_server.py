@@ -73,26 +73,9 @@ def serving(pages: Pages, host: str, port: int, *, key: str = "", names: Collect
     loop, over = asyncio.new_event_loop(), asyncio.Event()
     logging.getLogger("tornado").setLevel(logging.CRITICAL)  # a stranger's request is not worth a line
 
-    async def serve() -> None:
-        server = _Server(
-            _Desk(pages, key, names).take,
-            no_keep_alive=True,
-            idle_connection_timeout=REQUEST_S,
-            body_timeout=REQUEST_S,
-            max_header_size=_MOST_REQUEST,
-            max_body_size=_MOST_REQUEST,
-        )
-        server.add_socket(listener)
-        while not over.is_set():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(over.wait(), 1.0)
-            server.end_old()
-        server.stop()
-        await server.close_all_connections()
-
     def run() -> None:
         with contextlib.closing(loop):
-            loop.run_until_complete(serve())
+            loop.run_until_complete(_serve(_Desk(pages, key, names), listener, over))
             for task in asyncio.all_tasks(loop):
                 task.cancel()
             loop.run_until_complete(asyncio.sleep(0))
@@ -104,6 +87,25 @@ def serving(pages: Pages, host: str, port: int, *, key: str = "", names: Collect
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join(2.0)
+
+
+async def _serve(desk: _Desk, listener: socket.socket, over: asyncio.Event) -> None:
+    """Until it is over; connections that last too long are ended meanwhile."""
+    server = _Server(
+        desk.take,
+        no_keep_alive=True,
+        idle_connection_timeout=REQUEST_S,
+        body_timeout=REQUEST_S,
+        max_header_size=_MOST_REQUEST,
+        max_body_size=_MOST_REQUEST,
+    )
+    server.add_socket(listener)
+    while not over.is_set():
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(over.wait(), 1.0)
+        server.end_old()
+    server.stop()
+    await server.close_all_connections()
 
 
 class _Server(HTTPServer):

@@ -162,7 +162,7 @@ class NettestSetup:
 def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | None = None) -> TestedGang:
     """Run the ranks on every node of a gang, judge their figures, keep them. Raises as `run_now` does."""
     began, at = time.monotonic() if begin is None else begin, time.time()
-    gang, first, shape, enough = setup.gang, setup.first, setup.shape, setup.options.enough
+    gang, shape = setup.gang, setup.shape
     places = _places(setup)
     ranks = sum(len(place.ranks) for place in places)
     if ranks < 2:
@@ -176,10 +176,7 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
     right = _verified(heard, places)
     ports, broke = _ports(fleet, setup) if steps and not right.corrupt else (rails.RailMeasurements(), None)
     ports_s = time.monotonic() - began_ports
-    expected: dict[tuple[Between, int], Expectation] = {}
-    if first.device == "cuda":
-        before = last_good(gang, first.stack, ranks)
-        expected = {**_as_before(before, places, steps), **expectations(steps, places, _machines(setup), enough)}
+    expected = _expected(setup, places, steps)
     result = NettestResult(
         gang=gang.name,
         nodes=tuple(setup.requests),
@@ -207,6 +204,17 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
         broke.what = f"in the test of RDMA ports: {broke.what}\n    {complete}"
         raise broke
     return tested
+
+
+def _expected(
+    setup: NettestSetup, places: Sequence[Place], steps: Sequence[NettestStep]
+) -> dict[tuple[Between, int], Expectation]:
+    """What GPUs should reach: by the machines' links, and by the last good measurement. Nothing of CPUs."""
+    if setup.first.device != "cuda":
+        return {}
+    before = last_good(setup.gang, setup.first.stack, sum(len(place.ranks) for place in places))
+    calculated = expectations(steps, places, _machines(setup), setup.options.enough)
+    return {**_as_before(before, places, steps), **calculated}
 
 
 def _no_network(gang: GangSpec) -> InputError:

@@ -58,20 +58,11 @@ def measure(
     order = ways(ports)
     heard = _RailsAnswers(order)
     fenced = fence(fleet, gang.name)
+    messages = times(port for ports_of_node in ports.values() for port in ports_of_node)
 
     def measure_from(session: Session, turn: Sequence[PortPair]) -> None:
         name = session.spec.name
-        network = requests[name].network
-        asked = RailsOrder(
-            run=in_place_of(requests[name]),
-            tcp_port=gang.leader.ports.dist_init,
-            runs=_runs(turn, name, addresses),
-            times=times(port for ports_of_node in ports.values() for port in ports_of_node),
-            traffic_class=network.traffic_class,
-            service_level=network.service_level,
-            wait_s=WAIT_S,
-            deadline_s=RAILS_ROUND_S,
-        )
+        asked = _order(requests[name], gang, _runs(turn, name, addresses), messages)
         _follow(session, RailsRequest(**where(session.spec, gang.name), token=fenced, order=asked), heard)
 
     for number in sorted({way.round for way in order}):
@@ -104,6 +95,20 @@ def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tup
         )
         for port in up
         if takes(network.hca, port.device, port.port)
+    )
+
+
+def _order(request: StagingRequest, gang: GangSpec, runs: tuple[RailRun, ...], messages: int) -> RailsOrder:
+    """A node's part of a round."""
+    return RailsOrder(
+        run=in_place_of(request),
+        tcp_port=gang.leader.ports.dist_init,
+        runs=runs,
+        times=messages,
+        traffic_class=request.network.traffic_class,
+        service_level=request.network.service_level,
+        wait_s=WAIT_S,
+        deadline_s=RAILS_ROUND_S,
     )
 
 

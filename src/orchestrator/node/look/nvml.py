@@ -145,6 +145,15 @@ def text_of(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+def _link(ask: Asker) -> dict[str, Any]:
+    return {
+        "gen": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "max_gen": ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "width": ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        "max_width": ask("nvmlDeviceGetMaxPcieLinkWidth"),
+    }
+
+
 def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) -> dict[str, Any]:
     errors: dict[str, str] = {}
     if handle is None:
@@ -161,12 +170,7 @@ def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) ->
         "pci_bus_id": text_of(getattr(pci, "busId", None)),
         "memory": memory_of(nvml, ask),
         "processes": _processes(ask),
-        "link": {
-            "gen": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
-            "max_gen": ask("nvmlDeviceGetMaxPcieLinkGeneration"),
-            "width": ask("nvmlDeviceGetCurrPcieLinkWidth"),
-            "max_width": ask("nvmlDeviceGetMaxPcieLinkWidth"),
-        },
+        "link": _link(ask),
         "replays": ask("nvmlDeviceGetPcieReplayCounter"),
         "numa_node": ask("nvmlDeviceGetNumaNodeId"),
         "bar1_total": getattr(bar1, "bar1Total", None),

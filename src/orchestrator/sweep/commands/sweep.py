@@ -43,6 +43,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = f"{parser.epilog}\n{EPILOG}"
     parser.add_argument("gang", nargs="*", default=[], metavar="GANG", help="which gang, where there are several")
+    _add_candidates(parser)
+    _add_load(parser)
+    add_duration(parser, "--budget", "leave out the least promising candidates that would take longer than this")
+    _add_course(parser)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with curves")
+    add_timeout(parser, "give up a candidate if its start, or a run of its benchmark, takes longer than this")
+    add_accept(parser)
+    add_dry_run(parser, "only show the candidates and the time they will take")
+
+
+def _add_course(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep",
+        choices=("before", "best"),
+        default="before",
+        help="what serves at the end: what served before, or the candidate that is the fastest over all loads",
+    )
+    parser.add_argument("--replace", action="store_true", help="stop what serves; it serves again at the end")
+    parser.add_argument(
+        "--nccl", action="store_true", help="first compare NCCL's algorithms, protocols and channels by `nettest`"
+    )
+    parser.add_argument("--again", action="store_true", help="measure once more what earlier calls have measured")
+
+
+def _add_candidates(parser: argparse.ArgumentParser) -> None:
+    """What is measured, one after the other."""
     parser.add_argument(
         "--model",
         action="append",
@@ -67,27 +93,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=A,B",
         help=f"each value of a setting, with each of the others (repeatable): {', '.join(VARIED)}",
     )
-    _add_load(parser)
-    add_duration(parser, "--budget", "leave out the least promising candidates that would take longer than this")
-    _add_course(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with curves")
-    add_timeout(parser, "give up a candidate if its start, or a run of its benchmark, takes longer than this")
-    add_accept(parser)
-    add_dry_run(parser, "only show the candidates and the time they will take")
-
-
-def _add_course(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--keep",
-        choices=("before", "best"),
-        default="before",
-        help="what serves at the end: what served before, or the candidate that is the fastest over all loads",
-    )
-    parser.add_argument("--replace", action="store_true", help="stop what serves; it serves again at the end")
-    parser.add_argument(
-        "--nccl", action="store_true", help="first compare NCCL's algorithms, protocols and channels by `nettest`"
-    )
-    parser.add_argument("--again", action="store_true", help="measure once more what earlier calls have measured")
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
