@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import NodePlan
+
+Seconds = tuple[float, float]
+"""At least and at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,7 @@ class Memory:
     graphs: batch sizes whose decode is captured as CUDA graphs; None where the engine's rule is not known
     graph_bytes: what these take of the reserve, needed: what of the reserve is needed at all, by what was measured;
         None where nothing was
+    capture_s, compile_s: seconds that these take of a start, and more of the first one; None where nothing was measured
     least_free: the least that was seen free in a run of this very plan, by NVML; None where nothing was kept
     next_fraction: a static fraction that would leave just that, and next_kv_tokens; None where the reserve has no more
     """
@@ -32,11 +37,24 @@ class Memory:
     request_table: int | None = None
     graphs: tuple[int, ...] | None = None
     graph_bytes: int | None = None
+    capture_s: Seconds | None = None
+    compile_s: Seconds | None = None
     needed: int | None = None
     least_free: int | None = None
     next_fraction: float | None = None
     next_kv_tokens: int | None = None
     explanation: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartEstimate:
+    """How long each phase of a start takes, calculated, in order.
+
+    first: with nothing cached; again: with the weight files in RAM as far as they fit, and all kernels compiled
+    """
+
+    first: Mapping[str, Seconds]
+    again: Mapping[str, Seconds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +72,8 @@ class GangPlan:
     nccl_port: int | None = None
     """None where NCCL takes any."""
     model_bytes: int
+    start: StartEstimate | None = None
+    """None where no such engine was measured."""
     nodes: tuple[NodePlan, ...]
 
     @property

@@ -16,7 +16,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
-from orchestrator.planning import choices, layout, memory, page_cache, reserve
+from orchestrator.planning import choices, layout, memory, page_cache, reserve, start_estimate
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning.choices import rdma_choice, tcp_choices
 from orchestrator.planning.dimensions import context_length
@@ -128,7 +128,9 @@ def _plan_gang(
         graphs=its_memory.graphs,
     )
     caches = page_cache.fits(about.to_read, its_layout, gpus, topologies)
-    in_words = filter(None, [page_cache.words(caches)])
+    read = page_cache.to_read(about.to_read, its_layout)
+    start = start_estimate.estimate(profile, its_layout, its_memory, read=read, fits=caches)
+    in_words = filter(None, [page_cache.words(caches), start_estimate.words(start)])
     plan = GangPlan(
         name=gang.name,
         dialect=stack.dialect,
@@ -139,6 +141,7 @@ def _plan_gang(
         http_port=gang.leader.ports.http,
         nccl_port=gang.leader.ports.nccl,
         model_bytes=about.to_read,
+        start=start,
         nodes=tuple(node_plan(about, node) for node in gang.nodes),
     )
     usual = budgets.of(profile, its_layout, own=True) if budgets.fits(profile, its_layout, own=True) else None

@@ -52,7 +52,15 @@ def with_needs(memory: Memory, profile: ModelProfile, layout: Layout, division: 
     """A budget with what graphs cost and what of its reserve is needed, as far as either was measured."""
     cost = cost_of(profile, layout, division)
     count = len(division.graphs or ())
-    found = replace(memory, graphs=division.graphs, graph_bytes=count * cost.graph_bytes if cost else None)
+    found = replace(memory, graphs=division.graphs)
+    if cost is not None:
+        least_s, most_s = cost.capture_s(count) if count else (0.0, 0.0)
+        found = replace(
+            found,
+            graph_bytes=count * cost.graph_bytes,
+            capture_s=(round(least_s, 1), round(most_s, 1)),
+            compile_s=cost.compile_s if count else (0.0, 0.0),
+        )
     found = replace(found, explanation=(*found.explanation, *_graph_words(found, cost)))
     if cost is None or cost.activations is None or division.chunk is None:
         return found
@@ -91,11 +99,9 @@ def _graph_words(memory: Memory, cost: RankCost | None) -> Iterator[str]:
         return
     count, most = len(memory.graphs), memory.graphs[-1]
     costs = "what they cost is not measured for such a rank"
-    if cost is not None:
-        least_s, most_s = cost.capture_s(count)
-        costs = (
-            f"about {_gib(memory.graph_bytes or 0)} GiB of the reserve and {least_s:.0f} to {most_s:.0f} s of a start"
-        )
+    if cost is not None and memory.capture_s is not None:
+        least_s, most_s = memory.capture_s
+        costs = f"about {_gib(memory.graph_bytes or 0)} GiB of the reserve, {least_s:.0f} to {most_s:.0f} s of a start"
         if any(cost.compile_s):
             costs += f", {cost.compile_s[0]:.0f} to {cost.compile_s[1]:.0f} s more while kernel caches are empty"
         costs += f" (calculated from {cost.source})"

@@ -117,6 +117,7 @@ def _gang(gang: GangPlan) -> dict[str, Any]:
         "engine_version": gang.engine_version,
         "layout": asdict(gang.layout),
         "memory": asdict(gang.memory),
+        "start": asdict(gang.start) if gang.start else None,
         "dist_init": gang.dist_init,
         "service_url": gang.service_url,
         "agent_address": leader.leader.address,
@@ -174,7 +175,7 @@ def plan_id(plan: Plan) -> str:
 
 def _gang_content(gang: GangPlan) -> dict[str, Any]:
     content = _gang(gang)
-    for name in ("memory", "engine_version", "device", "nccl_port"):  # the last two are in the flags
+    for name in ("memory", "start", "engine_version", "device", "nccl_port"):  # the last two are in the flags
         del content[name]
     if gang.layout.attention_data_parallel == 1:  # so that a plan without it keeps the id that earlier releases gave it
         del content["layout"]["attention_data_parallel"]

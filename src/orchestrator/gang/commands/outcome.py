@@ -17,7 +17,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.gang.commands.gangs import bar, node_words, phase_words, styled
 from orchestrator.gang.steps.changes import GangRehearsal
-from orchestrator.gang.steps.start_time import StartClock
+from orchestrator.gang.steps.start_time import StartClock, furthest_behind
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Exit
 from orchestrator.model.finding import Severity
@@ -67,8 +67,8 @@ def say_checks(checks: Sequence[Any], screen: Screen) -> int:
     return next(filter(None, [one.say(screen) for one in checks]), int(Exit.DONE))
 
 
-_LINE_EVERY_S = 30.0
-"""Between two lines about one node where stderr is no terminal."""
+_LINE_EVERY_S = 10.0
+"""The longest that nothing is said about a gang that starts where stderr is no terminal."""
 
 
 class RisingProgress(LivePicture):
@@ -77,7 +77,7 @@ class RisingProgress(LivePicture):
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
         self._said: dict[tuple[str, str], str] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._told: dict[str, float] = {}
         self._clock = StartClock()
 
     def planned(self, plan: Plan) -> None:
@@ -107,17 +107,27 @@ class RisingProgress(LivePicture):
         for view in views:
             for node in view.nodes:
                 self._say_news(view.name, node)
+            if view.state.loads:
+                self._say_pace(view)
 
     def _say_news(self, gang: str, node: NodeView) -> None:
-        """Where there is no table: a change, and now and then how long it still takes."""
-        key, now, place = (gang, node.name), time.monotonic(), f"{node.state} {node.phase.name}".strip()
+        """Where there is no table: a change."""
+        key, place = (gang, node.name), f"{node.state} {node.phase.name}".strip()
         before = self._said.get(key)
         if place != before and (before is not None or place not in ("absent", "stopped", "failed")):
             self.say(f"{gang}: {node.name}: {node_words(node)}")
+            self._told[gang] = time.monotonic()
         self._said[key] = place
-        if now - self._told.setdefault(key, now) >= _LINE_EVERY_S and (words := self._clock.left(gang, node)):
-            self._told[key] = now
-            self.say(f"{gang}: {node.name}: {phase_words(node)}: {words}")
+
+    def _say_pace(self, view: GangView) -> None:
+        """After some time without a change: where the node that is furthest behind is, and how long it still takes."""
+        now = time.monotonic()
+        node = furthest_behind(view.nodes)
+        if node is None or now - self._told.setdefault(view.name, now) < _LINE_EVERY_S:
+            return
+        self._told[view.name] = now
+        words = [f"for {node.phase_s:.0f} s", *filter(None, [self._clock.left(view.name, node)])]
+        self.say(f"{view.name}: {node.name}: {phase_words(node)}: {', '.join(words)}")
 
 
 def progress(

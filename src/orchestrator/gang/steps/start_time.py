@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from orchestrator.gang.pace import PHASES, slowest
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.model.plan import GangPlan, Plan, Seconds
+from orchestrator.planning.start_estimate import span
 from orchestrator.records.documents import keep_start, last_start
 
 WEIGHTS = "weights"
@@ -16,11 +18,14 @@ _TELLING = 3
 """Shards after which the pace can be used."""
 
 
-def left_words(node: NodeView, model_bytes: int, last: Mapping[str, float]) -> str:
+def left_words(
+    node: NodeView, model_bytes: int, last: Mapping[str, float], phases: Mapping[str, Seconds] = MappingProxyType({})
+) -> str:
     """How far a node is with its weight files, of which each node reads all, and how long its start still takes:
     '161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known. last: when each phase of the last start
-    began."""
+    began; phases: calculated, for a first start, which has no last one: '3 to 5 min left, calculated'."""
     phase, ready, words = node.phase, last.get("ready"), []
+    pace: float | None = None
     seconds = max(0.0, ready - last[phase.name] - node.phase_s) if ready is not None and phase.name in last else None
     if phase.name == WEIGHTS and phase.of and model_bytes:
         done = int(model_bytes * phase.step / phase.of)
@@ -30,11 +35,38 @@ def left_words(node: NodeView, model_bytes: int, last: Mapping[str, float]) -> s
             after = next((last[name] for name in PHASES[PHASES.index(WEIGHTS) + 1 :] if name in last), ready)
             rest = max(0.0, ready - after) if ready is not None and after is not None else 0.0
             words.append(f"{rate / 1e9:.2f} GB/s")
-            seconds = (model_bytes - done) / rate + rest
-    if seconds is not None and seconds >= 1:
+            pace = (model_bytes - done) / rate
+            seconds = pace + rest
+    if ready is None and (calculated := _calculated(node, phases, pace)):
+        words.append(calculated)
+    elif seconds is not None and seconds >= 1:
         minutes = round(seconds / 60)
         words.append(f"about {minutes} min left" if minutes > 1 else f"about {seconds:.0f} s left")
     return ", ".join(words)
+
+
+def _calculated(node: NodeView, phases: Mapping[str, Seconds], pace: float | None) -> str:
+    """'' where a phase that is to come was not calculated. pace: what its weights still take, by what it has read"""
+    if node.phase.name not in phases or "graphs" not in phases:
+        return ""
+    names = list(phases)
+    later = [phases[name] for name in names[names.index(node.phase.name) + 1 :]]
+    least, most = (max(0.0, seconds - node.phase_s) for seconds in phases[node.phase.name])
+    if pace is not None:
+        least = most = pace
+    least, most = least + sum(part for part, _ in later), most + sum(part for _, part in later)
+    return f"{span((least, most))} left, calculated" if most >= 1 else ""
+
+
+def furthest_behind(nodes: Sequence[NodeView]) -> NodeView | None:
+    """The node that a start waits for; of several in one phase one that tells how far it is. None where none loads."""
+    loading = [node for node in nodes if node.alive and node.phase.name in PHASES]
+    return min(loading, key=_place, default=None)
+
+
+def _place(node: NodeView) -> tuple[int, bool, float]:
+    phase = node.phase
+    return PHASES.index(phase.name), not phase.of, phase.step / phase.of if phase.of else 0.0
 
 
 @dataclass
@@ -66,7 +98,10 @@ class StartClock:
     def left(self, gang: str, node: NodeView) -> str:
         """What is left of one node's start, as text."""
         plan = self._plans.get(gang)
-        return left_words(node, plan.model_bytes if plan else 0, self._last.get(gang, {}))
+        if plan is None:
+            return left_words(node, 0, self._last.get(gang, {}))
+        phases = plan.start.first if plan.start else {}
+        return left_words(node, plan.model_bytes, self._last.get(gang, {}), phases)
 
 
 def downtime_words(view: GangView, drain_s: float) -> str:

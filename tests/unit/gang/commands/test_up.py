@@ -29,7 +29,7 @@ from orchestrator.model.errors import (
     Unreachable,
 )
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.protocol.report import Cause
+from orchestrator.protocol.report import Cause, Phase
 
 INVENTORY = """
 all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}
@@ -220,6 +220,29 @@ def test_the_gang_leads_a_line_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.splitlines() == [
         "g1 will not serve until it has restarted", "g1: g10 is the leader's", "g1: staging",
     ]  # fmt: skip
+
+
+def test_no_phase_lasts_long_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line for a gang, about the node that it waits for; silence ends with the start."""
+    now = [100.0]
+    monkeypatch.setattr("orchestrator.gang.commands.outcome.time.monotonic", lambda: now[0])
+    shown = RisingProgress(Screen())
+    node = NodeView(
+        name="a", node_rank=0, state=NodeState.STARTING, alive=True, phase=Phase(name="graphs"), phase_s=20.0
+    )
+    nodes = (node, replace(node, name="b", phase_s=21.0))
+    rising = GangView(name="g", state=GangState.STARTING, nodes=nodes)
+    for later in (0.0, 9.0, 2.0, 9.0, 2.0):
+        now[0] += later
+        shown.seen([rising])
+    said = capsys.readouterr().err.splitlines()
+    first = ["g: a: starting, graphs", "g: b: starting, graphs"]
+    assert said == [*first, "g: a: graphs: for 20 s", "g: a: graphs: for 20 s"]
+    now[0] += 60.0
+    shown.seen([replace(rising, state=GangState.READY)])
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

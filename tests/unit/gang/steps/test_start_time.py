@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.reference_plan import plan_of
 
-from orchestrator.gang.steps.start_time import StartClock, downtime_words, left_words
+from orchestrator.gang.steps.start_time import StartClock, downtime_words, furthest_behind, left_words
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import Phase
@@ -50,6 +50,39 @@ def node(phase: str, step: int = 0, of: int = 0, phase_s: float = 0.0, started_s
 def test_what_is_left_of_a_start(at: NodeView, last: dict[str, float], words: str) -> None:
     assert left_words(at, 10**12, last) == words
     assert at.phase.name != "weights" or left_words(at, 0, {}) == "", "the model's size is unknown"
+
+
+CALCULATED = {"rendezvous": (20.0, 50.0), "nccl": (1.0, 3.0), "weights": (40.0, 700.0), "graphs": (130.0, 170.0),
+              "warm-up": (10.0, 15.0)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("at", "last", "phases", "words"),
+    [
+        (node("rendezvous", phase_s=10.0), {}, CALCULATED, "3.2 to 15.5 min left, calculated"),
+        (node("graphs", phase_s=100.0), {}, CALCULATED, "40 to 85 s left, calculated"),
+        (node("graphs", phase_s=400.0), {}, CALCULATED, "10 to 15 s left, calculated"),  # longer than calculated
+        (
+            node("weights", 50, 100, 100.0),
+            {},
+            CALCULATED,
+            "500.0 of 1000.0 GB, 5.00 GB/s, 4.0 to 4.8 min left, calculated",
+        ),
+        (node("graphs", phase_s=18.0), LAST, CALCULATED, "about 42 s left"),  # what was counts more
+        (node("weights", phase_s=9.0), {}, {"weights": (40.0, 60.0)}, ""),  # graphs of an unknown length are to come
+        (node("ready"), {}, CALCULATED, ""),
+    ],
+)
+def test_a_first_start_knows_graphs_and_compilation(
+    at: NodeView, last: dict[str, float], phases: dict[str, tuple[float, float]], words: str
+) -> None:
+    assert left_words(at, 10**12, last, phases) == words
+
+
+def test_a_start_waits_for_the_node_furthest_behind_which_best_tells_how_far_it_is() -> None:
+    near, told, untold = node("graphs", 3, 8), node("weights", 9, 10), node("weights")
+    assert furthest_behind([near, untold, told]) is told
+    assert furthest_behind([replace(near, alive=False), node("")]) is None
 
 
 def view(state: GangState, *nodes: NodeView, **more: Any) -> GangView:

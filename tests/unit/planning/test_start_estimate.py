@@ -1,0 +1,111 @@
+"""How long a start takes, held to every recorded start of the slice on GPUs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.reference_plan import plan_of
+from tests.unit.planning.test_memory import CPU, FINE, NEW, PP4, SLICE, STOCK, TP32, of
+
+from orchestrator.model.plan import StartEstimate
+from orchestrator.planning.page_cache import GIB, PageCacheFit
+from orchestrator.planning.start_estimate import estimate, span, tensors, total, words
+from orchestrator.protocol.planned import Layout
+
+RESULTS = json.loads((Path(__file__).parents[2] / "slice/figures.json").read_text())["results"]
+GIVEN = {"--cuda-graph-max-bs-decode": ("32",)}
+MADE = replace(SLICE, dimensions=replace(SLICE.dimensions, num_nextn_predict_layers=0))
+
+
+def recorded() -> list[Any]:
+    """Every start of the slice that came to ready, with the files in RAM; `restart` had graphs to 128 before it."""
+    found = []
+    for result in RESULTS:
+        start = result["figures"].get("start", {})
+        if start.get("phases"):
+            most = result["step"].rpartition(" ")[2] if "graphs to" in result["step"] else "128"
+            name = f"{result['step']}, {result['at']}"
+            found.append(pytest.param(int(most), result["gpus"][0], start, id=name))
+    return found
+
+
+def calculated(most: int, ranks: int) -> StartEstimate:
+    memory = of(
+        replace(NEW, engine_version="0.5.17"),
+        Layout(tensor_parallel=4, nnodes=1, gpus_per_node=4),
+        {"--cuda-graph-max-bs-decode": (str(most),)},
+        profile=MADE,
+        context=163_840,
+    )
+    layout = Layout(tensor_parallel=ranks, nnodes=1, gpus_per_node=ranks)
+    found = estimate(MADE, layout, memory, read=0, fits={"node0": PageCacheFit(85 * GIB, 200 * GIB)})
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("most", "ranks", "start"), recorded())
+def test_every_recorded_start_lies_in_its_interval(most: int, ranks: str, start: dict[str, Any]) -> None:
+    """Of each machine the first part, which captures to 32, found no compiled kernel; all later ones did."""
+    found = calculated(most, int(ranks))
+    phases = found.first if most == 32 else found.again
+    least, longest = total(phases)
+    assert least <= start["seconds"] <= longest
+    for name, seconds in start["phases"].items():
+        assert phases[name][0] - 0.5 <= seconds <= phases[name][1] + 0.5, name
+
+
+def test_an_interval_is_no_barn_door() -> None:
+    """From RAM the longest start takes at most twice the shortest one."""
+    found = calculated(32, 4)
+    for phases in (found.first, found.again):
+        least, most = total(phases)
+        assert most < 2.1 * least
+
+
+def test_the_tensors_are_counted_as_the_slice_has_them() -> None:
+    assert tensors(MADE) == 90_427
+    assert tensors(FINE) - tensors(replace(FINE, dimensions=MADE.dimensions)) == 1558, "a layer of drafts more"
+    assert tensors(replace(FINE, quantisation="none")) < 0.51 * tensors(FINE), "no scales"
+
+
+def of_files(read: int, room: int, layout: Layout = TP32) -> StartEstimate:
+    profile = FINE if layout is TP32 else STOCK
+    found = estimate(
+        profile, layout, of(layout=layout, profile=profile), read=read, fits={"a": PageCacheFit(read, room)}
+    )
+    assert found is not None
+    return found
+
+
+def test_loading_is_the_slowest_of_disk_tensors_and_copies() -> None:
+    fits = of_files(689 * 10**9, 10**12)
+    assert fits.first["weights"] == pytest.approx((36.8, 689.0), abs=0.1)
+    assert fits.again["weights"] == pytest.approx((36.8, 59.8), abs=0.1)
+    short = of_files(689 * 10**9, 189 * 10**9)
+    assert short.again["weights"] == pytest.approx((100.0, 689.0), abs=0.1), "500 of 689 GB at least, all at most"
+    staged = of_files(172 * 10**9, 10**12, PP4)
+    assert staged.again["weights"][0] == pytest.approx(36.8 / 4, abs=0.1), "a stage's tensors alone"
+    assert "graphs" not in staged.first, "not measured for such a rank"
+    assert "beside its graphs, which are not measured" in words(staged)
+
+
+def test_a_plan_says_it_as_an_interval_with_its_source() -> None:
+    plan = plan_of(stack="sglang-0.5.23").gangs[0]
+    (line,) = (line for line in plan.memory.explanation if line.startswith("start: "))
+    assert "the first one" in line and "; later ones" in line and "graphs 131 to 171 s" in line
+    assert line.endswith("the slice of DeepSeek-V3 on 2 and 4 H100, for disks of 1 GB/s or more")
+    assert plan.start is not None and plan.start.first["graphs"] == (130.6, 171.0)
+    assert plan_of(stack="sglang-0.5.23-cpu").gangs[0].start is None
+    assert estimate(FINE, TP32, of(CPU, gpu_total=None), read=9, fits={}) is None and words(None) == ""
+
+
+def test_spans_are_read_at_a_glance() -> None:
+    assert [span(seconds) for seconds in ((11.0, 16.4), (100.0, 179.0), (198.0, 948.0))] == [
+        "11 to 16 s",
+        "100 to 179 s",
+        "3.3 to 15.8 min",
+    ]
