@@ -77,7 +77,7 @@ def test_the_batch_sizes_are_those_that_the_engines_capture() -> None:
 
 def test_a_plan_says_what_graphs_cost_and_that_larger_batches_run_eager() -> None:
     (costs, beyond, needed, more) = of(context=163_840).explanation[-4:]
-    assert "8 batch sizes up to 32: about 0.44 GiB of the reserve and 11 to 16 s of a start, 120 to 155 s more" in costs
+    assert "8 batch sizes up to 32: about 0.44 GiB of the reserve, 11 to 16 s of a start, 120 to 155 s more" in costs
     assert costs.endswith("(calculated from the slice of DeepSeek-V3 on 2 and 4 H100 by SGLang 0.5.17)")
     assert beyond == "more than 32 requests at once run eager: the host launches each kernel of their steps"
     assert "1.25 (request table) + 0.44 (decode graphs) + 2.00 (activations of chunks of 4,096 tokens) + 1.50" in needed

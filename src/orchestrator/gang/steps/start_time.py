@@ -24,25 +24,37 @@ def left_words(
     """How far a node is with its weight files, of which each node reads all, and how long its start still takes:
     '161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known. last: when each phase of the last start
     began; phases: calculated, for a first start, which has no last one: '3 to 5 min left, calculated'."""
-    phase, ready, words = node.phase, last.get("ready"), []
-    pace: float | None = None
-    seconds = max(0.0, ready - last[phase.name] - node.phase_s) if ready is not None and phase.name in last else None
-    if phase.name == WEIGHTS and phase.of and model_bytes:
-        done = int(model_bytes * phase.step / phase.of)
-        words.append(f"{done / 1e9:.1f} of {model_bytes / 1e9:.1f} GB")
-        if node.phase_s > 0 and phase.step >= _TELLING:
-            rate = done / node.phase_s
-            after = next((last[name] for name in PHASES[PHASES.index(WEIGHTS) + 1 :] if name in last), ready)
-            rest = max(0.0, ready - after) if ready is not None and after is not None else 0.0
-            words.append(f"{rate / 1e9:.2f} GB/s")
-            pace = (model_bytes - done) / rate
-            seconds = pace + rest
-    if ready is None and (calculated := _calculated(node, phases, pace)):
-        words.append(calculated)
-    elif seconds is not None and seconds >= 1:
-        minutes = round(seconds / 60)
-        words.append(f"about {minutes} min left" if minutes > 1 else f"about {seconds:.0f} s left")
-    return ", ".join(words)
+    words, pace = _reading(node, model_bytes)
+    left = "" if "ready" in last else _calculated(node, phases, pace)
+    return ", ".join(filter(None, (*words, left or _as_last_time(node, last, pace))))
+
+
+def _reading(node: NodeView, model_bytes: int) -> tuple[list[str], float | None]:
+    """How far it is with its weight files, and the seconds that they still take at its pace; None while that tells
+    little."""
+    phase = node.phase
+    if phase.name != WEIGHTS or not phase.of or not model_bytes:
+        return [], None
+    done = int(model_bytes * phase.step / phase.of)
+    words = [f"{done / 1e9:.1f} of {model_bytes / 1e9:.1f} GB"]
+    if node.phase_s <= 0 or phase.step < _TELLING:
+        return words, None
+    rate = done / node.phase_s
+    return [*words, f"{rate / 1e9:.2f} GB/s"], (model_bytes - done) / rate
+
+
+def _as_last_time(node: NodeView, last: Mapping[str, float], pace: float | None) -> str:
+    """By the last start; of one that never was only what the node's pace says."""
+    ready, seconds = last.get("ready"), pace
+    if pace is not None and ready is not None:
+        after = next((last[name] for name in PHASES[PHASES.index(WEIGHTS) + 1 :] if name in last), ready)
+        seconds = pace + max(0.0, ready - after)
+    elif ready is not None and node.phase.name in last:
+        seconds = max(0.0, ready - last[node.phase.name] - node.phase_s)
+    if seconds is None or seconds < 1:
+        return ""
+    minutes = round(seconds / 60)
+    return f"about {minutes} min left" if minutes > 1 else f"about {seconds:.0f} s left"
 
 
 def _calculated(node: NodeView, phases: Mapping[str, Seconds], pace: float | None) -> str:
