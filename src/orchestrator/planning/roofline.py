@@ -16,7 +16,7 @@ right or with wrong wiring.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -97,13 +97,33 @@ OWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """Seconds of one decode step: reading the weights; all-reduces, and hand-overs between stages; the rest, which is
+    launches, attention and small products"""
+
+    weights_s: float
+    reduces_s: float
+    rest_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return self.weights_s + self.reduces_s + self.rest_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Tokens/s by requests at once. basis: what they rest on, in words; error: the largest of the points that were
+    """A decode step by requests at once. basis: what it rests on, in words; error: the largest of the points that were
     predicted from the others (`leave_one_out`), a share"""
 
-    tokens_per_s: Mapping[int, float]
+    steps: Mapping[int, StepParts]
     basis: str
     error: float
+
+    @property
+    def tokens_per_s(self) -> dict[int, float]:
+        """Of all requests together."""
+        return {batch: batch / parts.seconds for batch, parts in self.steps.items()}
 
 
 def unsaid(profile: ModelProfile, layout: Layout, gpu: str) -> str:
@@ -136,11 +156,10 @@ def speeds(
     if len(own) >= OWN and _spread(own) and (fitted := _by_own(case, layout, own)) is not None:
         return fitted
     rest, bandwidth = _fitted(POINTS), case.bandwidth
-    steps = {batch: case.step_s(layout, batch, rest) for batch in BATCHES}
     over_tcp = network.traffic is Traffic.TCP and layout.nnodes > 1 and not layout.inside_nodes
     error = max(leave_one_out(Traffic.TCP if over_tcp else Traffic.RAILS).values())
     return Speeds(
-        tokens_per_s={batch: batch / seconds for batch, seconds in steps.items()},
+        steps={batch: case.parts(layout, batch, rest) for batch in BATCHES},
         basis=_basis(layout, network, bandwidth, error, over_tcp),
         error=error,
     )
@@ -155,10 +174,19 @@ class _Case:
     network: Network
     whole_reduces: int
 
+    def parts(self, layout: Layout, requests: int, rest: Line) -> StepParts:
+        """One token for each request. Through all stages: meanwhile each has done the same for the other
+        micro-batches. rest: of what neither memory nor network explains"""
+        batch, dimensions = math.ceil(requests / layout.pipeline_parallel), self.profile.dimensions
+        return StepParts(
+            weights_s=_weights_s(self.profile, layout, batch, self.bandwidth),
+            reduces_s=network_s(dimensions, layout, batch, self.network, self.whole_reduces),
+            rest_s=dimensions.num_hidden_layers * rest(batch),
+        )
+
     def step_s(self, layout: Layout, requests: int, rest: Line) -> float:
-        """A token for each request. rest: of what neither memory nor network explains"""
-        batch = math.ceil(requests / layout.pipeline_parallel)
-        return _step_s(self.profile, layout, batch, self.bandwidth, rest, self.network, self.whole_reduces)
+        """The whole of it."""
+        return self.parts(layout, requests, rest).seconds
 
     def fitted(self, points: Collection[OwnPoint]) -> Line:
         """What is left of the measured steps for each layer, by the requests in a step, as `_fitted`."""
@@ -192,14 +220,14 @@ def _by_own(case: _Case, layout: Layout, own: Sequence[OwnPoint]) -> Speeds | No
     it is as large as a speed itself: these points do not lie on one line."""
     rest = case.fitted(own)
     error = max(case.missed(point, [*own[:place], *own[place + 1 :]]) for place, point in enumerate(own))
-    steps = {batch: case.step_s(layout, batch, rest) for batch in BATCHES}
-    if error >= 1 or min(steps.values()) <= 0:
+    steps = {batch: case.parts(layout, batch, rest) for batch in BATCHES}
+    if error >= 1 or min(parts.seconds for parts in steps.values()) <= 0:
         return None
     basis = (
         f"calculated: {100 * OF_MEMORY:.0f} % of {case.bandwidth} GB/s and the network's all-reduces, the rest fitted"
         f" to {len(own)} points measured here; each of which it predicts from the others within {100 * error:.0f} %"
     )
-    return Speeds(tokens_per_s={batch: batch / seconds for batch, seconds in steps.items()}, basis=basis, error=error)
+    return Speeds(steps=steps, basis=basis, error=error)
 
 
 def _basis(layout: Layout, network: Network, bandwidth: int, error: float, over_tcp: bool) -> str:
@@ -217,27 +245,20 @@ def _basis(layout: Layout, network: Network, bandwidth: int, error: float, over_
     )
 
 
-def _step_s(
-    profile: ModelProfile,
-    layout: Layout,
-    batch: int,
-    bandwidth: float,
-    rest: Line,
-    network: Network,
-    whole_reduces: int,
+def network_s(
+    dimensions: Dimensions, layout: Layout, batch: int, network: Network, whole_reduces: int = REDUCES_A_LAYER
 ) -> float:
-    """One token for each of `batch` requests through all stages: meanwhile every stage has done the same for the other
-    micro-batches."""
-    layers = profile.dimensions.num_hidden_layers
+    """Seconds of a step's all-reduces over all layers, and of what stages hand over. batch: requests of a micro-batch;
+    whole_reduces: as for `bytes_a_token`"""
     groups = layout.attention_data_parallel
     whole = whole_reduces if groups > 1 else REDUCES_A_LAYER
     filled = groups * math.ceil(batch / groups) if whole < REDUCES_A_LAYER else batch
-    reduce_s = whole * _reduces_s(profile.dimensions, layout, filled, network)
+    reduce_s = whole * _reduces_s(dimensions, layout, filled, network)
     if whole < REDUCES_A_LAYER:
         group = replace(layout, tensor_parallel=layout.tensor_parallel // groups, attention_data_parallel=1)
-        reduce_s += (REDUCES_A_LAYER - whole) * _reduces_s(profile.dimensions, group, filled // groups, network)
-    handed_s = _crossings(layout) * _hand_over_s(profile.dimensions, layout, batch, network)
-    return _weights_s(profile, layout, batch, bandwidth) + layers * (reduce_s + rest(batch)) + handed_s
+        reduce_s += (REDUCES_A_LAYER - whole) * _reduces_s(dimensions, group, filled // groups, network)
+    handed_s = _crossings(layout) * _hand_over_s(dimensions, layout, batch, network)
+    return dimensions.num_hidden_layers * reduce_s + handed_s
 
 
 def _hand_over_s(dimensions: Dimensions, layout: Layout, batch: int, network: Network) -> float:
@@ -325,8 +346,13 @@ def _read_s(batch: int) -> float:
 
 
 def leave_one_out(traffic: Traffic = Traffic.RAILS) -> dict[int, float]:
-    """By batch: how far the model is off (share of the measured speed) when nothing of this number of requests, right
-    or wrong, is in the fit.
+    """By batch: how far `left_out` is off, a share of the measured speed."""
+    points = WRONG_POINTS if traffic is Traffic.TCP else POINTS
+    return {batch: abs(speed - points[batch]) / points[batch] for batch, speed in left_out(traffic).items()}
+
+
+def left_out(traffic: Traffic = Traffic.RAILS) -> dict[int, float]:
+    """By batch: tokens/s by the model when nothing of this number of requests, right or wrong, is in the fit.
 
     An all-reduce over TCP is then a line through those that the other points of wrong wiring tell of. That one request
     is faster than this line (a message below 16 KB) only its own point tells: its error is the largest.
@@ -337,8 +363,7 @@ def leave_one_out(traffic: Traffic = Traffic.RAILS) -> dict[int, float]:
         reduce_s = _wrong_line(rest, batch)(batch) if traffic is Traffic.TCP else _over_nodes(traffic, batch)
         return batch / (_read_s(batch) + _LAYERS * (REDUCES_A_LAYER * reduce_s + rest(batch)))
 
-    points = WRONG_POINTS if traffic is Traffic.TCP else POINTS
-    return {batch: abs(predicted(batch) - speed) / speed for batch, speed in points.items()}
+    return {batch: predicted(batch) for batch in (WRONG_POINTS if traffic is Traffic.TCP else POINTS)}
 
 
 def _wrong_line(rest: Line, without: int) -> Line:
@@ -352,9 +377,27 @@ def _wrong_line(rest: Line, without: int) -> Line:
 
 
 def words(found: Speeds) -> str:
-    """'49 / 154 / 458 / 778 tokens/s at 1 / 4 / 32 / 128 requests'."""
-    figures = " / ".join(f"{speed:.0f}" for speed in found.tokens_per_s.values())
-    return f"{figures} tokens/s at {' / '.join(map(str, found.tokens_per_s))} requests ({found.basis})"
+    """'49 / 154 / 458 / 778 tokens/s at 1 / 4 / 32 / 128 requests: a step of 20 / 26 / 70 / 165 ms, of it weights 4 / 6
+    / 23 / 34, all-reduces 6 / 8 / 19 / 35, the rest 10 / 12 / 28 / 96'."""
+    parts = list(found.steps.values())
+    of = {
+        "weights": [each.weights_s for each in parts],
+        "all-reduces": [each.reduces_s for each in parts],
+        "the rest": [each.rest_s for each in parts],
+    }
+    return (
+        f"{_each(found.tokens_per_s.values())} tokens/s at {' / '.join(map(str, found.steps))} requests: a step of"
+        f" {_ms([each.seconds for each in parts])} ms,"
+        f" of it {', '.join(f'{name} {_ms(values)}' for name, values in of.items())} ({found.basis})"
+    )
+
+
+def _ms(seconds: Iterable[float]) -> str:
+    return _each(1000 * each for each in seconds)
+
+
+def _each(values: Iterable[float]) -> str:
+    return " / ".join(f"{value:.0f}" for value in values)
 
 
 def bytes_a_token(dimensions: Dimensions, layout: Layout, *, whole_reduces: int = REDUCES_A_LAYER) -> int:

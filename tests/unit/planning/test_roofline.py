@@ -49,7 +49,20 @@ def test_the_error_is_that_of_the_points_it_was_not_fitted_to() -> None:
     found = speeds(ARTICLES, TP32)
     assert found.error == max(leave_one_out().values())
     assert "calculated" in found.basis and "no other layout was measured" in found.basis
-    assert words(found).startswith("51 / 153 / 442 / 800 tokens/s at 1 / 4 / 32 / 128 requests")
+    assert words(found).startswith(
+        "51 / 153 / 442 / 800 tokens/s at 1 / 4 / 32 / 128 requests: a step of 20 / 26 / 72 / 160 ms, of it weights"
+        " 4 / 7 / 23 / 34, all-reduces 6 / 8 / 19 / 35, the rest 10 / 12 / 30 / 91 (calculated"
+    )
+
+
+def test_the_parts_of_a_step_are_shown_for_every_layout() -> None:
+    offered = offer(ARTICLES, load_stack("sglang-0.5.23"), gang())
+    first = next(fit for fit in offered.fits if fit.layout == TP32)
+    assert "34 + 35 + 91 ms a step at 128 (weights, all-reduces, rest)" in fit_words(first)
+    shown = layouts_json((first,))[0]
+    for requests, parts in shown["step_ms"].items():
+        assert parts.keys() == {"weights", "all_reduces", "rest"}
+        assert sum(parts.values()) == pytest.approx(1000 * int(requests) / shown["tokens_per_s"][requests], rel=0.02)
 
 
 def test_pipelines_of_groups_inside_a_node_lose_alone_and_win_together() -> None:

@@ -20,7 +20,16 @@ from orchestrator.model.per_node import collected
 from orchestrator.planning.layout import short
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import LayoutFit, ModelOffer
-from orchestrator.planning.steps.models import ASSUMED, ModelListing, add_model, here_words, list_models, models_json
+from orchestrator.planning.roofline import BATCHES
+from orchestrator.planning.steps.models import (
+    ASSUMED,
+    ModelListing,
+    add_model,
+    here_words,
+    list_models,
+    models_json,
+    step_words,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -157,8 +166,9 @@ def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Scree
     profile = listed[0].profile
     block = f" {profile.block[0]}x{profile.block[1]}" if any(profile.block) else ""
     screen.show(f"{profile.name}: {checkpoint_bytes(profile) / 1e9:.1f} GB {profile.quantisation}{block}")
-    if rows := [(*_cells(fit), _measured(fit), fit.name) for fit in offer.fits]:
-        screen.out.print(_table(("--layout", "KV tokens", "tokens/s", "", ""), rows))
+    if rows := [(*_cells(fit), step_words(fit), _measured(fit), fit.name) for fit in offer.fits]:
+        screen.out.print(_table(("--layout", "KV tokens", "tokens/s", "ms a step", "", ""), rows))
+        screen.out.print(f"ms a step: weights + all-reduces + the rest, for {BATCHES[-1]} requests")
     if offer.refusal:
         screen.show(f"{offer.refusal}\n  {offer.instead}")
     for name, reason in listed[0].stacks:

@@ -20,7 +20,7 @@ from orchestrator.planning.layout import flags
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import L40S_BYTES, LayoutFit, ModelOffer, offer
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
-from orchestrator.planning.roofline import Network
+from orchestrator.planning.roofline import Network, StepParts
 from orchestrator.planning.steps.measured import own_points, with_measured
 from orchestrator.planning.steps.plan import PlanResult, chosen_stack, who_can
 from orchestrator.protocol.planned import Transport
@@ -153,11 +153,26 @@ def _figures(fit: LayoutFit) -> dict[str, Any]:
             "read_s": {"5 GB/s": round(fit.read / FAST_DISK), "1 GB/s": round(fit.read / SLOW_DISK)},
         },
         "tokens_per_s": found and {str(batch): round(speed, 1) for batch, speed in found.tokens_per_s.items()},
+        "step_ms": found and {str(batch): _milliseconds(parts) for batch, parts in found.steps.items()},
         "calculated": True,
         "basis": found and found.basis,
         "error": found and round(found.error, 3),
         "not_calculated": None if found else fit.unsaid,
     }
+
+
+def _milliseconds(parts: StepParts) -> dict[str, float]:
+    seconds = {"weights": parts.weights_s, "all_reduces": parts.reduces_s, "rest": parts.rest_s}
+    return {name: round(1000 * value, 2) for name, value in seconds.items()}
+
+
+def step_words(fit: LayoutFit) -> str:
+    """'34 + 35 + 91': milliseconds of a step for weights, all-reduces and the rest, with the most requests; '' where
+    nothing can be said."""
+    if fit.speeds is None:
+        return ""
+    parts = fit.speeds.steps[max(fit.speeds.steps)]
+    return " + ".join(f"{1000 * value:.0f}" for value in (parts.weights_s, parts.reduces_s, parts.rest_s))
 
 
 def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[LayoutFit, ...]]:
@@ -182,8 +197,8 @@ def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[Lay
 
 
 def fit_words(fit: LayoutFit) -> str:
-    """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 41 to 983 tokens/s at 1 and 128 requests,
-    172 GB to read on each node (34 s at 5 GB/s)'."""
+    """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 41 to 986 tokens/s at 1 and 128 requests,
+    86 + 14 + 30 ms a step at 128 (weights, all-reduces, rest), 172 GB to read on each node (34 s at 5 GB/s)'."""
     count = fit.layout.attention_data_parallel
     groups = f" in each of {count} groups" if count > 1 else ""
     parts = [] if fit.kv_tokens is None else [f"{fit.kv_tokens // 1000}k KV tokens{groups}"]
@@ -192,6 +207,7 @@ def fit_words(fit: LayoutFit) -> str:
         least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)
         rates = f"{fit.speeds.tokens_per_s[least]:.0f} to {fit.speeds.tokens_per_s[most]:.0f}"
         parts.append(f"{rates} tokens/s at {least} and {most} requests")
+        parts.append(f"{step_words(fit)} ms a step at {most} (weights, all-reduces, rest)")
     parts += filter(None, [here_words(fit)])
     parts.append(f"{fit.read / 1e9:.0f} GB to read on each node at a start ({fit.read / FAST_DISK:.0f} s at 5 GB/s)")
     name = f" ({fit.name})" if fit.name else ""

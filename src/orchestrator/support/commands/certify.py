@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,10 +79,24 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.show(f"{out}: {document['verdict']}, sha256 {document['digest']}")
         if document["stand_in"]:
             screen.show("  something stood in for GPUs or the engine: these figures say nothing about a GPU")
+        for line in prediction_lines(document["steps"]):
+            screen.show(f"  {line}")
         screen.say("secrets, names and addresses were replaced; read it before you send it")
     if failure is not None:
         raise failure
     return certify.exit_code(certify.StepVerdict(document["verdict"]))
+
+
+def prediction_lines(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What was measured beside what was predicted before; nothing where the case is another."""
+    results = [step["result"] for step in steps if step["name"] == "bench" and step["result"]]
+    for told in (result.get("prediction") for result in results):
+        for point in told["points"] if told else ():
+            where = "within" if point["within"] else "outside"
+            yield (
+                f"{point['requests']} requests: {point['tok_s']:.0f} tokens/s ({point['source']}), {where} the"
+                f" prediction of {told['made']}: {point['predicted']:.0f} ({point['low']:.0f} to {point['high']:.0f})"
+            )
 
 
 def _say(screen: Screen, step: Mapping[str, Any]) -> None:

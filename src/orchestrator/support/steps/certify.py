@@ -50,6 +50,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.model.profile import Load
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import NettestVerdict
+from orchestrator.planning import prediction
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
@@ -339,7 +340,19 @@ class _Certification:
             benched = bench.at_loads(self.inventory, order, self.options.at_once, at)
         self._stood_in(any(gang.record["stand_in"] for gang in benched))
         slow = gravest([gang.verdict for gang in benched]) is BenchVerdict.SLOW
-        return StepVerdict.DIFFERS if slow else StepVerdict.OK, report.loads_json(benched)
+        result = report.loads_json(benched)
+        return StepVerdict.DIFFERS if slow else StepVerdict.OK, {**result, "prediction": self._predicted(result)}
+
+    def _predicted(self, result: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What was predicted of this case, beside what was measured; None where it is another, or something stood in.
+        Nothing of it changes a verdict."""
+        model, layout = str(self._about["model"]), str(self._about.get("layout", ""))
+        gpus = (self._about.get("hardware") or {}).get("gpus", {})
+        if self._about["stand_in"] or not prediction.predicts(model, layout, gpus):
+            return None
+        (case,) = (case for name, case in prediction.CASES if (name, case.key) == (model, layout))
+        told = prediction.predict(load_profile(model), case, load_profile(prediction.ARTICLES))
+        return {"made": prediction.MADE, "points": prediction.compared(told, result["decode"])}
 
     def kill(self) -> Found:
         """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""

@@ -67,7 +67,10 @@ def test_what_is_listed_can_be_planned_as_it_is_listed(capsys: pytest.CaptureFix
 
 def test_one_model_with_all_its_layouts_and_why_the_usual_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(capsys, "DeepSeek-V3-0324-Block64x64", "-i", REFERENCE, "--stack", "sglang-0.4.4-l40s")
-    assert re.search(r"^tp32\* +208k +51-803 +measured *$", shown, re.MULTILINE) and "DeepSeek-R1" not in shown
+    assert (
+        re.search(r"^tp32\* +208k +51-803 +34 \+ 35 \+ 91 +measured *$", shown, re.MULTILINE)
+        and "DeepSeek-R1" not in shown
+    )
     assert "TP32 does not work for DeepSeek-R1: " in said(capsys, "-i", REFERENCE, "DeepSeek-R1")
     stack = ("--stack", "sglang-0.4.4-l40s", "-i", REFERENCE)
     assert "can't be served by the stack sglang-0.4.4-l40s" in said(capsys, "GLM-4.6-FP8", *stack)

@@ -17,12 +17,14 @@ from orchestrator.bench.steps import bench as benching
 from orchestrator.bench.steps import report as benching_report
 from orchestrator.bench.verdict import BenchVerdict
 from orchestrator.gang.steps.raising import UpResult
+from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import DeployError, Exit, InputError, LockHeld, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.profile import Load
 from orchestrator.nettest.steps import nettest as nettesting
 from orchestrator.nettest.verdict import NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.support.commands.certify import prediction_lines
 from orchestrator.support.steps import certify as certifying
 from orchestrator.support.steps.certify import (
     STEPS,
@@ -201,3 +203,22 @@ def test_a_digest_is_of_all_that_is_said() -> None:
     rest = {key: value for key, value in document.items() if key != "digest"}
     assert document["digest"] == digest(rest) != digest({**rest, "model": "b"})
     assert digest({"a": 1, "b": (1, None)}) == digest({"b": [1, None], "a": 1})
+
+
+def test_measured_speeds_stand_beside_what_was_predicted(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(local(), tmp_path, monkeypatch)
+    options = certifying.CertifyOptions(
+        plan=PlanRequest(model="DeepSeek-R1-Channel-INT8"), out=cluster.out, command="x", timeout_s=1.0, load=Load()
+    )
+    monkeypatch.setattr(certifying, "load_profile", load_profile)
+    run = certifying._Certification(cluster.gang.inventory, cluster.gang.gang, options, None)  # type: ignore[arg-type]
+    run._about |= {"stand_in": False, "layout": "TP32", "hardware": {"gpus": {"NVIDIA L40S": 32}}}
+    rows = [{"requests": 4, "tok_s": 153.98, "source": "log"}, {"requests": 128, "tok_s": 60.0, "source": "log"}]
+    found = run._predicted({"decode": rows})
+    assert found is not None and [point["within"] for point in found["points"]] == [True, False]
+    lines = [*prediction_lines([{"name": "bench", "result": {"prediction": found}}])]
+    assert lines[0].startswith("4 requests: 154 tokens/s (log), within the prediction of 20") and "outside" in lines[1]
+    run._about["stand_in"] = True
+    assert run._predicted({"decode": rows}) is None
