@@ -28,9 +28,9 @@ from orchestrator.engines.registry import dialect
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides, Reach
 from orchestrator.node.engine.watch import LogWatch
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.planning.host import HostFacts
-from orchestrator.protocol.staging import NodePlan, Watch
+from orchestrator.protocol.staging import Asked, NodePlan, Watch
 
 PROFILE = "tiny-deepseek-v3"
 READY = "The server is fired up and ready to roll!"
@@ -289,9 +289,9 @@ class EngineUnderTest:
         nodes = tuple(self._spec(rank, gpus, model) for rank in range(nnodes))
         profile = load_profile(PROFILE)
         facts = HostFacts(user="operator", home=str(self.folder / "home"), cpu_count=os.cpu_count())
-        options = PlanOptions(hosts={node.name: facts for node in nodes})
+        known = PlanFacts(hosts={node.name: facts for node in nodes})
         stack = load_stack("sglang-0.4.4-l40s" if self._old else ENGINE_STACK)
-        plan = build_plan([GangSpec(name="gang0", nodes=nodes)], profile, stack, {}, options)
+        plan = build_plan([GangSpec(name="gang0", nodes=nodes)], profile, stack, Asked(model=PROFILE), known)
         return plan.gangs[0].nodes
 
     def _spec(self, rank: int, gpus: int, model: Path) -> NodeSpec:

@@ -27,9 +27,10 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.planning.host import HostFacts
-from orchestrator.planning.layout import pins, refusal
+from orchestrator.planning.layout import refusal
+from orchestrator.protocol.staging import Asked
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -161,13 +162,17 @@ def planned(row: Row, stack: Stack = STACK) -> GangPlan:
     tensor, _, stages = row.layout.partition("x")
     nodes = row.nodes or 4 if row.gpus == 8 else int(tensor) * int(stages or 1) // row.gpus
     spec = gang(nodes, gpus=row.gpus, overrides=Overrides(args=tuple(row.inventory.split())))
-    options = PlanOptions(
-        pins=pins(tp=int(tensor), pp=int(stages or 1), ep=row.expert, attn_dp=row.attention),
+    asked = Asked(
+        model=profile_of(row).name,
+        tp=int(tensor),
+        pp=int(stages or 1),
+        ep=row.expert,
+        attn_dp=row.attention,
         extra_args=tuple(row.extra.split()),
-        hosts={node.name: HostFacts(user="root", home="/root", cpu_count=64, config=_config(profile_of(row)))
-               for node in spec.nodes},
-    )  # fmt: skip
-    return build_plan([spec], profile_of(row), stack, topologies(spec), options).gangs[0]
+    )
+    host = HostFacts(user="root", home="/root", cpu_count=64, config=_config(profile_of(row)))
+    known = PlanFacts(topologies=topologies(spec), hosts={node.name: host for node in spec.nodes})
+    return build_plan([spec], profile_of(row), stack, asked, known).gangs[0]
 
 
 def _config(profile: ModelProfile) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from tests.support.wheels import wheel
 
 from orchestrator.loading.profiles import load_profile, load_stack, stack_recipe
 from orchestrator.model.plan import GangPlan
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
+from orchestrator.protocol.staging import Asked
 
 pytestmark = [
     pytest.mark.engine,
@@ -121,7 +122,9 @@ def test_built_installed_imported_and_judged(lab: SmallLab, tmp_path: Path) -> N
 def planned() -> GangPlan:
     """The plan of four nodes, whose flags are passed to 0.4.4's own parser."""
     spec = gang()
-    return build_plan([spec], load_profile(MODEL), load_stack(STACK), topologies(spec), PlanOptions()).gangs[0]
+    return build_plan(
+        [spec], load_profile(MODEL), load_stack(STACK), Asked(model=MODEL), PlanFacts(topologies=topologies(spec))
+    ).gangs[0]
 
 
 def found(lab: SmallLab) -> set[str]:

@@ -55,7 +55,7 @@ def _world() -> SimpleNamespace:
     other = gang(2, name="gang1", first=6)
     other = replace(other, nodes=tuple(replace(one, address=one.reach.host) for one in other.nodes))
     asked = Asked(model="DeepSeek-V3-0324", stack="sglang-0.5.23", extra_args=("--a", "1"))
-    plan = plan_of(own, facts=topologies(own), adapt=True)
+    plan = plan_of(replace(own, short=True), facts=topologies(own))
     requests = staged(own, plan, run_id="20260101-000000-aaaa", asked=asked)
     reports = {
         name: Report(
@@ -89,7 +89,7 @@ def _world() -> SimpleNamespace:
         inventory=inventory,
         url=own.leader.stated_url,
         victim=other.leader.stated_url,
-        plan=plan_of(without(inventory, ["node3"]).gangs[0], facts=topologies(own), adapt=True),
+        plan=plan_of(without(inventory, ["node3"]).gangs[0], facts=topologies(own)),
         reports=reports,
         requests={
             name: json.loads(json.dumps(replace(request, watch=Watch()).kept())) for name, request in requests.items()

@@ -20,10 +20,10 @@ from orchestrator.loading.resources import template
 from orchestrator.model.errors import DeployError
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.planning.host import HostFacts
-from orchestrator.planning.layout import pins
 from orchestrator.planning.plan_file import plan_json
+from orchestrator.protocol.staging import Asked
 from orchestrator.rendering import launch_script, launch_template
 from orchestrator.topology.build import build
 
@@ -62,13 +62,11 @@ def plan_of_case(case: dict[str, Any]) -> Plan:
             hosts[node.name] = HostFacts(user="root", home="/root", cpu_count=case.get("cpus", 64))
         gangs.append(spec)
         first += len(spec.nodes)
-    options = PlanOptions(
-        pins=pins(**{name: case.get(name) for name in ("tp", "pp", "ep", "attn_dp")}),
-        extra_args=tuple(case.get("extra_args", ())),
-        hosts=hosts,
-        api_keys={spec.name: case["api_key"] for spec in gangs} if "api_key" in case else {},
-    )
-    return build_plan(gangs, load_profile(case["model"]), load_stack(case["stack"]), facts, options)
+    degrees: dict[str, Any] = {name: case.get(name) for name in ("tp", "pp", "ep", "attn_dp")}
+    asked = Asked(model=case["model"], extra_args=tuple(case.get("extra_args", ())), **degrees)
+    keys = {spec.name: case["api_key"] for spec in gangs} if "api_key" in case else {}
+    known = PlanFacts(topologies=facts, hosts=hosts, api_keys=keys)
+    return build_plan(gangs, load_profile(case["model"]), load_stack(case["stack"]), asked, known)
 
 
 def _topology(machines: str | None, name: str, number: int, changes: dict[str, Any]) -> Topology:

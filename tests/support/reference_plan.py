@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.reference_cluster import gang, topologies
@@ -13,9 +14,10 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Topology
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
+from orchestrator.planning.host import HostFacts
 from orchestrator.planning.steps.plan import launch_scripts
-from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.staging import Asked, StagingRequest
 
 MODEL = "DeepSeek-V3-0324-Block64x64"
 
@@ -26,17 +28,16 @@ def plan_of(
     stack: str | Stack = "sglang-0.5.23",
     *,
     facts: Mapping[str, Topology] | None = None,
-    **options: Any,
+    hosts: Mapping[str, HostFacts] = MappingProxyType({}),
+    api_keys: Mapping[str, str] = MappingProxyType({}),
+    **asked: Any,
 ) -> Plan:
-    """Of one gang. facts: those of its nodes where None; options: of PlanOptions."""
+    """Of one gang. facts: those of its nodes where None; asked: of `Asked`."""
     spec = spec or gang()
-    return build_plan(
-        [spec],
-        load_profile(model) if isinstance(model, str) else model,
-        load_stack(stack) if isinstance(stack, str) else stack,
-        topologies(spec) if facts is None else facts,
-        PlanOptions(**options),
-    )
+    profile = load_profile(model) if isinstance(model, str) else model
+    known = PlanFacts(topologies=topologies(spec) if facts is None else facts, hosts=hosts, api_keys=api_keys)
+    stack = load_stack(stack) if isinstance(stack, str) else stack
+    return build_plan([spec], profile, stack, Asked(model=profile.name, **asked), known)
 
 
 def staged(spec: GangSpec, plan: Plan, *, run_id: str = "r", **more: Any) -> dict[str, StagingRequest]:

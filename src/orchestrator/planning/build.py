@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from orchestrator.engines.registry import engine_of, unlisted
 from orchestrator.model.errors import FindingsError, InputError
@@ -29,7 +28,7 @@ from orchestrator.planning.host import HostFacts, contradictions
 from orchestrator.planning.node_plan import dist_init, node_plan
 from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest
 from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, Transport
-from orchestrator.protocol.staging import NodePlan
+from orchestrator.protocol.staging import Asked, NodePlan
 from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import networks_met
 
@@ -37,18 +36,15 @@ Fact = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """Pinned degrees (those that are missing are left to the profile or the number of GPUs) and extra engine flags.
+class PlanFacts:
+    """What was read for a plan.
 
-    pins: as of `layout.pins`; layout: name of one of the profile's layouts, '' for none
-    adapt: where nothing is pinned and the usual layout does not fit these nodes, one that does (planning.named)
-    api_keys: fingerprint of the API key, by name of the gangs that ask for one
+    topologies: by node name; a node that is missing here is planned without facts (TCP, no GPU check)
+    hosts:      by node name
+    api_keys:   fingerprint of the API key, by name of the gangs that ask for one
     """
 
-    pins: Mapping[str, Any] = field(default_factory=dict)
-    layout: str = ""
-    adapt: bool = False
-    extra_args: tuple[str, ...] = ()
+    topologies: Mapping[str, Topology] = field(default_factory=dict)
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     api_keys: Mapping[str, str] = field(default_factory=dict)
 
@@ -57,15 +53,16 @@ def build_plan(
     gangs: Sequence[GangSpec],
     profile: ModelProfile,
     stack: Stack,
-    topologies: Mapping[str, Topology],
-    options: PlanOptions,
+    asked: Asked,
+    known: PlanFacts,
 ) -> Plan:
-    """What would run on every node of these gangs.
+    """What would run on every node of these gangs. profile, stack: those that were asked for, or chosen.
 
-    topologies: by node name; a node that is missing here is planned without facts (TCP, no GPU check)
-    Raises InputError (a layout, flag or setting that can't be) or FindingsError (the hardware does not allow it).
+    Where some of a gang's nodes were left out, no layout is asked for and the usual one does not fit those that are
+    left, one that does is taken. Raises InputError (a layout, flag or setting that can't be) or FindingsError (the
+    hardware does not allow it).
     """
-    planned = [_plan_gang(gang, _laid_out(profile, gang, stack, options), stack, topologies, options) for gang in gangs]
+    planned = [_plan_gang(gang, _laid_out(profile, gang, stack, asked), stack, asked, known) for gang in gangs]
     facts = tuple(fact for _, its_facts, _ in planned for fact in its_facts)
     findings = [*_stack_notes(stack), *(finding for *_, its_findings in planned for finding in its_findings)]
     unnamed = Plan(
@@ -81,13 +78,13 @@ def build_plan(
 _GRAVEST_FIRST = (Severity.STOP, Severity.SLOW, Severity.UNKNOWN, Severity.NOTE)
 
 
-def _laid_out(profile: ModelProfile, gang: GangSpec, stack: Stack, options: PlanOptions) -> ModelProfile:
+def _laid_out(profile: ModelProfile, gang: GangSpec, stack: Stack, asked: Asked) -> ModelProfile:
     """The profile with the layout and the degrees that were asked for; a replica takes the layout that the profile
     names for its GPUs."""
-    chosen = options.layout
-    if gang.replica_of and not chosen and not options.pins:
+    chosen, pins = asked.layout, layout.pins(asked)
+    if gang.replica_of and not chosen and not pins:
         chosen = layout.on_one_node(profile, gang.leader.gpus, stack)
-    return replace(layout.laid_out(profile, chosen, stack) if chosen else profile, **options.pins)
+    return replace(layout.laid_out(profile, chosen, stack) if chosen else profile, **pins)
 
 
 def _stack_notes(stack: Stack) -> Iterator[Finding]:
@@ -104,27 +101,21 @@ def _stack_notes(stack: Stack) -> Iterator[Finding]:
 
 
 def _plan_gang(
-    gang: GangSpec, profile: ModelProfile, stack: Stack, topologies: Mapping[str, Topology], options: PlanOptions
+    gang: GangSpec, profile: ModelProfile, stack: Stack, asked: Asked, known: PlanFacts
 ) -> tuple[GangPlan, Sequence[Fact], Sequence[Finding]]:
     """The gang's plan, the facts that it rests on, and what an operator should know."""
     _check_gpu_counts(gang)
-    engine, where, cuda = engine_of(stack), f"gang {gang.name}", stack.device == "cuda"
+    topologies, cuda = known.topologies, stack.device == "cuda"
     gpus = {node.name: _gpus(node, topologies.get(node.name) if cuda else None) for node in gang.nodes}
-    hosts = {node.name: options.hosts.get(node.name, HostFacts()) for node in gang.nodes}
+    hosts = {node.name: known.hosts.get(node.name, HostFacts()) for node in gang.nodes}
     seen = [gpu for each in gpus.values() for gpu in each]
-    budgets = _Budgets(gang=gang, stack=stack, extra_args=options.extra_args, seen=seen, host=hosts[gang.leader.name])
-    budgets.flags(profile)  # a wrong flag is not what does not fit
-    able, shape = layout.abilities(engine), {"nodes": len(gang.nodes), "gpus_per_node": gang.leader.gpus}
-    if options.adapt and not (options.layout or options.pins):
-        profile = layout.adapted(profile, stack, able, **shape, fits=budgets.fits)
-    layout.refuse_model(profile, stack, seen, where)
-    its_layout = layout.usual(profile, **shape)
-    layout.refuse(profile, its_layout, able, fits=partial(budgets.fits, profile), where=where)
+    budgets = _Budgets(gang=gang, stack=stack, extra_args=asked.extra_args, seen=seen, host=hosts[gang.leader.name])
+    profile, its_layout = _layout(gang, profile, stack, asked, budgets)
     its_memory = budgets.of(profile, its_layout)
     about = replace(
         _choices(gang, profile, stack, topologies, hosts, gpus, its_layout),
-        extra_args=options.extra_args,
-        api_key=options.api_keys.get(gang.name, ""),
+        extra_args=asked.extra_args,
+        api_key=known.api_keys.get(gang.name, ""),
         graphs=its_memory.graphs,
     )
     caches = page_cache.fits(about.to_read, its_layout, gpus, topologies)
@@ -148,6 +139,21 @@ def _plan_gang(
     remarks = (*page_cache.findings(caches), *reserve.findings(gang.name, its_memory, usual))
     facts = [(node.name, *fact) for node in gang.nodes for fact in _facts(about, node)]
     return plan, facts, _findings(about, plan, remarks)
+
+
+def _layout(
+    gang: GangSpec, profile: ModelProfile, stack: Stack, asked: Asked, budgets: _Budgets
+) -> tuple[ModelProfile, Layout]:
+    """How the model is divided here, and the profile that says so."""
+    where = f"gang {gang.name}"
+    budgets.flags(profile)  # a wrong flag is not what does not fit
+    able, shape = layout.abilities(engine_of(stack)), {"nodes": len(gang.nodes), "gpus_per_node": gang.leader.gpus}
+    if gang.short and not (asked.layout or layout.pins(asked)):
+        profile = layout.adapted(profile, stack, able, **shape, fits=budgets.fits)
+    layout.refuse_model(profile, stack, budgets.seen, where)
+    its_layout = layout.usual(profile, **shape)
+    layout.refuse(profile, its_layout, able, fits=partial(budgets.fits, profile), where=where)
+    return profile, its_layout
 
 
 def _findings(about: GangChoices, plan: GangPlan, of_memory: Iterable[Finding]) -> tuple[Finding, ...]:

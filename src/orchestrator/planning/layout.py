@@ -25,7 +25,7 @@ from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.profile import Dimensions, ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
 from orchestrator.protocol.planned import Layout
-from orchestrator.protocol.staging import Canary
+from orchestrator.protocol.staging import Asked, Canary
 from orchestrator.topology.gpus import capability
 
 ABILITIES = frozenset(("pipelines", "experts", "attention"))
@@ -59,10 +59,15 @@ def _asked(layout: Layout) -> list[tuple[str, str, int]]:
     return [one for one in each if one[2] > 1 or one[0] == "tp"]
 
 
-def pins(*, tp: int | None, pp: int | None, ep: int | None, attn_dp: int | None) -> dict[str, Any]:
-    """The degrees that somebody chose, as a profile names them; None: nobody did."""
-    asked = {"tensor_parallel": tp, "pipeline_parallel": pp, "expert_parallel": ep, "attention_data_parallel": attn_dp}
-    return {name: degree for name, degree in asked.items() if degree is not None}
+def pins(asked: Asked) -> dict[str, Any]:
+    """The degrees that somebody chose, as a profile names them."""
+    degrees = {
+        "tensor_parallel": asked.tp,
+        "pipeline_parallel": asked.pp,
+        "expert_parallel": asked.ep,
+        "attention_data_parallel": asked.attn_dp,
+    }
+    return {name: degree for name, degree in degrees.items() if degree is not None}
 
 
 def usual(degrees: ModelProfile | NamedLayout, nodes: int, gpus_per_node: int) -> Layout:

@@ -212,6 +212,10 @@ class Asked(Message):
     accept: tuple[str, ...] = ()
     """Findings that were set aside, `ID` or `ID@node`: they do not forbid a later start of the same plan either."""
 
+    def on_other_nodes(self) -> Asked:
+        """The same without what was chosen for so many nodes."""
+        return replace(self, tp=None, pp=None, ep=None, attn_dp=None, layout="")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan(Message):

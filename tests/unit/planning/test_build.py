@@ -18,10 +18,10 @@ from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides, Reach
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.planning.host import HostFacts
 from orchestrator.planning.plan_file import facts_digest, plan_json
-from orchestrator.protocol.staging import NodePlan
+from orchestrator.protocol.staging import Asked, NodePlan
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
 INT8 = "DeepSeek-R1-Channel-INT8"
@@ -241,8 +241,8 @@ def test_overrides_of_the_inventory_are_shown_as_such() -> None:
         ({}, {"extra_args": ("--config", "x"), "stack": "sglang-0.5.23"}, "command line: after --", "set by the plan"),
         ({"overrides": Overrides(args=("--nope",))}, {}, "inventory: node0: l40s_args", "no flag --nope"),
         ({"overrides": Overrides(env=(("A B", "1"),))}, {}, "inventory: node0: l40s_env", "environment variable"),
-        ({}, {"pins": {"tensor_parallel": 16}}, "gang gang0", "needs 16 GPUs"),
-        ({}, {"pins": {"pipeline_parallel": 4}}, "gang gang0", "no pipeline parallelism"),
+        ({}, {"tp": 16}, "gang gang0", "needs 16 GPUs"),
+        ({}, {"pp": 4}, "gang gang0", "no pipeline parallelism"),
     ],
 )
 def test_what_is_refused_before_anything_starts(
@@ -331,7 +331,7 @@ def _seconds_to_plan(nodes: int) -> float:
     facts = {name: topology for spec in gangs for name, topology in topologies(spec).items()}
     profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
     begun = time.process_time()
-    plan = build_plan(gangs, profile, stack, facts, PlanOptions())
+    plan = build_plan(gangs, profile, stack, Asked(model=profile.name), PlanFacts(topologies=facts))
     assert sum(len(planned.nodes) for planned in plan.gangs) == nodes
     return time.process_time() - begun
 

@@ -307,7 +307,7 @@ def planned(
     profile: ModelProfile, left: tuple[str, ...], *, stack: str = "sglang-0.5.23", gpus: int = 8, **options: Any
 ) -> GangPlan:
     spec = part(gang(4, gpus=gpus), left)
-    return plan_of(spec, profile, stack, adapt=True, **options).gangs[0]
+    return plan_of(replace(spec, short=True), profile, stack, **options).gangs[0]
 
 
 def degrees_of(plan: GangPlan) -> tuple[int, int]:
@@ -342,10 +342,9 @@ def test_a_layout_of_the_profiles_list_comes_before_what_arithmetic_finds() -> N
 
 
 def test_what_is_pinned_is_not_changed() -> None:
-    pins = {"pipeline_parallel": 6, "tensor_parallel": 4}
-    assert degrees_of(planned(FINE, ("node0", "node1", "node2"), pins=pins)) == (6, 4)
+    assert degrees_of(planned(FINE, ("node0", "node1", "node2"), pp=6, tp=4)) == (6, 4)
     with pytest.raises(InputError, match="it needs 32 GPUs"):
-        planned(FINE, ("node0", "node1", "node2"), pins={"tensor_parallel": 32})
+        planned(FINE, ("node0", "node1", "node2"), tp=32)
 
 
 def test_the_old_stack_has_no_pipelines_and_says_what_would_work() -> None:

@@ -69,11 +69,6 @@ GLANCE = StragglerWait(least_s=0.5, login_s=0.0)
 """With a node that did not answer the look before: it is connected to meanwhile."""
 
 
-_OF_A_LAYOUT = ("tp", "pp", "ep", "attn_dp", "layout")
-WISHES = ("model", "stack", *_OF_A_LAYOUT, "extra_args")
-"""Of a `PlanRequest`, what the nodes keep of it in an `Asked`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpRequest:
     """What an operator asks `up` for.
@@ -112,10 +107,10 @@ class UpRequest:
         not apply there."""
         if self.asked is not None:
             return self.asked
-        typed = Path(self.plan.model)
-        model = str(typed.resolve()) if typed.suffix in (".yml", ".yaml") else self.plan.model
-        wishes = [name for name in WISHES if not (self.fewer and name in _OF_A_LAYOUT)]
-        return Asked(**{name: getattr(self.plan, name) for name in wishes} | {"model": model}, accept=self.accept)
+        asked, typed = replace(self.plan.asked, accept=self.accept), Path(self.plan.model)
+        if typed.suffix in (".yml", ".yaml"):
+            asked = replace(asked, model=str(typed.resolve()))
+        return asked.on_other_nodes() if self.fewer else asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

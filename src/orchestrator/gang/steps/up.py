@@ -23,7 +23,6 @@ from orchestrator.gang.steps.changes import compare
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.raising import (
-    WISHES,
     StagedFleet,
     UpRequest,
     UpResult,
@@ -486,10 +485,9 @@ def planned_again(
     """What to plan, of which inventory, to have the gang serve as was asked for: on all of its nodes, or without these:
     with spares in their places, else with a layout that fits the others."""
     left = without(inventory, left_out)
-    again = asked if not any(one.short for one in left.gangs if one.name == gang.name) else replace(
-        asked, tp=None, pp=None, ep=None, attn_dp=None, layout="")  # fmt: skip
-    words = {name: getattr(again, name) for name in WISHES}
-    return left, PlanRequest(**words, gangs=(gang.name,), without=tuple(left_out))
+    short = any(other.short for other in left.gangs if other.name == gang.name)
+    again = asked.on_other_nodes() if short else asked
+    return left, PlanRequest.of(again, gangs=(gang.name,), without=tuple(left_out))
 
 
 def words_to_return(gang: GangSpec, asked: Asked) -> str:

@@ -20,15 +20,16 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Gpu, Topology
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.planning.dimensions import check_checkpoint
 from orchestrator.planning.host import HostFacts, model_path, venv
-from orchestrator.planning.layout import pins, refusal
+from orchestrator.planning.layout import refusal
 from orchestrator.planning.needs import with_seen
 from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes, saved_plan
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
-from orchestrator.protocol.message import Message, Unreadable, parsed
+from orchestrator.protocol.message import Unreadable, parsed
+from orchestrator.protocol.staging import Asked
 from orchestrator.records.documents import least_free, write_whole
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
@@ -39,26 +40,32 @@ from orchestrator.topology.build import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest(Message):
-    """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan.
+class PlanRequest(Asked):
+    """What an operator asks for, and of which gangs. saved: take no other plan.
 
     replicas: one gang a node; whoever makes the plan is given an inventory that is split so
     without: names of nodes that are left out, of an inventory that no longer has them (model.survivors); where no spare
         takes their places, the layout is then one that fits those that are left
     """
 
-    model: str
-    stack: str | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    attn_dp: int | None = None
-    layout: str = ""
     replicas: bool = False
-    extra_args: tuple[str, ...] = ()
     gangs: tuple[str, ...] = ()
     saved: SavedPlan | None = None
     without: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(asked: Asked, *, gangs: tuple[str, ...], without: tuple[str, ...] = ()) -> PlanRequest:
+        """The same again, of these gangs."""
+        return PlanRequest(**_asked(asked), gangs=gangs, without=without)
+
+    @property
+    def asked(self) -> Asked:
+        """What is asked of each gang: what its nodes keep."""
+        return Asked(**_asked(self))
+
+
+def _asked(request: Asked) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in Asked.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,21 +91,25 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     choice = chosen_stack(gangs, profile, request.stack)
     stack = Library.stack(choice.name)
     nodes = [node for gang in gangs for node in gang.nodes]
-    told = ahead(lambda: prerequisites(fleet, nodes, profile, stack))
+    prerequisites_later = ahead(lambda: prerequisites(fleet, nodes, profile, stack))
     snapshots = look(fleet, nodes, stack).all()
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
-    seen = chosen_stack(gangs, profile, request.stack, [gpu for one in topologies.values() for gpu in one.gpus])
+    seen = chosen_stack(gangs, profile, request.stack, _gpus_of(topologies.values()))
     if seen.name != choice.name:  # an L40S was assumed
         return replace(make_plan(inventory, replace(request, stack=seen.name), fleet), why=seen.why)
-    return _planned(gangs, request, seen, snapshots, facts_of_hosts(snapshots, told.result()))
+    return _planned(gangs, request, seen, snapshots, facts_of_hosts(snapshots, prerequisites_later.result()))
 
 
 def plan_recorded(inventory: Inventory, request: PlanRequest, snapshots: Mapping[str, Snapshot]) -> PlanResult:
     """The plan of recorded nodes. What no recording holds, an engine or a checkpoint, is not judged."""
     gangs = chosen_gangs(inventory, request.gangs)
-    gpus = [gpu for one in snapshots.values() for gpu in build(one).gpus]
+    gpus = _gpus_of(map(build, snapshots.values()))
     seen = chosen_stack(gangs, Library.profile(request.model), request.stack, gpus)
     return _planned(gangs, request, seen, snapshots, facts_of_hosts(snapshots, {}))
+
+
+def _gpus_of(topologies: Iterable[Topology]) -> list[Gpu]:
+    return [gpu for topology in topologies for gpu in topology.gpus]
 
 
 def _planned(
@@ -113,15 +124,9 @@ def _planned(
     for node in (node for gang in gangs for node in gang.nodes):
         if (config := hosts[node.name].config) is not None:
             check_checkpoint(node, profile, config, map(Library.profile, Library.models()))
-    options = PlanOptions(
-        pins=pins(tp=request.tp, pp=request.pp, ep=request.ep, attn_dp=request.attn_dp),
-        layout=request.layout,
-        adapt=any(gang.short for gang in gangs),
-        extra_args=request.extra_args,
-        hosts=hosts,
-        api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},
-    )
-    plan = _with_seen(build_plan(gangs, profile, stack, topologies, options))
+    keys = {gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))}
+    known = PlanFacts(topologies=topologies, hosts=hosts, api_keys=keys)
+    plan = _with_seen(build_plan(gangs, profile, stack, request, known))
     if request.saved is not None:
         refuse_changes(request.saved, plan)
     return PlanResult(
@@ -181,7 +186,7 @@ def who_can(profile: ModelProfile, gpus: Iterable[Gpu] = ()) -> tuple[tuple[str,
     '' where it can."""
     gpus = tuple(gpus)
     tried = (dialect(name).stack for name in profile.tried)
-    names = dict.fromkeys((*tried, *(one.stack for one in reversed(list(dialects().values())))))
+    names = dict.fromkeys((*tried, *(other.stack for other in reversed(list(dialects().values())))))
     refusals = ((name, refusal(profile, Library.stack(name), gpus)) for name in names)
     return tuple((name, against.reason if against else "") for name, against in refusals)
 
@@ -198,42 +203,46 @@ def prerequisites(
 ) -> Mapping[str, PrerequisitesAnswer]:
     """What the engine will find on each node beside the hardware; a node that can't say is left out."""
 
-    def one(session: Session) -> PrerequisitesAnswer:
+    def ask_node(session: Session) -> PrerequisitesAnswer:
         spec = session.spec
         request = PrerequisitesRequest(model_path=model_path(spec, profile), venv=venv(spec, stack.name))
         return ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S)
 
-    return fleet.on_every(one, only={node.name for node in nodes}).values
+    return fleet.on_every(ask_node, only={node.name for node in nodes}).values
 
 
-def facts_of_hosts(snapshots: Mapping[str, Snapshot], told: Mapping[str, PrerequisitesAnswer]) -> dict[str, HostFacts]:
+def facts_of_hosts(
+    snapshots: Mapping[str, Snapshot], answers: Mapping[str, PrerequisitesAnswer]
+) -> dict[str, HostFacts]:
     """What a plan needs to know of each node beside its hardware, taken with care: it comes from outside."""
-    return {name: host_facts(snapshot, told.get(name, PrerequisitesAnswer())) for name, snapshot in snapshots.items()}
+    return {
+        name: host_facts(snapshot, answers.get(name, PrerequisitesAnswer())) for name, snapshot in snapshots.items()
+    }
 
 
-def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
+def host_facts(snapshot: Snapshot, answer: PrerequisitesAnswer) -> HostFacts:
     """From the probe and the verb `prerequisites`; what is missing or misshapen counts as not read."""
     host = snapshot.host
     user, home, count = (host.get(name) for name in ("user", "home", "cpu_count"))
-    config, wrong = config_of(told)
+    config, wrong = config_of(answer)
     return HostFacts(
         user=user if isinstance(user, str) and user else None,
         home=home if isinstance(home, str) and home.startswith("/") else None,
         cpu_count=count if isinstance(count, int) and count > 0 else None,
-        glibc=told.glibc or None,
-        engine=told.engine,
-        engine_python=told.engine_python or None,
-        vocabularies=told.vocabularies,
+        glibc=answer.glibc or None,
+        engine=answer.engine,
+        engine_python=answer.engine_python or None,
+        vocabularies=answer.vocabularies,
         config=config,
         config_error=wrong,
     )
 
 
-def config_of(told: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]:
+def config_of(answer: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]:
     """A checkpoint's config.json, or None and why it could not be read."""
-    if told.config is None:
-        return None, told.config_error
-    config = parsed(told.config)
+    if answer.config is None:
+        return None, answer.config_error
+    config = parsed(answer.config)
     if isinstance(config, Unreadable):
         return None, "it is not JSON"
     return (config, "") if isinstance(config, dict) else (None, "it is not a JSON object")

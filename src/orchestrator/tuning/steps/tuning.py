@@ -170,7 +170,7 @@ def kit_of(
     )
     try:
         profile = laid_out(profile, request.layout, stack) if request.layout else profile
-        pinned = layouts.pins(tp=request.tp, pp=request.pp, ep=request.ep, attn_dp=request.attn_dp)
+        pinned = layouts.pins(request)
         chosen = layouts.usual(replace(profile, **pinned), len(gang.nodes), gang.leader.gpus)
         where = f"gang {gang.name}, stack {stack.name}"
         layouts.refuse(profile, chosen, layouts.abilities(engine_of(stack)), where=where)

@@ -26,9 +26,10 @@ from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RdmaPort
 from orchestrator.monitoring.steps.live_page import lights
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.staging import Asked
 from orchestrator.topology.draw import TreeLine, tree
 from orchestrator.topology.network import PortFault, port_fault
 from orchestrator.topology.picture import Picture, lit
@@ -206,7 +207,8 @@ def test_the_verdict_is_the_layouts(breaks: object, layout: Layout | None, sever
 def test_the_plan_says_the_same(breaks: object, model: str, layout: Layout) -> None:
     cluster = everywhere(breaks, layout)
     gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
-    asked = PlanOptions(pins={"tensor_parallel": layout.tensor_parallel, "pipeline_parallel": layout.pipeline_parallel})
-    plan = build_plan([gang], load_profile(model), cluster.stacks["node0"], cluster.topologies, asked)
+    asked = Asked(model=model, tp=layout.tensor_parallel, pp=layout.pipeline_parallel)
+    known = PlanFacts(topologies=cluster.topologies)
+    plan = build_plan([gang], load_profile(model), cluster.stacks["node0"], asked, known)
     assert plan.gangs[0].layout == layout
     assert of_tcp(plan.findings) == of_tcp(run_rules(cluster))

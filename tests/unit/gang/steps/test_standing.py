@@ -11,7 +11,8 @@ from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.chosen import chosen_gangs, concerned, replicas_of, split
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.build import PlanFacts, build_plan
+from orchestrator.protocol.staging import Asked
 from orchestrator.protocol.verbs import ReportAnswer
 
 
@@ -67,7 +68,8 @@ def test_reports_that_can_not_be_read_still_say_whose_they_are() -> None:
 
 def test_minimax_m2_is_planned_on_each_node_in_the_layout_that_its_profile_names() -> None:
     its = replicas_of(gang())
-    plan = build_plan(its, load_profile("MiniMax-M2"), load_stack("sglang-0.5.23"), topologies(gang()), PlanOptions())
+    profile, known = load_profile("MiniMax-M2"), PlanFacts(topologies=topologies(gang()))
+    plan = build_plan(its, profile, load_stack("sglang-0.5.23"), Asked(model=profile.name), known)
     assert [one.name for one in plan.gangs] == [f"{gang().name}-{rank}" for rank in range(4)]
     assert {(one.layout.tensor_parallel, one.layout.pipeline_parallel, one.layout.nnodes) for one in plan.gangs} == {
         (4, 2, 1)
@@ -77,5 +79,5 @@ def test_minimax_m2_is_planned_on_each_node_in_the_layout_that_its_profile_names
 
 def test_a_replica_takes_the_degrees_that_were_asked_for() -> None:
     (first, *_) = replicas_of(gang())
-    plan = plan_of(first, "MiniMax-M2", pins={"tensor_parallel": 8, "expert_parallel": 2})
+    plan = plan_of(first, "MiniMax-M2", tp=8, ep=2)
     assert (plan.gangs[0].layout.tensor_parallel, plan.gangs[0].layout.expert_parallel) == (8, 2)
