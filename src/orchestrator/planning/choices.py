@@ -68,7 +68,7 @@ def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str,
         if node.name in topologies and not unread:
             known[node.name] = topologies[node.name]
     machines = [Machine(node, known[node.name]) for node in gang.nodes if node.name in known]
-    asked = {one.name: [port.device for port in one.named_ports] for one in machines}
+    asked = {machine.name: [port.device for port in machine.named_ports] for machine in machines}
     shared = tcp_interface(known, asked)
     return {node.name: _tcp_choice(node, known, shared) for node in gang.nodes}
 
@@ -76,9 +76,10 @@ def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str,
 def not_read(node: str, unread: Sequence[NotRead], unknown: str, instead: str) -> NodeError:
     """What refuses to go on without something that was not read. unknown: what is not known without it; instead: what
     the operator can do if it stays unreadable."""
-    areas = " and ".join(dict.fromkeys(one.area.value for one in unread))
+    areas = " and ".join(dict.fromkeys(reason.area.value for reason in unread))
+    more = ", and more" if len(unread) > 1 else ""
     return NodeError(
-        f"{areas} could not be read ({unread[0]}{', and more' * (len(unread) > 1)}), so that it is not known {unknown}",
+        f"{areas} could not be read ({unread[0]}{more}), so that it is not known {unknown}",
         where=f"node {node}",
         fix=f"run the command again, when the node is less busy; if it stays so, {instead}",
     )
@@ -125,9 +126,9 @@ def _pinned(node: NodeSpec, asked: str, topology: Topology | None, interfaces: S
 
 
 def _by_address(node: NodeSpec, address: str, interfaces: Sequence[Interface]) -> TcpChoice:
-    found = next((item for item in interfaces if _has(item, address)), None)
-    if found:
-        return TcpChoice(found.name, address, f"{found.name} has l40s_address {address}")
+    holder = next((item for item in interfaces if _has(item, address)), None)
+    if holder:
+        return TcpChoice(holder.name, address, f"{holder.name} has l40s_address {address}")
     if ":" in address:
         raise InputError(
             f"l40s_address {address} is IPv6, which is not supported",
@@ -145,9 +146,9 @@ def _by_address(node: NodeSpec, address: str, interfaces: Sequence[Interface]) -
 
 def _with_ipv4(topology: Topology) -> tuple[Interface, ...]:
     """Interfaces that are up and have an address; loopback only where there is nothing else."""
-    found = tuple(item for item in topology.interfaces if item.up and item.ipv4 and not item.bond)
-    outward = tuple(item for item in found if item.name != "lo")
-    return outward or found
+    addressed = tuple(item for item in topology.interfaces if item.up and item.ipv4 and not item.bond)
+    outward = tuple(item for item in addressed if item.name != "lo")
+    return outward or addressed
 
 
 def _addresses(interface: Interface) -> tuple[str, ...]:
@@ -342,22 +343,26 @@ def data_network(topologies: Mapping[str, Topology], interface: str = "") -> Dat
     interface: the operator's word: one that leads to the network to use
     Raises InputError where there is none.
     """
-    found = shared_networks(topologies)
+    networks = shared_networks(topologies)
     if interface:
-        found = tuple(ways for ways in found if any(way.interface.name == interface for way in ways.values()))
-    if not found:
+        networks = tuple(ways for ways in networks if any(way.interface.name == interface for way in ways.values()))
+    if not networks:
         wanted = f"no network on {interface}" if interface else "no IPv4 network"
         raise InputError(
             f"{wanted} is shared by {', '.join(topologies)}",
             where="network",
             fix="list every node's interfaces with `l40s-deploy discover`",
         )
-    best = min(found, key=_rank)
+    best = min(networks, key=_rank)
     slowest = min(way.interface.speed_mbps for way in best.values())
     names = sorted({way.interface.name for way in best.values()})
     speed = f"{slowest / 1000:g} Gbit/s" if slowest else "speed unread"
-    chosen = "--interface" if interface else f"the fastest of {len(found)} shared networks" if len(found) > 1 else ""
-    reason = f"{', '.join(names)} ({speed}{', ' * bool(chosen)}{chosen})"
+    about = [speed]
+    if interface:
+        about.append("--interface")
+    elif len(networks) > 1:
+        about.append(f"the fastest of {len(networks)} shared networks")
+    reason = f"{', '.join(names)} ({', '.join(about)})"
     return DataNetwork({name: way.address for name, way in best.items()}, reason)
 
 

@@ -68,8 +68,8 @@ def context_length(config: Mapping[str, Any]) -> int | None:
     if isinstance(scaling, Mapping) and "original_max_position_embeddings" not in scaling:
         given = scaling.get("factor", 1)
         factor = given if isinstance(given, int | float) and scaling.get("rope_type") != "llama3" else 1.0
-    found = next((value for key in _CONTEXT_KEYS if type(value := config.get(key)) is int and value > 0), None)
-    return int(factor * found) if found else None
+    longest = next((value for key in _CONTEXT_KEYS if type(value := config.get(key)) is int and value > 0), None)
+    return int(factor * longest) if longest else None
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,11 +98,11 @@ def check_checkpoint(
     agreeing = (other.name for other in others if not disagreements(other, config))
     fits = max(agreeing, key=lambda name: SequenceMatcher(None, profile.name, name).ratio(), default="")
     more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
-    found = f"it matches the profile {fits} (use `--model {fits}`); otherwise " if fits else ""
+    instead = f"it matches the profile {fits} (use `--model {fits}`); otherwise " if fits else ""
     raise InputError(
         f"the checkpoint does not match the profile {profile.name}: {'; '.join(wrong[:_MOST_NAMED])}{more}",
         where=f"{node.name}: {model_path(node, profile)}/config.json",
-        fix=f"{found}copy the right checkpoint there, or correct the profile",
+        fix=f"{instead}copy the right checkpoint there, or correct the profile",
     )
 
 
@@ -119,13 +119,13 @@ def _architecture(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[
 
 
 def _quantisation(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:
-    found = config.get("quantization_config")
-    quantised = found if isinstance(found, Mapping) else {}
+    stated = config.get("quantization_config")
+    quantised = stated if isinstance(stated, Mapping) else {}
     method, block = str(quantised.get("quant_method", "")), quantised.get("weight_block_size")
     if profile.quantisation == "fp8-block":
         if method != "fp8" or not isinstance(block, list):
-            told = f"{method!r:.40}" if method else "no quant_method"
-            yield f"quantization_config has {told} without blocks, the profile has fp8 in blocks"
+            method_words = f"{method!r:.40}" if method else "no quant_method"
+            yield f"quantization_config has {method_words} without blocks, the profile has fp8 in blocks"
         elif block != list(profile.block):
             yield f"weight_block_size is {block!r:.40}, the profile has {list(profile.block)}"
     elif isinstance(block, list):
@@ -135,8 +135,8 @@ def _quantisation(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[
 
 
 def _dimensions(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:
-    found = dimensions(config)
+    of_config = dimensions(config)
     for name in (field.name for field in fields(Dimensions)):
-        theirs, ours = getattr(found, name), getattr(profile.dimensions, name)
+        theirs, ours = getattr(of_config, name), getattr(profile.dimensions, name)
         if theirs and ours and theirs != ours:
             yield f"{name} is {theirs}, the profile has {ours}"

@@ -29,7 +29,7 @@ def asked(
     """What decides about memory before a layout is chosen: every flag but the plan's own, by its first spelling; of
     those that several ask for, the last one's. Raises InputError."""
     graphs = engine.graph_options(engine.graphs(profile))
-    return {name: one.values for name, one in _merged(engine, graphs, profile, stack, node, extra).items()}
+    return {name: option.values for name, option in _merged(engine, graphs, profile, stack, node, extra).items()}
 
 
 def _merged(

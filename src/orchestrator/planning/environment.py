@@ -280,7 +280,8 @@ def _fast(about: GangChoices) -> bool:
 def _tcp_mbps(about: GangChoices, name: str) -> int:
     """0 where it was not read."""
     interfaces = about.topologies[name].interfaces if name in about.topologies else ()
-    return next((one.speed_mbps for one in interfaces if one.name == about.tcp[name].interface), 0)
+    chosen = about.tcp[name].interface
+    return next((interface.speed_mbps for interface in interfaces if interface.name == chosen), 0)
 
 
 def _rdma(about: GangChoices, node: NodeSpec) -> Iterator[Setting]:
@@ -395,5 +396,6 @@ def _filled(value: str, about: GangChoices, node: NodeSpec) -> str:
     """A stack's value with this node's facts: {cpus} is the range of CPUs that a process there may use, once a rank
     (init_threads_binding, sglang 0.5.23 srt/utils/numa_utils.py)."""
     count = about.hosts[node.name].cpu_count or 1
-    cpus = "|".join(["0" if count == 1 else f"0-{count - 1}"] * node.gpus)
+    of_a_rank = "0" if count == 1 else f"0-{count - 1}"
+    cpus = "|".join(of_a_rank for _ in range(node.gpus))
     return value.replace("{cpus}", cpus).replace("{venv}", about.venv(node))

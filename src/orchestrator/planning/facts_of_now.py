@@ -42,12 +42,12 @@ def moved(request: StagingRequest, machine: Machine, met: Mapping[str, int] = Ma
     if machine.topology.lacks(*RAILS):
         return Moved(was, "")
     side = _side(was, machine)
-    found: list[_Change] = [("interface", side.interface, f"interface {was.interface} -> {side.interface}")]
+    fields: list[_Change] = [("interface", side.interface, f"interface {was.interface} -> {side.interface}")]
     if was.sockets == (was.interface,):
-        found.append(("sockets", (side.interface,), ""))
+        fields.append(("sockets", (side.interface,), ""))
     if was.hca:
-        found += _rdma(was, machine, side, met)
-    changed = [(name, now, words) for name, now, words in found if now != getattr(was, name) and name not in kept]
+        fields += _rdma(was, machine, side, met)
+    changed = [(name, now, words) for name, now, words in fields if now != getattr(was, name) and name not in kept]
     network = replace(was, **{name: now for name, now, _ in changed})
     return Moved(network, ", ".join(words for _, _, words in changed if words))
 

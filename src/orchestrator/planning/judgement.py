@@ -37,8 +37,8 @@ class Judgement:
     @property
     def method(self) -> str:
         """quant_method as config.json has it, 'none' where it has none."""
-        found = self.facts["config"].get("quantization_config")
-        return str(found.get("quant_method", "none")) if isinstance(found, dict) else "none"
+        stated = self.facts["config"].get("quantization_config")
+        return str(stated.get("quant_method", "none")) if isinstance(stated, dict) else "none"
 
     def as_json(self) -> dict[str, Any]:
         """The document of `checkpoint check --json`."""
@@ -66,10 +66,10 @@ def judge(facts: Mapping[str, Any]) -> Judgement:
     size = dimensions(facts["config"])
     block = (facts["block"][0], facts["block"][1]) if facts["block"] else None
     allowed = degrees(size, block) if size.num_attention_heads else {}
-    found = [*_faults(facts), *_impossible(facts), *_quantisation(facts)]
-    found += [*_missing_layers(facts, size), *_missing_experts(facts, size)]
-    found.sort(key=lambda finding: finding.severity is not Severity.STOP)
-    return Judgement(facts, size, allowed, tuple(found))
+    findings = [*_faults(facts), *_impossible(facts), *_quantisation(facts)]
+    findings += [*_missing_layers(facts, size), *_missing_experts(facts, size)]
+    findings.sort(key=lambda finding: finding.severity is not Severity.STOP)
+    return Judgement(facts, size, allowed, tuple(findings))
 
 
 def _faults(facts: Mapping[str, Any]) -> Iterator[Finding]:
@@ -94,10 +94,10 @@ def _impossible(facts: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _quantisation(facts: Mapping[str, Any]) -> Iterator[Finding]:
     """sglang 0.5.23 srt/layers/quantization/fp8.py, Fp8Config.__init__."""
-    found = facts["config"].get("quantization_config")
-    if not isinstance(found, dict) or "fp8" not in str(found.get("quant_method", "")):
+    stated = facts["config"].get("quantization_config")
+    if not isinstance(stated, dict) or "fp8" not in str(stated.get("quant_method", "")):
         return
-    block, scheme = found.get("weight_block_size"), found.get("activation_scheme", "dynamic")
+    block, scheme = stated.get("weight_block_size"), stated.get("activation_scheme", "dynamic")
     if block is not None and facts["block"] is None:
         yield _stop("BLOCK-BROKEN", f"config.json: weight_block_size is {block!r}, wanted two positive numbers")
     if facts["block"] and scheme != "dynamic":
@@ -251,8 +251,8 @@ def _quantised(judgement: Judgement) -> Mapping[str, Any]:
     config = judgement.facts["config"]
     text = config.get("text_config")
     nested = text.get("quantization_config") if isinstance(text, Mapping) else None
-    found = config.get("quantization_config") or nested
-    return found if isinstance(found, Mapping) else {}
+    stated = config.get("quantization_config") or nested
+    return stated if isinstance(stated, Mapping) else {}
 
 
 def _group(judgement: Judgement, quantisation: Quantisation, where: str) -> int:
@@ -280,9 +280,9 @@ _LEFT_OUT: Mapping[Part, tuple[str, ...]] = {
 
 
 def _parts(judgement: Judgement) -> tuple[tuple[Part, Quantisation], ...]:
-    said = _quantised(judgement)
-    lists = (said.get("ignore"), said.get("modules_to_not_convert"))
-    words = [str(word) for one in lists if isinstance(one, list) for word in one]
+    stated = _quantised(judgement)
+    lists = (stated.get("ignore"), stated.get("modules_to_not_convert"))
+    words = [str(word) for names in lists if isinstance(names, list) for word in names]
     return tuple(
         (part, "none") for part, marks in _LEFT_OUT.items() if any(mark in word for word in words for mark in marks)
     )

@@ -56,7 +56,7 @@ def _asked(layout: Layout) -> list[tuple[str, str, int]]:
         ("ep", "--ep", layout.expert_parallel),
         ("dp", "--attn-dp", layout.attention_data_parallel),
     )
-    return [one for one in each if one[2] > 1 or one[0] == "tp"]
+    return [degree for degree in each if degree[2] > 1 or degree[0] == "tp"]
 
 
 def pins(asked: Asked) -> dict[str, Any]:
@@ -108,26 +108,26 @@ def reasons(profile: ModelProfile, layout: Layout, able: frozenset[str]) -> list
     """Why a layout does not work; empty if it does."""
     nodes, stages, layers = layout.nnodes, layout.pipeline_parallel, profile.dimensions.num_hidden_layers
     gpus, needed = nodes * layout.gpus_per_node, layout.tensor_parallel * stages
-    found = []
+    against = []
     if needed != gpus:
-        found.append(f"it needs {needed} GPUs, but the gang has {nodes} nodes x {layout.gpus_per_node} = {gpus}")
+        against.append(f"it needs {needed} GPUs, but the gang has {nodes} nodes x {layout.gpus_per_node} = {gpus}")
     if stages > 1 and "pipelines" not in able:
-        found.append("this engine version has no pipeline parallelism")
+        against.append("this engine version has no pipeline parallelism")
     elif stages > layers:
-        found.append(f"{layers} layers can't be split into {stages} stages")
+        against.append(f"{layers} layers can't be split into {stages} stages")
     elif max(stages, nodes) % min(stages, nodes):
-        found.append(f"{stages} stages over {nodes} nodes end in the middle of a node")
+        against.append(f"{stages} stages over {nodes} nodes end in the middle of a node")
     if layout.expert_parallel > 1 and "experts" not in able:
-        found.append("this engine version does not support this many expert-parallel ranks")
+        against.append("this engine version does not support this many expert-parallel ranks")
     if layout.attention_data_parallel > 1 and "attention" not in able:
-        found.append("this engine version has no attention data parallelism")
-    return found + obstacles(profile, layout.tensor_parallel, layout.expert_parallel, layout.attention_data_parallel)
+        against.append("this engine version has no attention data parallelism")
+    return against + obstacles(profile, layout.tensor_parallel, layout.expert_parallel, layout.attention_data_parallel)
 
 
 def working(profile: ModelProfile, *, nodes: int, gpus_per_node: int, able: frozenset[str]) -> tuple[Layout, ...]:
     """Every TP x PP on exactly these GPUs that the checkpoint's arithmetic allows, least pipelining first; with
     the smallest EP where nothing but EP lifts a limit."""
-    found, gpus = [], nodes * gpus_per_node
+    layouts, gpus = [], nodes * gpus_per_node
     for stages in range(1, min(gpus, profile.dimensions.num_hidden_layers if "pipelines" in able else 1) + 1):
         if gpus % stages or max(stages, nodes) % min(stages, nodes):
             continue  # of the last, a stage would end in the middle of a node
@@ -136,21 +136,21 @@ def working(profile: ModelProfile, *, nodes: int, gpus_per_node: int, able: froz
         expert = next((n for n in experts if tensor % n == 0 and not obstacles(profile, tensor, n)), None)
         if expert:
             degrees = {"tensor_parallel": tensor, "pipeline_parallel": stages, "expert_parallel": expert}
-            found.append(Layout(**degrees, nnodes=nodes, gpus_per_node=gpus_per_node))
-    return tuple(found)
+            layouts.append(Layout(**degrees, nnodes=nodes, gpus_per_node=gpus_per_node))
+    return tuple(layouts)
 
 
 def with_attention_a_node(profile: ModelProfile, layouts: Sequence[Layout], able: frozenset[str]) -> tuple[Layout, ...]:
     """After each of these layouts whose tensor parallel group spans nodes, the same with one attention group a node,
     where that works: attention then reduces inside a node, and each node has a KV cache of its own."""
-    found = []
+    with_groups = []
     for each in layouts:
-        found.append(each)
+        with_groups.append(each)
         groups, rest = divmod(each.tensor_parallel, each.gpus_per_node)
         spans = "attention" in able and groups > 1 and not rest and each.attention_data_parallel == 1
         if spans and not obstacles(profile, each.tensor_parallel, each.expert_parallel, groups):
-            found.append(replace(each, attention_data_parallel=groups))
-    return tuple(found)
+            with_groups.append(replace(each, attention_data_parallel=groups))
+    return tuple(with_groups)
 
 
 def _instead(
@@ -162,7 +162,8 @@ def _instead(
     if finer := _finer_block(profile, plain.tensor_parallel):
         ways.append(f"re-block to {finer} (`checkpoint reblock`) for {plain}")
     fitting = [*filter(fits, working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=ABILITIES))]
-    ways += [str(plain)] * (plain in fitting)
+    if plain in fitting:
+        ways.append(str(plain))
     others = [f"{layout} (--layout {short(layout)})" for layout in fitting if layout != plain]
     if others:
         newer = "" if able == ABILITIES else "; needs a stack with SGLang 0.5"
@@ -227,19 +228,19 @@ def _cuts(size: Dimensions, tp: int) -> dict[str, int]:
     checked, and they fit."""
     if tp == 1:
         return {}
-    heads, found = size.num_attention_heads, dict[str, int]()
+    heads, sizes = size.num_attention_heads, dict[str, int]()
     if size.n_routed_experts:
-        found[MOE] = size.moe_intermediate_size
+        sizes[MOE] = size.moe_intermediate_size
     if not size.n_routed_experts or size.first_k_dense_replace:
-        found[DENSE] = size.intermediate_size
+        sizes[DENSE] = size.intermediate_size
     if size.kv_lora_rank:
-        found["query heads x dimension"] = heads * (size.qk_nope_head_dim + size.qk_rope_head_dim)
-        found["kv_b rows"] = heads * (size.qk_nope_head_dim + size.v_head_dim)
-        found["value heads x dimension"] = heads * size.v_head_dim
+        sizes["query heads x dimension"] = heads * (size.qk_nope_head_dim + size.qk_rope_head_dim)
+        sizes["kv_b rows"] = heads * (size.qk_nope_head_dim + size.v_head_dim)
+        sizes["value heads x dimension"] = heads * size.v_head_dim
     elif size.head:
-        found["query heads x dimension"] = heads * size.head
-        found["key-value heads x dimension"] = max(size.num_key_value_heads, tp) * size.head
-    return found
+        sizes["query heads x dimension"] = heads * size.head
+        sizes["key-value heads x dimension"] = max(size.num_key_value_heads, tp) * size.head
+    return sizes
 
 
 def degrees(size: Dimensions, block: tuple[int, int] | None) -> dict[int, str]:
@@ -248,9 +249,16 @@ def degrees(size: Dimensions, block: tuple[int, int] | None) -> dict[int, str]:
     block: the FP8 block (n, k), None where nothing is block-quantised
     """
     bare = ModelProfile(
-        name="", source="", directory="", architecture="", attention="mla", canary=Canary(prompt=""), dimensions=size,
-        quantisation="fp8-block" if block else "none", block=block or (0, 0),
-    )  # fmt: skip
+        name="",
+        source="",
+        directory="",
+        architecture="",
+        attention="mla",
+        canary=Canary(prompt=""),
+        dimensions=size,
+        quantisation="fp8-block" if block else "none",
+        block=block or (0, 0),
+    )
     return {tp: next(iter(obstacles(bare, tp)), "") for tp in (1, 2, 4, 8, 16, 32, 64, 128)}
 
 
@@ -307,8 +315,8 @@ def _at(profile: ModelProfile, degrees: NamedLayout | Layout) -> ModelProfile:
 def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
     """The first layout that the profile names for exactly so many GPUs, '' for none: what a replica takes where nobody
     asked for another."""
-    listed = (one for one in profile.layouts if engine_of(stack).version.startswith(one.versions))
-    return next((one.name for one in listed if one.tensor_parallel * one.pipeline_parallel == gpus), "")
+    listed = (named for named in profile.layouts if engine_of(stack).version.startswith(named.versions))
+    return next((named.name for named in listed if named.tensor_parallel * named.pipeline_parallel == gpus), "")
 
 
 def name_of(profile: ModelProfile, layout: Layout) -> str:
@@ -366,9 +374,9 @@ def adapted(
     arithmetic allows, with the least pipelining first.
     fits: whether the weights of the profile with that layout leave room for a KV cache
     """
-    found = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=able)
-    own = (_with(profile, one) for one in profile.layouts if engine_of(stack).version.startswith(one.versions))
-    for candidate in (profile, *own, *(_at(profile, layout) for layout in found)):
+    by_arithmetic = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=able)
+    own = (_with(profile, named) for named in profile.layouts if engine_of(stack).version.startswith(named.versions))
+    for candidate in (profile, *own, *(_at(profile, layout) for layout in by_arithmetic)):
         layout = usual(candidate, nodes, gpus_per_node)
         if not reasons(candidate, layout, able) and fits(candidate, layout):
             return candidate

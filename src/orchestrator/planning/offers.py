@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.inventory import GangSpec
+from orchestrator.model.plan import Memory
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning import layout, memory, page_cache
@@ -87,66 +89,116 @@ def offer(
     network: how its nodes communicate, and what `nettest` measured of that; own: what `sweep` measured of the model
     """
     nodes, each = len(gang.nodes), gang.leader.gpus
-    engine = engine_of(stack)
-    able, where = layout.abilities(engine), f"gang {gang.name}"
-    flags = commands.asked(engine, profile, stack, gang.leader, ())
-    nvlink = bool((known := facts_of(gpu)) and known.nvlink)
-    reduces = engine.attention.reduces if engine.attention else REDUCES_A_LAYER
-
-    def tokens_of(candidate: Layout) -> int | None:
-        """0 where it does not fit, None where nothing can be said (an engine on CPU)."""
-        try:
-            return memory.budget(
-                profile, stack, candidate, flags=flags, nvlink=nvlink, gpu_total=gpu_total, where=where
-            ).kv_tokens
-        except InputError:
-            return 0
-
-    def fit_of(candidate: Layout, tokens: int | None) -> LayoutFit:
-        why = unsaid(profile, candidate, gpu) if stack.device == "cuda" else "the engine runs on CPU"
-        return LayoutFit(
-            layout=candidate,
-            name=layout.name_of(profile, candidate),
-            weights=memory.weights_per_gpu(profile, candidate),
-            kv_tokens=tokens,
-            measured=(stack.name, str(candidate)) in profile.measured,
-            default=candidate == usual and not refusal,
-            speeds=None if why else speeds(profile, candidate, gpu, network=network, whole_reduces=reduces, own=own),
-            unsaid=why,
-            sent=bytes_a_token(profile.dimensions, candidate, whole_reduces=reduces),
-            read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),
-        )
-
-    usual, refusal, advice = layout.usual(profile, nodes, each), "", ""
-    try:
-        layout.refuse_model(profile, stack, (), where)
-        layout.refuse(profile, usual, able, fits=lambda candidate: tokens_of(candidate) != 0, where=where)
-        memory.budget(profile, stack, usual, flags=flags, nvlink=nvlink, gpu_total=gpu_total, where=where)
-    except InputError as wrong:
-        refusal, advice = wrong.what, wrong.fix
-    fits = ((candidate, tokens_of(candidate)) for candidate in _works(profile, stack, able, nodes, each))
+    offered = _Offered(
+        profile=profile,
+        stack=stack,
+        where=f"gang {gang.name}",
+        flags=commands.asked(engine_of(stack), profile, stack, gang.leader, ()),
+        gpu_total=gpu_total,
+        gpu=gpu,
+        network=network,
+        own=own,
+    )
+    usual = layout.usual(profile, nodes, each)
+    against = offered.refusal(usual)
+    fits = ((candidate, offered.tokens(candidate)) for candidate in _works(profile, stack, offered.able, nodes, each))
     return ModelOffer(
         model=profile.name,
         gang=gang.name,
         nodes=nodes,
         gpus_per_node=each,
         stack=stack.name,
-        fits=tuple(fit_of(candidate, tokens) for candidate, tokens in fits if tokens != 0),
-        refusal=refusal,
-        instead=advice,
+        fits=tuple(
+            offered.fit(candidate, tokens, default=candidate == usual and against is None)
+            for candidate, tokens in fits
+            if tokens != 0
+        ),
+        refusal=against.what if against else "",
+        instead=against.fix if against else "",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offered:
+    """A model by a stack on the GPUs of a gang, in any layout. flags: that decide about memory; the rest is as in
+    `offer`."""
+
+    profile: ModelProfile
+    stack: Stack
+    where: str
+    flags: memory.Flags
+    gpu_total: int
+    gpu: str
+    network: Network
+    own: Sequence[OwnPoint]
+
+    @property
+    def able(self) -> frozenset[str]:
+        """What the engine can do."""
+        return layout.abilities(engine_of(self.stack))
+
+    def budget(self, candidate: Layout) -> Memory:
+        """Raises InputError where it does not fit."""
+        return memory.budget(
+            self.profile,
+            self.stack,
+            candidate,
+            flags=self.flags,
+            nvlink=bool((known := facts_of(self.gpu)) and known.nvlink),
+            gpu_total=self.gpu_total,
+            where=self.where,
+        )
+
+    def tokens(self, candidate: Layout) -> int | None:
+        """0 where it does not fit, None where nothing can be said (an engine on CPU)."""
+        try:
+            return self.budget(candidate).kv_tokens
+        except InputError:
+            return 0
+
+    def refusal(self, usual: Layout) -> InputError | None:
+        """Why the layout that `plan` would take does not work, and what does."""
+        try:
+            layout.refuse_model(self.profile, self.stack, (), self.where)
+            layout.refuse(self.profile, usual, self.able, fits=self._fits, where=self.where)
+            self.budget(usual)
+        except InputError as wrong:
+            return wrong
+        return None
+
+    def _fits(self, candidate: Layout) -> bool:
+        return self.tokens(candidate) != 0
+
+    def fit(self, candidate: Layout, tokens: int | None, *, default: bool) -> LayoutFit:
+        """What is known of a layout. tokens: as `tokens` tells; default: `plan` would take it."""
+        profile, attention = self.profile, engine_of(self.stack).attention
+        reduces = attention.reduces if attention else REDUCES_A_LAYER
+        why = unsaid(profile, candidate, self.gpu) if self.stack.device == "cuda" else "the engine runs on CPU"
+        calculated = partial(speeds, network=self.network, whole_reduces=reduces, own=self.own)
+        return LayoutFit(
+            layout=candidate,
+            name=layout.name_of(profile, candidate),
+            weights=memory.weights_per_gpu(profile, candidate),
+            kv_tokens=tokens,
+            measured=(self.stack.name, str(candidate)) in profile.measured,
+            default=default,
+            speeds=None if why else calculated(profile, candidate, self.gpu),
+            unsaid=why,
+            sent=bytes_a_token(profile.dimensions, candidate, whole_reduces=reduces),
+            read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),
+        )
 
 
 def _works(profile: ModelProfile, stack: Stack, able: frozenset[str], nodes: int, each: int) -> tuple[Layout, ...]:
     """By the checkpoint's arithmetic, with attention groups a node, and with the profile's own names."""
     if layout.refusal(profile, stack):
         return ()
-    found = layout.working(profile, nodes=nodes, gpus_per_node=each, able=able)
+    by_arithmetic = layout.working(profile, nodes=nodes, gpus_per_node=each, able=able)
     if stack.device == "cuda":
-        found = layout.with_attention_a_node(profile, found, able)
+        by_arithmetic = layout.with_attention_a_node(profile, by_arithmetic, able)
     own = (
-        layout.usual(one, nodes, each)
-        for one in profile.layouts
-        if engine_of(stack).version.startswith(one.versions) and not one.flags and not one.env
+        layout.usual(named, nodes, each)
+        for named in profile.layouts
+        if engine_of(stack).version.startswith(named.versions) and not named.flags and not named.env
     )
-    return tuple(dict.fromkeys((*found, *(one for one in own if not layout.reasons(profile, one, able)))))
+    return tuple(dict.fromkeys((*by_arithmetic, *(named for named in own if not layout.reasons(profile, named, able)))))

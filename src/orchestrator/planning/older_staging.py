@@ -69,11 +69,11 @@ def _engines(family: Dialect | None, request: StagingRequest) -> list[Engine]:
 def _address(request: StagingRequest, engines: Sequence[Engine]) -> str:
     """By which the other nodes know this one: what its engine was told, else the only one that the gang has for it."""
     names = [engine.variables["address"] for engine in engines if "address" in engine.variables]
-    told = next((request.env[name] for name in names if request.env.get(name)), "")
+    by_engine = next((request.env[name] for name in names if request.env.get(name)), "")
     known = [address for address, name in request.addresses.items() if name == request.node]
     only = known[0] if len(known) == 1 else ""
     leader = request.leader.address if request.leads else ""
-    return told or leader or only
+    return by_engine or leader or only
 
 
 def _layout(request: StagingRequest, engines: Sequence[Engine]) -> Layout | None:

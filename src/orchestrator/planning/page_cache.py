@@ -56,8 +56,8 @@ def words(nodes: Fits) -> str:
     """One line for a gang; '' where nothing is known."""
     if not nodes:
         return ""
-    least = min(nodes.values(), key=lambda one: one.room)
-    short = [name for name, one in nodes.items() if not one.fits]
+    least = min(nodes.values(), key=lambda fit: fit.room)
+    short = [name for name, fit in nodes.items() if not fit.fits]
     fit = f"they do not fit on {', '.join(short)}" if short else "they fit"
     read, room = _gib(least.needed), _gib(least.room)
     return f"page cache: {read} GiB of weight files per node, room for {room} GiB (calculated): {fit}"
@@ -65,14 +65,14 @@ def words(nodes: Fits) -> str:
 
 def findings(nodes: Fits) -> Iterator[Finding]:
     """A note for each node that reads some of its files from a disk at every start."""
-    for name, one in nodes.items():
-        if (rest := one.needed - one.room) <= 0:
+    for name, fit in nodes.items():
+        if (rest := fit.needed - fit.room) <= 0:
             continue
         yield Finding(
             id=ID,
             severity=Severity.NOTE,
             node=name,
-            title=f"{_gib(one.needed)} GiB of weight files do not fit into the page cache: room for {_gib(one.room)}"
+            title=f"{_gib(fit.needed)} GiB of weight files do not fit into the page cache: room for {_gib(fit.room)}"
             " GiB beside the engine",
             evidence=(f"MemTotal less {KEPT}, an allowance",),
             effect=f"each start reads {_gib(rest)} GiB from the disk again: {rest / FAST_DISK:.0f} s at 5 GB/s,"

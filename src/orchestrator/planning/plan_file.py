@@ -254,9 +254,9 @@ def changes(
 ) -> tuple[SettingChange, ...]:
     """Between the requests that were staged and those that would be, by node name; so is public: variables that may
     be shown beside those that are documented."""
-    then, now = ({node: _staged_settings(one) for node, one in side.items()} for side in (was, will))
+    then, now = ({node: _staged_settings(part) for node, part in parts.items()} for parts in (was, will))
     before, after = (
-        {node: _staged_settings(one, public.get(node, ())) for node, one in side.items()} for side in (was, will)
+        {node: _staged_settings(part, public.get(node, ())) for node, part in parts.items()} for parts in (was, will)
     )
     return tuple(
         SettingChange(node, name, before.get(node, {}).get(name), after.get(node, {}).get(name))

@@ -79,8 +79,8 @@ def compare(
     scripts = launch_scripts(plan)
     plans = {gang.name: gang for gang in plan.gangs}
     states = {view.name: view.state.value for view in see(fleet, gangs)}
-    found = (_compare(fleet, gang, plans[gang.name], plan.plan_id, scripts, states[gang.name]) for gang in gangs)
-    return tuple(replace(one, left=tuple(name for name in one.left if name not in without)) for one in found)
+    diffs = (_compare(fleet, gang, plans[gang.name], plan.plan_id, scripts, states[gang.name]) for gang in gangs)
+    return tuple(replace(diff, left=tuple(name for name in diff.left if name not in without)) for diff in diffs)
 
 
 def _compare(
@@ -89,16 +89,16 @@ def _compare(
     was = _staged(fleet, gang.nodes)
     will = staging_requests(gang, plan, scripts, plan_id=plan_id)
     running = next((request.plan_id for request in was.values()), "")
-    found = changes(was, will, {node.name: node.env_public for node in plan.nodes}) if was else ()
+    differences = changes(was, will, {node.name: node.env_public for node in plan.nodes}) if was else ()
     members = dict.fromkeys(name for request in was.values() for name in request.members)
     left = tuple(name for name in members if name not in {node.name for node in gang.machines})
-    return GangDiff(name=gang.name, state=state, running=running, changes=found, left=left)
+    return GangDiff(name=gang.name, state=state, running=running, changes=differences, left=left)
 
 
 def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequest]:
     """What was last staged on each node; a node where nothing was ever staged is left out."""
 
-    def one(session: Session) -> StagingRequest | None:
+    def read_back(session: Session) -> StagingRequest | None:
         try:
             answer = ask_staged(session, GangRequest(**where(session.spec)))
         except NodeRefusal as refusal:
@@ -107,11 +107,11 @@ def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequ
             raise
         return staged_request(session.spec, session.spec.gang, answer)
 
-    answers = fleet.on_every(one, only={node.name for node in nodes}).all()
+    answers = fleet.on_every(read_back, only={node.name for node in nodes}).all()
     return {name: request for name, request in answers.items() if request is not None}
 
 
-def diff_json(plan: Plan, found: Sequence[GangDiff]) -> dict[str, Any]:
+def diff_json(plan: Plan, diffs: Sequence[GangDiff]) -> dict[str, Any]:
     """The document of `plan --diff --json`."""
     return {
         "plan_id": plan.plan_id,
@@ -124,6 +124,6 @@ def diff_json(plan: Plan, found: Sequence[GangDiff]) -> dict[str, Any]:
                 "left_inventory": list(gang.left),
                 "changes": [asdict(change) for change in gang.changes],
             }
-            for gang in found
+            for gang in diffs
         ],
     }

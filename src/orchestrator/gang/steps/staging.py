@@ -105,22 +105,24 @@ class Staged:
 
     def hung_after(self, seconds: float | None) -> Staged:
         """The same with another patience before its engine counts as hung; None: as it was staged."""
-        changed = {name: replace(one, watch=one.watch.hung_after(seconds)) for name, one in self.requests.items()}
+        changed = {
+            name: replace(request, watch=request.watch.hung_after(seconds)) for name, request in self.requests.items()
+        }
         return replace(self, requests=changed)
 
     def again(self, of_now: OfNow | None = None, *, going_back: bool = False) -> Staged:
         """To be started once more, without tests. going_back: over another plan that was staged since, so that each
         node takes its secrets back too."""
         requests = {
-            name: replace(one.tested_for(0), secrets=Secrets(of_run=one.run_id) if going_back else None)
-            for name, one in self.requests.items()
+            name: replace(request.tested_for(0), secrets=Secrets(of_run=request.run_id) if going_back else None)
+            for name, request in self.requests.items()
         }
         return replace(self, requests=requests, of_now=of_now)
 
     def of_run(self, run_id: str, key: str) -> Mapping[str, StagingRequest]:
         """What is staged, by node name."""
         requests = self.of_now(self.gang, self.requests) if self.of_now else self.requests
-        return {name: replace(one, run_id=run_id, key=key) for name, one in requests.items()}
+        return {name: replace(request, run_id=run_id, key=key) for name, request in requests.items()}
 
     def recorded(self) -> Mapping[str, Any]:
         """The document, without secrets."""
@@ -156,13 +158,13 @@ def staging_requests(
 
 
 def other_checkpoint(
-    requests: Mapping[str, StagingRequest], told: Mapping[str, Mapping[str, str]]
+    requests: Mapping[str, StagingRequest], read: Mapping[str, Mapping[str, str]]
 ) -> FindingsError | None:
     """Why a gang can't start where a node has another checkpoint than most of the others, or, where no copy has a
-    majority, than the leader; None where all are the same. told: digests by file name, by node, of the files that each
+    majority, than the leader; None where all are the same. read: digests by file name, by node, of the files that each
     could read."""
-    for name in dict.fromkeys(name for files in told.values() for name in files):
-        digests = {node: told[node][name] for node in requests if name in told.get(node, {})}
+    for name in dict.fromkeys(name for files in read.values() for name in files):
+        digests = {node: read[node][name] for node in requests if name in read.get(node, {})}
         usual = max(digests.values(), key=list(digests.values()).count)
         good = next(node for node, digest in digests.items() if digest == usual)
         odd = [node for node, digest in digests.items() if digest != usual]
@@ -243,10 +245,10 @@ def newest_run(fleet: Fleet, gang: GangSpec) -> StagingRequest | None:
 
 
 def _ask(fleet: Fleet, gang: GangSpec, run_id: str = "") -> PerNode[StagedAnswer]:
-    def one(session: Session) -> StagedAnswer:
+    def ask_node(session: Session) -> StagedAnswer:
         return ask_staged(session, GangRequest(**where(session.spec, gang.name), run_id=run_id or None))
 
-    return fleet.on_every(one, only=[node.name for node in gang.nodes])
+    return fleet.on_every(ask_node, only=[node.name for node in gang.nodes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,16 +336,16 @@ def _refuse_another_address(gang: GangSpec, requests: Mapping[str, StagingReques
     """A plan as the leader has it, whose service is where neither the inventory nor anybody else has it."""
     leader = requests[gang.leader.name]
     claim = leader.service.url if leader.service is not None else ""
-    found = service_of(
+    service = service_of(
         gang,
         leader.node,
         claim,
         recorded=recorded_url(gang.name, leader.plan_id),
         witnesses=[request.serves_at for request in requests.values() if request is not leader],
     )
-    if found.remark:
+    if service.remark:
         raise InputError(
-            found.remark,
+            service.remark,
             where=f"gang {gang.name}",
             fix=f"plan it anew: `l40s-deploy up --model NAME --gang {gang.name} --replace`",
         )
@@ -374,20 +376,20 @@ def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Top
     """The request with what moved on this node, and that in words; ('' and as it was where nothing did, where the
     networks of some node were not read, or where its launch script is not one of ours). known: the gang's nodes as they
     are now, this one among them."""
-    found = moved(request, Machine(node, known[node.name]), networks_met(known.values()))
-    if found.network == request.network or any(one.lacks(*NETWORKS) for one in known.values()):
+    here = moved(request, Machine(node, known[node.name]), networks_met(known.values()))
+    if here.network == request.network or any(topology.lacks(*NETWORKS) for topology in known.values()):
         return request, ""
-    now = moved_variables(request.network, found.network)
+    now = moved_variables(request.network, here.network)
     script = exported_anew(request.launch_script, request.env, now)
     if script is None:
         return request, ""
     return (
         replace(
             request,
-            network=found.network,
+            network=here.network,
             env={name: value for name, value in {**request.env, **now}.items() if value is not None},
             launch_script=script,
             launch_sha256=launch_digest(script),
         ),
-        found.words,
+        here.words,
     )

@@ -180,8 +180,8 @@ def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:
 
 def _alike(gangs: Sequence[GangPlan]) -> list[list[GangPlan]]:
     """Gangs that run the same in the same way, together."""
-    found = collected(((gang.model, gang.stack, gang.layout, gang.memory.explanation), gang) for gang in gangs)
-    return [list(alike) for alike in found.values()]
+    groups = collected(((gang.model, gang.stack, gang.layout, gang.memory.explanation), gang) for gang in gangs)
+    return [list(alike) for alike in groups.values()]
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -207,11 +207,13 @@ def _settings(nodes: Sequence[NodePlan], *, sources: bool) -> Table:
     origins = {node.name: node.sources for node in nodes}
     rows = []
     for name in dict.fromkeys(name for values in by_node.values() for name in values):
-        found = collected((values[name], node) for node, values in by_node.items() if name in values)
-        for value, having in found.items():
+        by_value = collected((values[name], node) for node, values in by_node.items() if name in values)
+        for value, having in by_value.items():
             where = "all" if len(having) == len(nodes) else ", ".join(having)
-            rows.append([name, value, where] + [origins[having[0]].get(name, "")] * sources)
-    return table(("setting", "value", "node", "source")[: 3 + sources], rows)
+            source = origins[having[0]].get(name, "")
+            rows.append((name, value, where, source) if sources else (name, value, where))
+    titles = ("setting", "value", "node")
+    return table((*titles, "source") if sources else titles, rows)
 
 
 def _finding(finding: Finding, screen: Screen) -> None:
@@ -237,7 +239,7 @@ def known(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
 def say_advisories(stacks: Sequence[Stack], screen: Screen) -> None:
     """One line a stack; docs/security.md has what each needs."""
     for stack in known(stacks):
-        ids = ", ".join(one.id for one in stack.advisories)
+        ids = ", ".join(advisory.id for advisory in stack.advisories)
         screen.out.print(
             printable(
                 f"note: {stack.name} has {len(stack.advisories)} published vulnerabilities, looked up on "
@@ -254,8 +256,8 @@ def advisories_json(stacks: Iterable[Stack]) -> list[dict[str, Any]]:
             "stack": stack.name,
             "looked_up": stack.looked_up,
             "known": [
-                {key: getattr(one, key) for key in ("id", "published", "package", "what", "when", "source")}
-                for one in stack.advisories
+                {key: getattr(advisory, key) for key in ("id", "published", "package", "what", "when", "source")}
+                for advisory in stack.advisories
             ],
         }
         for stack in known(stacks)

@@ -145,19 +145,19 @@ def here_words(fit: LayoutFit) -> str:
 def _figures(fit: LayoutFit) -> dict[str, Any]:
     """What a layout costs the network and a start (bytes, and seconds of reading from two kinds of disk), and its
     speed, null where nothing can be said: all of it calculated."""
-    found = fit.speeds
+    speeds = fit.speeds
     return {
         "network_bytes_per_token": fit.sent,
         "start": {
             "read_bytes_per_node": fit.read,
             "read_s": {"5 GB/s": round(fit.read / FAST_DISK), "1 GB/s": round(fit.read / SLOW_DISK)},
         },
-        "tokens_per_s": found and {str(batch): round(speed, 1) for batch, speed in found.tokens_per_s.items()},
-        "step_ms": found and {str(batch): _milliseconds(parts) for batch, parts in found.steps.items()},
+        "tokens_per_s": speeds and {str(batch): round(speed, 1) for batch, speed in speeds.tokens_per_s.items()},
+        "step_ms": speeds and {str(batch): _milliseconds(parts) for batch, parts in speeds.steps.items()},
         "calculated": True,
-        "basis": found and found.basis,
-        "error": found and round(found.error, 3),
-        "not_calculated": None if found else fit.unsaid,
+        "basis": speeds and speeds.basis,
+        "error": speeds and round(speeds.error, 3),
+        "not_calculated": None if speeds else fit.unsaid,
     }
 
 
@@ -178,7 +178,7 @@ def step_words(fit: LayoutFit) -> str:
 def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[LayoutFit, ...]]:
     """By gang: every layout that fits its GPUs. Gangs that none can be offered for are left out."""
     plans = {plan.name: plan for plan in planned.plan.gangs}
-    found = {}
+    by_gang = {}
     for gang in inventory.gangs:
         if plan := plans.get(gang.name):
             seen = (planned.topologies[node.name] for node in gang.nodes if node.name in planned.topologies)
@@ -192,8 +192,8 @@ def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[Lay
                     network=network_of(gang, plan.stack, planned.profile, plan),
                     own=own_points(gang, planned.profile.name, plan.stack),
                 )
-                found[gang.name] = with_measured(offered, gang).fits
-    return found
+                by_gang[gang.name] = with_measured(offered, gang).fits
+    return by_gang
 
 
 def fit_words(fit: LayoutFit) -> str:
@@ -221,27 +221,27 @@ def network_of(gang: GangSpec, stack: str, profile: ModelProfile, plan: GangPlan
     asked = {node.transport for node in gang.nodes}
     socket = any(node.network.transport is Transport.TCP for node in plan.nodes) if plan else asked == {"tcp"}
     network = Network(traffic=Traffic.TCP if socket else Traffic.RAILS, assumed=plan is None and asked == {"auto"})
-    found = newest(gang, stack, sum(node.gpus for node in gang.nodes))
-    if found is None:
+    measured = newest(gang, stack, sum(node.gpus for node in gang.nodes))
+    if measured is None:
         return network
-    said = found.get("transport")
-    other = socket and isinstance(said, dict) and any("IB over" in str(words) for words in said.values())
+    transports = measured.get("transport")
+    other = socket and isinstance(transports, dict) and any("IB over" in str(words) for words in transports.values())
     token = profile.dimensions.hidden_size * BYTES_A_NUMBER
     return replace(
         network,
-        everywhere={} if other else _reduces(found, Between.ALL, token),
-        inside=_reduces(found, Between.NODE, token),
-        test=f"nettest {found.get('id', '')}" + (", which found it slow" if found["verdict"] == "slow" else ""),
+        everywhere={} if other else _reduces(measured, Between.ALL, token),
+        inside=_reduces(measured, Between.NODE, token),
+        test=f"nettest {measured.get('id', '')}" + (", which found it slow" if measured["verdict"] == "slow" else ""),
     )
 
 
-def _reduces(found: Mapping[str, Any], between: Between, token: int) -> dict[int, float]:
+def _reduces(measured: Mapping[str, Any], between: Between, token: int) -> dict[int, float]:
     """Seconds of an all-reduce by tokens of this model; of several nodes the slowest."""
     by_tokens: dict[int, float] = {}
-    for one in found["tests"]:
-        if one["kind"] == between.value and one["bytes"] == one["wanted_bytes"] and one["bytes"] % token == 0:
-            tokens = int(one["bytes"]) // token
-            by_tokens[tokens] = max(by_tokens.get(tokens, 0.0), float(one["measured_us"]) / 1e6)
+    for test in measured["tests"]:
+        if test["kind"] == between.value and test["bytes"] == test["wanted_bytes"] and test["bytes"] % token == 0:
+            tokens = int(test["bytes"]) // token
+            by_tokens[tokens] = max(by_tokens.get(tokens, 0.0), float(test["measured_us"]) / 1e6)
     return by_tokens
 
 
