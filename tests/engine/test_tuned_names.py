@@ -102,12 +102,20 @@ model.get_exec = lambda: types.SimpleNamespace(moe=types.SimpleNamespace(enforce
 reasons = []
 for expert in (1, 2):
     model.get_parallel = lambda: types.SimpleNamespace(moe_ep_size=expert)
-    config = types.SimpleNamespace(architectures=["DeepseekV3ForCausalLM"], n_routed_experts=256, n_shared_experts=1)
+    config = types.SimpleNamespace(architectures=["DeepseekV3ForCausalLM"], n_routed_experts=256, n_shared_experts=1,
+                                   num_experts_per_tok=8)
     reasons.append(model.DeepseekV3ForCausalLM.shared_experts_fusion_disable_reason(config, None))
+
+import ast, inspect, textwrap
+made = ast.parse(textwrap.dedent(inspect.getsource(model.DeepseekV2MoE.__init__)))
+sums = [ast.unparse(one.value) for one in ast.walk(made) if isinstance(one, ast.Assign)
+        and "num_fused_shared_experts" in ast.unparse(one.value) and ast.unparse(one.targets[0]) == "top_k_for_moe"]
+tops = [[eval(one, {"config": config, "self": types.SimpleNamespace(num_fused_shared_experts=int(reason is None))})
+         for one in sums] for reason in reasons]
 
 import triton
 said = {"names": names, "shipped": shipped, "first": answers, "used": used, "missing": missing, "reasons": reasons,
-        "triton": triton.__version__}
+        "tops": tops, "triton": triton.__version__}
 with open(sys.argv[1], "w") as file:
     json.dump(said, file)
 """
@@ -232,6 +240,16 @@ def test_0_5_fuses_the_shared_expert_on_sm89_but_not_with_expert_parallelism(sai
     without, spread = said_by_0_5["reasons"]
     assert without is None
     assert "expert parallelism" in spread
+
+
+def test_a_token_goes_through_as_many_experts_as_0_5_itself_says(said_by_0_5: Mapping[str, Any]) -> None:
+    """Nine with the fused shared one: what `tuning run` and `stack check` run."""
+    ours = [
+        [files[0].top]
+        for (tensor, expert), (files, _, _) in zip(LAYOUTS, wanted_of("sglang-0.5", TRITON), strict=False)
+        if (tensor, expert) != LAYOUTS[1]
+    ]
+    assert said_by_0_5["tops"] == ours == [[9], [8]]
 
 
 def of_the_engine(stack: str) -> list[tuple[str, str]]:

@@ -141,3 +141,11 @@ def test_a_rehearsal_plays_its_steps_with_the_stand_in(tmp_path: Path) -> None:
         ("down", "as it should"),
     ], done.stdout + done.stderr
     assert done.returncode == 0 and "the lab is gone" in done.stdout
+
+
+def test_a_benchmark_is_judged_by_its_own_noise() -> None:
+    """16 % between runs of one way were seen: then 12 between two ways is no difference; quiet runs are held to 10."""
+    from tests.gpu.measuring import is_apart
+
+    assert not is_apart(-0.12, 0.16) and is_apart(0.17, 0.16)
+    assert is_apart(-0.12, 0.02) and not is_apart(0.09, 0.02)

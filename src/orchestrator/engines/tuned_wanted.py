@@ -40,6 +40,7 @@ class Wanted:
     folder:   where it is looked for first: below site-packages, or absolute where a variable replaces the directory
     optional: without it another tuned file serves, and no default
     block:    the checkpoint's quantisation block (n, k), (0, 0) for none
+    top:      experts that a token goes through, a fused shared one among them; 0 for a linear layer
     """
 
     kernel: Kernel
@@ -49,6 +50,7 @@ class Wanted:
     folder: str
     optional: bool = False
     block: tuple[int, int] = (0, 0)
+    top: int = 0
 
     @property
     def words(self) -> str:
@@ -89,6 +91,7 @@ def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, fol
             folder=folder,
             optional=down,
             block=profile.block,
+            top=moe.top,
         )
 
 
@@ -180,11 +183,13 @@ def triton_version(folder: str) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The experts of one layer on one GPU. number: E; inner: N, one expert's share; fused: the shared one is in E."""
+    """The experts of one layer on one GPU. number: E; inner: N, one expert's share; fused: the shared one is in E; top:
+    how many of them a token goes through, with that one (srt/models/deepseek_v2.py: top_k_for_moe)."""
 
     number: int
     inner: int
     fused: bool
+    top: int
 
 
 def experts(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Experts | None:
@@ -199,7 +204,12 @@ def experts(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Experts | 
         and (dims.n_routed_experts, dims.n_shared_experts, expert) == (_FUSED_EXPERTS, 1, 1)
     )
     ways = layout.tensor_parallel // expert
-    return Experts(dims.n_routed_experts // expert + fused, dims.moe_intermediate_size // ways, fused)
+    return Experts(
+        dims.n_routed_experts // expert + fused,
+        dims.moe_intermediate_size // ways,
+        fused,
+        dims.num_experts_per_tok + fused,
+    )
 
 
 def linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> tuple[Matrix, ...]:

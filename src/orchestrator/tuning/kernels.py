@@ -277,7 +277,7 @@ def _job(profile: ModelProfile, file: Wanted, batch: int) -> TuneJob:
         e=sizes.get("E", 0),
         n=sizes["N"],
         k=profile.dimensions.hidden_size if moe else sizes["K"],
-        top_k=profile.dimensions.num_experts_per_tok if moe else 0,
+        top_k=file.top,
         dtype=dtype,
         block=file.block,
         channel=moe and profile.stored("experts") in ("int8-channel", "fp8-channel"),

@@ -148,7 +148,7 @@ def test_when_the_shared_expert_is_fused(architecture: str, routed: int, shared:
     profile = replace(fine, architecture=architecture, dimensions=dims)
     for lookup, wanted in ((NEW, fused), (OLD, False)):
         moe = experts(profile, layout(32, expert=expert), lookup)
-        assert moe == Experts(routed // expert + wanted, 64 * expert, wanted)
+        assert moe == Experts(routed // expert + wanted, 64 * expert, wanted, 8 + wanted)
 
 
 @pytest.mark.parametrize(

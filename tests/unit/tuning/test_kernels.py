@@ -69,8 +69,8 @@ def test_shapes_are_those_of_one_gpu_of_the_layout() -> None:
         ("decode attention", "M=2 heads=4 KV heads=1 qk=576 v=512 cached", "bf16"),
         ("MLA absorb", "M=32 N=512 K=128 heads=4", "fp8"),
         ("FP8 block GEMM", "M=1024 N=1152 K=7168", "fp8 64x64"),
-        ("fused MoE", "M=32 E=257 N=64 K=7168 top=8", "fp8 64x64"),
-        ("fused MoE, built-in tiles", "M=32 E=257 N=64 K=7168 top=8", "fp8 64x64"),
+        ("fused MoE", "M=32 E=257 N=64 K=7168 top=9", "fp8 64x64"),
+        ("fused MoE, built-in tiles", "M=32 E=257 N=64 K=7168 top=9", "fp8 64x64"),
     } <= found
     assert ("INT8 scaled GEMM", "int8") in {(case.name, dtype_words(case)) for case in cases("int8")}
 
@@ -166,5 +166,5 @@ def test_jobs_are_every_shape_at_every_batch_size_the_largest_first() -> None:
     assert len({job.id for job in found}) == len(found) == len(BATCHES) * len({job.space for job in found})
     assert [job.batch for job in found] == sorted((job.batch for job in found), reverse=True)
     (moe,) = [job for job in found if job.kernel == "moe" and job.batch == 1]
-    assert (moe.e, moe.n, moe.k, moe.top_k, moe.dtype, moe.block) == (257, 64, 7168, 8, "fp8_w8a8", (64, 64))
+    assert (moe.e, moe.n, moe.k, moe.top_k, moe.dtype, moe.block) == (257, 64, 7168, 9, "fp8_w8a8", (64, 64))
     assert any((job.n, job.k) == (2112, 7168) for job in found if job.kernel == "linear")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -294,13 +294,21 @@ def release(version: str) -> tuple[int, ...]:
 def tuned_configs(cluster: Cluster) -> Iterator[Finding]:
     """Differences between nodes, unusable files, and what the planned model misses."""
     holdings = {node.name: known for node in cluster.nodes if (known := _held(node))}
-    yield from _differences(cluster, {name: held for name, (_, held) in holdings.items()})
+    plans = {node.name: _planned(node, *holdings[node.name]) for node in cluster.nodes if node.name in holdings}
+    yield from _differences(cluster, {name: held for name, (_, held) in holdings.items()}, _read_by(plans))
     for node in cluster.nodes:
         if node.name in holdings:
-            rules, holding = holdings[node.name]
-            planned = _planned(node, rules, holding)
-            yield from _unusable(node, holding, {row.name for _, row in planned})
+            planned = plans[node.name]
+            yield from _unusable(node, holdings[node.name][1], {row.name for _, row in planned}, planned=bool(planned))
             yield from _missing(node, planned)
+
+
+def _read_by(plans: Mapping[str, Sequence[tuple[Wanted, Holding]]]) -> frozenset[str] | None:
+    """Names of the files that the planned models look for, or end at; None where a node has no plan: then an engine may
+    read any of them."""
+    if not all(plans.values()):
+        return None
+    return frozenset(name for planned in plans.values() for wanted, row in planned for name in (wanted.name, row.name))
 
 
 def _held(node: Node) -> tuple[Lookup, Holdings] | None:
@@ -331,8 +339,9 @@ def _directory(node: Node, rules: Lookup) -> str:
     return env.get(rules.variable, "") if rules.variable else ""
 
 
-def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator[Finding]:
-    """One finding for each odd node, and one where no value has a majority; what no node has is not a difference."""
+def _differences(cluster: Cluster, holdings: Mapping[str, Holdings], read: frozenset[str] | None) -> Iterator[Finding]:
+    """One finding for each odd node, and one where no value has a majority; what no node has is not a difference.
+    read: names of the files that count, None for all"""
 
     def digest_of(folder: str, name: str, node: Node) -> str | None:
         """The beginning of a file's SHA-256, or that it is missing."""
@@ -344,7 +353,8 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator
 
     files = set[tuple[str, str]]()
     for holding in holdings.values():
-        files.update((folder, name) for folder, texts in holding.folders.items() for name in texts)
+        there = ((folder, name) for folder, texts in holding.folders.items() for name in texts)
+        files.update((folder, name) for folder, name in there if read is None or name in read)
     odd = collected(
         (node, (name, f"{folder}/{name}{_versus(node, values, common)}"))
         for folder, name in sorted(files)
@@ -384,10 +394,12 @@ def _planned(node: Node, rules: Lookup, held: Holdings) -> list[tuple[Wanted, Ho
     return [(config, judged(config, rules, held)) for config in wanted]
 
 
-def _unusable(node: Node, held: Holdings, taken: set[str]) -> Iterator[Finding]:
+def _unusable(node: Node, held: Holdings, taken: set[str], *, planned: bool) -> Iterator[Finding]:
+    """taken: names of the files that a planned model ends at; planned: there is one, which reads no others"""
     for folder, texts in held.folders.items():
         for name, text in texts.items():
-            for flaw in flaws(name, text) if read_name(name) else ():  # what no engine looks for harms none
+            harms_none = (planned and name not in taken) or not read_name(name)
+            for flaw in () if harms_none else flaws(name, text):
                 if flaw.severity is Severity.STOP:
                     yield finding(
                         Severity.STOP if name in taken else Severity.SLOW,

@@ -156,3 +156,16 @@ def test_a_stack_on_cpu_has_no_tuned_configs() -> None:
     del nodes["node2"].files[TUNED_PATH]
     cpu = replace(STACK, device="cpu", evidence=())
     assert not found(replace(planned(nodes), stacks=dict.fromkeys(nodes, cpu)), "TUNED-CONFIGS")
+
+
+def test_files_that_a_plan_does_not_read_are_none_of_its_findings() -> None:
+    """Of another shape: on one node alone, unusable, and for a look without a plan a fault as before."""
+    nodes = healthy_nodes(2)
+    other = TUNED_PATH.replace("N=2112", "N=999")
+    nodes["node1"].files[other] = tuned(BLOCK_SIZE_K=128)
+    without_a_plan = found(cluster_of(nodes), "TUNED-CONFIGS")
+    assert any("N=999" in line for one in without_a_plan for line in one.evidence)
+    assert {one.severity for one in found(planned(nodes), "TUNED-CONFIGS")} == {Severity.NOTE}, "what it misses alone"
+    del nodes["node1"].files[TUNED_PATH]
+    differs = [one for one in found(planned(nodes), "TUNED-CONFIGS") if one.severity is Severity.SLOW]
+    assert [one.title for one in differs] == ["the nodes differ in 1 tuned config"]
