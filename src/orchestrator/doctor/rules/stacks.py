@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
@@ -308,7 +309,8 @@ def _read_by(plans: Mapping[str, Sequence[tuple[Wanted, Holding]]]) -> frozenset
     read any of them."""
     if not all(plans.values()):
         return None
-    return frozenset(name for planned in plans.values() for wanted, row in planned for name in (wanted.name, row.name))
+    read = [(wanted.name, row.name) for planned in plans.values() for wanted, row in planned]
+    return frozenset(chain.from_iterable(read))
 
 
 def _held(node: Node) -> tuple[Lookup, Holdings] | None:

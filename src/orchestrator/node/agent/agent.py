@@ -28,7 +28,7 @@ from orchestrator.node.agent.record import Disk, Now, Record
 from orchestrator.node.agent.reserve import Reserve
 from orchestrator.node.agent.sides import part_of
 from orchestrator.node.agent.staged_run import Run, staged_in
-from orchestrator.node.engine import devices, gpus, guardian, kernel_words
+from orchestrator.node.engine import devices, gpus, guardian, kernel_words, neighbours
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
 from orchestrator.node.engine.hang_inquiry import GIVEN_UP_S, HangInquiry
@@ -66,6 +66,7 @@ need to know which was first. A check takes 3 microseconds per rank."""
 MOST_HEARD = 3
 """Limit on a member's remarks that the leader's report repeats."""
 MEMORY_EVERY_S = 2.0
+BESIDE_EVERY_S = 10.0
 MEMORY_WARMING_S = 0.5
 """Shorter while warming: the canary is short, and a gang must not become ready on old figures."""
 TOLD_S = 0.5
@@ -158,6 +159,9 @@ class Agent:
     _pulsed: float = 0.0
     """When we last sent to the other agents; 0 sends at once."""
     _looked_at_rails: float = 0.0
+    _looked_beside: float = -math.inf
+    _beside: tuple[str, ...] = ()
+    """Remarks on others' memory and on processors."""
     _least_free: int | None = None
     """Bytes that were free on the fullest GPU when it was fullest in this run."""
     _ready_at: float = 0.0
@@ -468,9 +472,19 @@ class Agent:
         if self.memory.take(now):
             self.tree.note_memory()
             self._note_least_free()
+            self._note_neighbours(now)
         every = MEMORY_WARMING_S if self.state is AgentState.WARMING else MEMORY_EVERY_S
         if self.engine[0] and now - self.memory.answered_at >= every:
             self.memory.ask(now)
+
+    def _note_neighbours(self, now: float) -> None:
+        """Of a gang that serves, from time to time: while it starts, its processes come and go."""
+        if self.state is not AgentState.READY or now - self._looked_beside < BESIDE_EVERY_S:
+            return
+        self._looked_beside = now
+        ours, uses = self.tree.ever, (self.memory.answer or {}).values()
+        unbound = neighbours.unbound(self.tree.ranks, self.memory.places)
+        self._beside = (*neighbours.strangers(tuple(uses), ours), *unbound)
 
     def _note_least_free(self) -> None:
         """While the engine loads and serves: at its end memory is given back, and another one may come."""
@@ -601,7 +615,7 @@ class Agent:
     def _remarks(self) -> Iterator[str]:
         """What the checks, the log, the processes (ranks have states of their own) and the disk give to remark; and
         members whose disks stall, so that their own reports may not show it."""
-        yield from (*self.remarks, *self.log.remarks)
+        yield from (*self.remarks, *self.log.remarks, *self._beside)
         for pid, title in self.tree.stopped.items():
             parent = pid == self.engine[0]
             name = f"the engine's parent process (pid {pid})" if parent else f"process {pid} ({title})"
