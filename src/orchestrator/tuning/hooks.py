@@ -28,7 +28,11 @@ def actions(verb: str, parsers: Any) -> None:
     if verb == "stack":
         from orchestrator.tuning.commands import check
 
-        check.configure(parsers.add_parser("check", help="run the kernels that a plan needs on one GPU of each node"))
+        check.configure(
+            parsers.add_parser(
+                "check", help="run a plan's kernels on the nodes' GPUs, or say which GPUs a stack has code for"
+            )
+        )
 
 
 def instead(verb: str, args: argparse.Namespace, screen: Screen) -> int | None:

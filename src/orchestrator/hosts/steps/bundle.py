@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.model.errors import InputError, VerificationDiffers
+from orchestrator.model.packages import PIN, pins, plain
 from orchestrator.model.profile import Stack
 from orchestrator.records.documents import cant_be_written
 
@@ -237,19 +238,8 @@ def _entry(name: str, size: int) -> tarfile.TarInfo:
 
 
 REQUIRE = "--require-hashes"
-PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?==(?P<version>[^\s;#\\]+)(?P<marker>\s*;[^#\\]*)?")
 _BLOCK = 1 << 20
 _HASH = re.compile(r"\s*\\?\s*--hash=sha256:[0-9a-f]{64}")
-
-
-def pins(lock: str) -> Iterable[re.Match[str]]:
-    """The lines `name==version` of a lock."""
-    return (pin for line in lock.splitlines() if (pin := PIN.match(line.strip())))
-
-
-def plain(name: str) -> str:
-    """As PyPA's name normalisation has it (packaging.python.org, "Names and normalization")."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def sha256(content: IO[bytes]) -> str:

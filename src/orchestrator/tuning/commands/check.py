@@ -1,18 +1,27 @@
-"""`l40s-deploy stack check`: whether the kernels that a plan needs compute rightly on the nodes' GPUs."""
+"""`l40s-deploy stack check`: whether the kernels that a plan needs compute rightly on the nodes' GPUs; with --arch,
+which GPUs a stack's libraries hold code for."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from orchestrator.cli.options import add_layout, add_timeout, add_usual_of_gangs, open_inventory
+from orchestrator.cli.progress import words_in_place
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.model.deadlines import KERNELS_S
-from orchestrator.model.errors import Exit
+from orchestrator.model.errors import Exit, InputError
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.tuning.gpu_code import Holds, arch_of
 from orchestrator.tuning.kernels import KernelResult, KernelVerdict, dtype_words, gravest_of, shape_words
 from orchestrator.tuning.steps import kernels
+from orchestrator.tuning.steps.gpu_code import LibraryCode, check_code, code_json
+
+LINE_EVERY_S = 5.0
+"""How often progress is printed if lines can't be updated in place."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,15 +31,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy stack check --model DeepSeek-V3-0324-Block64x64",
         "l40s-deploy stack check --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --json",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --check-kernels     # before every rank starts",
+        "l40s-deploy stack check --arch sm_89 --stack sglang-0.5.23 --from gpu.bundle     # no node, no GPU",
     )
-    parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
+    parser.add_argument("--model", metavar="NAME", help="a profile's name or .yml file")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: as `plan` chooses)")
+    parser.add_argument(
+        "--arch",
+        metavar="sm_NN",
+        help="instead: which libraries of --stack's lock hold code for this architecture, an older one, or PTX",
+    )
+    parser.add_argument(
+        "--from",
+        dest="place",
+        type=Path,
+        metavar="PLACE",
+        help="with --arch, where the packages are: a folder of wheels, an environment, or a bundle of `stack build`",
+    )
     add_layout(parser)
     add_timeout(parser, "give up if the kernels of a gang take longer than this", KERNELS_S)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """7 where a kernel is wrong or fails, 4 where a node dropped out, 3 where one was not run."""
+    """7 where a kernel is wrong or fails, 4 where a node dropped out, 3 where one was not run; with --arch 3 where a
+    library is unknown or has nothing for it."""
+    if args.arch is not None:
+        return _code(args, screen)
+    if args.model is None or args.place is not None:
+        what = "--model is missing" if args.model is None else "--from goes with --arch"
+        fix = "l40s-deploy stack check --model NAME, or stack check --arch sm_89 --stack NAME --from PLACE"
+        raise InputError(what, where="command line", fix=fix)
     inventory = open_inventory(args, screen)
     plan = PlanRequest(model=args.model, stack=args.stack, **args.layout, gangs=tuple(args.gang))
     with counting(screen, "kernels") as at:
@@ -46,6 +75,51 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if any(gang.lost for gang in checked):
         return Exit.UNREACHABLE
     return Exit.DONE if verdict is KernelVerdict.RIGHT else Exit.FINDINGS
+
+
+def _code(args: argparse.Namespace, screen: Screen) -> int:
+    try:
+        arch = arch_of(args.arch)
+    except ValueError as error:
+        raise InputError(str(error), where="--arch", fix="--arch sm_89") from None
+    if args.stack is None or args.place is None or args.model is not None or args.gang:
+        fix = "l40s-deploy stack check --arch sm_89 --stack NAME --from PLACE"
+        raise InputError(
+            "--arch wants --stack and --from, and neither --model nor a gang", where="command line", fix=fix
+        )
+    with words_in_place(screen, f"reading the packages of {args.stack}", every_s=LINE_EVERY_S) as update:
+        found = check_code(
+            args.stack, args.place, arch, lambda package, place, of: update(f"{place} of {of}: {package}")
+        )
+    if screen.as_json:
+        screen.json(code_json(args.stack, arch, found))
+    else:
+        for line in code_lines(found, arch):
+            screen.show(line)
+    worst = {library.holds for library in found}
+    return Exit.FINDINGS if worst & {Holds.UNKNOWN, Holds.NONE} else Exit.DONE
+
+
+_WORDS = {
+    Holds.NONE: "nothing that runs",
+    Holds.PARTLY: "some kernels only",
+    Holds.PTX: "only what is compiled at the first use",
+    Holds.OLDER: "code of an older GPU of the family",
+    Holds.OWN: "its own code",
+}
+
+
+def code_lines(found: Sequence[LibraryCode], arch: int) -> Iterator[str]:
+    """A line for each library with GPU code or that is unknown, the gravest first; the others are counted."""
+    for library in found:
+        name = f"{library.package} {library.version}{f' {library.library}' if library.library else ''}"
+        if library.holds is Holds.UNKNOWN:
+            yield f"{name}: unknown: {library.why}"
+        elif library.holds is not Holds.NO_CODE:
+            share = "" if library.running is None else f" in {library.running} of {library.fat_binaries} fat binaries"
+            yield f"{name}: {_WORDS[library.holds]} for sm_{arch}{share} ({', '.join(library.code)})"
+    plain = sum(library.holds is Holds.NO_CODE for library in found)
+    yield f"{plain} {'library' if plain == 1 else 'libraries'} without GPU code"
 
 
 def _show(gang: kernels.CheckedGang, screen: Screen) -> None:

@@ -31,6 +31,7 @@ from orchestrator.hosts.steps.bundle import (
 from orchestrator.loading.profiles import load_stack
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import InputError, VerificationDiffers
+from orchestrator.model.packages import pins, plain
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ def test_hashes_are_put_in_replaced_and_taken_out() -> None:
     assert bundle.hashed(first, {"one": [A]}) == bundle.hashed(LOCK, {"one": [A]})
     assert bundle.lacking(first) == ("three==3 ; sys_platform == 'win32'",)
     assert bundle.lacking(LOCK)[0] == bundle.REQUIRE
-    assert [pin["version"] for pin in bundle.pins(first)] == ["1.0", "2.0+cpu", "3"]
+    assert [pin["version"] for pin in pins(first)] == ["1.0", "2.0+cpu", "3"]
 
 
 def pinned(folder: Path) -> Path:
@@ -216,7 +217,7 @@ def pinned(folder: Path) -> Path:
 
 def digests(folder: Path) -> dict[str, list[str]]:
     return {
-        bundle.plain(path.name.split("-")[0]): [hashlib.sha256(path.read_bytes()).hexdigest()]
+        plain(path.name.split("-")[0]): [hashlib.sha256(path.read_bytes()).hexdigest()]
         for path in (folder / "wheels").iterdir()
     }
 
