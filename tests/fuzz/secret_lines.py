@@ -186,6 +186,82 @@ def _query(name: str, value: str, rng: random.Random) -> str:
     return f"a=1&{name}={rng.choice((quote, quote_plus))(value)}&b=2"
 
 
+def _password_file(rng: random.Random) -> Made:
+    secret = token(rng)
+    shapes = (
+        f"machine h{plain(rng)} login anna password {secret}",
+        f"machine h\n  login anna\n\tpassword {secret}\nmachine i login b password {secret}\n",
+        f"default login anna account x password {secret}\n",
+        repr(f"machine h\nlogin anna\npassword {secret}\n"),
+        f"db.example.org:{rng.randrange(1024, 65536)}:{rng.choice(('mydb', '*'))}:anna:{secret}",
+        f"*:*:*:anna:{secret}\n# the next one\nh:5432:*:b:{secret}",
+    )
+    return rng.choice(shapes), secret
+
+
+CLIENTS = (
+    "mysql -u root -p{} db", "mysqldump -P 3306 -h h -p{}", "redis-cli -h h -a {} ping", "mongosh -u a -p {} x",
+    "docker login -u anna -p {} hub", "ldapsearch -x -w {} -b dc=x", "ipmitool -U a -P {} power status",
+    "smbclient //h/s -U anna%{}", "echo {} | sudo -S ls", "echo -n {} | docker login -u a --password-stdin",
+    "openssl rsa -passin pass:{} -in k", "wget --user x --proxy-user anna:{} http://h",
+)  # fmt: skip
+
+
+def _client(rng: random.Random) -> Made:
+    secret = plain(rng)
+    line = rng.choice(CLIENTS).format(secret)
+    return rng.choice((line, f"+ {line}", f"sh -c {shlex.quote(line)}", f"cmd={line!r}")), secret
+
+
+def _dialogue(rng: random.Random) -> Made:
+    word = sentence(rng)
+    secret = base64.b64encode(f"\0anna\0{word}".encode()).decode()
+    asked = base64.b64encode(b"Password:").decode()
+    shapes = (
+        f"C: AUTH PLAIN {secret}", f"auth=plain; AUTHENTICATE PLAIN {secret}\r\n", f"AUTH PLAIN\r\n334 \r\n{secret}\r\n",
+        f"send: 'AUTH PLAIN {secret}\\r\\n'", f"AUTH LOGIN\r\n334 VXNlcm5hbWU6\r\nYW5uYQ==\r\n334 {asked}\r\n{secret}\r\n",
+        f"S: 334 {asked}\nC: {secret}\n", f"reply: b'334 {asked}\\r\\n'\nsend: '{secret}\\r\\n'",
+    )  # fmt: skip
+    if rng.random() < 0.7:
+        return rng.choice(shapes), secret
+    secret = token(rng)
+    plainly = (
+        f"a1 LOGIN anna {secret}\r\n", f"---> USER anna\n<--- 331 go on\n---> PASS {secret}\n",
+        f'1.2 [0 127.0.0.1:1] "AUTH" "anna" "{secret}"',
+    )  # fmt: skip
+    return rng.choice(plainly), secret
+
+
+def _multipart(name: str, value: str, rng: random.Random) -> str:
+    more = rng.choice(("", "\r\nContent-Type: text/plain; charset=utf-8"))
+    part = f'--b\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n{value}\r\n--b--\r\n'
+    return rng.choice((part, repr(part.encode()), part.replace("\r", "")))
+
+
+def _next_line(name: str, value: str, rng: random.Random) -> str:
+    head = rng.choice(("", "12:01:02 ", "12:01:02 INFO ", "[2026-01-02 03:04:05] WARNING: ", "2026-01-02T03:04:05Z "))
+    return f"{head}{name}{rng.choice((':', ': ', ' =', '='))}\n{head}{value}\n{head}goes on"
+
+
+def _wide(name: str, value: str, rng: random.Random) -> str:
+    wide = "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in name)
+    return rng.choice((wide, name)) + rng.choice(("\uff1a", "\uff1d", "\uff1a ", "=")) + value
+
+
+def _unseen(name: str, value: str, rng: random.Random) -> str:
+    at = rng.randrange(1, len(name))
+    hidden = rng.choice(("\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u202e"))
+    return f"{name[:at]}{hidden}{name[at:]}{rng.choice(('=', ': '))}{value}"
+
+
+LABELS = ("密码", "登录密码", "口令", "API密钥", "访问令牌", "密碼", "私钥", "パスワード", "비밀번호", "Passwort")
+
+
+def _label(name: str, value: str, rng: random.Random) -> str:
+    sign = rng.choice((":", "\uff1a", " = ", "\uff1a\n") if name == "Passwort" else (":", "\uff1a", "=", "为", "是 "))
+    return f"{name}{sign}{value}\uff0c用户: a"
+
+
 ALL = PASSWORDS + TOKENS
 SHAPES: dict[str, Callable[[random.Random], Made]] = {
     "JSON": _both(_odd_json, sentence, ALL),
@@ -213,6 +289,16 @@ SHAPES: dict[str, Callable[[random.Random], Made]] = {
     "header": _headers,
     "flag": _flag,
     "own form": _form,
+    "password file": _password_file,
+    "client": _client,
+    "dialogue": _dialogue,
+    "multipart": _both(_multipart, sentence, ("password", "api_key", "user[passwd]", "hf-token", "client_secret")),
+    "next line": _both(
+        _next_line, token, ("password", "Password", "api_key", "hf_token", "passphrase", "client_secret")
+    ),
+    "full width": _both(_wide, token, ALL),
+    "unseen characters": _both(_unseen, token, ("password", "api_key", "hf_token", "secret_key", "passphrase")),
+    "label of another language": _both(_label, token, LABELS),
 }
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, quote_plus, urlsplit
 
+from orchestrator.model.secret_shapes import folded, without_shapes
 from orchestrator.protocol.planned import OF_THE_PLAN
 from orchestrator.protocol.staging import NodePlan, words
 
@@ -75,7 +76,15 @@ _COUNTS = re.compile(r"(?i)^tokens?(?:_[a-z]+)?[\"']?\s*[:=]\s*$")
 
 
 def without_secrets(text: str) -> str:
-    """A text without what looks like a secret, by the name before it or by its own form."""
+    """A text without what looks like a secret, by the name before it or by its own form; `folded` where one was hidden
+    by full-width or invisible characters."""
+    if (plain := folded(text)) != text and (clean := _without(plain)) != plain:
+        return clean
+    return _without(text)
+
+
+def _without(text: str) -> str:
+    text = without_shapes(text)
     text = _PRIVATE_KEY.sub(HIDDEN, text)
     text = _URL_USER.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _FLAG.sub(rf"\g<name>{HIDDEN}", text)

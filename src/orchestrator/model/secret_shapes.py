@@ -1,0 +1,148 @@
+"""Secrets that no sign joins to a name: of password files, clients' flags, dialogues, forms, and on the line after a name.
+
+Each shape is looked for only in a text that has one of its words: most log lines have none.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+"""Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt): shown as nothing."""
+
+
+def folded(text: str) -> str:
+    """Without what is not seen, and in the usual width: NFKC of Unicode's annex 15."""
+    return text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """words: one of them is in every text of this shape, in small letters; form: `keep`, and then the secret"""
+
+    words: tuple[str, ...]
+    form: re.Pattern[str]
+
+
+_BLANK = r"(?:\s|\\[rnt])+"
+_WORD = r"(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s'\",|;]+)"
+_LINE_END = r"(?:\r?\n|(?:\\r)?\\n)"
+_SOURCE = "".join(
+    rf"(?<!\.{suffix}:)" for suffix in ("py", "pyx", "c", "cc", "cpp", "cu", "cuh", "h", "hpp", "go", "rs")
+)
+_LEVEL = r"(?:INFO|DEBUG|WARN(?:ING)?|ERROR|CRITICAL|FATAL|TRACE|NOTICE)"
+_LOG_HEAD = (
+    r"(?:[\[(]?[0-9][0-9:.,TZ/+-]{3,30}[\])]?(?:[ \t][0-9][0-9:.,Z+-]{3,20}[\])]?)?[ \t]+)?"
+    rf"(?:[\[(]?{_LEVEL}[\])]?:?[ \t]+)?"
+)
+_LABELS = (
+    "密码", "密碼", "口令", "密钥", "密鑰", "秘钥", "私钥", "私鑰", "金鑰", "令牌", "權杖", "凭证", "憑證", "通行码", "验证码",
+    "授权码", "暗号", "パスワード", "비밀번호", "пароль", "contraseña", "mot de passe", "passwort", "kennwort", "senha",
+)  # fmt: skip
+_APART = r"(?:[\s=]|['\"],\s*['\"])?"
+"""Between a flag and its value: nothing, a blank, or the borders of a list's entries."""
+_CLIENTS = (
+    (("mysql", "mariadb", "xtrabackup"), r"(?:mysql|mariadb|xtrabackup)[\w-]*", "-p"),  # after a blank: the database
+    (("mongo", "rabbitmqadmin", "cqlsh"), r"(?:mongo\w*|rabbitmqadmin|cqlsh)", f"-p{_APART}"),
+    (("login",), r"(?:docker|podman|nerdctl|helm|oras|skopeo|buildah|crane)\s[^\n]{0,80}?\blogin", f"-p{_APART}"),
+    (("redis-cli", "keydb-cli", "valkey-cli"), r"(?:redis|keydb|valkey)-cli", f"-a{_APART}"),
+    (("ldap",), r"ldap\w+", f"-w{_APART}"),
+    (("ipmitool", "sqlcmd", "mosquitto"), r"(?:ipmitool|sqlcmd|mosquitto_\w+)", f"-P{_APART}"),
+    (("smbclient", "rpcclient"), r"(?:smb|rpc)client", r"(?:-U|--user)[ =]?['\"]?[^\s%'\"]{1,100}%"),
+    (("curl", "wget"), r"(?:curl|wget)", r"(?:-u|--user|--proxy-user)[ =]?['\"]?[^\s:'\"]{1,100}:"),
+)
+"""Words of a client, its name, and the flag before a password. mysql's -P and psql's -p are ports."""
+
+
+def _client(words: tuple[str, ...], name: str, flag: str) -> _Shape:
+    return _Shape(words, re.compile(rf"(?P<keep>\b{name}\b[^\n|;]{{0,400}}?[\s'\"]{flag})(?=[^\s-]){_WORD}"))
+
+
+_SHAPES = (
+    *(_client(*client) for client in _CLIENTS),
+    _Shape(  # netrc(5), in one line or several
+        ("password",),
+        re.compile(
+            rf"(?P<keep>\b(?:machine|login){_BLANK}(?!or\b|and\b|with\b|the\b|as\b|by\b|via\b)[^\s\\]{{1,255}}{_BLANK}"
+            rf"(?:(?:login|account){_BLANK}[^\s\\]{{1,255}}{_BLANK}){{0,2}}password{_BLANK})(?:\"[^\"\n]*\"|[^\s\\'\"]+)"
+        ),
+    ),
+    _Shape(  # libpq's password file: host:port:database:user:password
+        (":",),
+        re.compile(
+            rf"(?P<keep>:(?<=[\w*\]]:){_SOURCE}(?:[0-9]{{4,5}}|\*):(?!{_LEVEL}:)(?:[A-Za-z_][\w$-]{{0,62}}|\*)"
+            rf":(?!{_LEVEL}:)[A-Za-z_][\w$.-]{{0,62}}:)(?:\\[:\\]|[^\s:\\'\"])+(?=[\s'\"\\]|\Z)"
+        ),
+    ),
+    _Shape(
+        ("echo", "printf"),
+        re.compile(
+            rf"(?P<keep>\b(?:echo(?:\s+-[ne]+)?|printf(?:\s+'?%s(?:\\n)?'?)?)\s+){_WORD}"
+            r"(?=\s*\|\s*(?:sudo\b[^\n|]{0,40}?-\w*S|[^\n|]{0,60}\b(?:login|chpasswd|passwd|cryptsetup)\b))"
+        ),
+    ),
+    _Shape(("pass:",), re.compile(r"(?P<keep>-pass(?:in|out)?[ =]['\"]?pass:)[^\s'\"]+")),
+    _Shape(  # SASL in SMTP, IMAP and POP (RFC 4954, 3501, 5034)
+        ("auth",),
+        re.compile(
+            r"(?P<keep>\b(?i:auth(?:enticate)?)[ \t]+(?i:plain|login|xoauth2|oauthbearer)"
+            r"(?:[ \t=]+|\s*\n(?:[^\n]{0,200}\n)??[^\n]{0,20}?))"
+            r"(?!(?i:plain|login|xoauth2|cram|digest|ntlm|gssapi|oauthbearer|scram|external)\b)[A-Za-z0-9+/]{6,}={0,2}(?![\w.])"
+        ),
+    ),
+    _Shape(
+        ("334",),
+        re.compile(
+            rf"(?P<keep>\b334\b[^\n]{{0,200}}?{_LINE_END}['\"]?\s*(?:reply:[^\n]{{0,200}}\n){{0,2}}"
+            r"(?:[A-Za-z]{1,8}[:>] ?)?b?['\"]?)[A-Za-z0-9+/]{4,}={0,2}(?![\w.])"
+        ),
+    ),
+    _Shape(("login ",), re.compile(rf"(?P<keep>\b[A-Za-z]{{0,3}}[0-9]{{1,6}} LOGIN {_WORD} ){_WORD}")),
+    _Shape(
+        ("pass ",),
+        re.compile(
+            r"(?P<keep>\bUSER [^\n]{1,100}(?:\n[^\n]{0,200}){0,3}?\n[^\n]{0,20}?\bPASS )[^\s'\"]+",
+        ),
+    ),
+    _Shape(  # redis' MONITOR
+        ('"auth"',),
+        re.compile(r"(?P<keep>\"(?i:auth)\" )\"[^\"\n]*\"(?: \"[^\"\n]*\")?"),
+    ),
+    _Shape(  # RFC 7578
+        ("form-data",),
+        re.compile(
+            r"(?P<keep>\bname=\\*[\"']?[\w.\[\]-]{0,60}(?i:passw|passphrase|pwd|secret|token|api[_-]?key|credential)"
+            rf"[\w.\[\]-]{{0,60}}\\*[\"']?[^\n\\]{{0,200}}(?:{_LINE_END}[^\r\n\\]{{1,200}}){{0,5}}?{_LINE_END}{_LINE_END})"
+            rf"(?s:.{{1,65536}}?)(?={_LINE_END}--|\Z)"
+        ),
+    ),
+    _Shape(  # a line for the name, or a question, and a line for one word
+        ("passw", "passphrase", "secret", "token", "key"),
+        re.compile(
+            r"(?P<keep>\b(?i:(?:passw(?:or)?d|passphrase)\b[^\n:]{0,80}|(?:client[_ -]?)?secret|(?:\w{1,20}[_-])?token"
+            r"|(?:api|access|private)[_ -]?key)\\?[\"']?[ \t]*[:=][ \t]*\r?\n"
+            rf"{_LOG_HEAD}[ \t]*)(?!<secret>|[^\n]*:\s)[^\s]{{6,}}(?=[ \t]*(?:\r?\n|\Z))"
+        ),
+    ),
+    _Shape(
+        _LABELS,
+        re.compile(
+            rf"(?P<keep>(?i:{'|'.join(_LABELS)})\\*[\"'”」】]?\s*(?:[:=]|->|[为是為](?=\s*[\"'“「]?[!-~]{{4}}))\s*"
+            rf"{_LOG_HEAD})(?!<secret>)(?:{_WORD}|[“「][^”」\n]*[”」])"
+        ),
+    ),
+)
+
+
+def without_shapes(text: str) -> str:
+    """A text without the secrets of these shapes."""
+    lowered = text.lower()
+    for shape in _SHAPES:
+        if any(word in lowered for word in shape.words):
+            text = shape.form.sub(r"\g<keep><secret>", text)
+    return text
