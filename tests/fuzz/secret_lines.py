@@ -218,8 +218,10 @@ def _dialogue(rng: random.Random) -> Made:
     secret = base64.b64encode(f"\0anna\0{word}".encode()).decode()
     asked = base64.b64encode(b"Password:").decode()
     shapes = (
-        f"C: AUTH PLAIN {secret}", f"auth=plain; AUTHENTICATE PLAIN {secret}\r\n", f"AUTH PLAIN\r\n334 \r\n{secret}\r\n",
-        f"send: 'AUTH PLAIN {secret}\\r\\n'", f"AUTH LOGIN\r\n334 VXNlcm5hbWU6\r\nYW5uYQ==\r\n334 {asked}\r\n{secret}\r\n",
+        f"C: AUTH PLAIN {secret}", f"auth=plain; AUTHENTICATE PLAIN {secret}\r\n",
+        f"AUTH PLAIN\r\n334 \r\n{secret}\r\n",
+        f"send: 'AUTH PLAIN {secret}\\r\\n'",
+        f"AUTH LOGIN\r\n334 VXNlcm5hbWU6\r\nYW5uYQ==\r\n334 {asked}\r\n{secret}\r\n",
         f"S: 334 {asked}\nC: {secret}\n", f"reply: b'334 {asked}\\r\\n'\nsend: '{secret}\\r\\n'",
     )  # fmt: skip
     if rng.random() < 0.7:

@@ -1,4 +1,4 @@
-"""Secrets that no sign joins to a name: of password files, clients' flags, dialogues, forms, and on the line after a name.
+"""Secrets that no sign joins to a name: of password files, flags, dialogues, forms, and on the line after a name.
 
 Each shape is looked for only in a text that has one of its words: most log lines have none.
 """
@@ -41,8 +41,9 @@ _LOG_HEAD = (
     rf"(?:[\[(]?{_LEVEL}[\])]?:?[ \t]+)?"
 )
 _LABELS = (
-    "密码", "密碼", "口令", "密钥", "密鑰", "秘钥", "私钥", "私鑰", "金鑰", "令牌", "權杖", "凭证", "憑證", "通行码", "验证码",
-    "授权码", "暗号", "パスワード", "비밀번호", "пароль", "contraseña", "mot de passe", "passwort", "kennwort", "senha",
+    "密码", "密碼", "口令", "密钥", "密鑰", "秘钥", "私钥", "私鑰", "金鑰", "令牌", "權杖", "凭证", "憑證", "通行码",
+    "验证码", "授权码", "暗号", "パスワード", "비밀번호", "пароль", "contraseña",
+    "mot de passe", "passwort", "kennwort", "senha",
 )  # fmt: skip
 _APART = r"(?:[\s=]|['\"],\s*['\"])?"
 """Between a flag and its value: nothing, a blank, or the borders of a list's entries."""

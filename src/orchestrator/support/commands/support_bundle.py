@@ -18,8 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy support-bundle",
         "l40s-deploy support-bundle gang0 --out report.tar.gz",
-        "tar -xzOf report.tar.gz l40s-deploy-support/manifest.json   # what is in it, and what is missing",
+        "tar -xzOf report.tar.gz l40s-deploy-support/READ-FIRST.txt   # what was replaced, and what can't be told",
     )
+    parser.add_argument("--without-logs", action="store_true", help="leave out the nodes' log lines")
     parser.add_argument(
         "--out", metavar="FILE", help="the archive (default: l40s-deploy-support-DATE-TIME.tar.gz in this directory)"
     )
@@ -28,7 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 with everything in it, 4 where something could not be read."""
     out = Path(args.out or time.strftime("l40s-deploy-support-%Y%m%d-%H%M%S.tar.gz"))
-    made = bundle(open_inventory(args, screen), tuple(args.gang), out, lambda name: screen.say(f"reading {name}"))
+    inventory, gangs = open_inventory(args, screen), tuple(args.gang)
+    made = bundle(inventory, gangs, out, lambda name: screen.say(f"reading {name}"), with_logs=not args.without_logs)
     if args.json:
         screen.json({"file": str(made.path), "bytes": made.bytes, "files": list(made.files), "missing": made.missing})
     else:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import re
 import secrets
 import socket
 import tarfile
@@ -39,12 +40,15 @@ from orchestrator.model.secret_text import is_hidden, is_secret, long_enough
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.planning.steps.look import look
 from orchestrator.remote.fleet import Fleet
-from orchestrator.topology.redaction import Pseudonyms, Scrubber, redact
+from orchestrator.topology.redaction import Pseudonyms, redact_under
+from orchestrator.topology.scrubbing import ACCOUNTS, CANNOT_TELL, Scrubber
 
 LOG_LINES = 400
 """Of each node's newest log, in addition to those around the failure."""
 AROUND = 200
 KEY_BYTES = 32
+FIRST = "READ-FIRST.txt"
+"""In the archive's order, which is the names', before all others."""
 _OF_A_RUN = ("run_id", "plan_id", "model", "started", "ended", "end", "by", "command")
 
 
@@ -59,9 +63,16 @@ class SupportBundle:
 
 
 def bundle(
-    inventory: Inventory, gangs: tuple[str, ...], out: Path, step: Callable[[str], None] = lambda _: None
+    inventory: Inventory,
+    gangs: tuple[str, ...],
+    out: Path,
+    step: Callable[[str], None] = lambda _: None,
+    *,
+    with_logs: bool = True,
 ) -> SupportBundle:
-    """Ask the nodes, remove secrets and names, and write one archive of mode 0600.
+    """Ask the nodes, remove secrets and names, and write one archive of mode 0600. with_logs: False for no log line
+
+    Its first file says what was replaced how often, and what can't be told from text.
 
     Raises InputError if the file can't be written, VerificationDiffers if it would contain a secret; nothing is
     written then.
@@ -70,10 +81,14 @@ def bundle(
         what = "exists already" if out.exists() else "its folder does not exist"
         raise InputError(what, where=str(out), fix="name another file with --out")
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
-    key = secrets.token_bytes(KEY_BYTES)
-    scrubber = scrubber_of(inventory, nodes, key, os.environ)
+    scrubber = scrubber_of(inventory, nodes, secrets.token_bytes(KEY_BYTES), os.environ)
     known = scrubber.secrets
-    texts, missing = _gathered(inventory, gangs, nodes, scrubber, key, step)
+    step("snapshots")
+    texts, missing = _snapshots(nodes, scrubber.pseudonyms)  # first: their numbers are known in other texts then
+    _gather(scrubber, _sources(inventory, gangs, with_logs=with_logs), texts, missing, step)
+    if with_logs:
+        step("logs")
+        _logs(inventory, gangs, scrubber, texts, missing)
     scrubbed = scrubber.value(missing)
     texts["manifest.json"] = _json(
         {
@@ -83,10 +98,13 @@ def bundle(
             "kernel": platform.release(),
             "taken_at": time.time(),
             "nodes": len(nodes),
+            "logs": with_logs,
+            "replaced": dict(sorted((+scrubber.replaced).items())),
             "files": sorted(texts),
             "missing": scrubbed,
         }
     )
+    texts[FIRST] = _first(scrubber.replaced, with_logs=with_logs)
     for name, text in texts.items():
         # `redact` has checked the names in snapshots, where NUMA domains are called node0, as machines often are
         judge = Scrubber(scrubber.pseudonyms, known) if name.startswith("snapshots/") else scrubber
@@ -103,7 +121,21 @@ def scrubber_of(
     inventory: Inventory, nodes: Sequence[NodeSpec], key: bytes, environment: Mapping[str, str]
 ) -> Scrubber:
     """What takes out the secrets, and the names and addresses of these nodes. key: random bytes that nobody keeps"""
-    return Scrubber(Pseudonyms(key), known_secrets(inventory, environment), _names(nodes, inventory))
+    return Scrubber(
+        Pseudonyms(key), known_secrets(inventory, environment), _names(nodes, inventory), _folders(nodes, inventory)
+    )
+
+
+_ORDINARY_FOLDERS = re.compile(r"/(?:[^/]*|opt/l40s(?:/.*)?|var/lib/l40s-deploy|tmp/.*|home/[^/]*)")
+
+
+def _folders(nodes: Sequence[NodeSpec], inventory: Inventory) -> tuple[str, ...]:
+    """Where this machine's user works, and where the nodes keep models, engines and state."""
+    mine = [Path(inventory.path).expanduser().absolute().parent, Path("~").expanduser()]
+    with contextlib.suppress(OSError):  # a folder that is gone
+        mine.append(Path.cwd())
+    theirs = [folder for node in nodes for folder in (node.model_root, node.venv, node.state_dir) if folder]
+    return tuple(folder for folder in (*map(str, mine), *theirs) if not _ORDINARY_FOLDERS.fullmatch(folder))
 
 
 def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -141,13 +173,15 @@ def _names(nodes: Sequence[NodeSpec], inventory: Inventory) -> dict[str, str]:
     """What hosts and people are called in the bundle, by name. Nodes have the names of their snapshots."""
     names = _numbered("machine", [node.name for node in nodes])
     names |= _numbered("other", [node.name for node in inventory.nodes if node.name not in names])
-    for node in inventory.nodes:
-        if not _is_address(node.reach.host):
-            names.setdefault(node.reach.host, f"{names[node.name]}-host")
+    hosts = {node.reach.host: names[node.name] for node in inventory.nodes if not _is_address(node.reach.host)}
+    for host, word in hosts.items():
+        names.setdefault(host, f"{word}-host")
     names.setdefault(socket.gethostname(), "controller")
+    domains = {host.partition(".")[2] for host in (*hosts, socket.gethostname())}
+    names = _numbered("domain", sorted(domain for domain in domains if "." in domain)) | names
     users = {user or "" for node in nodes for user in (node.reach.user, node.engine_user)} | {who_types()}
-    names = _numbered("user", sorted(users - {"", "root"})) | names
-    return {name: word for name, word in names.items() if name not in ("", "localhost")}
+    names = _numbered("user", sorted(users - {"", *ACCOUNTS})) | names
+    return {name: word for name, word in names.items() if name not in ("", "localhost") and name != word}
 
 
 def _numbered(word: str, names: Sequence[str]) -> dict[str, str]:
@@ -158,24 +192,27 @@ def _is_address(host: str) -> bool:
     return host.replace(".", "").isdigit() or ":" in host
 
 
-def _gathered(
-    inventory: Inventory,
-    gangs: tuple[str, ...],
-    nodes: list[NodeSpec],
-    scrubber: Scrubber,
-    key: bytes,
-    step: Callable[[str], None],
-) -> tuple[dict[str, str], dict[str, str]]:
-    texts: dict[str, str] = {}
-    missing: dict[str, str] = {}
+def _sources(inventory: Inventory, gangs: tuple[str, ...], *, with_logs: bool) -> dict[str, Callable[[], Any]]:
+    """By the name of the file that is made of it."""
     sources: dict[str, Callable[[], Any]] = {
         "status.json": lambda: loaded_json(overview(inventory, gangs), node_loads(inventory, gangs)),
         "versions.json": lambda: [version.as_json() for version in versions(inventory, gangs)],
         "why.json": lambda: why_json(why(inventory, gangs, events=True)),
         "hangs.json": lambda: hang_looks(inventory, gangs),
         "history.json": lambda: [_record(kept) for kept in history(inventory, gangs)],
-        "logs/around-failure.log": lambda: _around(inventory, gangs),
     }
+    if with_logs:
+        sources["logs/around-failure.log"] = lambda: _around(inventory, gangs)
+    return sources
+
+
+def _gather(
+    scrubber: Scrubber,
+    sources: Mapping[str, Callable[[], Any]],
+    texts: dict[str, str],
+    missing: dict[str, str],
+    step: Callable[[str], None],
+) -> None:
     for name, made in sources.items():
         step(name)
         try:
@@ -184,18 +221,37 @@ def _gathered(
             missing[name] = f"{failure.where}: {failure.what}"
         else:
             texts[name] = scrubber.text(value) if isinstance(value, str) else _json(scrubber.value(value))
+
+
+def _logs(
+    inventory: Inventory, gangs: tuple[str, ...], scrubber: Scrubber, texts: dict[str, str], missing: dict[str, str]
+) -> None:
     lines: dict[str, list[str]] = {}
-    step("logs")
     for line in logs(inventory, gangs=gangs, lines=LOG_LINES, nodes=(), follow=False):
         if line.failure is not None:
             missing[f"logs/{line.node}"] = line.failure.what
         else:
             lines.setdefault(line.node, []).append(line.text)
     for node, log_lines in lines.items():
-        texts[f"logs/{scrubber.text(node)}.log"] = scrubber.text("\n".join(log_lines) + "\n")
-    step("snapshots")
-    _snapshots(nodes, key, texts, missing)
-    return texts, missing
+        texts[f"logs/{file_name(scrubber.value(node))}.log"] = scrubber.text("\n".join(log_lines) + "\n")
+
+
+def _first(replaced: Mapping[str, int], *, with_logs: bool) -> str:
+    """What a reader should know before sending it."""
+    counts = [f"  {count} x {kind}" for kind, count in sorted(replaced.items()) if count > 0]
+    without = "" if with_logs else " The nodes' log lines were left out (--without-logs)."
+    return "\n".join((
+        f"A support bundle of l40s-deploy.{without}",
+        "",
+        "Replaced, so that it shows neither secrets nor who and where you are (what snapshots hide is not counted):",
+        *(counts or ["  nothing"]),
+        "",
+        "What can't be told from text. Please look for it before you send this:",
+        *(f"  - {kind}" for kind in CANNOT_TELL),
+        "",
+        "Log lines hold most of it: `l40s-deploy support-bundle --without-logs` leaves them out.",
+        "",
+    ))  # fmt: skip
 
 
 def _record(kept: GangHistory) -> dict[str, Any]:
@@ -219,21 +275,25 @@ def _around(inventory: Inventory, gangs: tuple[str, ...]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _snapshots(nodes: list[NodeSpec], key: bytes, texts: dict[str, str], missing: dict[str, str]) -> None:
-    """Redacted as by `discover --redact`, under the names that the other files use."""
+def _snapshots(nodes: list[NodeSpec], pseudonyms: Pseudonyms) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts, and what is missing. Redacted as by `discover --redact`, under the names that the other files use."""
     with Fleet(nodes) as fleet:
         looked = look(fleet, nodes)
-    missing |= {f"snapshots/{name}": failure.what for name, failure in looked.failures.items()}
+    missing = {f"snapshots/{name}": failure.what for name, failure in looked.failures.items()}
     seen = [looked.values[node.name] for node in nodes if node.name in looked.values]
     names = _numbered("machine", [node.name for node in nodes])
     try:
-        redacted = redact(seen, key)
+        redacted = redact_under(seen, pseudonyms)
     except ValueError as left:
-        missing["snapshots"] = f"left out: data that identifies a machine would remain ({left})"
-        return
-    for snapshot, done in zip(seen, redacted, strict=True):
-        document = {**snapshot_json(done), "node": names[snapshot.node]}
-        texts[f"snapshots/{file_name(names[snapshot.node])}.json"] = json.dumps(document, indent=1) + "\n"
+        return {}, {**missing, "snapshots": f"left out: data that identifies a machine would remain ({left})"}
+    texts = {
+        f"snapshots/{file_name(names[snapshot.node])}.json": json.dumps(
+            {**snapshot_json(done), "node": names[snapshot.node]}, indent=1
+        )
+        + "\n"
+        for snapshot, done in zip(seen, redacted, strict=True)
+    }
+    return texts, missing
 
 
 def _json(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from tests.support.waiting import until
 from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
 from orchestrator.support.steps import bundle as support
-from orchestrator.topology.redaction import Scrubber
+from orchestrator.topology.scrubbing import CANNOT_TELL, Scrubber
 
 pytestmark = pytest.mark.processes
 
@@ -54,7 +55,7 @@ def test_everything_but_secrets_names_and_addresses(
     found = texts(made.path)
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
     manifest = json.loads(found["manifest.json"])
-    assert manifest["missing"] == {} and set(manifest["files"]) == set(found) - {"manifest.json"}
+    assert manifest["missing"] == {} and set(manifest["files"]) == set(found) - {"manifest.json", "READ-FIRST.txt"}
     assert {"status.json", "why.json", "hangs.json", "history.json", "versions.json", "logs/around-failure.log"} <= set(
         found
     )
@@ -66,6 +67,32 @@ def test_everything_but_secrets_names_and_addresses(
     assert gang.name(0) not in said and gang.name(1) not in said
     assert json.loads(found["status.json"])["gangs"][0]["cause"]["tp_rank"] == 1
     assert "sent to" in everything  # the log itself is included
+    with tarfile.open(made.path) as archive:
+        assert archive.getnames()[0] == "l40s-deploy-support/READ-FIRST.txt"
+    first = found["READ-FIRST.txt"]
+    assert all(kind in first for kind in CANNOT_TELL) and "x name of a machine" in first and "x secret" in first
+    assert manifest["replaced"]["secret"] >= 3
+
+
+def test_without_logs_no_line_of_a_log_is_read(local: Callable[..., LocalGang], tmp_path: Path) -> None:
+    gang = local(env={-1: {"FAKE_LINES": "a-line-of-a-client"}})
+    gang.up()
+    gang.kill_rank(1)
+    until(lambda: gang.view().state.value == "failed", 20)
+    found = texts(support.bundle(gang.inventory, (), tmp_path / "out.tar.gz", with_logs=False).path)
+    assert not [name for name in found if name.startswith("logs/")]
+    assert "a-line-of-a-client" not in "".join(found.values())
+    assert "--without-logs" in found["READ-FIRST.txt"].splitlines()[0]
+
+
+def test_users_that_are_words_of_logs_and_domains_are_told_apart() -> None:
+    node = NodeSpec(name="n", gang="g", node_rank=0, engine_user="sglang",
+                    reach=Reach(host="n7.prod.example.org", user="anna"), model_root="/data/acme/models")  # fmt: skip
+    inventory = Inventory(path="/srv/lab/acme/i.yml", gangs=(GangSpec(name="g", nodes=(node,)),))
+    scrubber = support.scrubber_of(inventory, [node], b"k" * 32, {})
+    said = "anna@db.prod.example.org: sglang.srt loads /data/acme/models/M by /srv/lab/acme/i.yml"
+    shown = scrubber.text(said)
+    assert re.fullmatch(r"user\d+@db\.domain\d+: sglang\.srt loads /folder\d+/M by /folder\d+/i\.yml", shown), shown
 
 
 def test_a_bundle_that_would_hold_a_secret_is_not_written(

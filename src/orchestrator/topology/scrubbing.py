@@ -1,0 +1,268 @@
+"""Texts of a bug report: without secrets, and with other words for who and where somebody is. Pure.
+
+What is replaced is known (the inventory's names, the machines' addresses and numbers), or shows by its form or by the
+word before it. `CANNOT_TELL` says what neither shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from orchestrator.model.secret_shapes import folded
+from orchestrator.model.secret_text import HIDDEN, is_secret_flag, is_secret_name, without_secrets
+from orchestrator.topology.redaction import ANYTHING, Pseudonyms
+
+CANNOT_TELL = (
+    "what your clients wrote and the engine answered, where it was told to log it",
+    "a secret that is an ordinary word or a number, with no name of one before it",
+    "people's and projects' names in prose, and other machines' names without an address",
+    "names of files and models: of a path below /data, /mnt and the like, and of a model's path, the end stays",
+    "MAC addresses, GUIDs and serial numbers of other machines, where no word or form says that they are one",
+    "a name of one or two letters, or of letters alone within another word",
+    "text in pictures, in base64, compressed or in another encoding",
+)
+"""For whoever reads a report before sending it."""
+_KINDS = {
+    "ip": "IP address", "host": "IP address in a host's name", "mac": "MAC address", "long_mac": "MAC address",
+    "gid": "GID", "guid": "GUID", "eui": "GUID", "uuid": "UUID", "name": "interface named by its address",
+}  # fmt: skip
+ACCOUNTS = frozenset(
+    ("root", "nobody", "daemon", "admin", "ubuntu", "debian", "centos", "rocky", "fedora", "ec2-user", "azureuser",
+     "cloud-user", "opc", "sglang", "vllm", "engine", "l40s", "docker", "ansible", "slurm", "www-data", "linuxbrew")
+)  # fmt: skip
+"""Users of distributions, clouds and engines: they name nobody, and are words that logs are full of."""
+_OF_HARDWARE = re.compile(
+    r"(?i)(?:gpu|tp|pp|dp|ep|rank|cpu|numa|mlx|mlx5|eth|ib|bond|nic|cuda|nvme|port|rail|xid|stage|layer)[-_.]?[0-9]+"
+)
+"""As a node's name, it is looked for in its own spelling alone."""
+_SHORT, _ANY_CASE = 3, 4
+_CASES = (str, str.lower, str.upper)
+_PERSON = re.compile(
+    r"(?P<before>/(?:home|homes|Users)/|(?<![\w/.~])~(?=[\w.-]+/))(?P<who>[A-Za-z_][\w.-]{0,63})(?![\w.-])"
+)
+_UNITS = r"(?:service|socket|timer|target|slice|scope|mount|path|conf|py|so|log|sock)"
+_MAIL = re.compile(
+    rf"(?<![\w.+-])[\w.+-]{{1,64}}@(?:[A-Za-z0-9-]{{1,63}}\.){{1,8}}(?!{_UNITS}\b)[A-Za-z]{{2,24}}(?![\w-]|\.\w)"
+)
+_PART = r"[^\s/'\"\\,:;()\[\]{}<>|=&]+"
+_ROOTS = (
+    "data|datasets|mnt|srv|nfs|shared?|scratch|lustre|gpfs|beegfs|ceph(?:fs)?|weka|export|vol(?:ume)?s?|storage|projects?"
+    "|media|net|raid|nvme|ssd|disks?|work|team|users?"
+)
+_PLACE = re.compile(
+    rf"(?<![\w.:/~-])(?P<place>/(?:{_ROOTS})[0-9]*(?:/{_PART})+)"
+    rf"|(?i:(?:model|tokenizer|adapter|lora|checkpoint)[_-](?:path|dir|root))s?\\*[\"']?[\s:=,]{{1,3}}\\*[\"']?"
+    rf"(?P<model>/{_PART}(?:/{_PART})+)"
+)
+_WORD_PATH = re.compile(
+    r"(?<![^\s='\"(])(?![A-Za-z][\w+.-]*://)(?P<folder>(?:~|[\w.@+-]+)?(?:/[\w.@+~-]+)*)/(?=[\w.-])"
+)
+"""In a command line."""
+_LABELLED = re.compile(
+    r"(?i)(?=[sagmhle])(?:"
+    r"(?P<label>(?<![a-z])(?:serial(?:[ _-]?(?:number|num|no\.?|#))?|s/n|sn|service[ _-]?tag|asset[ _-]?tag)"
+    r"\]?\\*[\"']?\s*[:=]\s*\\*[\"']?)(?P<serial>(?=[A-Z-]*[0-9])[A-Z0-9][A-Z0-9-]{5,40})(?![\w.])"
+    r"|(?P<of>(?:guid|(?<![a-z])(?:mac(?:[ _-]?addr(?:ess)?)?|hw[ _-]?addr|lladdr|(?:link/)?ether))"
+    r"\\*[\"']?\s*[:= ]\s*\\*[\"']?(?:0x)?)(?P<bare>[0-9a-f]{16}|[0-9a-f]{12})(?![0-9a-z]))"
+)
+_BARE = re.compile(r"(?<![0-9A-Za-z])(?P<hex>0[xX])?(?P<digits>[0-9a-fA-F]{12}(?:[0-9a-fA-F]{4})?)(?![0-9A-Za-z])")
+_EUI = ("0300", "fffe")
+"""In the middle of a GUID that is made of a MAC address: NVIDIA's adapters, and IEEE's EUI-64."""
+
+
+def _key(name: str) -> str:
+    return re.sub("[-_.]", "", name).lower()
+
+
+def _any_join(name: str) -> str:
+    """Letters and digits of a name, joined by any sign or none."""
+    return "[-_.]?".join(map(re.escape, re.findall(r"[0-9]+|[^\W\d_]+|[^\w.-]+", name)))
+
+
+def _either(words: list[str]) -> str:
+    return "|".join(sorted(words, key=len, reverse=True)) or r"(?!)"
+
+
+@dataclass(frozen=True)
+class Scrubber:
+    """secrets: known ones, each taken out wherever it is; names: who and where somebody is -> what to call it; folders:
+    whose names tell it too; replaced: how often, by kind"""
+
+    pseudonyms: Pseudonyms
+    secrets: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    replaced: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def text(self, text: str) -> str:
+        """Without secrets, under pseudonyms, in the usual width."""
+        before = text.count(HIDDEN)
+        text = without_secrets(self._without_known(folded(self._without_known(text))))
+        self.replaced["secret"] += text.count(HIDDEN) - before
+        for folder in self._folders:
+            if folder in text:
+                text = self._folder_of(folder).sub(lambda match: self._folder(match.group()), text)
+        text = _PLACE.sub(self._shown_place, text)
+        text = self._named.sub(self._called, text) if self.names else text
+        text = _PERSON.sub(self._person, text)
+        if "@" in text:
+            text = _MAIL.sub(lambda match: self._word("mail", match.group(), "e-mail address"), text)
+        return self._without_numbers(text)
+
+    def value(self, value: Any, name: str = "") -> Any:
+        """The same for every text of a JSON value; a value whose name is a secret's is removed entirely."""
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.value(inner, str(key)) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [
+                HIDDEN if is_secret_flag(before, entry) else self.value(entry, name)
+                for before, entry in zip(("", *value), value, strict=False)
+            ]
+        if not isinstance(value, str):
+            return value
+        if value and is_secret_name(name):
+            return HIDDEN
+        if value in self.names:
+            return self._count(self.names[value])
+        return self.text(_WORD_PATH.sub(self._shown_folder, value) if name == "command" else value)
+
+    def left(self, text: str) -> str:
+        """The first known secret or name that is still in a text, '' for none."""
+        match = self._named.search(folded(text)) if self.names else None
+        return next((secret for secret in self.secrets if secret and secret in text), match.group() if match else "")
+
+    def _without_known(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+    def _without_numbers(self, text: str) -> str:
+        for number, other in self.pseudonyms.numbers.items():
+            if len(number) >= _ANY_CASE and number in text:
+                self.replaced["serial number"] += text.count(number)
+                text = text.replace(number, other)
+        text = _LABELLED.sub(self._labelled, text)
+        text = _BARE.sub(self._bare, text)
+        return ANYTHING.sub(self._identity, text)
+
+    def _identity(self, match: re.Match[str]) -> str:
+        kind = str(match.lastgroup)
+        other = str(getattr(self.pseudonyms, kind)(match.group()))
+        self.replaced[_KINDS[kind]] += other != match.group()
+        return other
+
+    def _labelled(self, match: re.Match[str]) -> str:
+        if match["serial"]:
+            self.replaced["serial number"] += 1
+            return f"{match['label']}{self.pseudonyms.number(match['serial'])}"
+        self.replaced["MAC address or GUID"] += 1
+        return f"{match['of']}{self.pseudonyms.bare(match['bare'].lower())}"
+
+    def _bare(self, match: re.Match[str]) -> str:
+        digits = match["digits"].lower()
+        made_of_mac = len(digits) == 16 and digits[6:10] in _EUI and not digits.startswith("ffff")
+        if not made_of_mac and digits not in self._known_digits():
+            return match.group()
+        self.replaced["MAC address or GUID"] += 1
+        return f"{match['hex'] or ''}{self.pseudonyms.bare(digits)}"
+
+    def _known_digits(self) -> frozenset[str]:
+        """Of every address and GUID so far; looked at where a text has what may be one."""
+        given = self.pseudonyms.given
+        digits, count = self._digits.get("known", (frozenset(), -1))
+        if count != len(given):
+            bare = (re.sub("[:.-]", "", original).lower() for original in given if re.search("[:-]", original))
+            digits = frozenset(one for one in bare if len(one) in (12, 16))
+            self._digits["known"] = (digits, len(given))
+        return digits
+
+    @cached_property
+    def _digits(self) -> dict[str, tuple[frozenset[str], int]]:
+        return {}
+
+    @cached_property
+    def _secrets(self) -> list[str]:
+        return sorted(filter(None, self.secrets), key=len, reverse=True)
+
+    @cached_property
+    def _folders(self) -> list[str]:
+        return sorted((folder for folder in set(self.folders) if folder.count("/") > 1), key=len, reverse=True)
+
+    @staticmethod
+    def _folder_of(folder: str) -> re.Pattern[str]:
+        return re.compile(rf"(?<![\w./-]){re.escape(folder)}(?![\w-])")
+
+    def _folder(self, folder: str) -> str:
+        return self._word("/folder", folder, "folder")
+
+    def _shown_place(self, match: re.Match[str]) -> str:
+        path = match["place"] or match["model"]
+        folder, inside, rest = path.partition("/site-packages/")
+        if not inside:
+            folder, inside, rest = path.rpartition("/")
+        if folder.count("/") < 2:
+            return match.group()
+        return f"{match.group().removesuffix(path)}{self._folder(folder)}{inside}{rest}"
+
+    def _shown_folder(self, match: re.Match[str]) -> str:
+        folder = match["folder"]
+        known = folder in ("", ".", "..", "~") or (folder.startswith("/") and folder.count("/") < 2)
+        return match.group() if known else f"{self._folder(folder)}/"
+
+    def _person(self, match: re.Match[str]) -> str:
+        who = match["who"]
+        if who.lower() in ACCOUNTS or who in self.names.values():
+            return match.group()
+        return f"{match['before']}{self._word('someone', who, 'other person')}"
+
+    def _word(self, word: str, original: str, kind: str) -> str:
+        self.replaced[kind] += 1
+        return self.pseudonyms.word(word, original)
+
+    def _count(self, word: str) -> str:
+        self.replaced[f"name of a {re.split('[0-9]', word)[0]}"] += 1
+        return word
+
+    def _called(self, match: re.Match[str]) -> str:
+        if match.lastgroup != "loose":
+            return self._count(self._words.get(match.group()) or self._words[_key(match.group())])
+        return self._each.sub(lambda one: self._count(self._words[_key(one.group())]), match.group())
+
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        return {**{_key(name): word for name, word in self.names.items()}, **self.names}
+
+    @cached_property
+    def _each(self) -> re.Pattern[str]:
+        return re.compile(_either([_any_join(name) for name in self.names if self._is_loose(name)]), re.IGNORECASE)
+
+    @staticmethod
+    def _is_loose(name: str) -> bool:
+        """It can't be a word of a language."""
+        is_plain = len(name) < _SHORT or _OF_HARDWARE.fullmatch(name)
+        return not is_plain and bool(re.search("[0-9.]", name)) and bool(re.search(r"[^\W\d_]", name))
+
+    @cached_property
+    def _named(self) -> re.Pattern[str]:
+        """loose: in any case, with any joins, beside any sign; word: where it stands alone; host: where one stands."""
+        plain = [name for name in self.names if not self._is_loose(name)]
+        words = [name for name in plain if len(name) >= _SHORT or re.search("[0-9]", name)]
+        any_case = [re.escape(name) for name in words if len(name) >= _ANY_CASE and not self._is_user(name)]
+        exact = [re.escape(name) for name in words if len(name) < _ANY_CASE or self._is_user(name)]
+        hosts = _either([re.escape(name) for name in plain if name not in words])
+        first = "".join(re.escape(char) for char in sorted({form(name[0]) for name in self.names for form in _CASES}))
+        return re.compile(
+            rf"(?<![A-Za-z0-9])(?=[{first}])(?:"
+            rf"(?P<loose>(?i:{self._each.pattern})+)(?![A-Za-z0-9])"
+            rf"|(?<![\w.-])(?P<word>(?i:{_either(any_case)})|{_either(exact)})(?![\w-])"
+            rf"|(?:(?<=@)|(?<=://)|(?<=host[= ])|(?<=node[= ]))(?P<host>{hosts})(?![\w.-])"
+            rf"|(?m:^)(?P<first>{hosts})(?=:[0-9]+:))"
+        )
+
+    def _is_user(self, name: str) -> bool:
+        return self.names[name].startswith("user")

@@ -1,0 +1,283 @@
+"""Texts of a bug report: no secret, nobody's name, and everything that a diagnosis needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from orchestrator.model.secret_text import HIDDEN, long_enough, without_secrets
+from orchestrator.topology.redaction import Pseudonyms
+from orchestrator.topology.scrubbing import Scrubber
+
+SECRETS = st.text(string.ascii_letters + string.digits + "._~+/-", min_size=8, max_size=60)
+
+
+def scrubber(*secrets: str, **names: str) -> Scrubber:
+    return Scrubber(Pseudonyms(b"k" * 32), secrets, names)
+
+
+@given(SECRETS, st.text(max_size=40), st.text(max_size=40))
+def test_a_known_secret_is_nowhere(secret: str, before: str, after: str) -> None:
+    clean = scrubber(secret)
+    assert secret not in clean.text(before + secret + after) or secret in HIDDEN
+    document = clean.value({"log": [before + secret, {"deep": secret + after}], secret: 1})
+    assert secret not in repr(document) or secret in repr(scrubber().value({"log": [before, {"deep": after}], "x": 1}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer abcdef123456",
+        "authorization=Basic dXNlcjpwYXNz",
+        "HF_TOKEN=hf_abcdefghijklmnopqrstuv",
+        "export AWS_SECRET_ACCESS_KEY='wJalrXUtnFEMI/K7MDENG'",
+        '{"api_key": "s3cret-value"}',
+        "--api-key: s3cret-value, next",
+        "got hf_abcdefghijklmnopqrstuv from the hub",
+        "password: hunter2",
+        "https://anna:hunter2@hub.example/x",
+        r"{\"password\": \"s3cret value\", \"n\": 1}",
+        r"""'{"request": "{\\"api_key\\": \\"s3cret-value\\"}"}'""",
+        "serve --admin-api-key s3cret-value --port 1",
+        "['--hf-token', 's3cret-value', '--port', '1']",
+        "Authorization: Token s3cret-value",
+        'Authorization: Digest username="x", response="s3cret-value"',
+        '{"Authorization": "Digest username=\\"x\\", response=\\"s3cret-value\\""}',
+        "https://anna:hun/s3cret-value@hub.example/x",
+        "https://an@na:s3cret@value@hub.example/x",
+        "https://s3cret-value@hub.example/x",
+        "redis%3A%2F%2Fu%3As3cret-value%40host",
+        "DB_PASS=s3cret-value",
+        "db_pwd: 'it's s3cret'",
+        "SENTRY_DSN=s3cret-value",
+        "HF_TOKEN_2=s3cret-value",
+        "Cookie: a=b; session=s3cret-value",
+        "set-cookie: a=b; session=s3cret-value",
+        "X-Auth: s3cret-value",
+        "X-Auth-Token: some s3cret-value",
+        "GET /x?api-key%3Ds3cret-value&n=1",
+        "password: correct horse s3cret-value, s3cret",
+        'password: "not closed s3cret-value',
+        "post to https://hooks.slack.com/services/T0/B0/s3cret",
+        "https://open.feishu.cn/open-apis/bot/v2/hook/s3cret-value-s3cret",
+        "https://qyapi.weixin.qq.com/cgi-bin/webhook/send?key=s3cret",
+        "https://api.telegram.org/bot123456789:s3cret-value_s3cret/sendMessage",
+        "https://b.example/x?sv=2020&sig=s3cret&se=2025",
+        "AccountName=a;AccountKey=s3cret==;Suffix=x",
+        "<db><password>s3cret value</password></db>",
+        '<auth API_KEY="s3cret"><hf-token kind="x">s3cret</hf-token></auth>',
+        "api_keys:\n  - s3cret\n  - s3cret-2\nz: 1",
+        'password:\n  "s3cret value",\nz: 1',
+        "密码\uff1as3cret",
+        r"\u0022password\u0022:\u0022s3cret\u0022",
+        "python\0--api-key\0s3cret\0--tp\08",
+        "HF_TOKEN=\\\ns3cret",
+        "SSHPASS=s3cret sshpass -e ssh h",
+        "the key nvapi-s3cret_value-s3cret was refused",
+        "machine h login anna password Wq7XkLm29PvTs3cret",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\ns3cret\n-----END PGP PRIVATE KEY BLOCK-----",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----",
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden(text: str) -> None:
+    clean = scrubber().text(text)
+    assert HIDDEN in clean
+    for secret in ("abcdef123456", "dXNlcjpwYXNz", "hf_abc", "wJalr", "s3cret", "hunter2", "b3Blb"):
+        assert secret not in clean
+
+
+RECORDED_TEXTS = Path(__file__).parents[2] / "recorded"
+NEEDED = (
+    "node1:812:990 [3] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB bond0:10.0.0.7<0>",
+    "node1:812:990 [3] NCCL INFO comm 0x55d0 rank 3 nranks 32 cudaDev 3 busId 4e000 commId 0x6f1c2b9a7d3e5f01",
+    "GID[3] fe80:0000:0000:0000:0e42:a1ff:fe03:5caa",
+    "image: l40s/sglang@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "[2026-01-02 03:04:05 TP3] Load weight end. type=DeepseekV3ForCausalLM, dtype=torch.bfloat16, avail mem=3.91 GB",
+    "[TP0] Prefill batch. #new-seq: 1, #new-token: 512, #cached-token: 0, token usage: 0.00, #running-req: 0",
+    "max_total_num_tokens=180224, chunked_prefill_size=4096, max_prefill_tokens=16384, context_len=163840",
+    "eos_token_id=[1, 2], bos_token_id=0, 'max_new_tokens': 16, skip_special_tokens=True temperature=0",
+    "usage: {'prompt_tokens': 12, 'completion_tokens': 5, 'total_tokens': 17}",
+    "GET https://huggingface.co/zai-org/GLM-4.6-FP8/resolve/main/model-00001-of-00092.safetensors HTTP/1.1 200",
+    "/workspace/DeepSeek-V3-0324-Block64x64/model.safetensors.index.json: key: model.layers.3.mlp.experts.7.weight",
+    "MiniMaxM2ForCausalLM Qwen3MoeForCausalLM _ZN3c104cuda9SetDeviceEa E=257,N=256,device_name=NVIDIA_L40S",
+    "tokens:\n  in the batch are counted\nkey not found: lm_head\ntoken:\nnext line",
+    "Exception: CUDA error: uncorrectable ECC error encountered; Xid 79, pid=1, name=sglang::schedul, pass --tp 8",
+    "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /store_based_barrier_key/1",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*NEEDED, *(pytest.param(file.read_text(), id=file.name) for file in sorted(RECORDED_TEXTS.glob("**/*.*"))
+                if file.suffix in (".log", ".txt", ".xml", ".topo") or "lspci" in file.name)],
+)  # fmt: skip
+def test_what_a_diagnosis_needs_stays(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [quote, partial(quote, safe=""), quote_plus, lambda one: json.dumps(one)[1:-1], lambda one: repr(one)[1:-1],
+     lambda one: json.dumps(json.dumps(one)[1:-1])[1:-1], lambda one: json.dumps(one, ensure_ascii=False)[1:-1],
+     lambda one: re.sub("%..", lambda hexed: hexed.group().lower(), quote(one, safe=""))],
+)  # fmt: skip
+@given(st.text(st.characters(codec="utf-8")))
+def test_a_known_secret_is_nowhere_in_any_encoding(encoded: Callable[[str], str], text: str) -> None:
+    form = encoded(f"q7{text}7q")
+    assume(len(text) > 2)
+    assert form not in scrubber(*long_enough([f"q7{text}7q"])).text(f"x {form} y")
+
+
+def test_names_and_addresses_get_pseudonyms_that_agree() -> None:
+    clean = scrubber(**{"l40s-0": "machine1", "anna": "user1"})
+    text = clean.text("anna@l40s-0 (10.1.2.3) waits for l40s-01; 10.1.2.3 is l40s-0's; Susanna")
+    assert text.startswith("user1@machine1 (") and "10.1.2.3" not in text
+    assert "l40s-01" in text and "Susanna" in text  # other words are left alone
+    address = text.partition("(")[2].partition(")")[0]
+    assert text.count(address) == 2
+
+
+def test_figures_stay() -> None:
+    line = "Decode batch. #running-req: 3, #token: 1201, token usage: 0.41, gen throughput (token/s): 312.4"
+    assert scrubber().text(line) == line
+    line = "ServerArgs(tokenizer_path='/m', api_key=None, ssl_keyfile_password=None, max_total_tokens=5, tp=8)"
+    assert scrubber().text(line) == line
+    assert scrubber().value({"tokens_s": 312.4, "kv_tokens": 99, "api_key": "x1y2", "password": ["a b"]}) == {
+        "tokens_s": 312.4, "kv_tokens": 99, "api_key": HIDDEN, "password": [HIDDEN]
+    }  # fmt: skip
+
+
+def test_what_is_left_is_found() -> None:
+    assert scrubber("abcdef").left("x abcdef y") == "abcdef"
+    assert scrubber(anna="user1").left("by anna") == "anna"
+    assert scrubber("abcdef", anna="user1").left("Susanna") == ""
+
+
+def test_short_words_are_no_secrets() -> None:
+    assert long_enough(["abc", "abcdef", "abcdef"]) == ("abcdef",)
+
+
+NAMES = {
+    "node-7": "machine1", "rack2-node11": "machine2", "gpu-0": "machine3", "alpha": "machine4", "ab": "machine5",
+    "node-7.prod.example.org": "machine1-host", "prod.example.org": "domain1", "anna": "user1", "l40s7": "user2",
+}  # fmt: skip
+
+
+def named() -> Scrubber:
+    return Scrubber(Pseudonyms(KEY), (), NAMES, ("/data/acme/models", "/srv/lab/inventories"))
+
+
+KEY = b"k" * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("NODE-7 Node_7 node7 node.7 NoDe-7", "machine1 machine1 machine1 machine1 machine1"),
+        ("rack2_node11-ib0 backup-node7.log x_node7_y", "machine2-ib0 backup-machine1.log x_machine1_y"),
+        ("node-7node-7->Rack2Node11", "machine1machine1->machine2"),
+        ("node-77 xnode7 node7x", "node-77 xnode7 node7x"),
+        ("\u8282\u70b9node-7\u6b63\u5e38", "\u8282\u70b9machine1\u6b63\u5e38"),
+        ("no\u200bde-7 \uff4e\uff4f\uff44\uff45-\uff17", "machine1 machine1"),
+        ("gpu-0 on GPU0 gpu0", "machine3 on GPU0 gpu0"),
+        ("ALPHA:5000 alpha alphabet num_alpha", "machine4:5000 machine4 alphabet num_alpha"),
+        ("ab:812:990 [3] anna@ab:22 ssh://ab host=ab crab ab initio", None),
+        ("x.prod.example.org node-7.prod.example.org", "x.domain1 machine1-host"),
+        ("Anna anna annabel", "Anna user1 annabel"),
+        ("/home/bob/x ~carol/y /Users/bob /home/ubuntu/x /home/anna/z", None),
+        ("mail bob.smith@corp.example.com, l40s-agent@gang0.service", "mail mail1, l40s-agent@gang0.service"),
+        ("model_path='/data/acme/models/DeepSeek-V3', tp=8", "model_path='/folder1/DeepSeek-V3', tp=8"),
+        ("model_path='/secret-lab/models/DeepSeek-V3'", "model_path='/folder1/DeepSeek-V3'"),
+        ("--model-path /mnt/lab/a/DeepSeek-V3 --tp 8", "--model-path /folder1/DeepSeek-V3 --tp 8"),
+        ("load /scratch/lab/ckpt/model-00001-of-00092.safetensors", "load /folder1/model-00001-of-00092.safetensors"),
+        (
+            'File "/data/lab/venv/lib/python3.11/site-packages/sglang/srt/x.py"',
+            'File "/folder1/site-packages/sglang/srt/x.py"',
+        ),
+    ],
+)
+def test_names_in_any_spelling_and_places(text: str, shown: str | None) -> None:
+    clean = named().text(text)
+    if shown is not None:
+        assert clean == shown
+    elif "ssh" in text:
+        assert clean == "machine5:812:990 [3] user1@machine5:22 ssh://machine5 host=machine5 crab ab initio"
+    else:
+        assert clean == "/home/someone1/x ~someone2/y /Users/someone1 /home/ubuntu/x /home/user1/z"
+
+
+@pytest.mark.parametrize(
+    ("label", "identity"),
+    [
+        *(("", identity) for identity in (
+            "0c-42-a1-03-5c-aa", "0C42.A103.5CAA", "0c:42:a1:03:5c:aa", "ip-10-20-30-40", "host_10_20_30_40",
+            "0x0c42a103005caa00", "0c42a1fffe5caa00", "c4-70-bd-ff-ff-0a-12-3e",
+        )),
+        ("node_guid: 0x", "1234567890abcdef"), ("Port GUID: ", "0xe8ebd303009a1b2c"), ("hwaddr=", "0c42a1035caa"),
+        ('"mac": "', "0c42a1035caa"), ("Serial Number                         : ", "1654922006536"),
+        ("serial=", "MT2242X12345"), ("[SN] Serial number: ", "MT2242X12345"), ("Service Tag: ", "7XK92Z3"),
+        ("S/N: ", "PX-1234-77"),
+    ],
+)  # fmt: skip
+@given(before=st.sampled_from(["", "at ", "x=1, ", "["]), after=st.sampled_from(["", " is up", ", y=2", "]"]))
+def test_an_identity_in_any_writing_gets_another_one(label: str, identity: str, before: str, after: str) -> None:
+    clean = named()
+    shown = clean.text(f"{before}{label}{identity}{after}")
+    assert identity not in shown
+    assert shown.startswith(f"{before}{label}") and shown.endswith(after)
+    assert sum(clean.replaced.values()) == 1
+    assert shown == named().text(f"{before}{label}{identity}{after}")  # the same key, the same pseudonym
+
+
+@given(raw=st.binary(min_size=6, max_size=6).filter(lambda raw: any(char in raw.hex() for char in "abcdef")))
+def test_a_known_mac_is_the_same_machine_in_every_writing(raw: bytes) -> None:
+    assume(any(raw) and raw != b"\xff" * 6)
+    clean, digits = named(), raw.hex()
+    shown = clean.text(raw.hex(":")).replace(":", "")
+    assert clean.text(raw.hex("-")).replace("-", "") == shown
+    assert clean.text(f"{digits[:4]}.{digits[4:8]}.{digits[8:]}").replace(".", "") == shown
+    assert clean.text(f"mac {digits} of it") == f"mac {shown} of it"
+    assert clean.text(f"container {digits}") == f"container {shown}"  # known by now, no word needed
+
+
+KEPT = (
+    *(one.replace("node1", "hostless").replace("10.0.0.7", "127.0.0.1") for one in NEEDED if "fe80" not in one),
+    "0000:4e:00.0 00000000:C1:00.0 (PCI:0000:4e:00) 65:00.0 pci10de:26b9",
+    "sglang 0.5.3.post1 torch 2.9.0+cu128 driver 580.159.04 CUDA 12.8.1 NCCL 2.27.5 2024.12.01 26-11-28-13-44-21",
+    "commit 3f2a9c1d7e5b container 9f86d081884c at 0x7f3a5c2b1d40 commHash 0x6f1c2b9a7d3e5f01",
+    "12.5 GiB of 44.52 GiB, 1024x1024, 8x32, 3.91 GB/s, 2026-01-02T03:04:05.123Z, 48:12, tp 8 ep 32",
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1 /opt/l40s/venvs/sglang-0.5.23/bin/python3",
+    "/workspace/DeepSeek-V3/config.json",
+    "GET /v1/chat/completions 200, POST /generate, /sys/class/net/eth0/mtu, /data/x.bin, serial=False, /proc/1/fd/3",
+    "l40s/sglang@sha256:9f86d0 @torch.jit user@host SN: 1 sglang.srt.managers import root ubuntu",
+    "NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/0/GDRDMA/Shared",
+)
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_what_an_engineer_needs_stays(text: str) -> None:
+    clean = named()
+    assert clean.text(text) == text
+    assert not +clean.replaced
+
+
+def test_the_controllers_paths_leave_a_commands_words() -> None:
+    clean = named()
+    words = "l40s-deploy up gang0 --inventory /srv/lab/inventories/acme/inv.yml --model M --out ../secret/x.json"
+    shown = clean.value({"command": words})
+    assert shown == {"command": "l40s-deploy up gang0 --inventory /folder1/inv.yml --model M --out /folder2/x.json"}
+
+
+def test_it_counts_what_it_replaces() -> None:
+    clean = named()
+    clean.text("node-7 node7 10.1.2.3 by anna password=abcdefgh")
+    assert +clean.replaced == {"name of a machine": 2, "IP address": 1, "secret": 1, "name of a user": 1}
