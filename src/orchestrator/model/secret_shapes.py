@@ -22,7 +22,7 @@ def folded(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _SecretShape:
     """words: one of them is in every text of this shape, in small letters; form: `keep`, and then the secret"""
 
     words: tuple[str, ...]
@@ -60,35 +60,35 @@ _CLIENTS = (
 """Words of a client, its name, and the flag before a password. mysql's -P and psql's -p are ports."""
 
 
-def _client(words: tuple[str, ...], name: str, flag: str) -> _Shape:
-    return _Shape(words, re.compile(rf"(?P<keep>\b{name}\b[^\n|;]{{0,400}}?[\s'\"]{flag})(?=[^\s-]){_WORD}"))
+def _client(words: tuple[str, ...], name: str, flag: str) -> _SecretShape:
+    return _SecretShape(words, re.compile(rf"(?P<keep>\b{name}\b[^\n|;]{{0,400}}?[\s'\"]{flag})(?=[^\s-]){_WORD}"))
 
 
 _SHAPES = (
     *(_client(*client) for client in _CLIENTS),
-    _Shape(  # netrc(5), in one line or several
+    _SecretShape(  # netrc(5), in one line or several
         ("password",),
         re.compile(
             rf"(?P<keep>\b(?:machine|login){_BLANK}(?!or\b|and\b|with\b|the\b|as\b|by\b|via\b)[^\s\\]{{1,255}}{_BLANK}"
             rf"(?:(?:login|account){_BLANK}[^\s\\]{{1,255}}{_BLANK}){{0,2}}password{_BLANK})(?:\"[^\"\n]*\"|[^\s\\'\"]+)"
         ),
     ),
-    _Shape(  # libpq's password file: host:port:database:user:password
+    _SecretShape(  # libpq's password file: host:port:database:user:password
         (":",),
         re.compile(
             rf"(?P<keep>:(?<=[\w*\]]:){_SOURCE}(?:[0-9]{{4,5}}|\*):(?!{_LEVEL}:)(?:[A-Za-z_][\w$-]{{0,62}}|\*)"
             rf":(?!{_LEVEL}:)[A-Za-z_][\w$.-]{{0,62}}:)(?:\\[:\\]|[^\s:\\'\"])+(?=[\s'\"\\]|\Z)"
         ),
     ),
-    _Shape(
+    _SecretShape(
         ("echo", "printf"),
         re.compile(
             rf"(?P<keep>\b(?:echo(?:\s+-[ne]+)?|printf(?:\s+'?%s(?:\\n)?'?)?)\s+){_WORD}"
             r"(?=\s*\|\s*(?:sudo\b[^\n|]{0,40}?-\w*S|[^\n|]{0,60}\b(?:login|chpasswd|passwd|cryptsetup)\b))"
         ),
     ),
-    _Shape(("pass:",), re.compile(r"(?P<keep>-pass(?:in|out)?[ =]['\"]?pass:)[^\s'\"]+")),
-    _Shape(  # SASL in SMTP, IMAP and POP (RFC 4954, 3501, 5034)
+    _SecretShape(("pass:",), re.compile(r"(?P<keep>-pass(?:in|out)?[ =]['\"]?pass:)[^\s'\"]+")),
+    _SecretShape(  # SASL in SMTP, IMAP and POP (RFC 4954, 3501, 5034)
         ("auth",),
         re.compile(
             r"(?P<keep>\b(?i:auth(?:enticate)?)[ \t]+(?i:plain|login|xoauth2|oauthbearer)"
@@ -96,25 +96,25 @@ _SHAPES = (
             r"(?!(?i:plain|login|xoauth2|cram|digest|ntlm|gssapi|oauthbearer|scram|external)\b)[A-Za-z0-9+/]{6,}={0,2}(?![\w.])"
         ),
     ),
-    _Shape(
+    _SecretShape(
         ("334",),
         re.compile(
             rf"(?P<keep>\b334\b[^\n]{{0,200}}?{_LINE_END}['\"]?\s*(?:reply:[^\n]{{0,200}}\n){{0,2}}"
             r"(?:[A-Za-z]{1,8}[:>] ?)?b?['\"]?)[A-Za-z0-9+/]{4,}={0,2}(?![\w.])"
         ),
     ),
-    _Shape(("login ",), re.compile(rf"(?P<keep>\b[A-Za-z]{{0,3}}[0-9]{{1,6}} LOGIN {_WORD} ){_WORD}")),
-    _Shape(
+    _SecretShape(("login ",), re.compile(rf"(?P<keep>\b[A-Za-z]{{0,3}}[0-9]{{1,6}} LOGIN {_WORD} ){_WORD}")),
+    _SecretShape(
         ("pass ",),
         re.compile(
             r"(?P<keep>\bUSER [^\n]{1,100}(?:\n[^\n]{0,200}){0,3}?\n[^\n]{0,20}?\bPASS )[^\s'\"]+",
         ),
     ),
-    _Shape(  # redis' MONITOR
+    _SecretShape(  # redis' MONITOR
         ('"auth"',),
         re.compile(r"(?P<keep>\"(?i:auth)\" )\"[^\"\n]*\"(?: \"[^\"\n]*\")?"),
     ),
-    _Shape(  # RFC 7578
+    _SecretShape(  # RFC 7578
         ("form-data",),
         re.compile(
             r"(?P<keep>\bname=\\*[\"']?[\w.\[\]-]{0,60}(?i:passw|passphrase|pwd|secret|token|api[_-]?key|credential)"
@@ -122,7 +122,7 @@ _SHAPES = (
             rf"(?s:.{{1,65536}}?)(?={_LINE_END}--|\Z)"
         ),
     ),
-    _Shape(  # a line for the name, or a question, and a line for one word
+    _SecretShape(  # a line for the name, or a question, and a line for one word
         ("passw", "passphrase", "secret", "token", "key"),
         re.compile(
             r"(?P<keep>\b(?i:(?:passw(?:or)?d|passphrase)\b[^\n:]{0,80}|(?:client[_ -]?)?secret|(?:\w{1,20}[_-])?token"
@@ -130,7 +130,7 @@ _SHAPES = (
             rf"{_LOG_HEAD}[ \t]*)(?!<secret>|[^\n]*:\s)[^\s]{{6,}}(?=[ \t]*(?:\r?\n|\Z))"
         ),
     ),
-    _Shape(
+    _SecretShape(
         _LABELS,
         re.compile(
             rf"(?P<keep>(?i:{'|'.join(_LABELS)})\\*[\"'”」】]?\s*(?:[:=]|->|[为是為](?=\s*[\"'“「]?[!-~]{{4}}))\s*"

@@ -42,6 +42,7 @@ _OF_HARDWARE = re.compile(
 """As a node's name, it is looked for in its own spelling alone."""
 _SHORT, _ANY_CASE = 3, 4
 _CASES = (str, str.lower, str.upper)
+_SPELLINGS = ("any case", "exact", "host")
 _PERSON = re.compile(
     r"(?P<before>/(?:home|homes|Users)/|(?<![\w/.~])~(?=[\w.-]+/))(?P<who>[A-Za-z_][\w.-]{0,63})(?![\w.-])"
 )
@@ -250,19 +251,23 @@ class Scrubber:
     @cached_property
     def _named(self) -> re.Pattern[str]:
         """loose: in any case, with any joins, beside any sign; word: where it stands alone; host: where one stands."""
-        plain = [name for name in self.names if not self._is_loose(name)]
-        words = [name for name in plain if len(name) >= _SHORT or re.search("[0-9]", name)]
-        any_case = [re.escape(name) for name in words if len(name) >= _ANY_CASE and not self._is_user(name)]
-        exact = [re.escape(name) for name in words if len(name) < _ANY_CASE or self._is_user(name)]
-        hosts = _either([re.escape(name) for name in plain if name not in words])
-        first = "".join(re.escape(char) for char in sorted({form(name[0]) for name in self.names for form in _CASES}))
+        spellings = {name: self._spelling(name) for name in self.names}
+        of = {kind: _either([re.escape(n) for n, own in spellings.items() if own == kind]) for kind in _SPELLINGS}
+        first = "".join(sorted({re.escape(form(name[0])) for name in self.names for form in _CASES}))
         return re.compile(
             rf"(?<![A-Za-z0-9])(?=[{first}])(?:"
             rf"(?P<loose>(?i:{self._each.pattern})+)(?![A-Za-z0-9])"
-            rf"|(?<![\w.-])(?P<word>(?i:{_either(any_case)})|{_either(exact)})(?![\w-])"
-            rf"|(?:(?<=@)|(?<=://)|(?<=host[= ])|(?<=node[= ]))(?P<host>{hosts})(?![\w.-])"
-            rf"|(?m:^)(?P<first>{hosts})(?=:[0-9]+:))"
+            rf"|(?<![\w.-])(?P<word>(?i:{of['any case']})|{of['exact']})(?![\w-])"
+            rf"|(?:(?<=@)|(?<=://)|(?<=host[= ])|(?<=node[= ]))(?P<host>{of['host']})(?![\w.-])"
+            rf"|(?m:^)(?P<first>{of['host']})(?=:[0-9]+:))"
         )
+
+    def _spelling(self, name: str) -> str:
+        if self._is_loose(name):
+            return "loose"
+        if len(name) < _SHORT and not re.search("[0-9]", name):
+            return "host"
+        return "exact" if len(name) < _ANY_CASE or self._is_user(name) else "any case"
 
     def _is_user(self, name: str) -> bool:
         return self.names[name].startswith("user")

@@ -171,17 +171,15 @@ def _of_node(own: Overrides) -> list[str]:
 
 def _names(nodes: Sequence[NodeSpec], inventory: Inventory) -> dict[str, str]:
     """What hosts and people are called in the bundle, by name. Nodes have the names of their snapshots."""
-    names = _numbered("machine", [node.name for node in nodes])
-    names |= _numbered("other", [node.name for node in inventory.nodes if node.name not in names])
-    hosts = {node.reach.host: names[node.name] for node in inventory.nodes if not _is_address(node.reach.host)}
-    for host, word in hosts.items():
-        names.setdefault(host, f"{word}-host")
-    names.setdefault(socket.gethostname(), "controller")
-    domains = {host.partition(".")[2] for host in (*hosts, socket.gethostname())}
-    names = _numbered("domain", sorted(domain for domain in domains if "." in domain)) | names
+    machines = _numbered("machine", [node.name for node in nodes])
+    machines |= _numbered("other", [node.name for node in inventory.nodes if node.name not in machines])
+    hosts = {node.reach.host: f"{machines[node.name]}-host" for node in inventory.nodes}
+    hosts = {socket.gethostname(): "controller"} | {host: word for host, word in hosts.items() if not _is_address(host)}
+    domains = {host.partition(".")[2] for host in hosts}
     users = {user or "" for node in nodes for user in (node.reach.user, node.engine_user)} | {who_types()}
-    names = _numbered("user", sorted(users - {"", *ACCOUNTS})) | names
-    return {name: word for name, word in names.items() if name not in ("", "localhost") and name != word}
+    names = _numbered("user", sorted(users - ACCOUNTS))
+    names |= _numbered("domain", sorted(domain for domain in domains if "." in domain)) | hosts | machines
+    return {name: word for name, word in names.items() if name not in ("", "localhost", word)}
 
 
 def _numbered(word: str, names: Sequence[str]) -> dict[str, str]:
