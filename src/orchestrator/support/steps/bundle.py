@@ -82,7 +82,6 @@ def bundle(
         raise InputError(what, where=str(out), fix="name another file with --out")
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     scrubber = scrubber_of(inventory, nodes, secrets.token_bytes(KEY_BYTES), os.environ)
-    known = scrubber.secrets
     step("snapshots")
     texts, missing = _snapshots(nodes, scrubber.pseudonyms)  # first: their numbers are known in other texts then
     _gather(scrubber, _sources(inventory, gangs, with_logs=with_logs), texts, missing, step)
@@ -90,31 +89,30 @@ def bundle(
         step("logs")
         _logs(inventory, gangs, scrubber, texts, missing)
     scrubbed = scrubber.value(missing)
-    texts["manifest.json"] = _json(
-        {
-            "format": 1,
-            "version": __version__,
-            "python": platform.python_version(),
-            "kernel": platform.release(),
-            "taken_at": time.time(),
-            "nodes": len(nodes),
-            "logs": with_logs,
-            "replaced": dict(sorted((+scrubber.replaced).items())),
-            "files": sorted(texts),
-            "missing": scrubbed,
-        }
-    )
+    about = {"nodes": len(nodes), "logs": with_logs, "replaced": dict(sorted((+scrubber.replaced).items()))}
+    texts["manifest.json"] = _manifest({**about, "files": sorted(texts), "missing": scrubbed})
     texts[FIRST] = _first(scrubber.replaced, with_logs=with_logs)
+    _refuse_left(texts, scrubber)
+    return SupportBundle(path=out, files=tuple(sorted(texts)), missing=scrubbed, bytes=_write(out, texts))
+
+
+def _manifest(about: Mapping[str, Any]) -> str:
+    here = {"version": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    return _json({"format": 1, **here, "taken_at": time.time(), **about})
+
+
+def _refuse_left(texts: Mapping[str, str], scrubber: Scrubber) -> None:
+    """Raises VerificationDiffers where a known secret or name is still there."""
     for name, text in texts.items():
         # `redact` has checked the names in snapshots, where NUMA domains are called node0, as machines often are
-        judge = Scrubber(scrubber.pseudonyms, known) if name.startswith("snapshots/") else scrubber
+        in_snapshot = name.startswith("snapshots/")
+        judge = Scrubber(scrubber.pseudonyms, scrubber.secrets) if in_snapshot else scrubber
         if left := judge.left(f"{name}\n{text}"):
             raise VerificationDiffers(
-                f"{name} would still contain {'a secret' if left in known else left!r}",
+                f"{name} would still contain {'a secret' if left in scrubber.secrets else repr(left)}",
                 where="support-bundle",
                 fix="nothing was written. Report this bug without the bundle",
             )
-    return SupportBundle(path=out, files=tuple(sorted(texts)), missing=scrubbed, bytes=_write(out, texts))
 
 
 def scrubber_of(
@@ -237,19 +235,18 @@ def _logs(
 def _first(replaced: Mapping[str, int], *, with_logs: bool) -> str:
     """What a reader should know before sending it."""
     counts = [f"  {count} x {kind}" for kind, count in sorted(replaced.items()) if count > 0]
-    without = "" if with_logs else " The nodes' log lines were left out (--without-logs)."
-    return "\n".join((
-        f"A support bundle of l40s-deploy.{without}",
+    lines = ["A support bundle of l40s-deploy."]
+    if not with_logs:
+        lines = ["A support bundle of l40s-deploy. The nodes' log lines were left out (--without-logs)."]
+    lines += [
         "",
-        "Replaced, so that it shows neither secrets nor who and where you are (what snapshots hide is not counted):",
-        *(counts or ["  nothing"]),
-        "",
-        "What can't be told from text. Please look for it before you send this:",
-        *(f"  - {kind}" for kind in CANNOT_TELL),
-        "",
-        "Log lines hold most of it: `l40s-deploy support-bundle --without-logs` leaves them out.",
-        "",
-    ))  # fmt: skip
+        "Replaced, so that it shows neither secrets nor who and where you are (in snapshots more, uncounted):",
+    ]
+    lines += counts or ["  nothing"]
+    lines += ["", "What can't be told from text. Please look for it before you send this:"]
+    lines += [f"  - {kind}" for kind in CANNOT_TELL]
+    lines += ["", "Log lines hold most of it: `l40s-deploy support-bundle --without-logs` leaves them out."]
+    return "\n".join(lines) + "\n"
 
 
 def _record(kept: GangHistory) -> dict[str, Any]:
