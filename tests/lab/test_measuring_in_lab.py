@@ -162,6 +162,23 @@ def test_one_changed_token_is_named_by_prompt_and_position(lab: SmallLab) -> Non
     assert "gives the 12 accepted answers" in lab.deploy("restart", "--now").stderr
 
 
+def test_what_is_wrong_only_among_others_is_found_among_others(lab: SmallLab) -> None:
+    words = ("golden", "check", "--requests", "8")
+    right = document(lab, *words)
+    assert right["verdict"] == "same" and right["gangs"][0]["in_batches"]["sizes"] == [2, 4, 8]
+    lab.run("break", "node0", "wrong-token-in-batch")
+    assert golden(lab, "check", 0)["verdict"] == "same", "alone it is right"
+    wrong = document(lab, *words, code=7)
+    differ = wrong["gangs"][0]["in_batches"]["differ"]
+    assert differ and all(each["alone"] and each["beside"] in (3, 7) and each["request"] > 0 for each in differ)
+    shown = lab.deploy(*words, code=7).stdout
+    assert "TEXT-DIFFERS-IN-BATCH" in shown and "at once: from token" in shown
+    assert "TEXT-DIFFERS-IN-BATCH" in lab.deploy("guard", "--once", code=None).stderr
+    assert document(lab, "golden", "accept", code=7)["verdict"] == "differs"
+    lab.run("heal", "node0", "wrong-token-in-batch")
+    assert document(lab, *words)["verdict"] == "same"
+
+
 def test_without_a_gang_that_serves_there_is_nothing_to_measure_or_ask(lab: SmallLab) -> None:
     lab.deploy("down")
     for words in (("bench",), ("golden", "accept")):

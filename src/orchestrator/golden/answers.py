@@ -84,11 +84,13 @@ class Subject(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline(Subject):
-    """The document that is stored. made_at: epoch seconds; prompts: by prompt id."""
+    """The document that is stored. made_at: epoch seconds; prompts: by prompt id; batch_noise: by how much a batch
+    changes log-probabilities, at most (natural logarithm), None where it was not measured."""
 
     format: int = FORMAT
     made_at: float
     prompts: Mapping[str, PromptBaseline]
+    batch_noise: float | None = None
 
     @property
     def varies(self) -> tuple[str, ...]:
@@ -123,14 +125,7 @@ def accept(answers: Sequence[Answer]) -> PromptBaseline:
     """The baseline that repeated answers of one engine to one prompt give; the first of them is kept."""
     first, *others = answers
     varies_from = min((_shared(first, other) for other in others if other.tokens != first.tokens), default=None)
-    noise = max(
-        (
-            abs(mine - theirs)
-            for other in others
-            for mine, theirs in zip(first.logprobs[:varies_from], other.logprobs[:varies_from], strict=False)
-        ),
-        default=0.0,
-    )
+    noise = max((logprob_distance(first, other) for other in others), default=0.0)
     return PromptBaseline(
         tokens=first.tokens,
         logprobs=first.logprobs,
@@ -141,12 +136,24 @@ def accept(answers: Sequence[Answer]) -> PromptBaseline:
     )
 
 
-def compare(prompt: str, accepted: PromptBaseline, answer: Answer) -> AnswerComparison:
-    """An answer against its baseline: the same, tolerated, or different from a position on."""
+def logprob_distance(first: Answer, other: Answer) -> float:
+    """The largest difference between the log-probabilities of the tokens that both begin with."""
+    shared = _shared(first, other)
+    both = zip(first.logprobs[:shared], other.logprobs[:shared], strict=False)
+    return max((abs(mine - theirs) for mine, theirs in both), default=0.0)
+
+
+def compare(prompt: str, accepted: PromptBaseline, answer: Answer, *, noise: float = 0.0) -> AnswerComparison:
+    """An answer against its baseline: the same, tolerated, or different from a position on.
+
+    noise: of log-probabilities, where it was asked for otherwise than the accepted one; at least that one's counts
+    """
     position = min(_shared(accepted, answer), answer.numbers)
     if position == len(accepted.tokens) == len(answer.tokens):
         return AnswerComparison(id=prompt, same=True)
-    tolerated = _tolerated(accepted, position) if answer.numbers == len(answer.tokens) else ""
+    tolerated = (
+        _tolerated(accepted, position, max(noise, accepted.noise)) if answer.numbers == len(answer.tokens) else ""
+    )
     return AnswerComparison(
         id=prompt,
         same=bool(tolerated),
@@ -169,12 +176,12 @@ def _shared(first: Answer, other: Answer) -> int:
     return len(list(takewhile(lambda both: both[0] == both[1], zip(first.tokens, other.tokens, strict=False))))
 
 
-def _tolerated(accepted: PromptBaseline, position: int) -> str:
+def _tolerated(accepted: PromptBaseline, position: int, noise: float) -> str:
     if accepted.varies_from is not None and position >= accepted.varies_from:
         return f"the accepted engine's own answers vary from token {accepted.varies_from + 1} on"
     margin = accepted.margins[position] if position < len(accepted.margins) else None
-    if margin is not None and margin <= NOISE_TIMES * accepted.noise:
-        return f"token {position + 1} was a tie: {margin:.4f} apart, noise {accepted.noise:.4f}"
+    if margin is not None and margin <= NOISE_TIMES * noise:
+        return f"token {position + 1} was a tie: {margin:.4f} apart, noise {noise:.4f}"
     return ""
 
 
@@ -228,9 +235,7 @@ MAX_TOKENS = 32
 """Of each answer. Twelve answers are some 400 decode steps: under half a minute on the slowest layout."""
 
 
-_SENTENCE = (
-    "The inventory of shelf {n} lists {n} boxes of screws, {m} boxes of nails and a note that says 'shelf {n}'. "
-)
+SENTENCE = "The inventory of shelf {n} lists {n} boxes of screws, {m} boxes of nails and a note that says 'shelf {n}'. "
 
 PROMPTS = {
     "english-fact": "The capital of France is",
@@ -244,7 +249,7 @@ PROMPTS = {
     "code-python": 'def fibonacci(n: int) -> int:\n    """The n-th Fibonacci number."""\n',
     "code-sql": "-- the ten customers with the highest total of orders\nSELECT",
     "arithmetic": "12 + 30 = 42\n17 + 25 = 42\n123 + 456 = 579\n608 + 291 =",
-    "long-context": "".join(_SENTENCE.format(n=n, m=3 * n) for n in range(1, 41))
+    "long-context": "".join(SENTENCE.format(n=n, m=3 * n) for n in range(1, 41))
     + "According to the list above, shelf 17 holds this many boxes of nails:",
 }
 """By name, as shown and as stored in baselines, so that none ever changes its meaning."""

@@ -99,9 +99,11 @@ class HttpRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskRequest(GangRequest):
-    """With a gang, each request carries the API key of that gang's engine."""
+    """With a gang, each request carries the API key of that gang's engine. at_once: all at the same time, not one
+    after the other."""
 
     asks: tuple[HttpRequest, ...]
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

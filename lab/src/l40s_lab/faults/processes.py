@@ -30,6 +30,7 @@ _ENDS_S = 10.0
 _BOOTS_S = 60.0
 _MOST_RANKS = 4096
 _SPOILT = "/run/l40s-lab/wrong-token"
+_SPOILT_IN_BATCH = f"{_SPOILT}-in-batch"
 _LIMITS = "/etc/security/limits.d/zz-l40s-lab-fault.conf"
 _REPLACED_S = 0.3
 _LOOKS_FULL = 4
@@ -85,14 +86,14 @@ def _kill(node: LivingNode, processes: Sequence[Identity], fault: str) -> Undo:
     return {}
 
 
-def _spoil_answers(node: LivingNode, _: Words) -> Undo:
+def _spoil_answers(node: LivingNode, _: Words, *, file: str = _SPOILT) -> Undo:
     """The stand-in checks for this file at every request."""
-    node.write(_SPOILT, "")
+    node.write(file, "")
     return {}
 
 
-def _restore_answers(node: LivingNode, _: Undo) -> None:
-    node.file(_SPOILT).unlink(missing_ok=True)
+def _restore_answers(node: LivingNode, _: Undo, *, file: str = _SPOILT) -> None:
+    node.file(file).unlink(missing_ok=True)
 
 
 def _freeze(node: LivingNode, _: Words) -> Undo:
@@ -403,5 +404,13 @@ FAULTS = (
         levels=(1, 2),
         strike=_spoil_answers,
         heal=_restore_answers,
+    ),
+    Fault(
+        name="wrong-token-in-batch",
+        summary="one token differs of every answer that is made beside three others (stand-in engine; on the leader)",
+        shows="golden check --requests 8",
+        levels=(1, 2),
+        strike=partial(_spoil_answers, file=_SPOILT_IN_BATCH),
+        heal=partial(_restore_answers, file=_SPOILT_IN_BATCH),
     ),
 )

@@ -16,6 +16,9 @@ _LIKELY, _UNLIKELY = -0.01, -6.0
 """Log-probabilities of a token and of the second choice: far apart."""
 WRONG_TOKEN = Path("/run/l40s-lab/wrong-token")
 """While a lab's fault keeps this file, every answer ends with a wrong piece."""
+WRONG_IN_BATCH = Path("/run/l40s-lab/wrong-token-in-batch")
+"""While a lab's fault keeps this file, those answers do that are asked for while ENOUGH others are made."""
+ENOUGH = 3
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,13 @@ class BadRequest(Exception):
     """A request that the engine refuses with 400."""
 
 
-def question(prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | None = None) -> Question:
-    """The answer to a prompt, of the requested length."""
+def question(
+    prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | None = None, *, beside: int = 0
+) -> Question:
+    """The answer to a prompt, of the requested length. beside: how many others are being answered"""
     words = prompt_tokens(prompt)
     pieces = [NOTICE, *_sentence(prompt, words)]
-    if WRONG_TOKEN.exists():
+    if WRONG_TOKEN.exists() or (beside >= ENOUGH and WRONG_IN_BATCH.exists()):
         pieces[-1] = "?"
     while ignore_eos and len(pieces) < limit:
         pieces.append(f" word{len(pieces)}")

@@ -179,7 +179,7 @@ class LeaderHandler(Handler):
             self._check_length(answers.prompt_tokens(prompt), limit if given else 0)
         rid = asked.get("rid") if len(prompts) * copies == 1 and isinstance(asked.get("rid"), str) else None
         return [
-            answers.question(prompt, limit, bool(asked.get("ignore_eos")), rid)
+            answers.question(prompt, limit, bool(asked.get("ignore_eos")), rid, beside=len(self.engine.in_flight))
             for prompt in prompts
             for _ in range(min(copies, 128))
         ]

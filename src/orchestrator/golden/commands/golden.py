@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples, add_usual_of_gangs
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands.cluster import open_cluster
+from orchestrator.golden.batches import LEAST, MOST
 from orchestrator.model.errors import Exit
 
 if TYPE_CHECKING:
@@ -29,7 +31,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="golden_verb", required=True, metavar="accept | check | show")
     for name, summary in _VERBS:
         verb = verbs.add_parser(name, help=summary, description=summary)
-        add_usual_of_gangs(verb, f"l40s-deploy golden {name}")
+        if name != "check":
+            add_usual_of_gangs(verb, f"l40s-deploy golden {name}")
+            continue
+        add_usual_of_gangs(verb, "l40s-deploy golden check", "l40s-deploy golden check --requests 16")
+        verb.add_argument(
+            "--requests",
+            type=_requests,
+            metavar="N",
+            help="then send the same prompts among others, up to N at once: is the text right under load?",
+        )
+
+
+def _requests(value: str) -> int:
+    if not value.isdecimal() or not LEAST <= int(value) <= MOST:
+        raise argparse.ArgumentTypeError(f"found {value!r}, wanted {LEAST} to {MOST}")
+    return int(value)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -39,6 +56,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     inventory = open_cluster(args, screen)
     work = {"accept": golden.accept_gang, "check": golden.check_gang, "show": golden.kept}[args.golden_verb]
+    if args.golden_verb == "check" and args.requests is not None:
+        work = partial(golden.check_in_batches, requests=args.requests)
     with counting(screen, "prompts") as at:
         outcomes = golden.of_gangs(work, inventory, args.gang, at)
     if args.golden_verb == "show":
@@ -77,9 +96,24 @@ def _lines(outcome: Golden, *, accepted: bool) -> Iterator[str]:
         if outcome.wrong:
             fix = "verify checkpoint and kernels on every node: l40s-deploy checkpoint verify MODEL; l40s-deploy doctor"
             yield f"  fix: {fix}"
+    yield from _in_batches(outcome)
     for prompt in outcome.baseline.varies:
         yield f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"
     yield from _left_out(outcome.baseline)
+
+
+def _in_batches(outcome: Golden) -> Iterator[str]:
+    check = outcome.in_batches
+    if check is None:
+        return
+    at_once = ", ".join(map(str, check.sizes))
+    right = check.answers - len(check.differ)
+    yield f"  {right} of {check.answers} answers match with {at_once} requests at once"
+    yield from (f"    {each.words}" for each in check.differ)
+    finding = outcome.finding
+    if finding is not None and check.differ:
+        yield f"  {finding.id}: {finding.effect}"
+        yield f"  fix: {finding.fix}"
 
 
 def _left_out(baseline: Baseline) -> Iterator[str]:

@@ -5,49 +5,47 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from orchestrator.gang.steps.staging import staged_plan
-from orchestrator.gang.steps.status.reports import as_they_run, where
+from orchestrator.gang.steps.status.reports import as_they_run
 from orchestrator.gang.view import GangView
 from orchestrator.golden.answers import (
     FORMAT,
-    MAX_TOKENS,
-    PATH,
     PROMPTS,
-    TOO_LONG,
     Answer,
     AnswerComparison,
     Baseline,
     GoldenVerdict,
     Subject,
     accept,
-    answer_of,
     compare,
-    generation,
     overall,
 )
+from orchestrator.golden.batches import (
+    AT_ACCEPTANCE,
+    BY_GUARD,
+    BatchCheck,
+    BatchedAnswer,
+    batches,
+    difference,
+    differing,
+    noise_in,
+)
+from orchestrator.golden.steps.asking import Progress, asked, asked_at_once
 from orchestrator.jobs.run import refuse_busy, serving_view
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.deadlines import ANSWER_S, PROMPT_S
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
 from orchestrator.records.documents import state_folder, write_document
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import ask_http
 
-AT_ONCE = 4
 REPEATS = 3
 """How often an engine is asked before its answer is a baseline, and before a difference is one."""
-Progress = Callable[[str, int, int], None]
-"""(gang, prompts asked so far, of)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +58,8 @@ class Golden:
     baseline: Baseline | None
     verdict: GoldenVerdict = GoldenVerdict.NONE
     compared: tuple[AnswerComparison, ...] = ()
+    in_batches: BatchCheck | None = None
+    """None where nothing was asked in batches."""
 
     @property
     def file(self) -> str:
@@ -75,7 +75,7 @@ class Golden:
     def finding(self) -> Finding | None:
         """None where the answers are the accepted ones, or none were accepted."""
         if not self.wrong:
-            return None
+            return self._in_batches()
         return Finding(
             id="GOLDEN-DIFFERS",
             severity=Severity.STOP,
@@ -90,6 +90,23 @@ class Golden:
             " memory",
             fix="l40s-deploy golden check; then checkpoint verify NAME and doctor. If the new answers are right: golden"
             " accept",
+        )
+
+    def _in_batches(self) -> Finding | None:
+        """Where answers are right alone, and not among others."""
+        if self.in_batches is None or not self.in_batches.differ:
+            return None
+        differ = self.in_batches.differ
+        return Finding(
+            id="TEXT-DIFFERS-IN-BATCH",
+            severity=Severity.STOP,
+            node=self.leader,
+            title=f"{len(differ)} of {self.in_batches.answers} answers of {self.gang} are other ones when several are"
+            " made at once",
+            evidence=tuple(each.words for each in differ),
+            effect="the gang serves, but its text may be wrong under load: a kernel or its config for larger batches",
+            fix=f"l40s-deploy golden check --requests {max(self.in_batches.sizes)} --gang {self.gang}; what was changed"
+            " since it was right: l40s-deploy history",
         )
 
 
@@ -125,7 +142,7 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     comparisons: dict[str, AnswerComparison] = {}
     for _ in range(REPEATS):
         open_ = [name for name in accepted if name not in comparisons or not comparisons[name].same]
-        for name, answer in _asked(fleet, gang, url, open_, progress):
+        for name, answer in asked(fleet, gang, url, open_, progress):
             if answer is None:
                 raise NodeError(
                     f"prompt {name} is longer than the engine's context; it was not when its answer was accepted",
@@ -138,8 +155,53 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     return replace(golden, verdict=overall(compared), compared=compared)
 
 
+def check_in_batches(fleet: Fleet, gang: GangSpec, progress: Progress, *, requests: int) -> Golden:
+    """`check_gang`, and then up to so many requests at once, accepted prompts among others. Raises what that raises."""
+    golden = check_gang(fleet, gang, progress)
+    if golden.baseline is None or golden.wrong:
+        return golden
+    url = serving_view(fleet, gang, why="there is no text to check").service_url
+    return _judged_in_batches(
+        fleet, gang, url, golden, _in_batches(fleet, gang, url, golden.baseline, requests, progress)
+    )
+
+
+def _in_batches(
+    fleet: Fleet, gang: GangSpec, url: str, baseline: Baseline, requests: int, progress: Progress
+) -> tuple[BatchedAnswer, ...]:
+    asked_for = batches(requests, tuple(baseline.prompts))
+    answers: list[BatchedAnswer] = []
+    for number, batch in enumerate(asked_for):
+        progress(f"{gang.name}, batches", number, len(asked_for))
+        answers += asked_at_once(fleet, gang, url, batch)
+    progress(f"{gang.name}, batches", len(asked_for), len(asked_for))
+    return tuple(answers)
+
+
+def _judged_in_batches(
+    fleet: Fleet, gang: GangSpec, url: str, golden: Golden, answers: Sequence[BatchedAnswer]
+) -> Golden:
+    """What no tie explains is asked once more, alone."""
+    assert golden.baseline is not None
+    accepted = golden.baseline.prompts
+    wrong = differing(accepted, answers, golden.baseline.batch_noise or 0.0)
+    names = tuple(dict.fromkeys(each.prompt for each in wrong))
+    alone = {
+        name: answer is not None and compare(name, accepted[name], answer).same
+        for name, answer in asked(fleet, gang, url, names, lambda *_: None)
+    }
+    check = BatchCheck(
+        sizes=tuple(sorted({each.beside + 1 for each in answers})),
+        answers=sum(each.prompt in accepted for each in answers),
+        differ=tuple(difference(accepted[each.prompt], each, alone=alone[each.prompt]) for each in wrong),
+    )
+    verdict = GoldenVerdict.DIFFERS if wrong else golden.verdict
+    return replace(golden, in_batches=check, verdict=verdict)
+
+
 def accept_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
-    """Ask one gang every prompt three times, alone, and keep that as its baseline.
+    """Ask one gang every prompt three times, alone, and keep that as its baseline; then in batches, for what they
+    change of the last digits. The verdict is `differs` where a batch changes more.
 
     Raises InputError where the gang does not serve or is busy, and what a node's answer raises.
     """
@@ -148,7 +210,7 @@ def accept_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     refuse_busy(fleet, gang, url, why="other requests change the batch, and with it the last digits of the answers")
     answers: dict[str, list[Answer]] = {name: [] for name in PROMPTS}
     for _ in range(REPEATS):
-        for name, answer in _asked(fleet, gang, url, list(answers), progress):
+        for name, answer in asked(fleet, gang, url, list(answers), progress):
             if answer is None:
                 del answers[name]  # a model with a short context is checked by the others
             elif answer.numbers < len(answer.tokens):
@@ -161,48 +223,11 @@ def accept_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
                 answers[name].append(answer)
     prompts = {name: accept(each) for name, each in answers.items()}
     baseline = Baseline(**golden.subject.as_json(), made_at=time.time(), prompts=prompts)
+    in_batches = _in_batches(fleet, gang, url, baseline, AT_ACCEPTANCE, progress)
+    baseline = replace(baseline, batch_noise=noise_in(prompts, in_batches))
     write_document(baseline_file(golden.subject), baseline.as_json())
-    return replace(golden, baseline=baseline, verdict=GoldenVerdict.SAME)
-
-
-def _asked(
-    fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[str], progress: Progress
-) -> Iterator[tuple[str, Answer | None]]:
-    """Some prompts with one call: a call takes longer than an answer of a fast engine. They are asked one after the
-    other on the leader itself, with the gang's own key; None for one that is longer than the model's context."""
-    leader = gang.leader
-    for first in range(0, len(prompts), AT_ONCE):
-        progress(gang.name, first, len(prompts))
-        some = prompts[first : first + AT_ONCE]
-        bodies = [json.dumps(generation(PROMPTS[name], MAX_TOKENS)) for name in some]
-        asks = tuple(HttpRequest(method="POST", url=url + PATH, body=body, timeout_s=PROMPT_S) for body in bodies)
-        request = AskRequest(**where(leader, gang.name), asks=asks)
-        ask = partial(ask_http, request=request, deadline_s=PROMPT_S * len(asks) + ANSWER_S)
-        answers = fleet.on_every(ask, only=[leader.name]).all()[leader.name]
-        for name, answered in zip(some, answers, strict=True):
-            yield name, _answer(gang, f"{leader.name}, {url}{PATH}", name, answered)
-    progress(gang.name, len(prompts), len(prompts))
-
-
-def _answer(gang: GangSpec, place: str, prompt: str, answered: HttpAnswer) -> Answer | None:
-    if answered.status == 400 and TOO_LONG in answered.body:
-        return None
-    if answered.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        raise NodeError(
-            "the engine does not accept the gang's API key",
-            where=place,
-            fix=f"it was started with another key; start it again: `l40s-deploy restart {gang.name}`",
-        )
-    if not answered.ok:
-        raise NodeError(
-            f"the engine did not answer prompt {prompt}: {answered.words}",
-            where=place,
-            fix=f"check the log with `l40s-deploy logs --node {gang.leader.name}`",
-        )
-    try:
-        return answer_of(json.loads(answered.body))
-    except (ValueError, RecursionError) as wrong:
-        raise NodeError(f"prompt {prompt}: {wrong}", where=place, fix="l40s-deploy logs") from None
+    accepted = replace(golden, baseline=baseline, verdict=GoldenVerdict.SAME)
+    return _judged_in_batches(fleet, gang, url, accepted, in_batches)
 
 
 def baseline_file(subject: Subject) -> Path:
@@ -243,6 +268,7 @@ def golden_json(goldens: Sequence[Golden]) -> dict[str, Any]:
             "varies": list(golden.baseline.varies if golden.baseline else ()),
             "left_out": list(golden.baseline.left_out if golden.baseline else ()),
             "prompts": [each.as_json() for each in golden.compared],
+            "in_batches": golden.in_batches.as_json() if golden.in_batches else None,
         }
         for golden in goldens
     ]
@@ -275,6 +301,20 @@ def ask_again(fleet: Fleet, gang: GangSpec, progress: Progress = lambda *_: None
 
 
 def finding(fleet: Fleet, gang: GangSpec) -> Finding | None:
-    """As the guard asks: what is wrong with a gang's answers."""
-    asked = ask_again(fleet, gang)
-    return asked.finding if isinstance(asked, Golden) else None
+    """As the guard asks: what is wrong with a gang's answers, and, outside of peaks, with those of a few at once."""
+    golden = ask_again(fleet, gang)
+    if isinstance(golden, Golden) and golden.finding is None:
+        golden = _while_idle(fleet, gang, golden)
+    return golden.finding if isinstance(golden, Golden) else None
+
+
+def _while_idle(fleet: Fleet, gang: GangSpec, golden: Golden) -> Golden:
+    """Asked in one batch where nobody else asks; as it was where somebody does, or what is asked is not answered."""
+    assert golden.baseline is not None
+    try:
+        url = serving_view(fleet, gang, why="there is no text to check").service_url
+        refuse_busy(fleet, gang, url, why="others wait meanwhile")
+        (batch, *_) = batches(BY_GUARD, tuple(golden.baseline.prompts))
+        return _judged_in_batches(fleet, gang, url, golden, asked_at_once(fleet, gang, url, batch))
+    except DeployError:
+        return golden

@@ -9,7 +9,9 @@ from __future__ import annotations
 import http.client
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from orchestrator.node import files
@@ -53,6 +55,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 LONGEST_BODY = 4 << 20
+MOST_AT_ONCE = 256
+"""Threads that ask at the same time."""
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +72,11 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     service = _StagedService()
     if any(ask.url.startswith("/") for ask in asked.asks):
         service = _service_of(state, asked.gang)
-    return AskAnswer(answers=tuple(_one(ask, authorization, service) for ask in asked.asks)).as_json()
+    answer = partial(_one, authorization=authorization, service=service)
+    if not asked.at_once:
+        return AskAnswer(answers=tuple(map(answer, asked.asks))).as_json()
+    with ThreadPoolExecutor(max_workers=min(len(asked.asks), MOST_AT_ONCE)) as side_by_side:
+        return AskAnswer(answers=tuple(side_by_side.map(answer, asked.asks))).as_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def test_an_engine_that_computes_no_numbers_is_not_accepted(monkeypatch: pytest.
     for name, stand_in in (("serving_view", Mock()), ("refuse_busy", Mock()), ("write_document", written)):
         monkeypatch.setattr(golden, name, stand_in)
     answer = Answer(tokens=(1, 0), logprobs=(-0.1, math.nan))
-    monkeypatch.setattr(golden, "_asked", lambda *_: iter([("english-fact", answer)]))
+    monkeypatch.setattr(golden, "asked", lambda *_: iter([("english-fact", answer)]))
     with pytest.raises(NodeError, match="computes NaN from token 2 on"):
         golden.accept_gang(Fleet([]), gang(), lambda *_: None)
     assert not written.called

@@ -140,6 +140,9 @@ _OTHERS = (
     FindingEntry("GOLDEN-DIFFERS", "golden", "the engine's answers are not the accepted ones",
           "Wrong weights, a wrong kernel config, peer-to-peer traffic or memory change text and raise no error.",
           ("answers to a dozen prompts, by token",), "docs/measure.md"),
+    FindingEntry("TEXT-DIFFERS-IN-BATCH", "golden", "answers are other ones when several are made at once",
+          "A kernel is chosen by the size of a batch: a wrong one, or its config, shows only under load.",
+          ("answers to the accepted prompts among others, up to so many at once",), "docs/measure.md"),
     _nettest("DATA-CORRUPT", "data arrives other than it was sent",
              "Before anything is timed, every transfer carries a pattern of sender, receiver and position, and every"
              " all-reduce has a known sum; the receiving GPU compares. Peer-to-peer through an IOMMU, ACS or a faulty"
