@@ -332,6 +332,8 @@ class Moe:
         batch, self.top_k, self.experts = job["batch"], min(job["top_k"], job["e"]), job["e"]
         hidden, inner = job["k"], job["n"]
         chance = torch.rand((batch, self.experts), device=device)
+        if job.get("fused"):
+            chance[:, -1] = 1.0  # above all others: every token goes to the shared expert
         self.ids = torch.topk(chance, self.top_k, dim=1).indices.to(torch.int32)
         self.weights = torch.rand((batch, self.top_k), device=device)
         self.inputs = [self._activations((batch, hidden)), self._activations((batch * self.top_k, inner))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 GIB = 1 << 30
@@ -40,13 +40,18 @@ class Planned:
         """What it counts before the first weight: the reserve is a part of all the rest."""
         return self.gpu_total - self.reserve / (1 - self.fraction)
 
+    @property
+    def held(self) -> float:
+        """What it counts for the weights, with the allocator's blocks: all that is not for the KV cache."""
+        return self.gpu_total - self.overhead - self.reserve - self.kv_tokens * self.kv_bytes_per_token
+
     def with_less(self, taken: int) -> Planned:
         """The same arithmetic for a card of which so many bytes are taken away."""
         total = self.gpu_total - taken
         before = total - self.overhead
         reserve = before * (1 - self.fraction)
-        tokens = int((before - reserve - self.weights) // self.kv_bytes_per_token)
-        return Planned(self.weights, tokens, self.kv_bytes_per_token, self.fraction, int(reserve), total)
+        tokens = int((before - reserve - self.held) // self.kv_bytes_per_token)
+        return replace(self, kv_tokens=tokens, reserve=int(reserve), gpu_total=total)
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -80,6 +85,20 @@ def off(differences: Mapping[str, float]) -> list[str]:
         for name, limit in limits.items()
         if name in differences and abs(differences[name]) > limit
     ]
+
+
+def outside(start: Mapping[str, Any] | None, planned: Mapping[str, Any] | None) -> list[str]:
+    """In words, where a start took no time that the plan has for a first one or a later one.
+
+    start: of `status --json`; planned: gangs[].start of `plan --json`; of a stand-in nothing is known
+    """
+    if not start or not planned:
+        return []
+    spans = [[sum(phase[end] for phase in planned[kind].values()) for end in (0, 1)] for kind in ("first", "again")]
+    if any(least <= start["seconds"] <= most for least, most in spans):
+        return []
+    said = " or ".join(f"{least:.0f} to {most:.0f}" for least, most in spans)
+    return [f"the start took {start['seconds']:.0f} s, the plan says {said}"]
 
 
 def called_behind(documents: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -113,7 +113,7 @@ class Wish:
 def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | None = None) -> Served:
     """`plan`, then `up`, which has to end well; figures get what both said, and what `status` said meanwhile."""
     stage.lab.name_of_model = wish.model
-    planned = _planned(stage, wish)
+    planned, times = _planned(stage, wish)
     figures |= {"command": " ".join([wish.model, *wish.words, *wish.flags]), "plan": planned and planned.figures()}
     looks: list[dict[str, Any]] = []
     began = time.monotonic()
@@ -124,6 +124,7 @@ def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | 
         keep_logs(stage, wish.gang, f"{wish.model}-{stage.lab.nodes}x{stage.lab.gpus}")
     gang = stage.gang(wish.gang)
     memory = engine_log.memory(logs(stage, wish.gang).values())
+    figures |= {"outside": judging.outside(gang["start"], times)}
     figures |= {"start": gang["start"], "engine": memory, "called_behind": judging.called_behind(looks)}
     if code:
         why = stage.run("why").stdout[-600:]
@@ -137,13 +138,14 @@ def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | 
     return served
 
 
-def _planned(stage: Stage, wish: Wish) -> judging.Planned | None:
-    """None where the plan does not calculate a memory, as for a stand-in."""
+def _planned(stage: Stage, wish: Wish) -> tuple[judging.Planned | None, dict[str, Any] | None]:
+    """The memory, None where the plan does not calculate one, as for a stand-in; and how long a start takes."""
     done = stage.run("plan", *wish.command(stage, "--json"))
     if done.returncode:
         raise Otherwise(f"plan ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    memory = json.loads(done.stdout).get("memory") or {}
-    return judging.Planned.of(memory) if memory.get("kv_tokens") else None
+    document = json.loads(done.stdout)
+    memory, times = document.get("memory") or {}, document["gangs"][0].get("start")
+    return (judging.Planned.of(memory) if memory.get("kv_tokens") else None), times
 
 
 def _up(stage: Stage, wish: Wish, looks: list[dict[str, Any]], ballast: Ballast | None) -> int:

@@ -126,6 +126,7 @@ def wrong_with(stage: Stage, served: Served, figures: dict[str, Any]) -> list[st
     no longer serves, or goes on with another text."""
     texts = list(logs(stage, served.gang).values())
     wrong = judging.off(figures.get("plan_above_engine", {})) if stage.lab.real else []
+    wrong += figures.get("outside", []) if stage.lab.real else []
     wrong += [f"out of memory: {line}" for line in engine_log.out_of_memory(texts)]
     wrong += [f"a healthy node is called behind: {words}" for words in figures.get("called_behind", ())]
     if (state := stage.gang(served.gang)["state"]) != "ready":

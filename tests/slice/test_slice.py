@@ -123,6 +123,24 @@ def test_a_plan_is_held_to_the_engine_and_a_card_with_less_is_planned_the_same_w
     assert judging.compared(less, {}) == {}
 
 
+def test_a_plan_with_the_allocators_blocks_keeps_them_for_a_smaller_card() -> None:
+    """TP4 on a card of 44.966 GiB, by what 0.5.17 took of it: 178,710 tokens."""
+    before = 79.647 - 2.28
+    reserve, held = int(before * 0.235 * GIB), 20.691 * 1.013 * GIB
+    tokens = int((before * GIB - reserve - held) // 70272)
+    whole = planned(gpu_total=int(79.647 * GIB), reserve=reserve, kv_tokens=tokens)
+    assert whole.with_less(int((79.647 - 44.966) * GIB)).kv_tokens == pytest.approx(178710, rel=0.001)
+
+
+def test_a_start_outside_both_intervals_fails_its_part() -> None:
+    times = {"first": {"weights": [40, 60], "graphs": [130, 170]}, "again": {"weights": [40, 60], "graphs": [10, 16]}}
+    for seconds in (60.0, 200.0):
+        assert judging.outside({"seconds": seconds}, times) == []
+    (words,) = judging.outside({"seconds": 120.0}, times)
+    assert words == "the start took 120 s, the plan says 170 to 230 or 50 to 76"
+    assert judging.outside(None, times) == judging.outside({"seconds": 1.0}, None) == []
+
+
 def test_nodes_that_tell_nothing_are_not_behind() -> None:
     nodes = [{"name": "node0", "phase": "weights", "phase_of": 62}, {"name": "node1", "phase": "weights"}]
     words = "node1 is at weights, the others are at 17 or further"

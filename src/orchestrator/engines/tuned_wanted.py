@@ -40,7 +40,8 @@ class Wanted:
     folder:   where it is looked for first: below site-packages, or absolute where a variable replaces the directory
     optional: without it another tuned file serves, and no default
     block:    the checkpoint's quantisation block (n, k), (0, 0) for none
-    top:      experts that a token goes through, a fused shared one among them; 0 for a linear layer
+    top:      experts that a token goes through; 0 for a linear layer
+    fused:    the last of the experts is the shared one, through which every token goes
     """
 
     kernel: Kernel
@@ -51,6 +52,7 @@ class Wanted:
     optional: bool = False
     block: tuple[int, int] = (0, 0)
     top: int = 0
+    fused: bool = False
 
     @property
     def words(self) -> str:
@@ -92,6 +94,7 @@ def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, fol
             optional=down,
             block=profile.block,
             top=moe.top,
+            fused=moe.fused,
         )
 
 

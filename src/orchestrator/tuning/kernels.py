@@ -278,6 +278,7 @@ def _job(profile: ModelProfile, file: Wanted, batch: int) -> TuneJob:
         n=sizes["N"],
         k=profile.dimensions.hidden_size if moe else sizes["K"],
         top_k=file.top,
+        fused=file.fused,
         dtype=dtype,
         block=file.block,
         channel=moe and profile.stored("experts") in ("int8-channel", "fp8-channel"),

@@ -19,6 +19,7 @@ class KernelShape(Message):
     kernel:  moe or linear (block-scaled Triton GEMMs)
     e, n, k: experts, an expert's width and the hidden size; 0, rows and columns of a linear layer's weight
     top_k:   experts a token goes to; 0 for a linear layer
+    fused:   the last expert is a shared one: every token goes to it
     dtype:   as file names have it, '' for bf16; channel: scales are per channel
     block:   the quantisation block (n, k), (0, 0) for none
     batch:   tokens
@@ -29,6 +30,7 @@ class KernelShape(Message):
     n: int = 0
     k: int = 0
     top_k: int = 0
+    fused: bool = False
     dtype: str = ""
     block: tuple[int, int] = (0, 0)
     channel: bool = False

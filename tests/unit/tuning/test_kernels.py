@@ -167,4 +167,6 @@ def test_jobs_are_every_shape_at_every_batch_size_the_largest_first() -> None:
     assert [job.batch for job in found] == sorted((job.batch for job in found), reverse=True)
     (moe,) = [job for job in found if job.kernel == "moe" and job.batch == 1]
     assert (moe.e, moe.n, moe.k, moe.top_k, moe.dtype, moe.block) == (257, 64, 7168, 9, "fp8_w8a8", (64, 64))
+    assert {job.fused for job in found if job.kernel == "moe"} == {True}, "every token goes to the shared expert"
+    assert not any(job.fused for job in found if job.kernel == "linear")
     assert any((job.n, job.k) == (2112, 7168) for job in found if job.kernel == "linear")
