@@ -1,7 +1,7 @@
 """`why --log`: its processor time for a log, as a ratio to `grep -E` over the same file in the same run.
 
 The log repeats a recorded one of the real SGLang between lines of decoding, requests and NCCL. `--mb N` changes its
-size.
+size; with `--returns` its lines end with carriage returns, as progress bars' do.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ RUNS = 5
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--mb", type=int, default=4, help="size of the log (default: 4)")
-    megabytes = asked.parse_args().mb
+    asked.add_argument("--returns", action="store_true", help="lines end with carriage returns")
+    given = asked.parse_args()
+    megabytes, end = given.mb, "\r" if given.returns else "\n"
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "engine.log"
-        log.write_text("\n".join(lines(megabytes << 20)))
+        log.write_text(end.join(lines(megabytes << 20)))
         empty = Path(folder) / "empty.log"
         empty.write_text("")
         why = [sys.executable, "-m", "orchestrator.cli.main", "why", "--log"]

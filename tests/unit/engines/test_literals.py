@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.engines.causes import COMMON, KERNEL
-from orchestrator.engines.literals import required
+from orchestrator.engines.literals import required, shapes_of, telling, words_in
 
 PATTERNS = [cause.pattern for cause in (*COMMON, *KERNEL)]
 
@@ -43,3 +43,21 @@ def test_a_text_that_matches_has_one_of_the_words(data: st.DataObject) -> None:
 
 def test_most_patterns_need_words() -> None:
     assert sum(required(pattern) == () for pattern in PATTERNS) < len(PATTERNS) / 10
+
+
+@given(
+    st.lists(st.sampled_from(["at 0x7f3a TP12", "error 12", "out of memory", "Decode batch", "é 7", ""]), max_size=8)
+)
+def test_lines_of_one_shape_are_looked_at_once_and_none_is_missed(lines: list[str]) -> None:
+    words = ["error 12", "out of memory", "0x7f"]
+    shapes = shapes_of(lines)
+    assert len(shapes) == len(lines)
+    kinds = telling(words, dict.fromkeys(shapes))
+    assert all(shape in kinds for line, shape in zip(lines, shapes, strict=True) if any(word in line for word in words))
+    assert words_in(words, shapes) >= {word for word in words if any(word in line for line in lines)}
+
+
+def test_what_counts_and_addresses_alone_is_one_kind() -> None:
+    lines = [f"[{second:02d} TP{second % 8}] Decode batch at 0x{second:06x}" for second in range(60)]
+    assert len(set(shapes_of(lines))) == 1
+    assert telling(["Traceback"], shapes_of(lines)) == set()

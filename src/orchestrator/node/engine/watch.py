@@ -191,8 +191,16 @@ class LogWatch:
             self.phase = Phase(name="ready", since=now)
         self._position = len(self.phases)
 
-    def feed(self, line: str, now: float) -> bool:
-        """Take one line; True if the phase or its step changed. Only the beginning of a long line is searched."""
+    def feed(self, line: str, now: float, *, plain: bool = False) -> bool:
+        """Take one line; True if the phase or its step changed. Only the beginning of a long line is searched.
+
+        plain: it is known to match no pattern but a rank's prefix
+        """
+        if plain and len(line) <= LONGEST_SHOWN:
+            owner = self.tracebacks.feed(line, self._rank_of(line), now)
+            self._recent.append((owner, line))
+            self._look_for_exceptions(owner, now, known=False)
+            return False
         if self._is_a_clients(line):
             return False
         line = shown(line)
@@ -263,11 +271,11 @@ class LogWatch:
             if position > self._position:
                 self._enter(position, now)
             step, of = _number(match, "step"), _number(match, "of")
-            if step is not None and of is not None:
-                self.phase = replace(self.phase, step=step, of=of)
-            changed = before != (self._position, self.phase.step, self.phase.of)
-            if changed and self.phase.of:
-                self.phase = replace(self.phase, moved=now)
+            if step is None or of is None:
+                step, of = self.phase.step, self.phase.of
+            changed = before != (self._position, step, of)
+            if changed:
+                self.phase = replace(self.phase, step=step, of=of, moved=now if of else self.phase.moved)
             return changed
         return False
 
@@ -348,7 +356,7 @@ class LogWatch:
         raised = self.tracebacks.raised
         new = raised is not None and raised is not self._raised
         self._raised = raised
-        if owner is not None or (new and not known):
+        if self._suspicions and (owner is not None or (new and not known)):
             self._suspicions = [
                 suspicion for suspicion in self._suspicions if suspicion.id != EXCEPTION or suspicion.tp_rank != owner
             ]

@@ -140,10 +140,7 @@ def _unprefixed(line: str) -> tuple[str, str]:
 
 def without_prefixes(line: str) -> tuple[str, str]:
     """(what a prefix calls the origin, '' for none; the line as the engine wrote it)."""
-    held = _json(line) if line.startswith('{"') else None  # docker's json-file driver, journalctl -o json, collectors
-    record = held if isinstance(held, dict) else {}
-    text = next((record[key] for key in ("log", "MESSAGE", "message", "msg") if isinstance(record.get(key), str)), line)
-    who, words = str(record.get("_HOSTNAME") or ""), text.rstrip("\r\n")
+    who, words = _of_record(line) if line.startswith('{"') else ("", line.rstrip("\r\n"))
     for _ in range(_MOST_PREFIXES):
         match = _PREFIX.match(words)
         if match is None or not match.end():
@@ -151,6 +148,14 @@ def without_prefixes(line: str) -> tuple[str, str]:
         who = who or next(filter(None, match.groups()), "")
         words = words[match.end() :]
     return who, words
+
+
+def _of_record(line: str) -> tuple[str, str]:
+    """(host, text) of a line of JSON: docker's json-file driver, journalctl -o json, collectors."""
+    held = _json(line)
+    record = held if isinstance(held, dict) else {}
+    text = next((record[key] for key in ("log", "MESSAGE", "message", "msg") if isinstance(record.get(key), str)), line)
+    return str(record.get("_HOSTNAME") or ""), text.rstrip("\r\n")
 
 
 def _json(text: str) -> Any:

@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.engines import nccl_log
 from orchestrator.engines.causes import KERNEL
 from orchestrator.engines.engine import Engine
-from orchestrator.engines.literals import may_match, required
+from orchestrator.engines.literals import may_match, required, shapes_of, telling, words_in
 from orchestrator.engines.registry import dialects, newest
 from orchestrator.loading.given_files import lines_of_file, named_file
 from orchestrator.model.errors import InputError
@@ -27,7 +27,7 @@ from orchestrator.node.agent.causes import Statement, Weight
 from orchestrator.node.engine.watch import EXCEPTION, LogWatch, Suspicion
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
-from orchestrator.protocol.staging import CausePattern
+from orchestrator.protocol.staging import CausePattern, Watch
 from orchestrator.topology.pasted.facts import without_prefixes
 
 _NCCL_HOST = re.compile(r"(?:^|[\s\"]|\[0?m)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
@@ -63,7 +63,7 @@ _NOT_THE_ROOT = re.compile(r"See root cause above|\bEngineDeadError\b|\bEngineGe
 """Of an exception: it only tells that another one, which is above it, ended a process."""
 _NO_EXCEPTION = re.compile(r"\bWARN|Warning\b|\bignored\b|\bINFO\b|\bDEBUG\b")
 """Before an exception's words: the line only tells of one."""
-_OF_VERSIONS = tuple(required(pattern.pattern) for pattern in (_VLLM, _SGLANG, _NCCL))
+_OF_VERSIONS = tuple(word for pattern in (_VLLM, _SGLANG, _NCCL) for word in required(pattern.pattern))
 _BEGIN = "Traceback (most recent call last)"
 _HOST = re.compile(
     r"\W{0,8}(?P<host>(?!(?:rank|default|worker|local)\W?\d|[EIWF]\d{4}\b)[A-Za-z](?=[\w.-]{0,63}\d)[\w.-]{1,63}"
@@ -112,6 +112,24 @@ _TELLING = ("LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING")
 _TEXTS = ("exception", "nccl_warning", "next_log", "engine", "version", "nccl", "transport")
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A log. shapes: of its lines, in their order"""
+
+    lines: list[str]
+    shapes: list[str]
+
+    @classmethod
+    def of(cls, lines: Iterable[str]) -> _Text:
+        even = textwrap.dedent("\n".join(line[:_LONGEST] for line in lines)).split("\n")
+        return cls(even, shapes_of(even))
+
+    def with_any(self, words: Iterable[str]) -> Iterator[str]:
+        """Those lines that may have one of the words."""
+        kinds = telling(words, dict.fromkeys(self.shapes))
+        return (line for line, shape in zip(self.lines, self.shapes, strict=True) if shape in kinds)
+
+
 @dataclass
 class _Stream:
     """The lines of one node, or what counts as one: a pod, a service of compose, a file."""
@@ -135,7 +153,11 @@ class _Stream:
         seen = nccl_log.read(self.nccl)
         return seen.words if seen.networks or seen.devices else ""
 
-    def feed(self, line: str) -> None:
+    def feed(self, line: str, *, plain: bool) -> None:
+        """plain: the line has no word of any pattern."""
+        if plain:
+            self.watch.feed(line, 0.0, plain=True)
+            return
         if "NCCL " in line:
             self._feed_of_nccl(line)
         if may_match(_OF_EXCEPTIONS, line):
@@ -161,9 +183,7 @@ class _Stream:
 
 def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     """Lines by the file's name, which is the node's where the lines don't tell it. Any text is read; never raises."""
-    texts = {
-        name: textwrap.dedent("\n".join(line[:_LONGEST] for line in lines)).split("\n") for name, lines in files.items()
-    }
+    texts = {name: _Text.of(lines) for name, lines in files.items()}
     engine, version, nccl = _written_by(texts)
     streams = list(_streams(texts, _dialects_engine(engine, version)))
     cause, exception = _first(_statements(streams), streams)
@@ -193,22 +213,22 @@ def _sure_findings(stream: _Stream) -> Iterator[Finding]:
     return (finding for finding in findings if finding.id == "TRANSPORT-NO-GDR")
 
 
-def _next_log(warning: str, exception: str, texts: Mapping[str, Sequence[str]]) -> str:
+def _next_log(warning: str, exception: str, texts: Mapping[str, _Text]) -> str:
     """Where no cause is known: which variable has NCCL tell more, '' where NCCL has no part in it."""
     if not warning:
         if not _NCCL_FAILED.search(exception):
             return ""
         return "NCCL says why with NCCL_DEBUG=WARN in l40s_env: start it again so, and read the logs of all nodes"
-    place = next((line for lines in texts.values() for line in lines if warning[:80] in line), "")
+    place = next((line for text in texts.values() for line in text.lines if warning[:80] in line), "")
     before = place.partition("NCCL WARN")[0]
     subsystems = next((names for part, names in _SUBSYSTEMS if part in before or part in warning.lower()), "INIT,NET")
     return f"NCCL says more with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS={subsystems} in l40s_env, on all nodes"
 
 
-def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
+def _written_by(texts: Mapping[str, _Text]) -> tuple[str, str, str]:
     """(engine, its version, NCCL's). SGLang has parts of vLLM in its tracebacks: who tells its version is believed."""
     nccl, versions = "", dict[str, str]()
-    for line in (line for lines in texts.values() for line in lines if _may_tell_versions(line)):
+    for line in itertools.chain.from_iterable(text.with_any(_OF_VERSIONS) for text in texts.values()):
         for name, pattern in (("vllm", _VLLM), ("sglang", _SGLANG)):
             if not versions.get(name) and (match := pattern.search(line)):
                 versions[name] = next(filter(None, match.groups()), "")
@@ -218,10 +238,6 @@ def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
     return engine, versions.get(engine, ""), nccl
 
 
-def _may_tell_versions(line: str) -> bool:
-    return any(may_match(words, line) for words in _OF_VERSIONS)
-
-
 def _dialects_engine(product: str, version: str) -> Engine:
     """Of the newest where none is told."""
     family = [one for one in dialects().values() if one.product.lower() == product] or [newest()]
@@ -229,33 +245,45 @@ def _dialects_engine(product: str, version: str) -> Engine:
     return dialect.engine(version or dialect.versions[-1])
 
 
-def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream]:
+def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
     """A file's lines by whoever a prefix names."""
-    known = engine.watch()
-    watch = replace(known, causes=_possible(KERNEL + known.causes, texts))
-    for name, lines in texts.items():
+    of_engine = engine.watch()
+    known = replace(of_engine, causes=KERNEL + of_engine.causes)
+    for name, text in texts.items():
+        kinds = dict.fromkeys(text.shapes)
+        there = words_in(words_of(known), kinds)
+        watch = replace(known, causes=_possible(known.causes, there))
+        kinds_that_tell = telling(there, kinds)
         found: dict[str, _Stream] = {}
-        around = _around(lines)
-        for line in lines:
+        around = _around(text.lines)
+        for line, shape in zip(text.lines, text.shapes, strict=True):
             who, words = without_prefixes(line)
-            if match := around.match(words):
+            if around is not None and (match := around.match(words)):
                 host = _HOST.fullmatch(match[0])
                 who, words = who or (host["host"] if host else ""), words[match.end() :]
             if who not in found:
                 found[who] = _Stream(who or name, LogWatch.of(watch))
-            found[who].feed(words)
+            found[who].feed(words, plain=shape not in kinds_that_tell and not line.startswith('{"'))
         yield from found.values()
 
 
-def _possible(causes: Iterable[CausePattern], texts: Mapping[str, Sequence[str]]) -> tuple[CausePattern, ...]:
-    """Those that some line may show: one look through all of it for a cause's words saves a search in each line."""
-    whole = ["\n".join(lines) for lines in texts.values()]
-    needed = [(cause, required(cause.pattern)) for cause in causes]
-    there = {word for word in {word for _, words in needed for word in words} if any(word in text for text in whole)}
-    return tuple(cause for cause, words in needed if not words or not there.isdisjoint(words))
+def words_of(watch: Watch) -> Iterator[str]:
+    """Of which each line has one that matches a pattern of the watch, or that tells of NCCL or an exception."""
+    patterns = [cause.pattern for cause in (*watch.causes, *watch.remarks, *watch.proofs)]
+    patterns += [phase.pattern for phase in watch.phases]
+    for pattern in filter(None, (*patterns, watch.own, watch.requests, watch.record)):
+        yield from required(pattern) or ("",)
+    yield from ("NCCL ", _BEGIN, *_OF_EXCEPTIONS)
 
 
-def _around(lines: Sequence[str]) -> re.Pattern[str]:
+def _possible(causes: Iterable[CausePattern], there: Collection[str]) -> tuple[CausePattern, ...]:
+    """Those that some line may show: what none can show costs nothing in each of them. there: words of the text"""
+    return tuple(
+        cause for cause in causes if not (words := required(cause.pattern)) or any(word in there for word in words)
+    )
+
+
+def _around(lines: Sequence[str]) -> re.Pattern[str] | None:
     """What somebody put before every line of a traceback, with any numbers in it; it hides which exception ended it."""
     shapes = dict[str, bool]()
     for line, below in itertools.pairwise(lines):
@@ -267,7 +295,8 @@ def _around(lines: Sequence[str]) -> re.Pattern[str]:
             shape = re.sub(r"\d+", r"\\d+", shape)
             if len(shapes) < 128 and not shapes.get(shape):
                 shapes[shape] = re.match(rf'{shape}(?:  File "|{_BEGIN[:9]})', without_prefixes(below)[1]) is not None
-    return re.compile("|".join(shape for shape, fits in shapes.items() if fits) or r"(?!)")
+    fitting = [shape for shape, fits in shapes.items() if fits]
+    return re.compile("|".join(fitting)) if fitting else None
 
 
 def _statement(stream: _Stream, seen: Suspicion, nodes: Mapping[str, str]) -> Statement:

@@ -14,7 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.gang.steps.status.logs_read import LogsSummary, read_logs
+from orchestrator.engines.literals import shapes_of, telling
+from orchestrator.engines.registry import newest
+from orchestrator.gang.steps.status.logs_read import LogsSummary, read_logs, words_of
+from orchestrator.node.engine.watch import LogWatch
 
 LOGS = Path(__file__).parent / "logs"
 RECORDED = Path(__file__).parents[3] / "engines/logs"
@@ -271,3 +274,20 @@ def test_what_ended_native_code_is_shown_where_nothing_is_known() -> None:
 @given(st.lists(st.text(max_size=80), max_size=8))
 def test_any_text_is_read(lines: list[str]) -> None:
     read_logs({"a": lines, "b": lines})
+
+
+WATCH = newest().engine(newest().versions[-1]).watch()
+LINES = [line for file in sorted(LOGS.glob("*.log")) for line in file.read_text("utf-8").splitlines()]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=30))
+def test_what_is_looked_up_by_shape_is_what_a_search_in_each_line_finds(lines: list[str]) -> None:
+    slow = LogWatch.of(WATCH)
+    fast = LogWatch.of(WATCH)
+    shapes = shapes_of(lines)
+    kinds = telling(words_of(WATCH), shapes)
+    for line, shape in zip(lines, shapes, strict=True):
+        slow.feed(line, 0.0)
+        fast.feed(line, 0.0, plain=shape not in kinds)
+    assert fast.suspicions(0.0) == slow.suspicions(0.0)
+    assert (fast.phase, fast.remarked, fast.last_lines()) == (slow.phase, slow.remarked, slow.last_lines())
