@@ -34,17 +34,12 @@ _GPU_FAULT = (
     r"|device-side assert triggered)"
 )
 _XID = r"NVRM: Xid \(PCI:(?P<own>[0-9A-Fa-f:.]{7,16})[^)]{0,16}\): "
-_NVLINK_XIDS = range(144, 151)
-"""Of NVLink 5; each tells of nonfatal events too."""
 _MORE_XIDS: dict[int | str, Xid] = {
     94: Xid("GPU-ECC", "has an uncorrectable ECC error in its memory, which ended the process", XIDS[48].fix, ""),
     r"154\b.{0,128} to 0x[1-9]": Xid("XID-154", "needs a reset, or its node a reboot", XIDS[48].fix, ""),
-    **{
-        rf"{number}, \w{{1,32}} Fatal": Xid(f"XID-{number}", "has a fatal NVLink error", XIDS[74].fix, "")
-        for number in _NVLINK_XIDS
-    },
+    r"(?:14[4-9]|150), \w{1,32} Fatal": Xid("GPU-NVLINK", "has a fatal NVLink error", XIDS[74].fix, ""),
 }
-"""Of which an agent makes no finding: by number, and more of the line."""
+"""Of which an agent makes no finding: by number, and more of the line. 144 to 150: NVLink 5's."""
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
 COMMON = (
@@ -339,9 +334,9 @@ COMMON = (
         " (`nvidia-smi --query-gpu=driver_version --format=csv`)",
     ),
     CausePattern(
-        id=XIDS[74].id,
+        id="GPU-NVLINK",
         pattern=r"(?:CUDA error: |Cuda failure (?:\d{1,4} )?')uncorrectable NVLink error|cudaErrorNvlinkUncorrectable",
-        text=f"a GPU {XIDS[74].what}",
+        text="a GPU has an uncorrectable NVLink error",
         fix=XIDS[74].fix,
     ),
     CausePattern(

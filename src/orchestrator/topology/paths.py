@@ -226,6 +226,8 @@ class Shape:
 
     def _stated_words(self, groups: Sequence[int]) -> str:
         behind = f", {' + '.join(map(str, groups))} behind a switch each" if groups else ""
+        if groups and (rest := self.gpus_elsewhere - sum(groups)):
+            behind += f", {rest} elsewhere"
         if self.cut_off:
             behind = f", rows of {self.cut_off} of them are cut off"
         return f"{counted(self.gpus_elsewhere, 'GPU')}{behind}; between GPUs {_names(self.across) or 'not known'}"

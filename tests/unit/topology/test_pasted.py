@@ -549,8 +549,9 @@ def test_a_port_near_gpus_that_a_tool_calls_down_is_down(form: str) -> None:
     port = build(snapshot).rdma[1]
     assert (port.state, port.phys_state, port.rate_gbps, port.link_layer) == ("DOWN", "Polling", 100, "Ethernet")
     assert found(snapshot) == {"RDMA-PORT-DOWN": "slow", "NOT-RECORDED": "unknown"}
-    for less in (f"{topo}\n{up}{far}", f"{up}{down}{far}", topo):
+    for less in (f"{topo}\n{up}{far}", topo):
         assert found(only(less)) == {"NOT-RECORDED": "unknown"}
+    assert found(only(f"{up}{down}{far}"))["RDMA-PORT-DOWN"] == "note", "whether they are for the GPUs is not known"
 
 
 def test_an_old_table_of_nvidia_smi_has_names_without_their_maker() -> None:
@@ -593,3 +594,65 @@ def test_no_text_breaks_it(text: str) -> None:
         matrix(topology)
         found(snapshot)
         redact([snapshot], b"k" * 32)
+
+
+NAMELESS = """-+-[0000:00]-+-00.0
+ |           \\-01.1-[01]--+-00.0
+ |                        \\-00.1
+ \\-[0000:60]-+-00.0
+             \\-03.1-[61]----00.0
+"""
+
+
+def test_a_tree_without_names_shows_neither_gpus_nor_that_there_are_none() -> None:
+    snapshot = only(NAMELESS)
+    assert shape(build(snapshot)).words == "no GPU in what was read"
+    assert found(snapshot) == {"NOT-RECORDED": "unknown"}
+
+
+ROW = "|   {}  NVIDIA L40S          On  | 00000000:0{}:00.0 Off | {:>20} |"
+
+
+def test_a_row_of_errors_is_a_gpu_that_does_not_answer() -> None:
+    rows = [ROW.format(index, index + 5, cell) for index, cell in enumerate(("0", "ERR!", "N/A"))]
+    (finding,) = (one for one in examine_given(Given({"n": only("\n".join(rows))})).findings if one.id == "GPU-HEALTH")
+    assert (finding.severity.value, finding.title) == ("stop", "GPU 1 does not answer")
+
+
+PORT = "CA '{}'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: {}\n\t\tPhysical state: {}\n\t\tRate: 200\n"
+
+
+def test_ports_alone_are_told_with_those_that_have_no_link() -> None:
+    text = PORT.format("mlx5_0", "Down", "Disabled") + PORT.format("mlx5_1", "Active", "LinkUp")
+    findings = {one.id: one for one in examine_given(Given({"n": only(text)})).findings}
+    port = findings["RDMA-PORT-DOWN"]
+    assert (port.severity.value, port.devices) == ("note", ("mlx5_0",)) and port.title.startswith("1 of 2 RDMA ports")
+    healthy = PORT.format("mlx5_0", "Active", "LinkUp")
+    assert "RDMA-PORT-DOWN" not in found(only(healthy))
+
+
+ACCESS = " \tGPU0\tGPU1\t\n GPU0\tX\t{0}\t\n GPU1\t{0}\tX\t\n\nLegend:\n\n  X    = Self\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"), [("GNS", "GPU not supported"), ("CNS", "chipset not supported"), ("OK", "")]
+)
+def test_a_matrix_of_accesses_says_which_gpus_reach_each_other(cell: str, words: str) -> None:
+    snapshot = only(ACCESS.format(cell))
+    assert recognised(snapshot) == ("nvidia-smi topo -p2p",)
+    titles = [one.title for one in examine_given(Given({"n": snapshot})).findings if one.id == "GPU-P2P-OFF"]
+    assert titles == ([f"1 pair of GPUs can't access each other directly: {words}"] if words else [])
+
+
+def test_gpus_that_share_no_card_are_counted_beside_those_that_do() -> None:
+    head = "\tGPU0\tGPU1\tGPU2\tNIC0\n"
+    rows = "GPU0\t X \tNV18\tNV18\tPIX\nGPU1\tNV18\t X \tNV18\tNODE\nGPU2\tNV18\tNV18\t X \tPIX\n"
+    words = shape(build(only(head + rows))).words
+    assert words.startswith("3 GPUs, 2 behind a switch each, 1 elsewhere")
+
+
+@pytest.mark.parametrize("name", ["vllm18335-38nics-glued.txt"])
+def test_a_cost_of_one_pasted_machine_names_its_condition(name: str) -> None:
+    findings = examine_given(Given({"n": only(post(name))})).findings
+    priced = [one.effect for one in findings if "tokens/s" in one.effect]
+    assert priced and all("four such nodes serve one model: " in effect for effect in priced)

@@ -13,7 +13,9 @@ from orchestrator.model.gpu_facts import short_name
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, part
 from orchestrator.model.topology import PLACES, Area, PathType
+from orchestrator.model.words import counted
 from orchestrator.protocol.gauges import slowed_by
+from orchestrator.protocol.xids import XIDS
 from orchestrator.topology.distance import Distances, p2p_level
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import small_number
@@ -86,6 +88,10 @@ def gpu_health(node: Node) -> Iterator[Finding]:
 
 
 def _ailments(device: Device) -> Iterator[_Ailment]:
+    if device.get("error"):
+        words = f"nvidia-smi shows {device['error']} in its row"
+        cost = "no engine can start on this GPU"
+        yield Severity.STOP, "does not answer", words, cost, XIDS[79].fix
     yield from _memory_errors(device)
     yield from _faulty_rows(device)
     yield from _throttling(device)
@@ -244,6 +250,29 @@ def gpu_mode(node: Node) -> Iterator[Finding]:
             )
 
 
+def _access_stated(node: Node) -> list[Finding] | None:
+    """Of pairs of which a matrix tells, without where the GPUs are."""
+    stated = [(device.get("index"), part(device, "p2p")) for device in node.nvml_devices]
+    pairs = {
+        tuple(sorted((str(index), str(other)))): whole(part(ways, other).get("read"))
+        for index, ways in stated
+        for other in ways
+        if str(other) != str(index)
+    }
+    if not pairs:
+        return None
+    kinds = collected((status, pair) for pair, status in pairs.items() if status)
+    return [
+        note(
+            f"{counted(len(refused), 'pair')} of GPUs can't access each other directly: {_P2P_STATUS.get(status, '')}",
+            *(f"nvidia-smi topo -p2p: GPU{first} and GPU{other}" for first, other in refused[:6]),
+            effect="NCCL copies between them through host memory",
+            fix="GeForce cards have no P2P; otherwise check the driver's parameters (NVreg_*), ACS and the IOMMU",
+        )
+        for status, refused in kinds.items()
+    ]
+
+
 @Rule(
     id="GPU-P2P-OFF",
     title="GPUs can't access each other's memory",
@@ -256,6 +285,7 @@ def gpu_mode(node: Node) -> Iterator[Finding]:
     source="NCCL src/graph/paths.cc ncclTopoCheckP2p; NVML nvmlGpuP2PStatus_t",
     weight=22,
     needs=PLACES,
+    on_text=_access_stated,
 ).of_node
 def gpu_p2p_off(node: Node) -> Iterator[Finding]:
     """One finding per node, with the GPUs of all pairs."""

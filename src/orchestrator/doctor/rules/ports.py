@@ -71,7 +71,9 @@ def rdma_no_device_file(node: Node) -> Iterator[Finding]:
 def _near_and_down(node: Node) -> list[Finding] | None:
     """Of the ports near GPUs by path types, of which a tool told the state."""
     seen = wiring_of(node)
-    near = {nic for group in seen.served for nic in group.nics} if seen else set()
+    if seen is None:
+        return _down_somewhere(node)
+    near = {nic for group in seen.served for nic in group.nics}
     ports = [port for port in node.topology.rdma if port.device in near and port.state]
     down = [trouble for trouble in _troubles(node, ports) if trouble.fault is PortFault.NO_LINK]
     if not down:
@@ -82,6 +84,23 @@ def _near_and_down(node: Node) -> list[Finding] | None:
             *(trouble.evidence for trouble in down),
             effect=price(Traffic.HALF_THE_PORTS if len(down) < len(ports) else Traffic.TCP),
             fix=f"plug the cable, enable the switch's port, then {'; '.join(trouble.fix for trouble in down)}",
+            devices=tuple(trouble.port.device for trouble in down),
+        )
+    ]
+
+
+def _down_somewhere(node: Node) -> list[Finding] | None:
+    """Of ports of which a tool told the state and nothing where they are: they may be spare ones."""
+    ports = [port for port in node.topology.rdma if port.state]
+    down = [trouble for trouble in _troubles(node, ports) if trouble.fault is PortFault.NO_LINK]
+    if not down:
+        return [] if ports else None
+    return [
+        note(
+            f"{len(down)} of {len(ports)} RDMA ports in the text: {_without_link(down)}",
+            *(trouble.evidence for trouble in down),
+            effect="none where they are spare ports; NCCL leaves them out",
+            fix="compare them with the ports that NCCL_IB_HCA names; plug the cable, enable the switch's port",
             devices=tuple(trouble.port.device for trouble in down),
         )
     ]

@@ -199,7 +199,8 @@ class LogWatch:
         if plain and len(line) <= LONGEST_SHOWN:
             owner = self.tracebacks.feed(line, self._rank_of(line), now)
             self._recent.append((owner, line))
-            self._look_for_exceptions(owner, now, known=False)
+            if self._suspicions or self.tracebacks.raised is not self._raised:
+                self._look_for_exceptions(owner, now, known=False)
             return False
         if self._is_a_clients(line):
             return False
@@ -356,7 +357,7 @@ class LogWatch:
         raised = self.tracebacks.raised
         new = raised is not None and raised is not self._raised
         self._raised = raised
-        if self._suspicions and (owner is not None or (new and not known)):
+        if owner is not None or (new and not known):
             self._suspicions = [
                 suspicion for suspicion in self._suspicions if suspicion.id != EXCEPTION or suspicion.tp_rank != owner
             ]

@@ -190,10 +190,15 @@ def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[Pasted
     facts.gpus = [_gpu(index, gpu) for index, gpu in enumerate(sorted(gpus, key=lambda gpu: sort_key(gpu.address)))]
     names = {path.rpartition("/")[2] for path in facts.files}
     facts.areas = {area for name, area in _AREAS.items() if name in names}
-    if len(keys) == len(functions):
+    if len(keys) == len(functions) and _all_named(functions.values()):
         facts.areas.add(Area.PCI)
     if keys or facts.gpus:
         yield facts
+
+
+def _all_named(functions: Collection[_Function]) -> bool:
+    """Whether the text says what each is: `lspci -t` has the places and no names."""
+    return all(function.words or function.below for function in functions)
 
 
 def _beside_the_tree(form: str, functions: Collection[_Function]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from orchestrator.topology.pci import XML_ROOT, sort_key
 from orchestrator.topology.stated import PASTED
 
 FORMS = (
-    "nvidia-smi topo -m, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, ibstat, show_gids,"
-    " ip -br addr, nvidia-smi -q, check_env of SGLang, collect_env of vLLM"
+    "nvidia-smi topo -m or -p2p, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, ibstat,"
+    " show_gids, ip -br addr, nvidia-smi -q, check_env of SGLang, collect_env of vLLM"
 )
 _MOST_MACHINES = 64
 _LEFT_OUT = " (of other GPUs: left out)"
@@ -99,9 +99,17 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
 
 
 def _of_other_gpus(trees: Sequence[PastedFacts], parts: Sequence[PastedFacts]) -> list[PastedFacts]:
-    """Trees with more or fewer GPUs than the rest tells of: which is which can't be told."""
-    indices = {gpu["index"] for part in parts if part not in trees for gpu in part.gpus}
-    return [part for part in trees if indices and part.gpus and len(part.gpus) != len(indices)]
+    """Trees with more or fewer GPUs than the rest tells of: which is which can't be told. A matrix of accesses is left
+    out beside such a tree, since it tells of nothing else."""
+    accesses = [part for part in parts if part.form == tools.ACCESSES]
+    indices = {gpu["index"] for part in parts if part not in (*trees, *accesses) for gpu in part.gpus}
+    others = [part for part in trees if indices and part.gpus and len(part.gpus) != len(indices)]
+    return others + _of_another_count(accesses, [part for part in trees if part not in others])
+
+
+def _of_another_count(accesses: Sequence[PastedFacts], trees: Sequence[PastedFacts]) -> list[PastedFacts]:
+    counts = {len(tree.gpus) for tree in trees if tree.gpus}
+    return [part for part in accesses if counts and len(part.gpus) not in counts]
 
 
 _NCCL_LOG = "NCCL's log"

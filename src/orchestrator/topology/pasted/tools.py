@@ -41,7 +41,7 @@ _SMI_FIELD = re.compile(r"\s+([A-Z][\w .]{2,32}?)\s+: (.{1,96})")
 _SMI_SECTION = re.compile(r"\s*(\S.*)")
 _TABLE = re.compile(
     r"\|?\s*(?P<indices>\d{1,3})\s+(?P<name>[A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
-    r"\|\s+(?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9]).*",
+    r"\|\s+(?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])(?:.{0,64}\b(?P<error>ERR!))?.*",
     re.IGNORECASE,
 )
 _LISTED = re.compile(
@@ -67,6 +67,7 @@ _Take = Callable[[PastedFacts, re.Match[str], str], str]
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every matrix in one node's lines, and sections of the other kinds; those of one kind are one section."""
     yield from _matrices(lines)
+    yield from _accesses(lines)
     for form, areas, begin, more, take in _TOOLS:
         pastes: list[PastedFacts] = []
         about = ""
@@ -200,7 +201,7 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
 the plain table too; a list of GPUs that of `nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""
 
 
-_TOPO = "nvidia-smi topo -m"
+_TOPO, ACCESSES = "nvidia-smi topo -m", "nvidia-smi topo -p2p"
 _COLUMNS = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _HEAD = re.compile(r"[A-Za-z][\w.@-]{0,31}")
 _GPU = re.compile(r"GPU[0-9]{1,3}")
@@ -209,6 +210,9 @@ _GLUED = re.compile(r"(?<=\d)(?=GPU|NIC|mlx\d_|(?:bnxt_|roce)\d)")
 _DISPLAYED = re.compile(r"\s*(\d{1,4}) NICs found in the topology, only displaying (\d{1,4})\b.*")
 _CELL = re.compile(r"[0-9][0-9,-]{0,255}|N/A|-")
 _LEGEND = re.compile(r"[\s|*-]{0,16}(NIC[0-9]{1,3})\s{0,8}[:\uff1a]\s{0,8}([A-Za-z][\w.@-]{0,63})[\s|]{0,16}")
+_STATUS = {"OK": 0, "CNS": 1, "GNS": 2, "TNS": 3, "DR": 4, "NS": 5, "U": 6}
+"""nvmlGpuP2PStatus_t by the words of `nvidia-smi topo -p2p`."""
+_ACCESS = re.compile("X|" + "|".join(_STATUS))
 _WORDS = ("CPU", "NUMA", "Affinity", "GPU", "ID")
 _MARKS = str.maketrans("|*`", "   ")
 _MOST_ROWS = 256
@@ -257,17 +261,19 @@ def _header(tokens: Sequence[list[str]], start: int) -> list[list[str]]:
     return titles
 
 
-def _rows(tokens: Sequence[list[str]], start: int, heads: Sequence[str]) -> tuple[dict[str, list[str]], int]:
+def _rows(
+    tokens: Sequence[list[str]], start: int, heads: Sequence[str], word: re.Pattern[str] = WORD
+) -> tuple[dict[str, list[str]], int]:
     """(cells by head, where something else comes); what a terminal wrapped belongs to the row above."""
     rows: dict[str, list[str]] = {}
     row: list[str] = []
     for place in range(start, len(tokens)):
         words = tokens[place]
-        if words and words[0] in heads and (len(words) == 1 or WORD.fullmatch(words[1])):
+        if words and words[0] in heads and (len(words) == 1 or word.fullmatch(words[1])):
             if words[0] in rows:
                 return rows, place
             row = rows[words[0]] = words[1:]
-        elif words and not (row and all(WORD.fullmatch(word) or _CELL.fullmatch(word) for word in words)):
+        elif words and not (row and all(word.fullmatch(cell) or _CELL.fullmatch(cell) for cell in words)):
             return rows, place
         else:
             row += words
@@ -279,6 +285,28 @@ def _are_path_types(rows: Mapping[str, list[str]], width: int) -> bool:
     cells = [cell for row in rows.values() for cell in row[:width]]
     beyond = [cell for row in rows.values() for cell in row[width : width + 1] if cell != "N/A"]
     return bool(cells) and all(map(WORD.fullmatch, cells)) and not any(map(WORD.fullmatch, beyond))
+
+
+def _accesses(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    """Every matrix of `nvidia-smi topo -p2p`: whether the driver lets GPUs reach each other's memory."""
+    tokens = [_tokens(line.text) for line in lines]
+    for place, words in enumerate(tokens):
+        heads = list(itertools.takewhile(_GPU.fullmatch, words))
+        if not heads or heads != words:
+            continue
+        rows, _ = _rows(tokens, place + 1, heads, _ACCESS)
+        cells = [cell for row in rows.values() for cell in row]
+        if heads == list(rows) and all(map(_ACCESS.fullmatch, cells)) and {*cells} & _STATUS.keys():
+            gpus = [
+                {"index": int(head[3:]), "p2p": _access_of(dict(zip(heads, row, strict=False)))}
+                for head, row in rows.items()
+            ]
+            yield PastedFacts(ACCESSES, lines[place].number, lines[place].node, gpus=gpus)
+
+
+def _access_of(cells: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """As NVML's answers, by the other GPU's index; which way the matrix was asked for, it does not say."""
+    return {head[3:]: {"read": _STATUS[cell]} for head, cell in cells.items() if cell in _STATUS}
 
 
 def _facts(

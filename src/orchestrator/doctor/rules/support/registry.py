@@ -180,8 +180,10 @@ def with_limits(finding: Finding, cluster: Cluster) -> Finding:
     words = _unmeasured(nodes, cluster)
     effect = f"{finding.effect}; {words}" if words else finding.effect
     alone = len(cluster.nodes) == 1 and cluster.nodes[0].input is not Input.LIVE
-    if alone and not effect.startswith("if "):
-        effect = f"if four such nodes serve one model: {effect}"
+    if alone:
+        condition, colon, cost = effect.partition(": ") if effect.startswith("if ") else ("", "", effect)
+        both = f"{condition}, and four such nodes" if colon else "if four such nodes"
+        effect = f"{both} serve one model: {cost}"
     return replace(finding, effect=effect)
 
 

@@ -205,7 +205,7 @@ XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
         ("x: 0 Workers (tasks / actors) killed due to memory pressure (OOM), 1 Workers crashed", None, ""),
         ("x: 2 Workers (tasks / actors) killed due to memory pressure (OOM)", "HOST-OUT-OF-MEMORY", "memory"),
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "HOST-OUT-OF-MEMORY", "memory"),
-        (f"{XID}149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", "XID-149", "NVLink"),
+        (f"{XID}149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", "GPU-NVLINK", "NVLink"),
         (f"{XID}144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008)", None, ""),
         ("NVRM: GPU6 _kgspLogRpcTimeout: ********************* GSP Timeout ********", "XID-119", "(GPU6)"),
         (
