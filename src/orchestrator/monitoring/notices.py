@@ -12,7 +12,7 @@ import base64
 import hashlib
 import hmac
 import html
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote_plus
@@ -26,6 +26,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Event, ReceiverKind
 from orchestrator.model.notice import Notice
+from orchestrator.model.per_node import collected
 
 WELL = "well"
 ENDED_WORDS = "it has ended in good order, and no command ended it: a machine of it shuts down, or its agent was ended"
@@ -117,19 +118,19 @@ def findings_news(
     While a gang does not serve, no finding ends: nobody asked for it. A guard without power ends when its gang serves,
     which is a message of its own.
     """
-    now = {finding_key(view.name, finding): finding for finding in view.findings}
-    new = {key: finding for key, finding in now.items() if key not in told_before}
+    now = collected((finding_key(view.name, finding), finding) for finding in view.findings)
+    new = {key: findings for key, findings in now.items() if key not in told_before}
     gone = _gone(told_before, view, now)
     powerless = [key for key in gone if key.startswith(f"{view.name} {POWERLESS}")]
     ended = [key for key in gone if key not in powerless and gone_s.get(key, 0.0) >= QUIET_S]
-    begun = tuple(_begun(view.name, finding, at) for finding in new.values())
+    begun = tuple(_begun(view.name, findings, at) for findings in new.values())
     over = tuple(
         Notice(event=Event.RESTORED, subject=view.name, text=f"No more: {told_before[key]}", at=at) for key in ended
     )
     kept = dict(told_before)
     for key in (*ended, *powerless):
         del kept[key]
-    return FindingsNews((*begun, *over), {**kept, **{key: _found(finding) for key, finding in new.items()}})
+    return FindingsNews((*begun, *over), {**kept, **{key: _found(findings) for key, findings in new.items()}})
 
 
 def _gone(told_before: Mapping[str, str], view: GangView, now: Collection[str]) -> list[str]:
@@ -137,8 +138,9 @@ def _gone(told_before: Mapping[str, str], view: GangView, now: Collection[str]) 
     return [key for key in told_before if view.serves and key.startswith(f"{view.name} ") and key not in now]
 
 
-def _begun(gang: str, finding: Finding, at: float) -> Notice:
-    return Notice(event=Event.FINDING, subject=gang, text=_found(finding), fix=finding.fix, at=at)
+def _begun(gang: str, findings: Sequence[Finding], at: float) -> Notice:
+    fixes = dict.fromkeys(finding.fix for finding in findings if finding.fix)
+    return Notice(event=Event.FINDING, subject=gang, text=_found(findings), fix="; ".join(fixes), at=at)
 
 
 def finding_key(gang: str, finding: Finding) -> str:
@@ -146,9 +148,11 @@ def finding_key(gang: str, finding: Finding) -> str:
     return " ".join([gang, finding.id, finding.node, *finding.devices])
 
 
-def _found(finding: Finding) -> str:
-    place = f"{finding.node}: " if finding.node else ""
-    return f"{finding.id}: {place}{finding.title}"
+def _found(findings: Sequence[Finding]) -> str:
+    """Of one rule about the same devices: one message says all of them."""
+    first = findings[0]
+    place = f"{first.node}: " if first.node else ""
+    return f"{first.id}: {place}{'; '.join(dict.fromkeys(finding.title for finding in findings))}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,20 +34,43 @@ class KeptFinding(Message):
     title: str
     fix: str
     devices: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    effect: str = ""
 
     @property
     def finding(self) -> Finding:
-        """As the rules give it, without its evidence."""
+        """As the rules give it."""
         return Finding(
-            id=self.id, severity=Severity.STOP, node=self.node, devices=self.devices, title=self.title, fix=self.fix
+            id=self.id,
+            severity=Severity.STOP,
+            node=self.node,
+            devices=self.devices,
+            title=self.title,
+            evidence=self.evidence,
+            effect=self.effect,
+            fix=self.fix,
         )
+
+
+def kept(finding: Finding) -> KeptFinding:
+    """A stop finding in the form in which it is kept."""
+    return KeptFinding(
+        id=finding.id,
+        severity=finding.severity.value,
+        node=finding.node,
+        title=finding.title,
+        fix=finding.fix,
+        devices=finding.devices,
+        evidence=finding.evidence,
+        effect=finding.effect,
+    )
 
 
 def health(inventory: str, gang: GangSpec) -> tuple[Finding, ...]:
     """What stands against a restart of this gang now, or did within the last FRESH_S. Raises what asking raises."""
     file, now = health_file(inventory, gang.name), time.time()
-    at, kept = last_look(file) or (0.0, [])
-    known = tuple(one.finding for one in map(KeptFinding.read, kept) if isinstance(one, KeptFinding))
+    at, documents = last_look(file) or (0.0, [])
+    known = tuple(one.finding for one in map(KeptFinding.read, documents) if isinstance(one, KeptFinding))
     if 0 <= now - at < FRESH_S:
         return known
     with Fleet(gang.nodes) as fleet:
@@ -55,11 +78,8 @@ def health(inventory: str, gang: GangSpec) -> tuple[Finding, ...]:
 
         found, unread = checks.standing_stops(fleet, gang)
     after = renewed(known, found, unread)
-    documents = [
-        KeptFinding(one.id, one.severity.value, one.node, one.title, one.fix, one.devices).as_json() for one in after
-    ]
     with suppress(DeployError):  # a machine that keeps nothing asks each time
-        keep_look(file, now, documents)
+        keep_look(file, now, [kept(one).as_json() for one in after])
     return after
 
 

@@ -1,0 +1,68 @@
+"""What the doctor says against a serving gang's nodes is what `status`, `why`, the page, the report, a guard and its
+messages say: the same id, node, title, effect and fix, over every broken machine that the rules are tested with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.support.faults import FAULTS, ODD
+from tests.support.healthy_cluster import cluster_with
+
+from orchestrator.doctor.commands.findings import document
+from orchestrator.doctor.steps.doctor import Examination, diagnose, forbidding
+from orchestrator.doctor.steps.report import page_of
+from orchestrator.gang.commands.why import _told
+from orchestrator.gang.guarding import GuardMemory, _at_peace
+from orchestrator.gang.overview import Overview, status_json
+from orchestrator.gang.remarks import sentence, with_findings
+from orchestrator.gang.steps.status.health import KeptFinding, kept
+from orchestrator.gang.steps.status.history import Explanation, why_json
+from orchestrator.gang.steps.status.live import Moment
+from orchestrator.gang.view import GangView
+from orchestrator.model.finding import Finding
+from orchestrator.model.gang_state import GangState
+from orchestrator.monitoring.notices import findings_news
+from orchestrator.monitoring.steps.live_page import KeptPast, live_page
+
+READY = GangView(name="a", state=GangState.READY, service_url="http://n:1", service_healthy=True)
+
+
+@pytest.fixture(scope="module")
+def examined() -> dict[str, Examination]:
+    return {fault.name: diagnose(cluster_with(ODD, fault.breaks, fault.trials), {}) for fault in FAULTS}
+
+
+def stops(examined: dict[str, Examination]) -> Iterator[tuple[str, Examination, list[Finding]]]:
+    """Of each machine on which something forbids a start."""
+    for name, examination in examined.items():
+        if against := forbidding(examination.findings, strict=False):
+            yield name, examination, against
+
+
+def test_what_is_kept_between_two_looks_is_the_finding(examined: dict[str, Examination]) -> None:
+    for name, _, against in stops(examined):
+        read = [KeptFinding.read(kept(one).as_json()) for one in against]
+        assert [one.finding for one in read if isinstance(one, KeptFinding)] == against, name
+
+
+def test_every_screen_says_what_the_doctor_says(examined: dict[str, Examination]) -> None:
+    seen = 0
+    for name, examination, against in stops(examined):
+        view = with_findings(READY, against)
+        asked = [one for one in document(examination)["findings"] if one["severity"] == "stop"]
+        sentences = [sentence(one) for one in against]
+        account = Explanation(gang="a", verdict=None, now=view, failures={})
+        (page,) = live_page(Moment(taken_at=1.0, seen=Overview(views=(view,))), KeptPast(), None, "").gangs
+        notices = [(one.text, one.fix) for one in findings_news({}, view, {}, 0.0).notices]
+        report = {(one["id"], one["title"], one["effect"], one["fix"]) for one in page_of(examination)["findings"]}
+        assert status_json((view,))["gangs"][0]["findings"] == asked, name
+        assert why_json((account,))["gangs"][0]["findings"] == asked, name
+        assert list(view.remarks) == list(page.remarks) == sentences, name
+        assert {f"  {words}" for words in sentences} <= {str(line) for line in _told(account, False)}, name
+        assert all(words in _at_peace(view, GuardMemory(), 0.0).reason for words in sentences), name
+        assert {(one.id, one.title, one.effect, one.fix) for one in against} <= report, name
+        assert len(notices) == len({(one.id, one.node, one.devices) for one in against}), name
+        assert all(any(one.title in text and one.fix in fix for text, fix in notices) for one in against), name
+        seen += len(against)
+    assert seen > 10
