@@ -272,6 +272,12 @@ COMMON = (
         fix="reboot the node, or reload the module that belongs to the installed driver",
     ),
     CausePattern(
+        id="GPU-ARCH",
+        pattern=r"Bfloat16 is only supported on GPUs with compute capability",
+        text="this GPU is older than bfloat16, which the model's weights are in",
+        fix="set `--dtype half` in l40s_args, or use a newer GPU",
+    ),
+    CausePattern(
         id="GPU-CONTAINER-DENIED",
         pattern=r"nvidia-container-cli: (?:initialization|mount|detection|container) error: .{0,256}"
         r"(?:insufficient permissions|[Oo]peration not permitted|[Pp]ermission denied|bpf_prog_query)",
@@ -309,7 +315,9 @@ COMMON = (
         pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
         r"|nvidia-container-cli: initialization error: "
         r"(?:load library failed|driver not loaded|nvml error: driver not loaded|cuda error: no CUDA-capable|WSL env)"
-        r"|NVML Shared Library Not Found|Error_DriverNotLoaded|initialize NVML: Unknown Error|Error: CUDA unknown"
+        r"|NVML Shared Library Not Found|Error_DriverNotLoaded|initialize NVML: Unknown Error"
+        r"|(?:Error|CUDA initialization): CUDA unknown error"
+        r"|has failed because it couldn't communicate with the NVIDIA driver|Module nvidia not found in directory"
         r"|RuntimeError: Failed to infer device type|only supported with GPUs, no GPUs found",
         text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
         fix="check `nvidia-smi` on the node; in a container --gpus all, the NVIDIA container toolkit, or a new start",
@@ -353,7 +361,7 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-LOST",
-        pattern=r"GPU is lost|fallen off the bus|Unable to determine the device handle"
+        pattern=r"GPU is lost|fallen off the bus|^No devices were found$|Unable to determine the device handle"
         r"|no CUDA-capable device is detected|No CUDA GPUs are available"
         r"|[Ee]rror: invalid device ordinal|CUDA-capable device\(s\) is/are busy",
         text="a GPU is missing, does not respond, or is in use",
@@ -403,7 +411,7 @@ COMMON = (
         pattern=rf"[Cc]onnect(?: to)? (?P<peer>{_LOCAL_ONLY}\S{{0,128}}) ?(?:failed|returned|[A-Z])"
         rf"|remote=(?P<peer_of_gloo>{_LOCAL_ONLY}\S{{0,128}})"
         rf"|[Cc]onnect to (?P<peer_of_docker>{_BRIDGE}\S{{0,16}}) (?:failed ?: |returned (?:\d{{1,4}}\()?){_NO_WAY}"
-        r"|Gloo connectFullMesh failed with .{0,256}(?:\] no error|remote=\[127\.)",
+        r"|Gloo connectFullMesh failed\b.{0,256}(?:\] no error|remote=\[127\.)",
         text="NCCL or Gloo took an interface whose address leads to no other node",
         fix="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that the nodes reach each other by"
         " (`l40s-deploy plan --show env`; nccl issue 975)",
@@ -428,6 +436,13 @@ COMMON = (
         r".{0,128}Cannot allocate memory",
         text="the RDMA driver can't lock memory: the engine's memlock limit is too low",
         fix="set memlock to unlimited for the engine's service or user: run `l40s-deploy prepare --tags limits`",
+    ),
+    CausePattern(
+        id="IB-MEMLOCK",
+        pattern=r"libibverbs: Warning: RLIMIT_MEMLOCK is \d{1,12} bytes",
+        text="the RDMA driver may lock little memory: the engine's memlock limit is too low",
+        fix="set memlock to unlimited for the engine's service or user: run `l40s-deploy prepare --tags limits`",
+        weak=True,
     ),
     CausePattern(
         id="IB-RESOURCES",
@@ -880,6 +895,14 @@ KERNEL = (
         pattern=r"slurmstepd: error: \*{3} (?:STEP|JOB) \S{1,64} ON \S{1,128} CANCELLED AT \S{1,32} DUE TO ",
         text="Slurm ended the job: its time limit, a preemption or a failed node, as the line says",
         fix="give it a longer --time, or a partition that does not preempt",
+    ),
+    CausePattern(
+        id="IMAGE-MISSING",
+        pattern=r"\bErrImagePull\b|\bImagePullBackOff\b|Failed to pull image \"|pull access denied for \S"
+        r"|manifest (?:unknown|for \S{1,256} not found)",
+        text="the container's image could not be fetched: a wrong name or tag, no right to it, or no way to"
+        " its registry",
+        fix="pull it on the node by hand (`docker pull IMAGE`, `crictl pull IMAGE`), which says why",
     ),
     CausePattern(
         id="PROBE-FAILED",

@@ -237,6 +237,7 @@ XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
         ),
         ("slurmstepd: error: *** STEP 12.0 ON n3 CANCELLED AT 2025-11-25T12:00:05 ***", None, ""),
         ("Normal Killing 2m kubelet Container engine failed startup probe, will be restarted", "PROBE-FAILED", "load"),
+        ("Warning Failed 2m kubelet Error: ErrImagePull", "IMAGE-MISSING", "image"),
         ("0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4", "GPU-UNSCHEDULED", "free"),
         ('runc create failed: exec: "sglang": executable file not found in $PATH', "ENGINE-MISSING", "image"),
         ("Rank 0 scheduler died during initialization (exit code: -9).", "RANK-DIED-STARTING", "OOM killer"),
