@@ -18,21 +18,12 @@ from orchestrator.cli.progress import PATIENCE_S, LivePicture, NowAndThen, spinn
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.tables import cell
 from orchestrator.model.errors import Unreachable
+from orchestrator.protocol.sizes import in_words
 
 LINES_S = 30.0
 """Between two lines on one thing, where lines can't be changed in their place."""
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _WINDOW_S = 15.0
-
-
-def size(count: int) -> str:
-    """Bytes in the unit that suits."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.2f} GiB"
 
 
 def duration(seconds: float) -> str:
@@ -142,8 +133,8 @@ class TransferPicture(LivePicture):
                 for moving, pace in rows:
                     if not moving.state:
                         left = f", {_left(moving, pace)} left" if pace > 0 else ""
-                        much = moving.words.format(f"{size(moving.done)} of {size(moving.total)}")
-                        self._screen.say(f"{moving.name}: {much}, {size(int(pace))}/s{left}")
+                        much = moving.words.format(f"{in_words(moving.done)} of {in_words(moving.total)}")
+                        self._screen.say(f"{moving.name}: {much}, {in_words(int(pace))}/s{left}")
 
 
 def _left(transfer: Transfer, pace: float) -> str:
@@ -155,9 +146,9 @@ def _table(rows: Iterable[tuple[Transfer, float]]) -> Table:
     table = Table("", "", *figures, box=None, pad_edge=False)
     for transfer, pace in rows:
         left = _left(transfer, pace) if pace > 0 else ""
-        moving = () if transfer.state else (f"{size(int(pace))}/s", left)
+        moving = () if transfer.state else (f"{in_words(int(pace))}/s", left)
         bar = ProgressBar(total=max(1, transfer.total), completed=transfer.done, width=30)
-        table.add_row(cell(transfer.name), bar, transfer.state or size(transfer.done), *moving)
+        table.add_row(cell(transfer.name), bar, transfer.state or in_words(transfer.done), *moving)
     return table
 
 

@@ -21,6 +21,7 @@ from orchestrator.model.plan import Memory
 from orchestrator.model.profile import Dimensions, ModelProfile, Part, Stack
 from orchestrator.planning.needs import with_needs
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.sizes import gib
 
 GIB = 1 << 30
 _MIB = 1 << 20
@@ -61,7 +62,7 @@ def budget(
     weights = weights_per_gpu(profile, layout, division)
     per_token = kv_bytes_per_token(profile, layout, division)
     lines = [
-        f"weights: {_gib(weights)} GiB on the fullest GPU, calculated from the checkpoint's dimensions"
+        f"weights: {gib(weights)} GiB on the fullest GPU, calculated from the checkpoint's dimensions"
         + (", the draft's layer included" if division.draft else ""),
         f"KV cache: {per_token:,} bytes per token, the same on every TP rank"
         if profile.dimensions.kv_lora_rank
@@ -70,7 +71,7 @@ def budget(
     if profile.attention == "hybrid":
         lines.append(_of_windows(profile, division))
     if profile.vision:
-        lines.append(f"vision encoder: {_gib(profile.vision.bytes)} GiB, one copy per rank, counted as weights")
+        lines.append(f"vision encoder: {gib(profile.vision.bytes)} GiB, one copy per rank, counted as weights")
     if stack.device == "cpu" or gpu_total is None:
         lines.append("KV tokens: not calculated, the GPU memory was not read")
         return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))
@@ -80,10 +81,10 @@ def budget(
     padding = int(weights * division.padding)
     room = before - weights - padding - reserve
     lines += [
-        f"before the weights: {_gib(gpu_total)} - {_gib(division.taken)} (CUDA context, NCCL) = {_gib(before)} GiB",
+        f"before the weights: {gib(gpu_total)} - {gib(division.taken)} (CUDA context, NCCL) = {gib(before)} GiB",
         division.explanation,
-        f"reserved for graphs and activations: {_gib(base)} x (1 - {division.fraction:g}) = {_gib(reserve)} GiB",
-        f"KV pool: {_gib(before)} - {_gib(weights)}{_blocks(padding, division)} - {_gib(reserve)} = {_gib(room)} GiB",
+        f"reserved for graphs and activations: {gib(base)} x (1 - {division.fraction:g}) = {gib(reserve)} GiB",
+        f"KV pool: {gib(before)} - {gib(weights)}{_blocks(padding, division)} - {gib(reserve)} = {gib(room)} GiB",
     ]
     if room < per_token:
         raise InputError(
@@ -92,7 +93,7 @@ def budget(
             fix="use more GPUs, or a smaller model",
         )
     tokens = room // per_token
-    lines.append(f"KV tokens: {_gib(room)} GiB / {per_token:,} = {tokens:,}")
+    lines.append(f"KV tokens: {gib(room)} GiB / {per_token:,} = {tokens:,}")
     if division.max_tokens is not None and division.max_tokens < tokens:
         tokens = division.max_tokens
         lines.append(f"KV tokens: {tokens:,} by --max-total-tokens")
@@ -113,7 +114,7 @@ def budget(
 
 def _blocks(padding: int, division: Division) -> str:
     """' - 0.27 (allocator's blocks, 1.3% of the weights)', '' for none."""
-    return f" - {_gib(padding)} (allocator's blocks, {division.padding:.1%} of the weights)" if padding else ""
+    return f" - {gib(padding)} (allocator's blocks, {division.padding:.1%} of the weights)" if padding else ""
 
 
 def _request_table(stack: Stack, asked: MemoryAsked, context: int | None, tokens: int) -> tuple[int | None, list[str]]:
@@ -126,7 +127,7 @@ def _request_table(stack: Stack, asked: MemoryAsked, context: int | None, tokens
         return None, ["request table (req_to_token): not calculated, the context length was not read"]
     rows, columns = engine.request_table(asked, length, tokens)
     words = f"request table (req_to_token), out of the reserve: {rows:,} x {columns:,} x 4 bytes"
-    return rows * columns * 4, [f"{words} = {_gib(rows * columns * 4)} GiB"]
+    return rows * columns * 4, [f"{words} = {gib(rows * columns * 4)} GiB"]
 
 
 def _of_groups(asked: MemoryAsked, division: Division, tokens: int) -> list[str]:
@@ -263,7 +264,3 @@ def _linear(profile: ModelProfile, part: Part, rows: int, columns: int) -> int:
         return rows * columns // 2 + rows * -(-columns // profile.group) * (2 if stored == "int4-group" else 1)
     height, width = profile.block
     return rows * columns + -(-rows // height) * -(-columns // width) * 4
-
-
-def _gib(number: int) -> str:
-    return f"{number / GIB:.2f}"

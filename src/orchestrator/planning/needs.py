@@ -10,6 +10,7 @@ from orchestrator.engines.engine import Division, RankCost
 from orchestrator.model.plan import Memory
 from orchestrator.model.profile import ModelProfile
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.sizes import gib
 
 GIB = 1 << 30
 UNMEASURED = 3 * GIB // 2
@@ -78,14 +79,14 @@ def with_seen(memory: Memory, least_free: int | None) -> Memory:
     fraction = fraction_for(memory, memory.reserve - least_free + KEPT_FREE)
     if fraction is None:
         return memory
-    seen = f"measured on these nodes with this plan: at least {_gib(least_free)} GiB of each GPU stayed free"
+    seen = f"measured on these nodes with this plan: at least {gib(least_free)} GiB of each GPU stayed free"
     found = replace(memory, least_free=least_free, next_fraction=None, next_kv_tokens=None)
     kept = tuple(line for line in memory.explanation if not line.startswith(_MAY))
     if abs(least_free - KEPT_FREE) < _WORTH:
         return replace(found, explanation=(*kept, seen))
     tokens = tokens_at(memory, fraction)
     proposed = (
-        f"{seen}: `-- --mem-fraction-static {fraction:g}` would leave {_gib(KEPT_FREE)} and give {tokens:,} KV tokens"
+        f"{seen}: `-- --mem-fraction-static {fraction:g}` would leave {gib(KEPT_FREE)} and give {tokens:,} KV tokens"
         f" instead of {memory.kv_tokens:,} (calculated; counts for the loads that were seen)"
     )
     return replace(found, next_fraction=fraction, next_kv_tokens=tokens, explanation=(*kept, proposed))
@@ -101,7 +102,7 @@ def _graph_words(memory: Memory, cost: RankCost | None) -> Iterator[str]:
     costs = "what they cost is not measured for such a rank"
     if cost is not None and memory.capture_s is not None:
         least_s, most_s = memory.capture_s
-        costs = f"about {_gib(memory.graph_bytes or 0)} GiB of the reserve, {least_s:.0f} to {most_s:.0f} s of a start"
+        costs = f"about {gib(memory.graph_bytes or 0)} GiB of the reserve, {least_s:.0f} to {most_s:.0f} s of a start"
         if any(cost.compile_s):
             costs += f", {cost.compile_s[0]:.0f} to {cost.compile_s[1]:.0f} s more while kernel caches are empty"
         costs += f" (calculated from {cost.source})"
@@ -139,16 +140,12 @@ def _reserve_words(memory: Memory, needs: Needs, cost: RankCost, chunk: int) -> 
         (needs.activations, f"activations of chunks of {chunk:,} tokens"),
         (UNMEASURED, "not measured: NCCL's buffers of 32 ranks, prefill graphs"),
     )
-    sum_of = " + ".join(f"{_gib(size)} ({words})" for size, words in parts if size)
+    sum_of = " + ".join(f"{gib(size)} ({words})" for size, words in parts if size)
     beside = "" if needs.table else " beside the request table"
-    yield f"needed of the reserve{beside}: {sum_of} = {_gib(needs.total)} GiB, calculated from {cost.source}"
+    yield f"needed of the reserve{beside}: {sum_of} = {gib(needs.total)} GiB, calculated from {cost.source}"
     if memory.next_fraction is not None:
         yield (
-            f"{_MAY} {_gib((memory.reserve or 0) - needs.total)} GiB: `-- --mem-fraction-static"
+            f"{_MAY} {gib((memory.reserve or 0) - needs.total)} GiB: `-- --mem-fraction-static"
             f" {memory.next_fraction:g}` would give {memory.next_kv_tokens:,} KV tokens instead of"
             f" {memory.kv_tokens:,} (calculated, not measured on 32 ranks)"
         )
-
-
-def _gib(number: int) -> str:
-    return f"{number / GIB:.2f}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Topology
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.sizes import gib
 
 ID = "PAGE-CACHE-SMALL"
 GIB = 1 << 30
@@ -59,7 +60,7 @@ def words(nodes: Fits) -> str:
     least = min(nodes.values(), key=lambda fit: fit.room)
     short = [name for name, fit in nodes.items() if not fit.fits]
     fit = f"they do not fit on {', '.join(short)}" if short else "they fit"
-    read, room = _gib(least.needed), _gib(least.room)
+    read, room = _rounded(least.needed), _rounded(least.room)
     return f"page cache: {read} GiB of weight files per node, room for {room} GiB (calculated): {fit}"
 
 
@@ -72,14 +73,14 @@ def findings(nodes: Fits) -> Iterator[Finding]:
             id=ID,
             severity=Severity.NOTE,
             node=name,
-            title=f"{_gib(fit.needed)} GiB of weight files do not fit into the page cache: room for {_gib(fit.room)}"
-            " GiB beside the engine",
+            title=f"{_rounded(fit.needed)} GiB of weight files do not fit into the page cache:"
+            f" room for {_rounded(fit.room)} GiB beside the engine",
             evidence=(f"MemTotal less {KEPT}, an allowance",),
-            effect=f"each start reads {_gib(rest)} GiB from the disk again: {rest / FAST_DISK:.0f} s at 5 GB/s,"
+            effect=f"each start reads {_rounded(rest)} GiB from the disk again: {rest / FAST_DISK:.0f} s at 5 GB/s,"
             f" {rest / SLOW_DISK:.0f} s at 1 GB/s (calculated)",
             fix="add memory, or use a layout with pipeline stages, whose nodes read their own layers only",
         )
 
 
-def _gib(count: int) -> str:
-    return f"{count / GIB:.0f}" if count >= 10 * GIB else f"{count / GIB:.1f}"
+def _rounded(count: int) -> str:
+    return gib(count, 0 if count >= 10 * GIB else 1)

@@ -62,7 +62,7 @@ GIB = 1 << 30
 
 
 PICTURES: dict[str, tuple[type[transfers.TransferPicture], Callable[[Any, int], object]]] = {
-    "re-blocking: 120 of 163 shards, 3.00 GiB of 4.00 GiB, ": (
+    "re-blocking: 120 of 163 shards, 3.0 GiB of 4.0 GiB, ": (
         transfers.TransferPicture,
         lambda picture, done: checkpoint._show_pace(
             picture,
@@ -72,17 +72,17 @@ PICTURES: dict[str, tuple[type[transfers.TransferPicture], Callable[[Any, int], 
             ),
         ),
     ),
-    "node0: downloading 3.00 GiB of 4.00 GiB, ": (
+    "node0: downloading 3.0 GiB of 4.0 GiB, ": (
         transfers.TransferPicture,
         lambda picture, done: copies._show_pace(
             picture, "node0", HubLine(doing="downloading", done=done * GIB, total=4 * GIB, files=9)
         ),
     ),
-    "node1: 3.00 GiB of 4.00 GiB, ": (
+    "node1: 3.0 GiB of 4.0 GiB, ": (
         copies._PushPicture,
         lambda picture, done: picture.moved([Hop("node1", "fetching", done * GIB)], 4 * GIB, 4 * GIB),
     ),
-    "node3: 3.00 GiB of 4.00 GiB read, ": (
+    "node3: 3.0 GiB of 4.0 GiB read, ": (
         copies._VerifyPicture,
         lambda picture, done: picture.read("node3", done * GIB, 4 * GIB),
     ),

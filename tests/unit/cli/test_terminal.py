@@ -354,7 +354,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("discover --from {seen}", ALONE, ("4 nodes, 32 GPUs, 20 of 20 RDMA ports active",)),
     ("prepare", PREPARE, ("4 of 4 nodes ready after 12.3 s",)),
     ("stack recipe sglang-0.4.4-l40s --out {seen}", RECIPE, ("/build.sh",)),
-    ("checkpoint push /models/x", PUSH, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
+    ("checkpoint push /models/x", PUSH, ("node3: /workspace/x", "4.0 GiB in 3 files on 4 nodes after")),
     (f"tuning status --offline --model {MODEL}", ALONE, ("SGLang 0.5.23",)),
     ("version", {"gang.commands.version.versions": lambda *_: ()}, (f"l40s-deploy {__version__}",)),
     ("lab faults", ALONE, ("gpu-lost",)),

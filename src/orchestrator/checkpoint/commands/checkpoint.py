@@ -11,7 +11,7 @@ from orchestrator.checkpoint.commands import copies
 from orchestrator.checkpoint.steps.checkpoint import check, reblock, survey
 from orchestrator.cli.options import add_examples, add_nodes, add_time_limit, add_usual, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.transfers import Transfer, TransferPicture, size
+from orchestrator.cli.transfers import Transfer, TransferPicture
 from orchestrator.gang.commands.outcome import add_dry_run
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
@@ -19,6 +19,7 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.words import counted
 from orchestrator.planning.judgement import Judgement
 from orchestrator.protocol.jobs import Reblocked, ReblockLine, ReblockRequest, WouldReblock
+from orchestrator.protocol.sizes import in_words
 
 REBLOCK_EXAMPLES = (
     "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --verify",
@@ -100,7 +101,7 @@ def _words(would: WouldReblock) -> str:
         return "already complete; nothing would be written"
     kept = f"; {would.shards - would.todo} are kept from an earlier run" if would.todo < would.shards else ""
     blocks = "{}x{}".format(*would.new_block)
-    room = f"{size(would.bytes)}, {size(would.free)} are free"
+    room = f"{in_words(would.bytes)}, {in_words(would.free)} are free"
     short = "; that suffices only where the file system shares blocks" if would.bytes > would.free else ""
     return f"{would.todo} of {would.shards} shards would be written in blocks of {blocks}: {room}{short}{kept}"
 
@@ -158,19 +159,19 @@ def _place(args: argparse.Namespace, place: str, screen: Screen) -> tuple[NodeSp
 def _summary(target: str, outcome: Reblocked, seconds: float) -> Iterator[str]:
     written, proof = outcome.written, outcome.proof
     if written and written.done > written.resumed:
-        parts = [f"{size(written.copied)} copied", f"{size(written.shared)} shared with the source"]
-        parts += [f"{size(written.resumed)} kept from an earlier run"] if written.resumed else []
+        parts = [f"{in_words(written.copied)} copied", f"{in_words(written.shared)} shared with the source"]
+        parts += [f"{in_words(written.resumed)} kept from an earlier run"] if written.resumed else []
         yield (
             f"{target}: {counted(written.shards, 'shard')} "
             f"in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
-            f"{', '.join(parts)}, {size(written.scales)} of scales, in {seconds:.1f} s"
+            f"{', '.join(parts)}, {in_words(written.scales)} of scales, in {seconds:.1f} s"
         )
     elif written:
         yield f"{target}: already complete; nothing written"
     if proof:
         yield (
             f"verified: {proof.tensors} tensors ({proof.scales} of them scales) and {proof.files} files, "
-            f"{size(proof.bytes)}, dequantise to the same bits as the source"
+            f"{in_words(proof.bytes)}, dequantise to the same bits as the source"
         )
 
 
@@ -220,9 +221,9 @@ def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
     block = f" in blocks of {facts['block'][0]}x{facts['block'][1]}" if facts["block"] else ""
     yield "quantisation", f"{judgement.method}{block}"
     shards = facts["shards"]
-    yield "shards", f"{shards['readable']} of {shards['named']} readable, {size(facts['bytes']['files'])}"
+    yield "shards", f"{shards['readable']} of {shards['named']} readable, {in_words(facts['bytes']['files'])}"
     for dtype, kind in facts["tensors"]["by_dtype"].items():
-        yield f"  {dtype}", f"{kind['count']} tensors, {size(kind['bytes'])}"
+        yield f"  {dtype}", f"{kind['count']} tensors, {in_words(kind['bytes'])}"
     allowed = (str(degree) for degree, refusal in judgement.degrees.items() if not refusal)
     yield "tensor parallel", ", ".join(allowed) or "unknown"
     if refused := next(((degree, refusal) for degree, refusal in judgement.degrees.items() if refusal), None):

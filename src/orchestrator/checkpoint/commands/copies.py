@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_nodes, add_time_limit, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.transfers import Transfer, TransferPicture, duration, port, rate, size, time_limit
+from orchestrator.cli.transfers import Transfer, TransferPicture, duration, port, rate, time_limit
 from orchestrator.gang.commands.outcome import add_dry_run
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.words import counted
+from orchestrator.protocol.sizes import in_words
 
 if TYPE_CHECKING:
     from orchestrator.checkpoint.steps.chain import Hop
@@ -161,7 +162,7 @@ def run_download(args: argparse.Namespace, screen: Screen) -> int:
     for name, done in brought:
         state = "already there" if done.there else f"complete after {duration(seconds)}"
         checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
-        files = f"{size(done.bytes)} in {done.files} files, {checked}"
+        files = f"{in_words(done.bytes)} in {done.files} files, {checked}"
         screen.show(f"{name}:{done.directory}: {state}; {files}")
     if len(brought) < len(list(inventory.nodes)):
         place = f"{brought[0][0]}:{brought[0][1].directory}"
@@ -174,9 +175,9 @@ def _show_would_download(outcomes: Sequence[tuple[str, WouldDownload]], screen: 
         screen.json({"dry_run": True, "nodes": [{"node": name, **would.as_json()} for name, would in outcomes]})
         return 0
     for name, would in outcomes:
-        what = f"{size(would.bytes)} in {would.files} files of {would.commit}"
-        kept = f", of which {size(would.held)} are already there from an interrupted run" if would.held else ""
-        words = f"would be downloaded: {what}{kept}; {size(would.free)} are free"
+        what = f"{in_words(would.bytes)} in {would.files} files of {would.commit}"
+        kept = f", of which {in_words(would.held)} are already there from an interrupted run" if would.held else ""
+        words = f"would be downloaded: {what}{kept}; {in_words(would.free)} are free"
         if would.there:
             words = f"already exists; would be compared with {what}"
         screen.show(f"{name}:{would.directory}: {words}")
@@ -269,7 +270,7 @@ def _show_pushed(pushed: PushResult, screen: Screen) -> None:
             state += "" if pushed.complete(name) else ", not complete"
         screen.show(f"{name}: {directory}{state}")
     if arrived := len(pushed.nodes.values):
-        words = f"{size(pushed.bytes)} in {pushed.files} files on {counted(arrived, 'node')}"
+        words = f"{in_words(pushed.bytes)} in {pushed.files} files on {counted(arrived, 'node')}"
         screen.out.print(f"{words} after {duration(pushed.seconds)}")
     if not pushed.directories:
         screen.out.print("nothing to do: SRC is on the only node")

@@ -22,19 +22,22 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from orchestrator.checkpoint.on_node.target import lock
+from orchestrator.checkpoint.on_node.target import check_space
+from orchestrator.checkpoint.on_node.unfinished import Unfinished
 from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import dispatch
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import refuse_links
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
 from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, Progress, WouldDownload
 
 PARTIAL = ".l40s-download"
+JOURNAL = ".l40s-lock"
 ROOM = 1 << 30
 """Bytes that stay free on the disk."""
 _CHUNK = 4 << 20
-_CLIENTS_OWN = (".cache", "._____temp", ".msc", ".mv", ".mdl", ".l40s-lock", ".git_hash", ".modelscope")
+_CLIENTS_OWN = (".cache", "._____temp", ".msc", ".mv", ".mdl", ".git_hash", ".modelscope")
 _AGAIN = "run the same command again: it resumes"
 
 
@@ -42,7 +45,8 @@ def stream(request: dict[str, Any]) -> None:
     """Bring it, check it, give it its name."""
     asked = request_of(HubRequest, request)
     target, python = Path(asked.directory), _python(asked.python)
-    partial = target.with_name(target.name + PARTIAL)
+    unfinished = Unfinished(target, JOURNAL, beside=PARTIAL)
+    partial = unfinished.folder
     with os_failures(str(partial)):
         if not target.parent.is_dir():
             raise Failure(
@@ -51,10 +55,9 @@ def stream(request: dict[str, Any]) -> None:
         if asked.dry_run:
             _rehearse(asked, python, partial, target)
             return
-        partial.mkdir(exist_ok=True)
-        with (partial / ".l40s-lock").open("w") as held:
-            lock(held.fileno(), partial, "another download to it is running")
-            _bring(asked, python, partial, target)
+        refuse_links(partial, "")
+        with os.fdopen(unfinished.take("download"), "rb"):
+            _bring(asked, python, unfinished)
 
 
 def _rehearse(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
@@ -75,7 +78,8 @@ def _rehearse(asked: HubRequest, python: str, partial: Path, target: Path) -> No
     tell(HubLine(would=would).as_json())
 
 
-def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
+def _bring(asked: HubRequest, python: str, unfinished: Unfinished) -> None:
+    partial, target = unfinished.folder, unfinished.place
     with _client(asked, python, partial) as client:
         files, commit = _listed(client)
         outcome = Downloaded(
@@ -93,6 +97,8 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
     of = f"of {len(files)} files differ from the hub's, starting with"
     if outcome.there:
         _clear(partial)
+        (partial / JOURNAL).unlink(missing_ok=True)
+        unfinished.forget()
         with contextlib.suppress(OSError):
             partial.rmdir()
         if wrong := _wrong(target, files):
@@ -106,7 +112,7 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
                     file.unlink(missing_ok=True)
             raise Failure("differs", f"{len(wrong)} {of} {wrong[0]}; they were removed", str(partial), _AGAIN)
         _clear(partial)
-        os.rename(partial, target)
+        unfinished.finish()
     tell(HubLine(outcome=outcome).as_json())
 
 
@@ -205,10 +211,7 @@ def _drop_orphans(partial: Path) -> None:
 
 
 def _refuse_small_disk(partial: Path, total: int) -> None:
-    wanted = total - _held(partial) + ROOM
-    if (free := shutil.disk_usage(partial.parent).free) < wanted:
-        what = f"{free / 1e9:.0f} GB are free; it needs {wanted / 1e9:.0f} GB more"
-        raise Failure("no-space", what, str(partial.parent), f"free space: df -h {partial.parent}")
+    check_space(partial.parent, total - _held(partial) + ROOM, 0)
 
 
 def _wrong(folder: Path, files: Sequence[dict[str, Any]]) -> list[str]:
@@ -236,6 +239,7 @@ def _is(path: Path, wanted: dict[str, Any], counted: Callable[[int], None]) -> b
         while data := file.read(_CHUNK):
             digest.update(data)
             counted(len(data))
+        os.fsync(file.fileno())  # its bytes are on the disk before the directory gets its name
     return digest.hexdigest() == _digest_of(wanted)
 
 

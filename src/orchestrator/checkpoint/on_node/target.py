@@ -1,13 +1,11 @@
 """The directory that is written: refused where it could hurt, locked while it grows, complete only at the end.
 
-Every file appears under its own name, by a rename, once it is complete. A journal is in the directory from the first
-to the last byte; it says which source and which block the unfinished files belong to.
+Every file appears under its own name, by a rename, once it is complete. The journal (unfinished.py) says which source
+and which block the unfinished files belong to.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -18,8 +16,10 @@ from typing import Any
 
 from orchestrator.checkpoint.on_node.directory import JOURNAL
 from orchestrator.checkpoint.on_node.shard import ShardLayout, write_at
+from orchestrator.checkpoint.on_node.unfinished import Unfinished, sync_directory
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_errors import DENIED, os_failure
+from orchestrator.protocol.sizes import in_words
 
 PARTIAL = ".part"
 
@@ -65,10 +65,8 @@ def standing(target: Path) -> TargetState:
 def held(target: Path, request: Mapping[str, Any]) -> Iterator[None]:
     """Create the directory, lock its journal, and write the request into it. The journal stays when this ends."""
     with target_failures(target):
-        target.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(target / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        descriptor = Unfinished(target, JOURNAL).take("run")
     try:
-        lock(descriptor, target, "another run is writing to this target")
         with target_failures(target):
             _record(descriptor, target, request)
         yield
@@ -118,25 +116,13 @@ def finish(target: Path, texts: Mapping[str, bytes]) -> None:
     sync_directory(target)
     for name, text in texts.items():
         write_file(target / name, text)
-    sync_directory(target)
-    (target / JOURNAL).unlink()
-    sync_directory(target)
+    Unfinished(target, JOURNAL).finish()
 
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a small file completely or not at all."""
     with growing(path) as descriptor:
         write_at(descriptor, data, 0)
-
-
-def sync_directory(directory: Path) -> None:
-    """Names on the disk as well; file systems that can't are taken as they are."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def check_space(target: Path, needed: int, shared: int) -> None:
@@ -148,21 +134,10 @@ def check_space(target: Path, needed: int, shared: int) -> None:
     free = status.f_bavail * status.f_frsize
     if status.f_blocks == 0 or free >= needed:
         return
-    saved = f" ({gib(shared)} more is shared with the source)" if shared else ""
-    what = f"{gib(needed)} is needed{saved}, but only {gib(free)} is free"
-    fix = f"free {gib(needed - free)} there, or specify a target on another disk"
+    saved = f" ({in_words(shared)} more is shared with the source)" if shared else ""
+    what = f"{in_words(needed)} is needed{saved}, but only {in_words(free)} is free"
+    fix = f"free {in_words(needed - free)} there, or specify a target on another disk"
     raise Failure("no-space", what, str(target), fix)
-
-
-def lock(descriptor: int, place: Path, what: str) -> None:
-    """Take an open file's lock. what: is said where another process has it. A file system without locks has none."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Failure("lock-held", what, str(place), "wait for it to finish, or stop it first") from None
-    except OSError as refused:
-        if refused.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
 
 
 @contextmanager
@@ -175,11 +150,6 @@ def target_failures(target: Path) -> Iterator[None]:
             where, fix = str(wrong.filename or target), "specify a target that this user can write to"
             raise Failure("read-only", f"cannot be written: {wrong.strerror}", where, fix) from None
         raise os_failure(wrong, str(target)) from None
-
-
-def gib(count: int) -> str:
-    """A size for people, in GiB or MiB."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def _same(first: Path, other: Path) -> bool:

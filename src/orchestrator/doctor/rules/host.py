@@ -15,6 +15,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS
 from orchestrator.planning.host import HostFacts, state_dir
+from orchestrator.protocol.sizes import in_words
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import number
 
@@ -172,8 +173,8 @@ def _short(rooms: list[_Room]) -> Finding:
         fix += "; or set l40s_state_dir to a larger disk"
     return finding(
         Severity.STOP if stops else Severity.NOTE,
-        f"{first.path} is {100 * (first.size - first.free) // first.size} % full: {_size(first.free)} of"
-        f" {_size(first.size)} free, {_size(sum(room.need.wanted for room in rooms))} needed for {held}",
+        f"{first.path} is {100 * (first.size - first.free) // first.size} % full: {in_words(first.free)} of"
+        f" {in_words(first.size)} free, {in_words(sum(room.need.wanted for room in rooms))} needed for {held}",
         *(f"statvfs {room.path}: {room.free} of {room.size} bytes free" for room in rooms),
         effect="no run can be staged, and a running engine loses its log and its compiled kernels"
         if stops
@@ -192,10 +193,6 @@ def _size_unread(path: str, error: object) -> Finding:
         fix=f"run `df -h {shlex.quote(path)}` on the node",
         devices=(path,),
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"
 
 
 @Rule(

@@ -20,6 +20,7 @@ from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import environment
+from orchestrator.protocol.sizes import in_words
 from orchestrator.protocol.staging import repair
 from orchestrator.protocol.verbs import OtherAgent
 
@@ -282,16 +283,12 @@ def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:
             return
         who = f"pid {pid} ({supervision.title(pid)[:120] or 'not in our PID namespace'})"
         fix = "find out as root whose it is" if others.hidden_above(pid) else "stop that process"
-        what = f"busy: {who} holds {_gib(held or use.used)} on it"
+        what = f"busy: {who} holds {in_words(held or use.used)} on it"
         yield Failure("gpu-busy", what, where, f"{fix}, or use another node")
     elif not use.processes and use.used > gpus.IDLE_BYTES and use.index not in own.gpus:
-        what = f"busy: {_gib(use.used)} are in use by a process that NVML does not show"
+        what = f"busy: {in_words(use.used)} are in use by a process that NVML does not show"
         fix = "find the container or PID namespace that uses it, for example with `docker ps`"
         yield Failure("gpu-busy", what, where, fix)
-
-
-def _gib(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB"
 
 
 def _user(run: Run) -> str:

@@ -206,7 +206,7 @@ SELF, GONE = os.getpid(), 1 << 22
     [
         (GpuUse(0, 615 * MIB), OwnRun(), ""),  # the driver's own
         (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), OwnRun(), f"pid {SELF} "),
-        (GpuUse(0, 700 * MIB, ((SELF, 10 * MIB),)), OwnRun(), "0.0 GiB"),
+        (GpuUse(0, 700 * MIB, ((SELF, 10 * MIB),)), OwnRun(), "10.0 MiB"),
         (GpuUse(0, 4096 * MIB), OwnRun(), "4.0 GiB are in use by a process that NVML does not show"),
         (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), OwnRun(pids=frozenset({SELF})), ""),
         (GpuUse(0, 40_000 * MIB, ((SELF, 20_000 * MIB), (1, 9 * MIB))), OwnRun(pids=frozenset({SELF})), "pid 1 "),

@@ -16,7 +16,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.checkpoint.on_node.target import check_space, lock, sync_directory, target_failures
+from orchestrator.checkpoint.on_node.target import check_space, target_failures
+from orchestrator.checkpoint.on_node.unfinished import Unfinished, sync_directory
 from orchestrator.node import files
 from orchestrator.node.failure import Failure
 
@@ -55,7 +56,8 @@ class PushTarget:
         self.entries = entries
         self.there = False
         self.repairs = False
-        self.folder = self._work = directory.with_name(directory.name + PARTIAL)
+        self._unfinished = Unfinished(directory, JOURNAL, beside=PARTIAL)
+        self.folder = self._work = self._unfinished.folder
         self._arriving = self._work / ARRIVING
         self._repair = repair
 
@@ -76,9 +78,8 @@ class PushTarget:
                 raise Failure("target", "is not a directory", str(self.directory), "choose another name with --as")
             files.refuse_links(self._arriving, "")
             files.refuse_links(self._work, "")
-            self._arriving.mkdir(parents=True, exist_ok=True)
-            journal = os.open(self._work / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            lock(journal, self._work, "another push is writing to it")
+            journal = self._unfinished.take("push")
+            self._arriving.mkdir(exist_ok=True)
             self._remove_strangers()
             check_space(self._work, self._to_come(), 0)
             return journal
@@ -129,12 +130,9 @@ class PushTarget:
                 self.there = True
                 sync_directory(self.directory)
                 return
-            sync_directory(self.folder)
-            self.folder.rename(self.directory)
+            self._unfinished.finish()
             self.folder = self.directory
             self.there = True
-            (self.directory / JOURNAL).unlink()
-            sync_directory(self.directory.parent)
 
     def _places(self, path: str) -> tuple[Path, Path]:
         return self.folder / path, self._arriving / path
@@ -145,8 +143,7 @@ class PushTarget:
             if (held := files.size(self.directory / path)) != size:
                 state = f"has {held} bytes there, but {size} at the source" if held >= 0 else "is missing there"
                 raise Failure("target-differs", f"differs from the source: {path} {state}", str(self.directory), REPAIR)
-        with contextlib.suppress(FileNotFoundError):
-            (self.directory / JOURNAL).unlink()  # killed between its last two steps
+        self._unfinished.forget()
         self.folder = self.directory
         self.there = True
 
