@@ -15,7 +15,7 @@ from orchestrator.model.profile import ModelProfile, Part
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK, Fits
 from orchestrator.protocol.planned import Layout
 
-_SOURCE = "ten starts of the slice of DeepSeek-V3 on 2 and 4 H100"
+_SOURCE = "eight starts of the slice of DeepSeek-V3 on 2 and 4 H100"
 _TENSOR_S = (0.4e-3, 0.65e-3)
 """Of each tensor, from RAM: 90,427 tensors took 40 to 57 s, of files of 43 and of 85 GB alike (tests/slice)."""
 _COPY = (8e9, 1e9)

@@ -100,7 +100,8 @@ def serving(local: Local, monkeypatch: pytest.MonkeyPatch) -> LocalGang:
     python.symlink_to(gang.staging(0)["argv"][0])
     plan = gang.plan("plan1")
     (one,) = plan.gangs
-    nodes = tuple(replace(node, command=(str(python), *node.command[1:])) for node in one.nodes)
+    named: dict[str, Any] = {"command": (str(python), *one.leader.command[1:]), "venv_python": str(python)}
+    nodes = tuple(replace(node, **named) for node in one.nodes)
     plan = replace(plan, gangs=(replace(one, nodes=nodes),))
     monkeypatch.setattr(gang, "plan", lambda: plan)
     up(gang, plan, monkeypatch)
