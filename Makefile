@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: slice mutants tp32 rxe docs man release compiled changes simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: audit slice mutants tp32 rxe docs man release compiled changes simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -68,6 +68,10 @@ bench: setup ## the figures of the README, as ratios against a peer in the same 
 fuzz: setup ## 100,000 odd files into readers of files, log lines with secrets into redaction, and 100,000 lies of one node; prints the seed that brings a finding again
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.fuzz --target forged
+
+audit: setup ## known vulnerabilities of what is installed and of the stacks' locks; exceptions with dates: scripts/audit.yml
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[audit]' || true
+	$(BIN)/python scripts/audit.py
 
 mutants: setup ## 500 small faults in the code, one at a time: which ones unit tests notice; writes tests/mutants/mutants.md
 	$(BIN)/cosmic-ray --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[mutants]'

@@ -1,5 +1,7 @@
 """Writes a release to dist/: wheel and sdist of the product and of the lab, SHA256SUMS, and sbom.cdx.json.
 
+`--check SBOM` compares one with what is installed, and writes nothing.
+
 The SBOM (CycloneDX 1.5) names what this environment has of everything that the product installs. The files' times are
 the commit's, so that the same commit gives the same bytes.
 """
@@ -12,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,18 @@ def sbom(name: str) -> dict[str, Any]:
     }
 
 
+def differences(bill: Mapping[str, Any], name: str = "l40s-deploy") -> list[str]:
+    """Between an SBOM and what is installed here, in words: another version, none, or a part that it does not name."""
+    named = {str(part["name"]): str(part["version"]) for part in bill["components"]}
+    named |= {name: str(bill["metadata"]["component"]["version"])}
+    here = {one.name.lower().replace("_", "-"): one.version for one in installed_with(name)}
+    return [
+        f"{part}: {named.get(part, 'not named')}, installed {here.get(part, 'not')}"
+        for part in sorted(named.keys() | here.keys())
+        if named.get(part) != here.get(part)
+    ]
+
+
 def release(out: Path) -> list[Path]:
     """Everything, sums last."""
     out.mkdir(parents=True, exist_ok=True)
@@ -94,5 +108,11 @@ def release(out: Path) -> list[Path]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    for file in release(parser.parse_args().out.resolve()):
+    parser.add_argument("--check", type=Path, metavar="SBOM", help="compare it with what is installed; write nothing")
+    args = parser.parse_args()
+    if args.check:
+        different = differences(json.loads(args.check.read_text()))
+        sys.stdout.write("".join(f"{line}\n" for line in different))
+        sys.exit(bool(different))
+    for file in release(args.out.resolve()):
         sys.stdout.write(f"{file}\n")

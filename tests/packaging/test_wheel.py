@@ -50,6 +50,19 @@ def test_a_release_has_sums_and_a_bill_of_what_it_installs(released: Path) -> No
     assert {"ansible-core", "paramiko", "cryptography", "cffi"} <= parts and not {"pytest", "mypy", "ruff"} & parts
 
 
+def test_the_bill_is_what_is_installed_and_another_one_is_found(released: Path) -> None:
+    bill = json.loads((released / "sbom.cdx.json").read_text())
+    assert release.differences(bill) == []
+    gone = next(part for part in bill["components"] if part["name"] == "paramiko")
+    gone |= {"version": "0.1"}
+    bill["components"] = [part for part in bill["components"] if part["name"] != "cffi"] + [
+        {"name": "left-over", "version": "1"}
+    ]
+    told = release.differences(bill)
+    assert [line.partition(":")[0] for line in told] == ["cffi", "left-over", "paramiko"]
+    assert "not named, installed " in told[0] and told[1] == "left-over: 1, installed not"
+
+
 def test_the_sdist_builds_the_same_wheel(released: Path, wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(released / f"l40s_deploy-{__version__}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")

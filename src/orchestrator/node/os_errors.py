@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.lacks import NUMBERS, OF, Lack
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-DENIED = (errno.EACCES, errno.EPERM)
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-NO_ROOM_KINDS = ("no-space", "read-only")
+FULL = NUMBERS[Lack.SPACE]
+DENIED = NUMBERS[Lack.RIGHTS]
+NO_DESCRIPTORS = NUMBERS[Lack.DESCRIPTORS]
+NO_ROOM_KINDS = (Lack.SPACE.value, Lack.READ_ONLY.value)
 """Of a failure to write that says nothing about whose the files are."""
 
 
@@ -44,7 +45,8 @@ def errno_name(wrong: OSError) -> str:
 
 
 def no_room(wrong: OSError, where: str) -> Failure | None:
-    """The failure for a file system that takes nothing more, or a process that opens nothing more; else None.
+    """The failure for a file system that takes nothing more, a process that opens nothing more, or a machine that has
+    no memory, thread or process to give; else None.
 
     where: what was written, which need not exist: the folder that does is shown
     """
@@ -61,6 +63,17 @@ def no_room(wrong: OSError, where: str) -> Failure | None:
     if wrong.errno in NO_DESCRIPTORS:
         fix = f"raise the limit of that user (ulimit -n, LimitNOFILE), or end programs that hold files open, {again}"
         return Failure("no-descriptors", f"no more files can be opened: {words}", where, fix)
+    return _no_more_of_the_machine(wrong, where, words, again)
+
+
+def _no_more_of_the_machine(wrong: OSError, where: str, words: str, again: str) -> Failure | None:
+    lack = OF.get(wrong.errno or 0)
+    if lack is Lack.PROCESSES:
+        fix = f"raise the limit of that user (ulimit -u, systemd's TasksMax), or end programs, {again}"
+        return Failure(lack.value, f"no more threads or processes can be started: {words}", where, fix)
+    if lack is Lack.MEMORY:
+        fix = f"end programs that use much of it (`ps aux --sort=-rss | head`), {again}"
+        return Failure(lack.value, f"the memory is used up: {words}", where, fix)
     return None
 
 

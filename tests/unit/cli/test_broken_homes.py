@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,11 @@ import pytest
 from tests.support.broken_homes import KINDS, RIGHTS_COUNT, command_lines
 from tests.support.waiting import slack
 
+from orchestrator import model
 from orchestrator.cli.main import VERBS
 from orchestrator.model.errors import Exit
-from orchestrator.model.lacks import BY_ERRNO, lack_of
+from orchestrator.model.lacks import lack_of
+from orchestrator.protocol.lacks import OF
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]
@@ -70,7 +73,7 @@ def test_logs_that_may_not_be_read_are_told(bars: str, tmp_path: Path) -> None:
     assert done.returncode == Exit.INPUT and "Permission denied" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("number", BY_ERRNO)
+@pytest.mark.parametrize("number", OF)
 def test_a_lack_names_the_file_and_a_command(number: int) -> None:
     lack = lack_of(OSError(number, os.strerror(number), "/x/y"))
     assert lack is not None and lack.where == "/x/y" and lack.fix and lack.what[0].islower()
@@ -80,3 +83,25 @@ def test_what_says_nothing_of_this_machine_is_a_defect() -> None:
     assert lack_of(RuntimeError("odd")) is None and lack_of(ValueError()) is None
     assert lack_of(OSError("odd")) is None and lack_of(OSError(errno.EACCES, "odd")) is None
     assert lack_of(RuntimeError("can't start new thread")) and lack_of(MemoryError())
+
+
+@pytest.mark.parametrize("number", OF)
+def test_a_path_is_quoted_into_its_command(number: int) -> None:
+    lack = lack_of(OSError(number, os.strerror(number), "/x y;reboot/$(z)"))
+    assert lack is not None and lack.where == "/x y;reboot/$(z)"
+    assert ("ls -ld" in lack.fix or "df " in lack.fix) == ("'/x y;reboot" in lack.fix)
+
+
+def test_what_may_be_our_defect_names_the_line_of_code() -> None:
+    """A file of ours that is not there is one; another file's error says where it was asked for."""
+    assert lack_of(FileNotFoundError(errno.ENOENT, "No such file", f"{Path(model.__file__).parent}/x.yml")) is None
+    code = compile("\nopen('/no/such/file')", f"{Path(model.__file__).parents[1]}/records/odd.py", "exec")
+    with pytest.raises(FileNotFoundError) as raised:
+        exec(code)
+    lack = lack_of(raised.value)
+    assert lack is not None and re.search(r"report this: records/odd\.py:2$", lack.fix)
+
+
+def test_a_full_disk_is_looked_at_by_a_folder_that_exists() -> None:
+    lack = lack_of(OSError(errno.ENOSPC, "No space left on device", "/var/lib/x/run.json.new"))
+    assert lack is not None and lack.fix.endswith("df -h /var/lib/x; df -i /var/lib/x")

@@ -24,6 +24,8 @@ from orchestrator.node.os_errors import os_failures
         (errno.EROFS, "read-only"),
         (errno.EMFILE, "no-descriptors"),
         (errno.ENFILE, "no-descriptors"),
+        (errno.EAGAIN, "no-processes"),
+        (errno.ENOMEM, "no-memory"),
         (errno.EIO, "io"),
         (errno.ESTALE, "io"),
     ],
