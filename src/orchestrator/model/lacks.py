@@ -70,6 +70,15 @@ def _file_lack(error: OSError) -> InputError | None:
     return InputError(known.what.format(words=words), where=path or HERE, fix=known.fix.format(folder=folder, **about))
 
 
+_USED_UP = (Lack.SPACE, Lack.DESCRIPTORS, Lack.PROCESSES, Lack.MEMORY)
+
+
+def fix_of(error: OSError, fix: str) -> str:
+    """What shows what is used up, where something is; else the given one: another file helps against all else."""
+    lack = _file_lack(error) if OF.get(error.errno or 0) in _USED_UP else None
+    return fix if lack is None else lack.fix
+
+
 def _place(error: BaseException) -> str:
     """Of our code where it was raised, for what may be our defect."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.model.errors import InputError
+from orchestrator.model.lacks import fix_of
 from orchestrator.node.bounded_log import append_line
 
 T = TypeVar("T")
@@ -63,8 +64,9 @@ def write_whole(
 
 
 def cant_be_written(path: Path, failure: OSError, fix: str) -> InputError:
-    """What it came to, in words."""
-    return InputError(f"can't be written: {failure.strerror or failure}", where=str(path), fix=fix)
+    """What it came to, in words. fix: for what is no lack of room"""
+    words = f"can't be written: {failure.strerror or failure}"
+    return InputError(words, where=str(path), fix=fix_of(failure, fix))
 
 
 def read_document(file: Path, made: Callable[[Any], T | None]) -> T | None:

@@ -39,6 +39,7 @@ from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.secret_text import is_hidden, is_secret, long_enough
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.planning.steps.look import look
+from orchestrator.records.documents import cant_be_written
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.redaction import Pseudonyms, redact_under
 from orchestrator.topology.scrubbing import ACCOUNTS, CANNOT_TELL, Scrubber
@@ -308,6 +309,5 @@ def _write(out: Path, files: Mapping[str, str]) -> int:
         draft.replace(out)
     except OSError as failure:
         draft.unlink(missing_ok=True)
-        where, fix = str(failure.filename or out), "name another file with --out"
-        raise InputError(f"can't be written: {failure.strerror}", where=where, fix=fix) from None
+        raise cant_be_written(Path(failure.filename or out), failure, "name another file with --out") from None
     return out.stat().st_size

@@ -1,0 +1,195 @@
+"""Functions that make or write files, found in the code itself; `python -m tests.room.writers` writes the page."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import errno
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from unittest import mock
+
+from orchestrator.bench.store import keep_raw
+from orchestrator.model.errors import DeployError
+from orchestrator.model.lacks import lack_of
+from orchestrator.node import files
+from orchestrator.node.agent import record
+from orchestrator.node.bounded_log import append_line
+from orchestrator.node.engine.logfile import LogFile
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_errors import os_failures
+from orchestrator.records import documents
+from orchestrator.remote import app_archive, ssh_keys
+from orchestrator.support.steps import bundle
+from orchestrator.tuning.steps import run as tuning
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "orchestrator"
+PAGE = Path(__file__).with_name("room.md")
+KINDS: Mapping[str, int] = {
+    "bytes": errno.ENOSPC, "inodes": errno.ENOSPC, "quota": errno.EDQUOT, "read-only": errno.EROFS,
+    "descriptors": errno.EMFILE, "memory": errno.ENOMEM,
+}  # fmt: skip
+NO_INODES = os.statvfs_result((4096, 4096, 100, 50, 50, 1000, 10, 0, 0, 255))
+"""Half of its bytes are free, and no inode."""
+_MAKERS = {
+    "write_text", "write_bytes", "mkdir", "makedirs", "mkstemp", "mkdtemp", "NamedTemporaryFile", "TemporaryDirectory",
+}  # fmt: skip
+_CREATE = ("O_CREAT", "O_WRONLY", "O_RDWR")
+WHO = {
+    "/on_node/": "job on a node", "node/agent/": "agent", "node/engine/": "agent", "node/bounded_log.py": "agent",
+    "node/files.py": "agent", "node/supervision.py": "agent", "node/": "verb on a node",
+}  # fmt: skip
+"""By a part of the path; the first that fits, else the controller."""
+ELSEWHERE = {
+    "hosts/": "the command ends; `lack_of` in cli/main.py has the words",
+    "loading/": "the command ends; `lack_of` in cli/main.py has the words",
+    "planning/": "the command ends; `lack_of` in cli/main.py has the words",
+    "tuning/steps/": "the command ends; `lack_of` in cli/main.py has the words",
+    "cli/": "/dev/null alone is opened, and where it can't be the command goes on",
+    "/on_node/": "the job ends; `os_failures` has the words, on its node alone",
+    "node/verbs/": "the verb ends; `state_failures` has the words, on its node alone",
+    "node/look/": "the look goes on, and names what it could not read",
+    "node/engine/": "the start ends; the agent reports why",
+    "node/supervision.py": "the process keeps its name",
+    "checkpoint/": "the job ends; `os_failures` has the words, on its node alone",
+}
+"""What comes of writers that are not played here, by the beginning or a part of their names."""
+Play = Callable[[Path], object]
+
+
+def _writes(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in _MAKERS:
+        return True
+    if name not in ("open", "fdopen"):
+        return False
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    modes = [str(value.value) for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+    to_write = any(set(mode) <= set("rwaxb+t") and set(mode) & set("wax+") for mode in modes if mode)
+    return to_write or any(flag in ast.unparse(call) for flag in _CREATE)
+
+
+def _within(node: ast.AST, scope: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        is_scope = isinstance(child, (ast.FunctionDef, ast.ClassDef))
+        inner = f"{scope}.{child.name}".lstrip(".") if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else scope
+        if not is_scope and isinstance(child, ast.Call) and _writes(child):
+            yield scope
+        yield from _within(child, inner)
+
+
+def writers() -> list[str]:
+    """Every one, as FILE:FUNCTION."""
+    sources = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
+    return sorted({f"{name}:{scope}" for name, tree in sources.items() for scope in _within(tree, "")})
+
+
+def who(writer: str) -> str:
+    """Which of our processes."""
+    return next((process for part, process in WHO.items() if part in f"{writer}"), "controller")
+
+
+def elsewhere(writer: str) -> str:
+    """'' for one that has to be played."""
+    return next((words for part, words in ELSEWHERE.items() if writer.startswith(part) or f"{part}" in writer), "")
+
+
+PLAYED: Mapping[str, Play] = {
+    "bench/store.py:keep_raw": lambda _: keep_raw("a", "text"),
+    "node/agent/record.py:_append": lambda folder: _on_node(lambda path: record._append(path, "x\n"), folder),
+    "node/bounded_log.py:append_line": lambda folder: _on_node(lambda path: append_line(path, "x"), folder),
+    "node/engine/logfile.py:LogFile._append": lambda folder: LogFile(str(folder / "log")).write(b"x"),
+    "node/files.py:write": lambda folder: _on_node(lambda path: files.write(path, "x"), folder),
+    "node/files.py:write_json_in_any_case": lambda folder: _on_node(
+        lambda path: files.write_json_in_any_case(path, {"a": 1}), folder
+    ),
+    "records/documents.py:RunRecord.event": lambda folder: documents.RunRecord(folder).event("x"),
+    "records/documents.py:note": lambda _: documents.note("up", gang="g", holder={}),
+    "records/documents.py:write_whole": lambda folder: documents.write_whole(folder / "a" / "x", "t", folders=0o700),
+    "remote/app_archive.py:_keep": lambda folder: app_archive._keep(folder / "app", mock.Mock(digest="a", content=b"")),
+    "remote/ssh_keys.py:record": lambda folder: ssh_keys.record(
+        mock.Mock(known_hosts=[folder / "known"], host_key_name="h"), "ssh-ed25519", "AAAA"
+    ),
+    "support/steps/bundle.py:_write": lambda folder: bundle._write(folder / "b.tar.gz", {"a": "b"}),
+    "tuning/steps/run.py:keep_result": lambda _: tuning.keep_result("k", {}),
+}
+
+
+def _on_node(write: Callable[[str], object], folder: Path) -> None:
+    with os_failures(str(folder / "x")):
+        write(str(folder / "x"))
+
+
+@contextmanager
+def no_room(kind: str, folder: Path) -> Iterator[None]:
+    """Nothing can be made or opened below a folder."""
+
+    def refusing(real: Callable[..., object]) -> Callable[..., object]:
+        def call(path: object, *words: object, **more: object) -> object:
+            if not isinstance(path, int) and str(path).startswith(str(folder)):
+                raise OSError(KINDS[kind], os.strerror(KINDS[kind]), str(path))
+            return real(path, *words, **more)
+
+        return call
+
+    with ExitStack() as stack:
+        for module, name in ((os, "open"), (os, "mkdir"), (builtins, "open"), (io, "open")):
+            stack.enter_context(mock.patch.object(module, name, refusing(getattr(module, name))))
+        if kind == "inodes":
+            stack.enter_context(mock.patch.object(os, "statvfs", lambda _: NO_INODES))
+        yield
+
+
+def outcome(writer: str, kind: str) -> str:
+    """What comes of it: `goes on`, or the words. Raises what is no words."""
+    with tempfile.TemporaryDirectory(prefix="room-") as name:
+        folder = Path(name)
+        with mock.patch.dict(os.environ, {"XDG_STATE_HOME": name}), no_room(kind, folder):
+            try:
+                PLAYED[writer](folder)
+            except (DeployError, Failure) as told:
+                return f"{told.what}; {told.fix}".replace(name, "FOLDER")
+            except OSError as error:
+                if (lack := lack_of(error)) is None:
+                    raise
+                return f"{lack.what}; {lack.fix}".replace(name, "FOLDER")
+    return "goes on"
+
+
+HEAD = """# No room
+
+Written by `python -m tests.room.writers`, from the functions in src/ that make or write a file. *played*: each kind
+of room was refused to it, and this is what came of it. The others' words are what stands around them in the code.
+The guard and the exporter write nothing of their own: the guard's notes are `note` and `write_whole` of the
+controller, and the router's are its node's agent's.
+
+| writer | whose | where nothing can be written |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """As it is committed."""
+    return HEAD + "".join(f"| `{writer}` | {who(writer)} | {_said(writer)} |\n" for writer in writers())
+
+
+def _said(writer: str) -> str:
+    if writer not in PLAYED:
+        return elsewhere(writer)
+    by_words: dict[str, list[str]] = {}
+    for kind in KINDS:
+        by_words.setdefault(outcome(writer, kind), []).append(kind)
+    if list(by_words) == ["goes on"]:
+        return "played: goes on without it"
+    return "played: " + "<br>".join(f"**{', '.join(kinds)}**: {words}" for words, kinds in by_words.items())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.stdout.write(f"{PAGE}\n")
