@@ -169,7 +169,7 @@ OURS = (
     "l40s_role",
     "l40s_router_metrics_port", "l40s_router_policy", "l40s_router_port", "l40s_router_tls_cert", "l40s_router_tls_key",
     "l40s_router_venv", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
-    "l40s_transport", "l40s_venv",
+    "l40s_transport", "l40s_venv", "l40s_viewers", "l40s_viewers_logs",
 )  # fmt: skip
 """Every variable of ours; inventory/reference.yml explains each."""
 
@@ -218,6 +218,8 @@ def node_spec(variables: Variables, gang: str) -> NodeSpec:
         venv=variables.path("l40s_venv"),
         state_dir=variables.path("l40s_state_dir"),
         engine_user=variables.text("l40s_engine_user", _NAME, "a user name"),
+        viewers=variables.entries("l40s_viewers", _NAME, "a list of user names"),
+        viewers_logs=variables.truth("l40s_viewers_logs") or False,
         transport=cast(Transport, variables.choice("l40s_transport", get_args(Transport))),
         http_host=_address(variables, "l40s_http_host") or "0.0.0.0",  # noqa: S104 - the model's default
         api_key_file=variables.file("l40s_api_key_file"),

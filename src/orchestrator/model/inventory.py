@@ -138,6 +138,10 @@ class NodeSpec:
     state_dir: str | None = None
     """`l40s_state_dir`: None means /var/lib/l40s-deploy for root (or become), ~/.local/state/l40s-deploy else."""
     engine_user: str | None = None
+    viewers: tuple[str, ...] = ()
+    """`l40s_viewers`: users of the node who may see its gangs and change nothing; `prepare` makes them."""
+    viewers_logs: bool = False
+    """`l40s_viewers_logs`: they may read the engines' logs too, which hold prompts."""
     transport: Transport = "auto"
     http_host: str = "0.0.0.0"  # noqa: S104 - the service is meant to be reached; the operator may narrow it
     api_key_file: str | None = None

@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import os
 
+from orchestrator.node import viewers
+
 LOG_LIMIT = 8 << 20
 """Bytes of a log that is kept with one predecessor; some 30,000 actions."""
 
@@ -16,6 +18,8 @@ def append_line(path: str, text: str, *, limit: int = LOG_LIMIT) -> None:
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with open(descriptor, "a", encoding="utf-8") as file:
+            with contextlib.suppress(PermissionError):  # another user's, who lets us write it
+                os.fchmod(descriptor, viewers.file_mode(path))
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             now = os.fstat(descriptor)

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from orchestrator.node import viewers
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_errors import FULL, no_room
 from orchestrator.protocol.message import M, Unreadable, parsed
@@ -37,13 +38,22 @@ EVENTS_LOG = "events.jsonl"
 TRANSPORT_FILE = "transport.json"
 HANG_FILE = "hang.json"
 """These are in a run's folder."""
+SEEN = frozenset({
+    "current", BEGUN_FILE, REPORT_FILE, AGENT_FILE, PROCESSES_FILE, GOAL_FILE, TRANSPORT_FILE, HANG_FILE,
+})  # fmt: skip
+"""What viewers may read, beside locks and audits."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def state_dir(asked: str | None) -> str:
-    """The one that was asked for, else /var/lib/l40s-deploy for root and ~/.local/state/l40s-deploy for others."""
-    if asked:
-        return asked
+    """The one that was asked for, else /var/lib/l40s-deploy for root and ~/.local/state/l40s-deploy for others. Raises
+    Failure where we may not look into it."""
+    state = asked or _usual_state_dir()
+    viewers.refuse_stranger(state)
+    return state
+
+
+def _usual_state_dir() -> str:
     if os.geteuid() == 0:
         return "/var/lib/l40s-deploy"
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -142,6 +152,8 @@ def identity(path: str) -> tuple[int, int] | None:
 def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
     """Replace a file by name; readers see the old text or the new, and never with wider rights."""
     temporary = f"{path}.{os.getpid()}.new"
+    if mode == 0o600 and _is_seen(path):
+        mode = viewers.file_mode(path)
     remove(temporary)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -155,6 +167,11 @@ def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | N
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _is_seen(path: str) -> bool:
+    name = os.path.basename(path)
+    return name in SEEN or name.startswith("lock.")
 
 
 def write_json(path: str, value: Any, *, mode: int = 0o600) -> None:
@@ -194,6 +211,8 @@ def state_failures(where: str) -> Iterator[None]:
     except OSError as error:
         if (failure := no_room(error, str(error.filename or where))) is not None:
             raise failure from None
+        if isinstance(error, PermissionError) and viewers.is_one():
+            raise viewers.refuse_change(where) from None
         raise Failure(
             "no-access",
             f"{error.strerror or error} ({error.filename or where})",

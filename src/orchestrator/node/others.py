@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import socket
 import struct
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from itertools import islice
 from orchestrator.node import processes
 from orchestrator.node.network import netlink
 from orchestrator.node.network.netlink import UnixSocket
+from orchestrator.node.viewers import user_name
 from orchestrator.protocol.verbs import OtherAgent
 
 _MARK = b"l40s-agent"
@@ -110,14 +110,6 @@ def _owner_name(pid: int) -> str:
 def hidden_above(pid: int) -> bool:
     """Some of a process's ancestors are not shown to us, so whose it is can't be told."""
     return any(processes.read(ancestor) is None for ancestor in _ancestors(pid))
-
-
-def user_name(number: int) -> str:
-    """Of a user id; the number where it has none."""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def _agents() -> dict[int, ShownAgent]:

@@ -29,7 +29,7 @@ from orchestrator.planning.steps.look import look
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 
-TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
+TAGS = ("system_packages", "engine_user", "viewers", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
 """What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
 
 ON_REQUEST = ("firewall",)
@@ -268,6 +268,8 @@ def _host(
         "up_becomes": up_becomes,
         "model_root": node.model_root,
         "state_dir": node.state_dir or "",
+        "viewers": list(node.viewers),
+        "viewers_logs": node.viewers_logs,
         "firewall": "",
     }
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestrator.node import files, others, processes, supervision
+from orchestrator.node import files, others, processes, supervision, viewers
 from orchestrator.node.agent import weights
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
@@ -78,7 +78,7 @@ def _elsewhere(run: Run) -> Iterator[Failure]:
 
 def _ours(other: OtherAgent, kind: str, where: str, state: str) -> Failure:
     """What belongs to a gang is never advised to be killed."""
-    user = others.user_name(os.geteuid())
+    user = viewers.user_name(os.geteuid())
     if other.stranger or os.path.realpath(other.state_dir) != os.path.realpath(state):
         return Failure(kind, other.what(state, user), where, other.fix(user))
     fix = f"give each its own GPUs and ports in the inventory, or stop it with `l40s-deploy down {other.gang}`"

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from orchestrator.node import viewers
+
 CHUNK = 1 << 20
 LONGEST_LINE = 64 * 1024
 DEFAULT_LIMIT = 64 * 1024 * 1024
@@ -41,6 +43,7 @@ class LogFile:
     def _append(self, data: bytes) -> None:
         if self._file < 0:
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            os.fchmod(self._file, viewers.log_mode(self.path))
             self._size = os.fstat(self._file).st_size
         if self._size and self._size + len(data) > self.limit:
             self.close()

@@ -13,7 +13,7 @@ from io import FileIO
 from itertools import chain
 from typing import Any, BinaryIO
 
-from orchestrator.node import files, processes
+from orchestrator.node import files, processes, viewers
 from orchestrator.node.engine.logfile import lines_at
 from orchestrator.node.engine.watch import shown
 from orchestrator.node.files import ENGINE_LOG
@@ -33,6 +33,7 @@ def stream(request: dict[str, Any]) -> None:
     asked = request_of(LogsRequest, request)
     folder = files.wanted_run(asked)
     path = f"{folder}/{ENGINE_LOG}"
+    viewers.refuse_unreadable_log(path)
     out = sys.stdout.buffer
     with contextlib.ExitStack() as stack:
         file = _tail(path, max(0, asked.lines), out, asked.since_s)
@@ -122,6 +123,7 @@ def excerpt(request: dict[str, Any]) -> dict[str, Any]:
     """
     asked = request_of(ExcerptRequest, request)
     path = f"{files.wanted_run(asked)}/{ENGINE_LOG}"
+    viewers.refuse_unreadable_log(path)
     with files.state_failures(path):
         return cut(
             chain(lines_at(f"{path}.1"), lines_at(path)), asked.lines, max(0, asked.before), max(0, asked.after)

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files, others, processes
+from orchestrator.node import files, others, processes, viewers
 from orchestrator.node.agent import clock
 from orchestrator.node.files import (
     AGENT_FILE,
@@ -58,7 +58,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 reports=tuple(reports),
                 seen=seen,
                 begun=tuple(os.path.basename(os.path.dirname(path)) for path in unfinished if os.path.exists(path)),
-                user=others.user_name(os.geteuid()),
+                user=viewers.user_name(os.geteuid()),
                 **({} if any(_is_of(report, asked.gang) for report in reports) else _beside(state)),
             ).as_json()
         while time.monotonic() < end and _signs(state, asked.gang) == before:

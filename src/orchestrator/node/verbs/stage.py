@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from orchestrator.node import files, processes, supervision
+from orchestrator.node import files, processes, supervision, viewers
 from orchestrator.node.agent import preflight, record, staged_run, weights
 from orchestrator.node.agent.preflight import NOTHING, OwnRun
 from orchestrator.node.agent.staged_run import Run, run_of
@@ -92,12 +92,13 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_folders(state: str, folder: str) -> None:
-    """0711: the engine's user may pass through to its launch script and see nothing else."""
+    """0711, with what viewers may see where there are any: the engine's user may pass through to its launch script."""
+    mode = viewers.folder_mode(state)
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     for part in (path, *path.parents):
         if part.stat().st_uid == os.geteuid():
-            part.chmod(0o711)
+            part.chmod(mode)
         if part == pathlib.Path(state):  # whose text may have `//`: above it, nothing is ours
             break
 
@@ -191,6 +192,7 @@ def staged(request: dict[str, Any]) -> dict[str, Any]:
     Raises Failure if they were changed since, or could have been.
     """
     folder = files.wanted_run(request_of(GangRequest, request))
+    viewers.refuse_unreadable_plan(f"{folder}/{RUN_FILE}")
     staged, script = files.read_json(f"{folder}/{RUN_FILE}"), ""
     if staged and os.path.lexists(f"{folder}/{LAUNCH_FILE}"):
         script = staged_run.script_of(run_of(staged, folder)).decode("utf-8", "surrogateescape")

@@ -23,8 +23,8 @@ from orchestrator.node import files
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import environment
 from orchestrator.node.os_errors import errno_name
-from orchestrator.node.others import user_name
 from orchestrator.node.requests import request_of
+from orchestrator.node.viewers import user_name
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.protocol.looks import Holdings, TunedRequest
 

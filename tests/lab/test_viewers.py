@@ -1,0 +1,143 @@
+"""A user who may see and not touch: no sudo, no key of the service, over real SSH, on nodes that boot systemd."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.ports import free_port
+from tests.support.small_lab import RunningLab, SmallLab, small_lab
+from tests.support.waiting import until
+
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
+
+STATE = "/var/lib/l40s-deploy"
+UP_AGAIN = "run `up` again"
+VIEWERS = {"l40s_viewers": ["ann"], "l40s_state_dir": STATE}
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    with small_lab("viewers", level=2) as made:
+        if made.running_level() != 2:
+            pytest.skip("nodes that boot systemd can't be had here")
+        made.serve()
+        yield made
+
+
+class Viewer(RunningLab):
+    """The lab, as this user has it on a machine of his own."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, "XDG_STATE_HOME": str(self.inventory.parent / "state")}
+
+
+def viewer(lab: SmallLab, user: str, folder: Path) -> Viewer:
+    """His inventory is the operators' with another login, and without sudo."""
+    document = yaml.safe_load(lab.inventory.read_text())
+    document["all"]["vars"] |= {"ansible_user": user, "ansible_become": False, "l40s_state_dir": STATE}
+    inventory = folder / f"{user}.yml"
+    inventory.write_text(yaml.safe_dump(document))
+    return Viewer(lab.name, lab.root, inventory)
+
+
+def said(viewer: Viewer, *words: str) -> tuple[int, str]:
+    """(exit status, all that was said), which advises nothing that he may not do."""
+    done = viewer.deploy(*words, code=None)
+    text = " ".join((done.stdout + done.stderr).split())
+    assert UP_AGAIN not in text and "Traceback" not in text, (words, text)
+    return done.returncode, text
+
+
+def prepare(lab: SmallLab, **variables: Any) -> None:
+    lab.write_inventory(vars={**VIEWERS, **variables})
+    lab.deploy("prepare", "--tags", "viewers", "--stack", "sglang-0.5.23", timeout=240.0)
+
+
+def refuse_changes(lab: SmallLab, user: Viewer, words: str) -> None:
+    """No verb of his changes anything."""
+    before = lab.gang()
+    for verb in (("down", "gang0"), ("down", "gang0", "--now", "--force"), ("restart", "gang0"), ("up", lab.model)):
+        code, text = said(user, *verb)
+        assert code != 0 and words in text, (verb, code, text)
+    after = lab.gang()
+    assert (after["state"], after["run_id"]) == ("ready", before["run_id"])
+
+
+def test_a_user_without_rights_is_told_that_nobody_knows_and_whom_to_ask(lab: SmallLab, tmp_path: Path) -> None:
+    for node in lab.hosts():
+        lab.on(node, "id bob || useradd --create-home --shell /bin/bash bob")
+    bob = viewer(lab, "bob", tmp_path)
+    code, text = said(bob, "status")
+    assert code == 4 and "gang0 unknown" in text and "may not read" in text and "l40s_viewers: [bob]" in text
+    for verb in ("why", "history", "logs"):
+        code, text = said(bob, verb)
+        assert code != 0 and "bob may not read" in text and "absent" not in text, (verb, code, text)
+    refuse_changes(lab, bob, "may not read")
+
+
+def test_a_viewer_sees_all_but_the_logs_and_changes_nothing(lab: SmallLab, tmp_path: Path) -> None:
+    prepare(lab)
+    ann = viewer(lab, "ann", tmp_path)
+    before = lab.gang()
+    assert lab.ssh(next(iter(lab.hosts())), "sudo -n -u ann sudo -n true 2>&1 || echo refused").endswith("refused\n")
+    code, text = said(ann, "status")
+    assert code == 0 and "gang0 ready" in text
+    seen = json.loads(ann.deploy("status", "--json").stdout)["gangs"][0]
+    assert [node["ranks"] for node in seen["nodes"]] == [node["ranks"] for node in before["nodes"]]
+    assert said(ann, "why")[0] == 0
+    assert before["run_id"] in said(ann, "history")[1]
+    assert said(ann, "doctor")[0] in (0, 3)
+    code, text = said(ann, "logs")
+    assert code != 0 and "holds prompts" in text and "l40s_viewers_logs: true" in text
+    refuse_changes(lab, ann, "log in as root")
+    lab.deploy("restart", "gang0")
+    again = json.loads(ann.deploy("status", "--json").stdout)["gangs"][0]
+    assert again["state"] == "ready" and again["run_id"] != before["run_id"]
+
+
+def test_web_of_a_viewer_shows_the_gang(lab: SmallLab, tmp_path: Path) -> None:
+    import urllib.request
+
+    prepare(lab)
+    port = free_port()
+    page = viewer(lab, "ann", tmp_path).start("web", f"--listen=127.0.0.1:{port}")
+
+    def shown() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    try:
+        until(lambda: "gang0" in (text := shown()) and "ready" in text, 60.0, shown)
+        assert UP_AGAIN not in shown()
+    finally:
+        page.terminate()
+        page.wait(30)
+
+
+def test_the_logs_are_a_viewers_only_where_the_inventory_says_so(lab: SmallLab, tmp_path: Path) -> None:
+    prepare(lab, l40s_viewers_logs=True)
+    ann = viewer(lab, "ann", tmp_path)
+    code, text = said(ann, "logs")
+    assert code == 0 and text
+    for node in lab.hosts():
+        files = lab.on(
+            node, f"find {STATE}/gangs -type f -perm /0040 -printf '%f\\n'; find {STATE} -perm /0004 -type f"
+        )
+        assert not {"run.json", "key", "launch.sh"} & {*files.split()}
+        assert [name for name in files.split() if name.startswith("/")] == [f"{STATE}/viewers-logs"]
+    prepare(lab)
+    assert said(ann, "logs")[0] != 0
+    lab.write_inventory(vars={"l40s_state_dir": STATE})
+    lab.deploy("prepare", "--tags", "viewers", "--stack", "sglang-0.5.23", timeout=240.0)
+    assert said(ann, "status")[0] == 4, "who is named no more sees no more"
