@@ -10,7 +10,7 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +158,7 @@ def _listen(game: Game, since: int) -> str:
         until(lambda: [*_messages(game, since)][-1:] != [] and [*_messages(game, since)][-1][0] == RESTORED, SHOWN_S)
     until(lambda: len([*_messages(game, since)]) > len(wanted), QUIET_S)
     heard = [*_messages(game, since)]
+    heard.sort(key=_place(wanted))
     if [event for event, _ in heard] != [message.event for message in wanted]:
         return f"heard {', '.join(event for event, _ in heard) or NOTHING}: {_texts(game, since)}"
     begins = _late_s(game)
@@ -167,6 +168,16 @@ def _listen(game: Game, since: int) -> str:
         if at - begins > message.within_s * slack()
     ]
     return "; ".join(late)
+
+
+def _place(wanted: Sequence[Wanted]) -> Callable[[tuple[str, float]], int]:
+    """Where the table has a message: those of one fault come in any order, but for the one at its end."""
+    order = [message.event for message in wanted]
+
+    def place(heard: tuple[str, float]) -> int:
+        return order.index(heard[0]) if heard[0] in order else len(order)
+
+    return place
 
 
 def _late_s(game: Game) -> float:

@@ -7,6 +7,7 @@ holds prompts, and is only where a file beside the gangs says so.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import grp
 import os
@@ -16,6 +17,8 @@ import stat
 from orchestrator.node.failure import Failure
 
 GROUP = "l40s-viewers"
+NOT_OURS = "not-ours"
+"""The kind of a refusal to who may only look, or not even that."""
 LOGS_FILE = "viewers-logs"
 """In the state directory: they may read the engines' logs too."""
 _READ = 0o040
@@ -68,7 +71,7 @@ def refuse_stranger(state: str) -> None:
         raise _unreadable(state, gangs)
     if owner != os.geteuid() != 0 and not os.path.exists("/proc/1/stat"):
         what = f"/proc shows {_me()} only his own processes (hidepid), so that nobody knows whether anything runs"
-        raise Failure("no-access", what, "/proc", f"mount -o remount,gid={GROUP} /proc")
+        raise Failure(NOT_OURS, what, "/proc", f"mount -o remount,gid={GROUP} /proc")
 
 
 def refuse_unreadable_log(path: str) -> None:
@@ -77,14 +80,14 @@ def refuse_unreadable_log(path: str) -> None:
         what = f"{_me()} may not read the engine's log, which holds prompts"
         ask = "have `l40s_viewers_logs: true` set and `l40s-deploy prepare --tags viewers` run"
         fix = f"log in as {_owner(path)}, or {ask}"
-        raise Failure("no-access", what, path, fix)
+        raise Failure(NOT_OURS, what, path, fix)
 
 
 def refuse_unreadable_plan(path: str) -> None:
     """The same of what was staged, which only its owner may carry out again."""
     if _is_closed(path):
         what = f"{_me()} may see this gang, and neither start nor change it: what was staged is {_owner(path)}'s alone"
-        raise Failure("no-access", what, path, f"log in as {_owner(path)} (ansible_user, ansible_become)")
+        raise Failure(NOT_OURS, what, path, f"log in as {_owner(path)} (ansible_user, ansible_become)")
 
 
 def is_one() -> bool:
@@ -92,10 +95,17 @@ def is_one() -> bool:
     return os.geteuid() != 0 and any(map(_is_group, os.getgroups()))
 
 
+def refuse_changes(state: str) -> None:
+    """Raises Failure where a viewer asks for what only the owner of a state directory may do."""
+    with contextlib.suppress(OSError):
+        if is_one() and os.stat(state).st_uid != os.geteuid():
+            raise refuse_change(state)
+
+
 def refuse_change(path: str) -> Failure:
     """What a viewer is told who wants to change something."""
     what = f"{_me()} may see this gang, and not change it"
-    return Failure("no-access", what, path, f"log in as {_owner(path)} (ansible_user, ansible_become)")
+    return Failure(NOT_OURS, what, path, f"log in as {_owner(path)} (ansible_user, ansible_become)")
 
 
 def _is_closed(path: str) -> bool:
@@ -108,7 +118,7 @@ def _unreadable(state: str, gangs: str) -> Failure:
         f"log in as {_owner(state)} (ansible_user, ansible_become); only to look: have `l40s_viewers: [{_me()}]` set"
         " and `l40s-deploy prepare --tags viewers` run"
     )
-    return Failure("no-access", what, state, fix)
+    return Failure(NOT_OURS, what, state, fix)
 
 
 def _state_of(path: str) -> str:

@@ -96,7 +96,7 @@ def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> S
 def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
     for gang in dict.fromkeys(node.gang for node in stopped):
         nodes = [node for node in stopped if node.gang == gang]
-        ran = [node.node for node in nodes if node.was not in _NOTHING]
+        ran = [node.node for node in nodes if node.was not in _NOTHING and node.error is None]
         if ran:
             screen.show(f"{gang}: stopped on {', '.join(ran)}")
         elif all(node.error is None for node in nodes):

@@ -24,6 +24,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.words import one_line
 from orchestrator.node.os_errors import NO_ROOM_KINDS
+from orchestrator.node.viewers import NOT_OURS
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import documents
 from orchestrator.remote.fleet import Fleet, StragglerWait
@@ -125,8 +126,9 @@ class GangLock:
             held = _not_mine(answers)
         if held:
             raise self._held(held)
-        if not self.partial:
-            answers.all()
+        ours = [one for one in answers.failures.values() if getattr(one, "kind", "") != NOT_OURS]
+        if not self.partial or (answers.failures and not answers.values and not ours):
+            answers.all()  # who may only look stops nothing, and takes nothing out of the router
         self.full = [name for name, one in answers.failures.items() if getattr(one, "kind", "") in NO_ROOM_KINDS]
         self._taken, self._renewed_at = tuple(answers.values), time.time()
 

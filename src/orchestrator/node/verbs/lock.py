@@ -20,7 +20,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files, processes
+from orchestrator.node import files, processes, viewers
 from orchestrator.node.bounded_log import append_line
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
@@ -49,6 +49,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def _answer(asked: LockRequest, gang: str) -> LockAnswer:
     path = f"{gang}/lock"
+    if asked.op != "show":
+        viewers.refuse_changes(path.partition("/gangs/")[0])
     if asked.op == "acquire":
         if asked.holder is None or not asked.holder.token:
             raise Failure("bad-request", "acquire needs a holder with a token", "request")

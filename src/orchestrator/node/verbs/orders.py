@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files, processes, supervision
+from orchestrator.node import files, processes, supervision, viewers
 from orchestrator.node.agent import staged_run
 from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.staged_run import staged_in
@@ -93,8 +93,9 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     failure that the run is ended for, where none of its agents can have seen it; what was only staged fails by it.
     """
     asked = request_of(StopRequest, request)
-    lock.refuse_a_former_holder(asked, to_end=True)
     state = files.state_dir(asked.state_dir)
+    viewers.refuse_changes(state)
+    lock.refuse_a_former_holder(asked, to_end=True)
     unfiled = without_files.end(state, asked)
     if unfiled.clean and (folder := files.current_run(state, asked.gang)) and (before := report.of_run(folder)):
         return _stop(folder, before, asked).as_json()
