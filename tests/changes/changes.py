@@ -89,6 +89,8 @@ def play_row(row: Row) -> Played:
     world = World(seed=row.id)
     service = Service(world)
     with simulated(world), operated(service, 2) as folder:
+        if row.change == "model":
+            service.gangs[CONCERNED].model = "another"
         begin_to_serve(service)
         scene = Scene(service, folder, inventory_of(service, folder), typed=row.gang)
         if row.change == "controller killed":
@@ -240,6 +242,24 @@ def _staged(**keys: object) -> Callable[[Scene], None]:
     return change
 
 
+def _router_with(**changes: object) -> Callable[[Scene], None]:
+    def change(scene: Scene) -> None:
+        assert scene.inventory.router is not None
+        scene.inventory = replace(scene.inventory, router=replace(scene.inventory.router, **changes))  # type: ignore[arg-type]
+
+    return change
+
+
+def _key(scene: Scene) -> None:
+    """The gangs have the one that they were started with."""
+    for gang in scene.service.gangs.values():
+        gang.key = "sk-before"
+    file = scene.folder / "key"
+    file.touch(0o600)
+    file.write_text("sk-after\n")
+    _router_with(gang_key_file=str(file))(scene)
+
+
 def _nodes_of(change: Callable[[NodeSpec], NodeSpec]) -> Callable[[Scene], None]:
     return lambda scene: _of_each(scene, change)
 
@@ -264,6 +284,9 @@ CHANGED: dict[str, Callable[[Scene], None]] = {
     "node gone": lambda scene: _of_gang(scene, lambda gang: replace(gang, nodes=gang.nodes[:1])),
     "spare": _spare,
     "router port": _router_port,
+    "key": _key,
+    "model": lambda _: None,
+    "certificate": _router_with(tls_cert="/nowhere/cert.pem", tls_key="/nowhere/key.pem"),
     "controller": _other_controller,
     "controller killed": lambda _: None,
     "older release": _staged(cache="/var/cache"),

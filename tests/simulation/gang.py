@@ -51,6 +51,10 @@ class Gang:
     name: str = "g"
     first: int = 0
     """The number of its first node."""
+    key: str = ""
+    """That its engine was started with."""
+    model: str = "m"
+    """That it was started with."""
     beside: Net | None = None
     """The network that it shares with others; None for one of its own."""
     net: Net = field(init=False)
@@ -83,7 +87,8 @@ class Gang:
     def run_of(self, rank: int, run_id: str = "r1") -> SimulatedRun:
         return SimulatedRun(
             folder=f"/nowhere/gangs/{self.name}/runs/r", run_id=run_id, gang=self.name, node=self.names[rank],
-            node_rank=rank, nnodes=self.size, members=self.names, device="cpu", lease_s=LEASE_S, armed_for_s=30.0,
+            node_rank=rank, nnodes=self.size, members=self.names, device="cpu",
+            model=self.model, lease_s=LEASE_S, armed_for_s=30.0,
             tp_ranks=(2 * rank, 2 * rank + 1), leader=Endpoint(address=self.names[0], port=PORT),
             service=ServiceOrder(url=self.url) if rank == 0 else None,
             canary=Canary(prompt="") if rank == 0 else None, watch=Watch(stop=STOP),

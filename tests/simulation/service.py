@@ -127,7 +127,7 @@ class SimulatedRouter:
         url, method = str(asked["url"]), asked.get("method", "GET")
         gang = next((gang for at, gang in self.gangs.items() if url.startswith(at)), None)
         if gang is not None:
-            return self.of_gang(gang, url)
+            return self.of_gang(gang, url, str(asked.get("authorization", "")))
         if not url.startswith("/"):
             return {"error": "connection refused"}
         if method == "POST":
@@ -140,15 +140,17 @@ class SimulatedRouter:
             self.workers.pop(number, None)
         told = [
             {"id": number, "url": one.url, "is_healthy": one.healthy, "load": self.running.get(one.url, 0),
-             "labels": one.labels, "models": [{"id": MODEL}]}
+             "labels": one.labels, "models": [{"id": self.gangs[one.url].model if one.url in self.gangs else MODEL}]}
             for number, one in self.workers.items()
         ]  # fmt: skip
         return {"status": 200, "body": json.dumps({"workers": told})}
 
-    def of_gang(self, gang: Gang, url: str) -> dict[str, Any]:
-        """What a gang's leader answers on its health and load paths."""
+    def of_gang(self, gang: Gang, url: str, authorization: str = "") -> dict[str, Any]:
+        """What a gang's leader answers on its health and load paths, and to whoever shows a key."""
         if serving(gang) is None:
             return {"error": "connection refused"}
+        if gang.key and url.endswith("/v1/models") and authorization != f"Bearer {gang.key}":
+            return {"status": 401, "body": ""}
         running = self.running.get(gang.url, 0)
         loads = {"loads": [{"num_running_reqs": running, "num_waiting_reqs": 0}]}
         return {"status": 200, "body": json.dumps(loads) if "loads" in url else ""}
@@ -157,11 +159,12 @@ class SimulatedRouter:
         """The URLs of the workers that count as healthy."""
         return {one.url for one in self.workers.values() if one.healthy}
 
-    def choose(self) -> tuple[str, Engine] | None:
-        """Where a request goes: to the healthy worker with the least load that takes the connection; None: 503."""
+    def choose(self, model: str) -> tuple[str, Engine] | None:
+        """Where a request goes: to the healthy worker of its model with the least load that takes the connection; None:
+        503."""
         healthy = sorted(self.behind(), key=lambda url: self.running.get(url, 0))
         for url in healthy:
-            engine = serving(self.gangs[url]) if url in self.gangs else None
+            engine = serving(self.gangs[url]) if url in self.gangs and self.gangs[url].model == model else None
             if engine is not None:
                 return url, engine
         return None
@@ -218,8 +221,8 @@ class Service:
     """What nothing excuses: when, and how."""
     excused: int = 0
     """Requests that were lost to what was announced, or to a fault."""
-    none_left: bool = False
-    """A `down` has said that nothing is left behind the router, and nothing has served since."""
+    none_left: set[str] = field(default_factory=set)
+    """Models of which a `down` has said that nothing is left behind the router, and nothing has served since."""
     struck: bool = False
     """A fault has struck: from then on requests may be lost."""
     served: int = 0
@@ -257,17 +260,21 @@ class Service:
     # clients
 
     def request(self) -> None:
-        """One request, and the next after a while."""
-        if self.open:
-            chosen = self.router.choose()
+        """One request of each model, and the next after a while."""
+        for model in sorted({gang.model for gang in self.gangs.values()}) if self.open else ():
+            chosen = self.router.choose(model)
             if chosen is not None:
-                self.none_left = False
-            self.none_left = self.none_left or any(one.last and one.ended > self.world.now for one in self.verbs)
+                self.none_left.discard(model)
+            if any(one.last and one.ended > self.world.now and self._model_of(one.gang) == model for one in self.verbs):
+                self.none_left.add(model)
             if chosen is None:
-                self._lose("the router has no healthy worker")
+                self._lose("the router has no healthy worker", model)
             else:
                 self._begin(*chosen)
         self.world.after(EVERY_S, self.request)
+
+    def _model_of(self, gang: str) -> str:
+        return self.gangs[gang].model if gang in self.gangs else MODEL
 
     def _begin(self, url: str, engine: Engine) -> None:
         self.router.running[url] = self.router.running.get(url, 0) + 1
@@ -277,13 +284,14 @@ class Service:
             if engine.parent and not engine.dead:
                 self.served += 1
             else:
-                self._lose(f"{url} ended with a request")
+                self._lose(f"{url} ended with a request", self.router.gangs[url].model)
 
         self.world.after(TAKES_S, end)
 
-    def _lose(self, how: str) -> None:
-        """Excused where every gang is out by what was announced."""
-        if self.struck or self.none_left or all(map(self._announced, self.gangs)):
+    def _lose(self, how: str, model: str) -> None:
+        """Excused where every gang of the model is out by what was announced."""
+        of_model = [name for name, gang in self.gangs.items() if gang.model == model]
+        if self.struck or model in self.none_left or all(map(self._announced, of_model)):
             self.excused += 1
         else:
             self.lost.append((self.world.now, how))
@@ -298,11 +306,14 @@ class Service:
         return False
 
     def stands_alone(self, gang: str) -> bool:
-        """Whether no other gang serves in the router, without a verb that changes it."""
+        """Whether no other gang serves its model in the router, without a verb that changes it."""
         busy = {one.gang for one in self.verbs if one.ended > self.world.now}
         behind = self.router.behind()
         return not any(
-            name not in (gang, *busy) and one.url in behind and serving(one) is not None
+            name not in (gang, *busy)
+            and one.model == self._model_of(gang)
+            and one.url in behind
+            and serving(one) is not None
             for name, one in self.gangs.items()
         )
 

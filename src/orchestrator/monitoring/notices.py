@@ -31,6 +31,7 @@ from orchestrator.model.per_node import collected
 WELL = "well"
 ENDED_WORDS = "it has ended in good order, and no command ended it: a machine of it shuts down, or its agent was ended"
 RAILS = "degraded rails"
+STANDS_STILL = {"degraded silent", "degraded hung"}
 
 
 def news(told_before: str, view: GangView, at: float) -> tuple[Notice | None, str]:
@@ -49,13 +50,20 @@ def news(told_before: str, view: GangView, at: float) -> tuple[Notice | None, st
         word = ", ".join(dict.fromkeys([*told_before.split(", "), *word.split(", ")]))
     if word in ("", told_before):
         return None, told_before
-    if told_before == UNHEARD and word.startswith(GangState.FAILED.value):
-        return None, word  # what ended it while nobody answered has been told
+    if _is_one_cause(told_before, word):
+        return None, word
     if word == WELL:
         known = told_before.partition(" ")[0]
         back = Notice(event=Event.RESTORED, subject=view.name, text=f"It serves again (it was {known}).", at=at)
         return (back if known else None), word
     return _trouble(view, at), word
+
+
+def _is_one_cause(before: str, now: str) -> bool:
+    """Whether people know it by another word: what ended a gang while none of its nodes answered; and a gang that stands
+    still, whichever of both it is called."""
+    unheard = before == UNHEARD and now.startswith(GangState.FAILED.value)
+    return unheard or {before, now} <= STANDS_STILL
 
 
 def _word(view: GangView) -> str:

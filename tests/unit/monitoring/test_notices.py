@@ -24,6 +24,7 @@ READY = GangView(name="g", state=GangState.READY, run_id="r1", service_healthy=T
 CAUSE = Cause(node="node1", tp_rank=3, text="killed", fix="look")
 FAILED = replace(READY, state=GangState.FAILED, cause=CAUSE, service_healthy=None)
 STARTING = replace(READY, state=GangState.STARTING, run_id="r2", service_healthy=None)
+SILENT = replace(READY, state=GangState.DEGRADED, trouble="silent")
 ABSENT = replace(READY, state=GangState.ABSENT, service_healthy=None)
 ENDED = replace(ABSENT, trouble="ended")
 UNHEARD = replace(READY, state=GangState.UNKNOWN, trouble="unheard", service_healthy=None)
@@ -53,6 +54,7 @@ def events(*views: GangView) -> list[Event]:
         ([READY, ENDED, ENDED, STARTING, READY], [Event.FAILED, Event.RESTORED]),
         ([HUNG, ENDED, READY], [Event.DEGRADED, Event.FAILED, Event.RESTORED]),
         ([ENDED, READY], []),
+        ([READY, SILENT, HUNG, SILENT, FAILED, READY], [Event.DEGRADED, Event.FAILED, Event.RESTORED]),
         ([READY, UNHEARD, FAILED, STARTING, READY], [Event.FAILED, Event.RESTORED]),
         ([READY, UNHEARD, READY], [Event.FAILED, Event.RESTORED]),
         ([READY, DOWN, STARTING, ENDED, READY], []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs, open_inventory
@@ -96,8 +97,7 @@ def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> S
 def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
     for gang in dict.fromkeys(node.gang for node in stopped):
         nodes = [node for node in stopped if node.gang == gang]
-        ran = [node.node for node in nodes if node.was not in _NOTHING and node.error is None]
-        if ran:
+        if ran := _stopped(nodes):
             screen.show(f"{gang}: stopped on {', '.join(ran)}")
         elif all(node.error is None for node in nodes):
             screen.show(f"{gang}: nothing was running")
@@ -107,6 +107,11 @@ def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
             screen.say(f"  fix: {error.fix}; its own ranks stop when its lease expires, if it lost the leader")
         for words in filter(None, map(_trouble, nodes)):
             screen.say(words)
+
+
+def _stopped(nodes: Sequence[StopResult]) -> list[str]:
+    """Names of those on which something ran, and that could be told."""
+    return [node.node for node in nodes if node.was not in _NOTHING and node.error is None]
 
 
 def _trouble(node: StopResult) -> str:

@@ -306,7 +306,7 @@ class _Post:
         now = time.monotonic()
         if seen.serves:
             self._powerless = ()
-            self.health.ask_if_due(self._as_it_runs, now, wait=self.request.once)
+            self.health.ask_if_due(self._as_it_runs, seen.run_id, now, wait=self.request.once)
         answering = [node.name for node in seen.nodes if node.error is None]
         entry = self.places.finding(seen, now, lambda: is_worked_on(self.fleet, self.gang, answering))
         known = self.health.findings if seen.serves else ()

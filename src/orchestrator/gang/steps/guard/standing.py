@@ -93,24 +93,31 @@ class RouterWatch:
 
 @dataclass
 class HealthWatch:
-    """Asks the doctor about a gang that serves once a minute, beside the looks."""
+    """Asks the doctor about a gang that serves once a minute, beside the looks. What he said of one run is forgotten
+    with it: the next was started with his consent."""
 
     inventory: str
     findings: tuple[Finding, ...] = ()
     _asked_at: float | None = None
     _asking: threading.Thread | None = None
+    _run: str = ""
 
-    def ask_if_due(self, gang: GangSpec, now: float, *, wait: bool) -> None:
+    def ask_if_due(self, gang: GangSpec, run_id: str, now: float, *, wait: bool) -> None:
         """Have it asked, and go on. wait: for the answer."""
+        if self._run not in ("", run_id):
+            self._asked_at, self.findings = now, ()
+        self._run = run_id
         busy = self._asking is not None and self._asking.is_alive()
         if busy or (self._asked_at is not None and now - self._asked_at < HEALTH_EVERY_S):
             return
         self._asked_at = now
-        self._asking = threading.Thread(target=self._ask, args=(gang,), daemon=True)
+        self._asking = threading.Thread(target=self._ask, args=(gang, run_id), daemon=True)
         self._asking.start()
         if wait:
             self._asking.join()
 
-    def _ask(self, gang: GangSpec) -> None:
+    def _ask(self, gang: GangSpec, run_id: str) -> None:
         with contextlib.suppress(Exception):  # what could not be asked is unknown, and stays as it was
-            self.findings = health(self.inventory, gang)
+            found = health(self.inventory, gang)
+            if run_id == self._run:
+                self.findings = found

@@ -50,7 +50,7 @@ def test_it_is_asked_once_a_minute_for_all_who_want_to_know(monkeypatch: pytest.
     assert seen.remarks == ("n: GPU3 lost data [GPU-ECC] (fix: swap it)",)
     assert [(one.id, one.node, one.devices) for one in seen.findings] == [("GPU-ECC", "n", ("GPU3",))]
     guard = HealthWatch("hosts.yml")
-    guard.ask_if_due(GANG, 0.0, wait=True)
+    guard.ask_if_due(GANG, "r1", 0.0, wait=True)
     assert [one.id for one in guard.findings] == ["GPU-ECC"] and doctor.asked == 1
 
 
