@@ -60,8 +60,8 @@ def news(told_before: str, view: GangView, at: float) -> tuple[Notice | None, st
 
 
 def _is_one_cause(before: str, now: str) -> bool:
-    """Whether people know it by another word: what ended a gang while none of its nodes answered; and a gang that stands
-    still, whichever of both it is called."""
+    """Whether people know it by another word: what ended a gang while none of its nodes answered; and a gang that
+    stands still, whichever of both it is called."""
     unheard = before == UNHEARD and now.startswith(GangState.FAILED.value)
     return unheard or {before, now} <= STANDS_STILL
 
