@@ -208,18 +208,48 @@ def _figures(measured: Mapping[str, Any]) -> dict[str, float]:
         raise ValueError("it has no duration or no throughput")
     if "max_itl_ms" not in measured and measured.get("itls"):
         figures["itl_max_ms"] = 1000 * max((_finite(gap) for gaps in measured["itls"] for gap in gaps), default=0.0)
+    if (accept_length := accepted(measured)) is not None:
+        figures["accept_length"] = accept_length
     return figures
 
 
 def _steady(measured: Mapping[str, Any]) -> float | None:
-    """Tokens a second while every request decodes. A chunk counts as a token: wrong with speculative decoding."""
+    """Tokens a second while every request decodes. A message holds as many tokens as its answer has for each: with
+    speculative decoding more than one."""
     firsts, gaps = measured.get("ttfts"), measured.get("itls")
     if not isinstance(firsts, list) or not isinstance(gaps, list) or not firsts or len(firsts) != len(gaps):
         return None
     times = [list(accumulate(map(_finite, [first, *rest]))) for first, rest in zip(firsts, gaps, strict=True)]
     begin, end = max(each[0] for each in times), min(each[-1] for each in times)
-    count = sum(begin < at <= end for each in times for at in each)
-    return count / (end - begin) if end > begin and count >= len(times) else None
+    messages = [sum(begin < at <= end for at in each) for each in times]
+    if end <= begin or sum(messages) < len(times):
+        return None
+    each_holds = _tokens_a_message(measured, gaps)
+    return sum(count * tokens for count, tokens in zip(messages, each_holds, strict=True)) / (end - begin)
+
+
+def _tokens_a_message(measured: Mapping[str, Any], gaps: Sequence[Sequence[Any]]) -> list[float]:
+    """Of each answer after its first message, which holds the prompt's token alone; 1 where the client does not count
+    an answer's tokens."""
+    lengths = measured.get("output_lens")
+    if not isinstance(lengths, list) or len(lengths) != len(gaps):
+        return [1.0] * len(gaps)
+    counted = zip(lengths, gaps, strict=True)
+    return [max(1.0, (_finite(length) - 1) / len(rest)) if rest else 1.0 for length, rest in counted]
+
+
+_DRAFTED = 1.05
+"""Tokens a message above which more than chance joined them: a client may read two messages at once."""
+
+
+def accepted(measured: Mapping[str, Any]) -> float | None:
+    """Mean tokens that a step gave each request; None without speculative decoding, and where messages are not told."""
+    gaps = measured.get("itls")
+    if not isinstance(gaps, list) or not gaps or not all(isinstance(rest, list) for rest in gaps):
+        return None
+    messages = sum(len(rest) for rest in gaps)
+    tokens = sum(each * len(rest) for each, rest in zip(_tokens_a_message(measured, gaps), gaps, strict=True))
+    return tokens / messages if messages and tokens / messages >= _DRAFTED else None
 
 
 def flaw(result: BenchResult, load: Load) -> str:

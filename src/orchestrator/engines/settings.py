@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 
 from orchestrator.engines.engine import Engine
@@ -70,13 +71,16 @@ def _chunk(engine: Engine, value: str) -> Words:
 
 def _draft(engine: Engine, value: str) -> Words:
     """From SGLang 0.5 on the layer is read from the checkpoint itself; 0.4.4 wants it exported into another one
-    (--speculative-draft-model-path)."""
+    (--speculative-draft-model-path). vLLM calls the method mtp, whatever the model (vllm/config/speculative.py)."""
     if value not in DRAFTS:
         raise _wrong("draft", value, f"found {value!r}", f"off, {' or '.join(DRAFTS)}")
     if engine.version.startswith("0.4"):
         what = f"{engine.product} {engine.version} can't draft with the checkpoint's own layer"
-        raise _wrong("draft", value, what, "use a stack with SGLang 0.5")
+        raise _wrong("draft", value, what, "use a stack with SGLang 0.5: --stack sglang-0.5.23")
     steps, tokens = DRAFTS[value]
+    if "--speculative-config" in engine.flags():
+        told = {"method": "mtp", "num_speculative_tokens": steps}
+        return ("--speculative-config", json.dumps(told, separators=(",", ":")))
     flag = _known(engine, "draft", value, "--speculative-algorithm")
     numbers = {
         "--speculative-num-steps": steps,

@@ -43,6 +43,7 @@ FIGURES = (
     Figure("itl_max_ms", "between tokens, longest", "ms"),
     Figure("decode_tok_s", "decoding, all at once", "tok/s", more=True),
     Figure("decode_log_tok_s", "decoding, by the leader's log", "tok/s", more=True, decides=True),
+    Figure("accept_length", "tokens a step of each request", "", more=True),
 )
 """What the articles' tables have, in their order."""
 

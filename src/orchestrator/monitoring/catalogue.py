@@ -97,6 +97,7 @@ _METRICS = (
     Metric("l40s_bench_output_tokens_per_second", "Output tokens of the newest bench.", _BENCH),
     Metric("l40s_bench_first_token_seconds", "Median time to the first token.", _BENCH),
     Metric("l40s_bench_inter_token_seconds", "Median time between tokens.", _BENCH),
+    Metric("l40s_bench_accept_length", "Tokens that a step gave each request, with speculative decoding.", _BENCH),
     Metric("l40s_nettest_timestamp_seconds", "When the newest nettest ran.", _GANG),
     Metric("l40s_nettest_slow", "1 if the newest nettest found something slow.", _GANG),
     Metric("l40s_nettest_corrupt", "1 if data arrived wrong in the newest nettest.", _GANG),

@@ -334,6 +334,7 @@ def _bench(families: Families, bench: Mapping[str, Any]) -> None:
         l40s_bench_output_tokens_per_second=serving.get("output_tok_s"),
         l40s_bench_first_token_seconds=_times(serving.get("ttft_median_ms"), MILLI),
         l40s_bench_inter_token_seconds=_times(serving.get("itl_median_ms"), MILLI),
+        l40s_bench_accept_length=serving.get("accept_length"),
     )
 
 

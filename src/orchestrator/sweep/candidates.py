@@ -13,6 +13,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.measured import Candidate, CandidateResult, CandidateState
 from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.planning import drafts
 from orchestrator.planning.layout import abilities, reasons, short, usual
 from orchestrator.planning.offers import LayoutFit
 from orchestrator.protocol.planned import Layout
@@ -217,10 +218,8 @@ def _against(model: SweptModel, candidate: Candidate, base: _Base) -> str:
         return f"the layout {base.named} has its own attention groups; name its degrees instead"
     against = reasons(model.profile, candidate.layout, abilities(engine_of(model.stack)))
     if "draft" in candidate.settings:
-        if not model.profile.dimensions.num_nextn_predict_layers:
-            against.append("the checkpoint has no prediction layer to draft with (num_nextn_predict_layers)")
-        if candidate.layout.pipeline_parallel > 1:  # sglang/srt/arg_groups/validation_hook.py
-            against.append("this engine drafts with pipeline stages on prefill-only servers alone")
+        against += filter(None, [drafts.lacking(model.profile) or drafts.unproven(model.profile)])
+        against += drafts.against_layout(engine_of(model.stack), candidate.layout, {})
     return "; ".join(against)
 
 

@@ -143,3 +143,12 @@ def test_where_the_articles_have_no_line_the_middle_of_the_answers_counts() -> N
     rows = [(2.0, float(tokens), float(tokens), 0.0) for tokens in range(200, 1200, 100)]
     log = bench_client.decoding(rows, Load(prompts=2, concurrency=2, input=100, output=600))
     assert log is not None and log.tokens == 800
+
+
+def test_tokens_are_counted_where_a_message_holds_several() -> None:
+    told = {**RESULT, "ttfts": [1.0, 1.0], "itls": [[0.5] * 8, [0.5] * 8], "output_lens": [17, 13]}
+    read = bench_client.read(json.dumps(told))
+    assert read.decode_tok_s == pytest.approx((8 * 2.0 + 8 * 1.5) / 4.0)
+    assert read.figures["accept_length"] == pytest.approx((16 + 12) / 16)
+    plain = bench_client.read(json.dumps({**told, "output_lens": [9, 9]}))
+    assert plain.decode_tok_s == pytest.approx(16 / 4.0) and "accept_length" not in plain.figures

@@ -138,7 +138,8 @@ def test_whether_notifications_arrive() -> None:
 
 def test_what_was_measured_and_found() -> None:
     bench = {"gang": "g", "model": "m", "stack": "s", "at": 5.0, "load": {"prompts": 8, "input": 1, "output": 2,
-             "concurrency": 4}, "serving": {"output_tok_s": 90.0, "ttft_median_ms": 250.0}}  # fmt: skip
+             "concurrency": 4},
+             "serving": {"output_tok_s": 90.0, "ttft_median_ms": 250.0, "accept_length": 1.8}}  # fmt: skip
     link = {"from": "node0", "to": "node1", "kind": "nodes", "measured_gbps": 80.0, "tries_gbps": [80.0, 72.0]}
     test = {"kind": "all", "where": "gang", "bytes": 14336, "measured_us": 90.0}
     nettest = {"gang": "g", "at": 6.0, "verdict": "slow", "tests": [test], "links": [link],
@@ -152,6 +153,7 @@ def test_what_was_measured_and_found() -> None:
     )
     assert value(found, "l40s_bench_output_tokens_per_second", gang="g") == 90
     assert value(found, "l40s_bench_first_token_seconds") == 0.25
+    assert value(found, "l40s_bench_accept_length", gang="g") == 1.8
     assert value(found, "l40s_nettest_link_bytes_per_second") == 9e9 and value(found, "l40s_nettest_slow") == 1
     assert value(found, "l40s_nettest_corrupt") == 1
     for verdict in ("ok", "not judged"):  # kept by an older release if nothing was expected

@@ -29,6 +29,7 @@ from orchestrator.planning.commands.plan_options import (
     stacks_of_plan,
     table,
     take_names,
+    with_its_draft,
 )
 from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.plan_file import GangDiff, by_change, plan_json, side
@@ -115,7 +116,8 @@ def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inven
     inventory = without(recorded or open_inventory(args, screen), request.without)
     if request.replicas:
         inventory = as_replicas(inventory, request.gangs)
-    return for_its_load(args, request, inventory, screen), inventory, seen
+    request = with_its_draft(args, for_its_load(args, request, inventory, screen), inventory)
+    return request, inventory, seen
 
 
 def _beside(

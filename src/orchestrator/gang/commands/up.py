@@ -75,6 +75,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = without(open_inventory(args, screen), wanted.without)
     inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
     wanted = plan_options.for_its_load(args, wanted, inventory, screen)
+    wanted = plan_options.with_its_draft(args, wanted, inventory)
     request = UpRequest(
         plan=wanted,
         command=command_line(),

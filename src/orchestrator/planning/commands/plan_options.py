@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_gang_option, add_layout, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.engines.registry import engine_of
 from orchestrator.loading.resources import Library
 from orchestrator.model.chosen import chosen_gangs, no_such
 from orchestrator.model.errors import InputError
@@ -20,9 +22,10 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.profile import Stack
 from orchestrator.model.secret_text import shown
+from orchestrator.planning import drafts
 from orchestrator.planning.steps.load_choice import choice_for
 from orchestrator.planning.steps.look import named_stack
-from orchestrator.planning.steps.plan import PlanRequest, read_request
+from orchestrator.planning.steps.plan import PlanRequest, chosen_stack, read_request
 from orchestrator.protocol.staging import NodePlan
 
 if TYPE_CHECKING:
@@ -53,6 +56,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the layout and settings that are the fastest with N requests at once: measured by `sweep`, else"
         " calculated",
+    )
+    parser.add_argument(
+        "--draft",
+        choices=drafts.CHOICES,
+        help="speculative decoding by the checkpoint's own prediction layer: mtp drafts one token a step, mtp3 three"
+        " (default: off)",
     )
     parser.add_argument(
         "--replicas",
@@ -109,7 +118,8 @@ def asks(args: argparse.Namespace) -> bool:
 
 def _wishes(args: argparse.Namespace) -> bool:
     degrees = (args.tp, args.pp, args.ep, args.attn_dp, args.layout)
-    return any((args.model, args.stack, args.requests, *degrees, args.replicas, args.without, args.engine_args))
+    wishes = (args.model, args.stack, args.requests, *degrees, args.replicas, args.without, args.draft)
+    return any((*wishes, args.engine_args))
 
 
 def request_of(args: argparse.Namespace) -> PlanRequest:
@@ -150,6 +160,15 @@ def for_its_load(args: argparse.Namespace, asked: PlanRequest, inventory: Invent
     choice = choice_for(chosen_gangs(inventory, asked.gangs), asked, args.requests)
     screen.say(f"for {args.requests} requests at once: {choice.why}")
     return choice.request
+
+
+def with_its_draft(args: argparse.Namespace, asked: PlanRequest, inventory: Inventory) -> PlanRequest:
+    """With --draft, the request with the engine's flags for it; what stands after -- outweighs them."""
+    if args.draft in (None, drafts.OFF):
+        return asked
+    profile, gangs = Library.profile(asked.model), chosen_gangs(inventory, asked.gangs)
+    engine = engine_of(Library.stack(chosen_stack(gangs, profile, asked.stack).name))
+    return replace(asked, extra_args=(*drafts.draft_words(engine, profile, args.draft), *asked.extra_args))
 
 
 def stacks_of_plan(plan: Plan) -> list[Stack]:

@@ -181,6 +181,18 @@ def test_the_plan_of_an_example_needs_neither_an_inventory_nor_a_node(
     assert {node["env"].get("NCCL_IB_HCA", "").lstrip("=") for node in document["nodes"]} == {ports}
 
 
+def test_a_draft_is_a_setting_with_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "DeepSeek-V3-0324-Block64x64", "--example", "right", "--json"]
+    newer = ["--stack", "sglang-0.5.23"]
+    assert main([*words, "--draft", "mtp", *newer]) == 0
+    drafting = json.loads(capsys.readouterr().out)["gangs"][0]
+    assert main([*words, "--draft", "off", *newer]) == 0
+    plain = json.loads(capsys.readouterr().out)["gangs"][0]
+    assert drafting["memory"]["kv_tokens"] < plain["memory"]["kv_tokens"]
+    assert main([*words, "--draft", "mtp"]) == 2
+    assert "--stack sglang-0.5.23" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("more", [["--diff"], ["--inventory", "hosts.yml"], ["--example", "articels"]])
 def test_what_an_example_can_not_be_combined_with(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "DeepSeek-V3-0324-Block64x64", "--example", "right", *more]) == 2

@@ -1,0 +1,79 @@
+"""`--draft`: speculative decoding by the checkpoint's own prediction layer, and where it can't be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.settings import DRAFTS, setting_flags
+from orchestrator.model.errors import InputError
+from orchestrator.model.profile import ModelProfile
+from orchestrator.protocol.planned import Layout
+
+OFF = "off"
+CHOICES = (OFF, *DRAFTS)
+_ASKS = ("--speculative-algorithm", "--speculative-config")
+_OWN_MODEL = ("--speculative-draft-model-path", "--spec-model")
+"""Another checkpoint drafts then."""
+_FROM_ELSEWHERE = ("NGRAM", "STANDALONE", "LOOKAHEAD")
+"""Algorithms that need no prediction layer."""
+
+
+def draft_words(engine: Engine, profile: ModelProfile, value: str) -> tuple[str, ...]:
+    """The engine's flags for `--draft VALUE`; () for off.
+
+    Raises InputError for a version that can't, a checkpoint without the layer, and one whose layer nobody has run.
+    """
+    if value == OFF:
+        return ()
+    where, other = f"--draft {value}", "leave --draft out, or choose another checkpoint of the model"
+    if why := lacking(profile) or unproven(profile):
+        raise InputError(why, where=where, fix=other)
+    try:
+        return setting_flags(engine, "draft", value)
+    except InputError as wrong:
+        raise InputError(wrong.what, where=where, fix=wrong.fix) from None
+
+
+def lacking(profile: ModelProfile) -> str:
+    """Why the checkpoint itself can't draft, in words; '' where it can."""
+    if profile.dimensions.num_nextn_predict_layers:
+        return ""
+    return "the checkpoint has no prediction layer to draft with (num_nextn_predict_layers)"
+
+
+def unproven(profile: ModelProfile) -> str:
+    """Why nobody knows that the checkpoint's layer is right, in words; '' where it is known. The engine's own flags
+    after -- may try it."""
+    if profile.quantisation == "int8-channel":
+        return f"{profile.name}: nobody is known to have run the prediction layer of a checkpoint in INT8"
+    return ""
+
+
+def refuse(
+    engine: Engine, profile: ModelProfile, layout: Layout, flags: Mapping[str, tuple[str, ...]], where: str
+) -> None:
+    """Raises InputError where a command line, whoever wrote it, asks for drafts that this engine refuses at its start.
+
+    flags: as `planning.engine_command.asked` gives them
+    """
+    if not any(flag in flags for flag in _ASKS):
+        return
+    algorithm = "".join(flags.get("--speculative-algorithm", ())).upper()
+    own = not any(flag in flags for flag in _OWN_MODEL) and algorithm not in _FROM_ELSEWHERE
+    mtp = "mtp" in "".join(flags.get("--speculative-config", ())) or bool(algorithm)
+    against = [lacking(profile)] if own and mtp else []
+    against += against_layout(engine, layout, flags)
+    if reasons := list(filter(None, against)):
+        raise InputError(
+            f"{profile.name} can't draft at {layout}: {'; '.join(reasons)}",
+            where=where,
+            fix="leave --draft out (or the flags that ask for it), or choose a layout without pipeline stages",
+        )
+
+
+def against_layout(engine: Engine, layout: Layout, flags: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """SGLang 0.5: arg_groups/validation_hook.py (check_pipeline_parallel_compat)."""
+    prefill_only = flags.get("--disaggregation-mode") == ("prefill",)
+    if layout.pipeline_parallel > 1 and not prefill_only and engine.product == "SGLang":
+        yield "this engine drafts with pipeline stages on prefill-only servers alone"
