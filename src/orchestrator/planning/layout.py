@@ -100,7 +100,7 @@ def refuse(
         raise InputError(
             f"{layout} does not work for {profile.name}: " + "; ".join(against),
             where=where,
-            fix=_instead(profile, layout.nnodes, layout.gpus_per_node, able, fits),
+            fix=_instead(profile, layout, able, fits),
         )
 
 
@@ -153,14 +153,13 @@ def with_attention_a_node(profile: ModelProfile, layouts: Sequence[Layout], able
     return tuple(with_groups)
 
 
-def _instead(
-    profile: ModelProfile, nodes: int, gpus_per_node: int, able: frozenset[str], fits: Callable[[Layout], bool]
-) -> str:
+def _instead(profile: ModelProfile, asked: Layout, able: frozenset[str], fits: Callable[[Layout], bool]) -> str:
     """Layouts that work on these GPUs, not ranked: they were not measured."""
+    nodes, gpus_per_node = asked.nnodes, asked.gpus_per_node
     plain = Layout(tensor_parallel=nodes * gpus_per_node, nnodes=nodes, gpus_per_node=gpus_per_node)
-    ways = []
-    if finer := _finer_block(profile, plain.tensor_parallel):
-        ways.append(f"re-block to {finer} (`checkpoint reblock`) for {plain}")
+    all_gpus = asked.tensor_parallel * asked.pipeline_parallel == nodes * gpus_per_node
+    wanted = (asked, plain) if all_gpus else (plain,)
+    ways = list(_reblocked(profile, dict.fromkeys(wanted)))
     fitting = [*filter(fits, working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=ABILITIES))]
     if plain in fitting:
         ways.append(str(plain))
@@ -173,14 +172,30 @@ def _instead(
     return "use a layout that works: " + "; or ".join(ways)
 
 
-def _finer_block(profile: ModelProfile, tensor: int) -> int:
-    """The block size, half or a quarter of this one, at which plain TP on all GPUs works; 0 where none is needed
-    or none helps."""
+_FINEST = 32
+"""Numbers along K that one FP8 instruction of a tensor core takes (PTX ISA, mma.m16n8k32): no kernel has a smaller
+block."""
+
+
+def finer_block(profile: ModelProfile, tensor: int) -> int:
+    """The largest smaller block that divides this one and lets the checkpoint be cut at this degree; 0 where none is
+    needed or none helps."""
+    side = profile.block[0]
     if profile.quantisation != "fp8-block" or not obstacles(profile, tensor):
         return 0
-    sizes = _cuts(profile.dimensions, tensor).values()
-    halves = (profile.block[0] // 2, profile.block[0] // 4)
-    return next((block for block in halves if block >= 32 and all(size % (tensor * block) == 0 for size in sizes)), 0)
+    sizes = [size for size in range(side // 2, _FINEST - 1, -1) if side % size == 0 and size % _FINEST == 0]
+    cut = (size for size in sizes if not obstacles(replace(profile, block=(size, size)), tensor))
+    return next(cut, 0)
+
+
+def _reblocked(profile: ModelProfile, layouts: Iterable[Layout]) -> Iterator[str]:
+    """How each of these degrees could be had by re-blocking, in words and as commands."""
+    for layout in layouts:
+        if layout.expert_parallel == 1 and (size := finer_block(profile, layout.tensor_parallel)):
+            yield (
+                f"re-block to {size}x{size} for {layout} (`l40s-deploy checkpoint reblock SRC DST --block {size}`, and"
+                " `l40s-deploy models add DST` where it has no profile)"
+            )
 
 
 def obstacles(profile: ModelProfile, tensor: int, expert: int = 1, attention: int = 1) -> list[str]:

@@ -22,6 +22,7 @@ from orchestrator.planning.dimensions import dimensions
 from orchestrator.planning.layout import (
     ABILITIES,
     degrees,
+    finer_block,
     laid_out,
     obstacles,
     refusal,
@@ -61,7 +62,7 @@ def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
         choose(STOCK, where="gang gang0")
     assert "18432/32 = 576 is not a multiple of the quantisation block 128" in caught.value.what
     assert "2048/32 = 64 is not a multiple of the quantisation block 128" in caught.value.what
-    assert "re-block to 64 (`checkpoint reblock`) for TP32" in caught.value.fix
+    assert "re-block to 64x64 for TP32 (`l40s-deploy checkpoint reblock SRC DST --block 64`" in caught.value.fix
     assert "PP4 x TP8 (--layout pp4,tp8)" in caught.value.fix
     assert "(not measured" in caught.value.fix
     assert caught.value.where == "gang gang0"
@@ -132,6 +133,36 @@ def test_a_model_without_mla_is_cut_between_its_heads() -> None:
     with pytest.raises(InputError) as caught:
         choose(qwen, nodes=1)
     assert "re-block to 64" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "block"),
+    [
+        ("MiniMax-M2", 8, 64),  # 1536 / 8 = 192
+        ("MiniMax-M2", 16, 32),  # 1536 / 16 = 96
+        ("MiniMax-M2", 4, 0),  # none is needed
+        ("Qwen3-235B-A22B-Instruct-2507-FP8", 8, 64),
+        ("DeepSeek-V3-0324", 32, 64),
+        ("DeepSeek-V3-0324", 64, 32),
+        ("DeepSeek-V3-0324", 7, 0),  # no block helps
+        ("DeepSeek-R1-Channel-INT8", 64, 0),
+    ],
+)
+def test_the_block_that_lets_a_degree_be_is_named(model: str, tensor: int, block: int) -> None:
+    profile = load_profile(model)
+    assert finer_block(profile, tensor) == block
+    if block:
+        assert obstacles(profile, tensor) and not obstacles(replace(profile, block=(block, block)), tensor)
+
+
+def test_the_degree_that_was_asked_for_is_the_one_that_is_re_blocked_for() -> None:
+    minimax = load_profile("MiniMax-M2")
+    asked = Layout(tensor_parallel=8, pipeline_parallel=2, nnodes=2, gpus_per_node=8)
+    with pytest.raises(InputError, match="1536/8 = 192") as caught:
+        refuse(minimax, asked, NEW, where="gang gang0")
+    assert (
+        "re-block to 64x64 for PP2 x TP8 (" in caught.value.fix and "re-block to 32x32 for TP16 (" in caught.value.fix
+    )
 
 
 @given(nodes=st.sampled_from([1, 2, 3, 4, 8]), gpus=st.integers(1, 9), pipelines=st.booleans())
