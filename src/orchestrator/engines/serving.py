@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -20,6 +20,8 @@ _OF_VLLM = {
     "num_requests_waiting": "num_queue_reqs",
     "kv_cache_usage_perc": "token_usage",
     "request_success_total": "num_requests_total",
+    "spec_decode_num_drafts_total": "drafts",
+    "spec_decode_num_accepted_tokens_total": "accepted_drafts",
 }
 """What vLLM calls otherwise (v1/metrics/loggers.py)."""
 _RANK = re.compile(r'\b(?:tp|pp|moe_ep)_rank="[^"]*",?')
@@ -28,13 +30,14 @@ _RANK = re.compile(r'\b(?:tp|pp|moe_ep)_rank="[^"]*",?')
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """Requests that are answered now and that wait; tokens since the engine started; share of the KV cache in use,
-    None where the engine does not tell."""
+    None where the engine does not tell; tokens that a step gives each request, None without speculative decoding."""
 
     running: int
     queued: int
     prompt_tokens: float
     generation_tokens: float
     cache_used: float | None = None
+    accept_length: float | None = None
 
 
 def serving(metrics: str) -> Serving | None:
@@ -48,7 +51,19 @@ def serving(metrics: str) -> Serving | None:
         prompt_tokens=sum(figures.get("prompt_tokens_total", ())),
         generation_tokens=sum(figures.get("generation_tokens_total", ())),
         cache_used=max(figures.get("token_usage", ()), default=None),
+        accept_length=_accept_length(figures),
     )
+
+
+def _accept_length(figures: Mapping[str, Collection[float]]) -> float | None:
+    """SGLang tells the mean of its last steps, of each group (0 without drafts: observability/metrics_collector.py);
+    vLLM counts drafts and what was accepted of them since it started, beside which each step gives one token
+    (v1/spec_decode/metrics.py)."""
+    told = [length for length in figures.get("spec_accept_length", ()) if length > 0]
+    if told:
+        return sum(told) / len(told)
+    drafts = sum(figures.get("drafts", ()))
+    return 1 + sum(figures.get("accepted_drafts", ())) / drafts if drafts else None
 
 
 def _figures(metrics: str) -> dict[str, Collection[float]]:

@@ -49,3 +49,20 @@ def test_a_page_that_is_no_metrics_says_nothing() -> None:
     assert serving("<html>502 Bad Gateway</html>") is None
     assert serving("sglang:num_running_reqs many\n") is None
     assert serving("sglang:num_running_reqs 1e999\n") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "length"),
+    [
+        ('sglang:spec_accept_length{tp_rank="0"} 1.8\n', 1.8),
+        ('sglang:spec_accept_length{tp_rank="0"} 0.0\n', None),
+        (
+            'vllm:spec_decode_num_drafts_total{a="b"} 200.0\nvllm:spec_decode_num_accepted_tokens_total{a="b"} 150.0\n',
+            1.75,
+        ),
+        ('vllm:spec_decode_num_drafts_total{a="b"} 0.0\n', None),
+    ],
+)
+def test_tokens_of_a_step_with_speculative_decoding(lines: str, length: float | None) -> None:
+    found = serving(REAL + lines)
+    assert found is not None and found.accept_length == length

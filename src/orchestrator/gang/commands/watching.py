@@ -288,6 +288,7 @@ def serving_words(load: GangLoad | None) -> str:
         words.append(f"{load.prompt_tokens_s:.0f} prompt tokens/s")
     words += [f"{load.now.running} running", f"{load.now.queued} queued"]
     words += [] if load.now.cache_used is None else [f"KV cache {100 * load.now.cache_used:.0f} %"]
+    words += [] if load.now.accept_length is None else [f"{load.now.accept_length:.2f} tokens a step"]
     return ", ".join(words)
 
 

@@ -297,7 +297,8 @@ class GangLoad:
     def as_json(self) -> dict[str, Any]:
         """gangs[].serving of `status --watch --json`."""
         rates = {"tokens_s": self.tokens_s, "prompt_tokens_s": self.prompt_tokens_s}
-        return {"running": self.now.running, "queued": self.now.queued, **rates, "cache_used": self.now.cache_used}
+        shares = {"cache_used": self.now.cache_used, "accept_length": self.now.accept_length}
+        return {"running": self.now.running, "queued": self.now.queued, **rates, **shares}
 
 
 def read_gauges(session: Session) -> GaugesAnswer:
