@@ -47,7 +47,7 @@ VERBS = {
     "push-receive": "orchestrator.checkpoint.on_node.push.receive:stream",
     "same-root": "orchestrator.node.verbs.same_root:answer",
     "digests": "orchestrator.checkpoint.on_node.digests:stream",
-    "reblock": "orchestrator.checkpoint.on_node.prove:stream",
+    "reblock": "orchestrator.checkpoint.on_node.verify_reblocked:stream",
     "inspect": "orchestrator.checkpoint.on_node.directory:answer",
     "download": "orchestrator.checkpoint.on_node.download:stream",
 }

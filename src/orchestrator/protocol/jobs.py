@@ -33,7 +33,7 @@ class DigestsLine(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReblockRequest(Message):
-    """jobs: processes, None for as many as suit the machine; prove: compare then.
+    """jobs: processes, None for as many as suit the machine; verify: compare then.
 
     dry_run: say what would be written, write nothing; accept_scales: also such as no quantisation gives (NaN, infinite,
     negative)
@@ -43,7 +43,7 @@ class ReblockRequest(Message):
     target: str
     block: int
     jobs: int | None = None
-    prove: bool = False
+    verify: bool = False
     dry_run: bool = False
     accept_scales: bool = False
 

@@ -140,7 +140,7 @@ def _asked(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec 
         source=source,
         target=target,
         block=args.block,
-        prove=args.verify,
+        verify=args.verify,
         jobs=args.jobs,
         accept_scales=args.accept_scales,
     )

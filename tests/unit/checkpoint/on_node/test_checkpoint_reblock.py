@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.tensors import odd_scale
+from orchestrator.checkpoint.on_node.verify_reblocked import verify
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Progress
 
@@ -41,7 +41,7 @@ def test_every_kind_of_layer_dequantises_to_the_same_bits(
         rows, columns = WEIGHTS[name]
         assert made[f"{name}_scale_inv"][1] == (-(-rows // 64), -(-columns // 64))
     assert digest_of(source) == before
-    prove(plan(source, 64), tmp_path / "b", jobs=2, report=silent)
+    verify(plan(source, 64), tmp_path / "b", jobs=2, report=silent)
 
 
 def test_the_directory_is_one_that_an_engine_loads(source: Path, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_the_directory_is_one_that_an_engine_loads(source: Path, tmp_path: Path)
 def test_a_checkpoint_of_one_file_without_an_index(small: Any, tmp_path: Path) -> None:
     make(write(tmp_path / "a", small, single=True), tmp_path / "b")
     assert not (tmp_path / "b/model.safetensors.index.json").exists()
-    prove(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
+    verify(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
 
 
 @pytest.mark.parametrize("block", [1, 32, 64])
@@ -90,7 +90,7 @@ def test_files_behind_links_as_the_hub_cache_has_them(small: Any, tmp_path: Path
     make(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b/config.json").is_file()
     assert not any(path.is_symlink() for path in (tmp_path / "b").rglob("*"))
-    prove(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
+    verify(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
 
 
 def test_a_finished_target_is_left_as_it_is(source: Path, tmp_path: Path) -> None:
@@ -227,10 +227,10 @@ CHILD = """
 import sys
 from pathlib import Path
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
-from orchestrator.checkpoint.on_node.prove import prove
+from orchestrator.checkpoint.on_node.verify_reblocked import verify
 job = plan(Path(sys.argv[1]), 64)
 reblock(job, Path(sys.argv[2]), jobs=4, report=lambda now: None)
-prove(job, Path(sys.argv[2]), jobs=4, report=lambda now: None)
+verify(job, Path(sys.argv[2]), jobs=4, report=lambda now: None)
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
@@ -332,4 +332,4 @@ def test_odd_scales_are_refused_unless_they_are_accepted(kind: str, tmp_path: Pa
     assert told.value.kind == "odd-scale" and "--accept-scales" in told.value.fix
     job = plan(source, 64, accept_scales=True)
     reblock(job, tmp_path / "b", jobs=1, report=silent)
-    prove(job, tmp_path / "b", jobs=1, report=silent)
+    verify(job, tmp_path / "b", jobs=1, report=silent)

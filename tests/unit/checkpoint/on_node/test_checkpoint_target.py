@@ -19,9 +19,9 @@ import pytest
 
 from orchestrator.checkpoint.on_node import shard
 from orchestrator.checkpoint.on_node.directory import JOURNAL
-from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.target import check_space, target_failures, write_file
+from orchestrator.checkpoint.on_node.verify_reblocked import verify
 from orchestrator.node.failure import Failure
 
 from .conftest import digest_of, make, silent, write
@@ -67,7 +67,7 @@ def test_a_hard_link_to_the_source_is_replaced_and_not_written(source: Path, tmp
     os.link(source / name, tmp_path / "b" / name)
     make(source, tmp_path / "b")
     assert digest_of(source) == before
-    prove(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
+    verify(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
 
 
 def interrupted(source: Path, target: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_resumed_run_keeps_what_was_whole(source: Path, tmp_path: Path) -> Non
     done = make(source, tmp_path / "b")
     assert done.resumed == kept.st_size
     assert (tmp_path / "b/model-00001-of-000002.safetensors").stat().st_ino == kept.st_ino
-    prove(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
+    verify(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
 
 
 def test_the_unfinished_target_of_another_request(source: Path, tmp_path: Path) -> None:
@@ -171,10 +171,10 @@ def test_killed_at_every_change_of_the_disk_and_resumed(source: Path, tmp_path: 
         run = run_killed_at(step, source, target)
         assert run.returncode == -9, run.stderr
         if (target / "config.json").exists():
-            prove(plan(source, 64), target, jobs=1, report=silent)
+            verify(plan(source, 64), target, jobs=1, report=silent)
         make(source, target)
         assert not any(path.name.startswith(".") for path in target.rglob("*")), step
-        prove(plan(source, 64), target, jobs=1, report=silent)
+        verify(plan(source, 64), target, jobs=1, report=silent)
         shutil.rmtree(target)
     assert digest_of(source) == before
 
@@ -244,7 +244,7 @@ def test_a_disk_that_fills_up_and_is_given_room(source: Path, mounted: Any, monk
     assert not list((disk / "b").glob("*.part"))
     subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
     make(source, disk / "b")
-    prove(plan(source, 64), disk / "b", jobs=1, report=silent)
+    verify(plan(source, 64), disk / "b", jobs=1, report=silent)
     assert digest_of(source) == before
 
 
@@ -274,7 +274,7 @@ def test_blocks_are_shared_where_the_file_system_can(real_shapes: Any, tmp_path:
     taken = free - os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     assert done.shared == sum(layout.shareable for layout in job.layouts.values()) > 0.97 * done.total
     assert taken < 0.1 * done.total
-    prove(job, disk / "b", jobs=2, report=silent)
+    verify(job, disk / "b", jobs=2, report=silent)
 
 
 @pytest.mark.parametrize("answer", [None, errno.ENOSYS, errno.EXDEV, 0], ids=["works", "no call", "no way", "nothing"])
@@ -292,7 +292,7 @@ def test_every_way_of_copying_gives_the_same_bytes(
     if answer is not None:
         monkeypatch.setattr(os, "copy_file_range", call)
     make(source, tmp_path / "b")
-    prove(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
+    verify(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
 
 
 def test_a_disk_error_is_no_reason_to_try_another_way(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoint.on_node import prove as checkpoint_prove
-from orchestrator.checkpoint.on_node.prove import prove
+from orchestrator.checkpoint.on_node import verify_reblocked
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.tensors import LENGTH_BYTES, parse_header
+from orchestrator.checkpoint.on_node.verify_reblocked import verify
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Progress
 
@@ -34,7 +34,7 @@ def flip(path: Path, at: int, bits: int = 0x01) -> None:
 
 def proof_of(pair: tuple[Path, Path]) -> Failure:
     with pytest.raises(Failure) as failed:
-        prove(plan(pair[0], 64), pair[1], jobs=2, report=silent)
+        verify(plan(pair[0], 64), pair[1], jobs=2, report=silent)
     return failed.value
 
 
@@ -50,7 +50,7 @@ def holder(target: Path, name: str) -> Path:
 
 def test_equal_sides_are_counted(pair: tuple[Path, Path], small: Any) -> None:
     seen: list[Progress] = []
-    proof = prove(plan(pair[0], 64), pair[1], jobs=2, report=seen.append)
+    proof = verify(plan(pair[0], 64), pair[1], jobs=2, report=seen.append)
     assert proof.tensors == len(small)
     assert proof.scales == 4
     assert seen[-1].done == seen[-1].total == proof.bytes
@@ -73,7 +73,7 @@ def test_every_file_is_looked_at(pair: tuple[Path, Path], bits: int) -> None:
             flip(path, at, bits)
             assert proof_of(pair).kind == "differs", (path, at)
             flip(path, at, bits)
-    prove(plan(pair[0], 64), pair[1], jobs=1, report=silent)
+    verify(plan(pair[0], 64), pair[1], jobs=1, report=silent)
 
 
 def test_every_byte_of_a_header(pair: tuple[Path, Path]) -> None:
@@ -93,14 +93,14 @@ def test_a_missing_file(pair: tuple[Path, Path], name: str) -> None:
 
 def test_the_other_block(pair: tuple[Path, Path]) -> None:
     with pytest.raises(Failure, match="quantization_config"):
-        prove(plan(pair[0], 32), pair[1], jobs=1, report=silent)
+        verify(plan(pair[0], 32), pair[1], jobs=1, report=silent)
 
 
 def test_a_side_that_cannot_be_read_is_named_as_such(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(descriptor: int, length: int, offset: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(checkpoint_prove, "read_exactly", fails)
+    monkeypatch.setattr(verify_reblocked, "read_exactly", fails)
     failure = proof_of(pair)
     assert failure.kind == "unreadable"
     assert Path(failure.where).parent in pair

@@ -33,7 +33,7 @@ _CHUNK_BYTES = 2 * 1024 * 1024
 _FIX = "remove the target and re-block again; if that differs too, test the machine's memory and disk"
 
 
-def prove(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
+def verify(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
     """Compare a target with the source it was made from. Raises Failure('differs') that names tensor and element."""
     made = read_checkpoint(target)
     for fault in made.faults:
@@ -213,10 +213,10 @@ def stream(request: dict[str, Any]) -> None:
             tell(ReblockLine(would=survey(job, target)).as_json())
             return
         written = proof = None
-        if not (asked.prove and standing(target) is TargetState.FOREIGN):
+        if not (asked.verify and standing(target) is TargetState.FOREIGN):
             written = reblock(job, target, jobs=jobs, report=partial(_say, "re-blocking"))
-        if asked.prove:
-            proof = prove(job, target, jobs=jobs, report=partial(_say, "verifying"))
+        if asked.verify:
+            proof = verify(job, target, jobs=jobs, report=partial(_say, "verifying"))
     outcome = Reblocked(written=written, proof=proof, old_block=job.old, new_block=job.new)
     tell(ReblockLine(outcome=outcome).as_json())
 
