@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, Exit
+from orchestrator.model.errors import DeployError, Exit, InputError
 from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:
     from orchestrator.gang.steps.guard.guard import GuardCheck
+    from orchestrator.golden.steps.gate import Gate
     from orchestrator.golden.steps.golden import Golden
 
 DAY_S = 86400.0
@@ -22,6 +24,19 @@ DAY_S = 86400.0
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:
     """Of `up`, `restart` and `guard`."""
+    if verb == "up":
+        parser.add_argument(
+            "--gate",
+            action="store_true",
+            help="change one gang first, and go on only if its answers, alone and among others, are the same and it is"
+            " as fast as the old plan's `bench`; else it returns to the old plan (exit code 7)",
+        )
+        parser.add_argument(
+            "--gate-within",
+            type=_share,
+            metavar="PERCENT",
+            help="how much slower the new plan may be (5%%), beyond the noise of the runs",
+        )
     if verb in ("up", "restart"):
         parser.add_argument(
             "--no-golden",
@@ -37,6 +52,27 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
             help="send the accepted prompts of `golden` again this often; a difference calls --on-failed (24h; 0: "
             "never)",
         )
+
+
+def _share(text: str) -> float:
+    """`5%` is 0.05. Raises ArgumentTypeError for anything but 0 to 100 percent."""
+    number = text.removesuffix("%")
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,3})?", number, re.ASCII) or float(number) > 100:
+        raise argparse.ArgumentTypeError(f"{text!r}: wanted a percentage, such as 5%")
+    return float(number) / 100
+
+
+def gate(args: argparse.Namespace) -> Gate | None:
+    """None without --gate. Raises InputError for --gate-within alone."""
+    from orchestrator.golden.gate import WITHIN
+    from orchestrator.golden.steps.gate import Gate
+
+    if not args.gate:
+        if args.gate_within is not None:
+            raise InputError("it has no meaning without --gate", where="--gate-within", fix="add --gate")
+        return None
+    within = WITHIN if args.gate_within is None else args.gate_within
+    return Gate(within=within, timeout_s=args.timeout)
 
 
 @dataclass(frozen=True, slots=True)

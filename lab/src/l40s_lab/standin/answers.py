@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 import zlib
@@ -19,6 +20,8 @@ WRONG_TOKEN = Path("/run/l40s-lab/wrong-token")
 WRONG_IN_BATCH = Path("/run/l40s-lab/wrong-token-in-batch")
 """While a lab's fault keeps this file, those answers do that are asked for while ENOUGH others are made."""
 ENOUGH = 3
+PLANNED_WRONG = "STANDIN_WRONG_TOKEN"
+"""With this in its environment, every answer of an engine ends with a wrong piece: a plan that answers otherwise."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def question(
     """The answer to a prompt, of the requested length. beside: how many others are being answered"""
     words = prompt_tokens(prompt)
     pieces = [NOTICE, *_sentence(prompt, words)]
-    if WRONG_TOKEN.exists() or (beside >= ENOUGH and WRONG_IN_BATCH.exists()):
+    if WRONG_TOKEN.exists() or PLANNED_WRONG in os.environ or (beside >= ENOUGH and WRONG_IN_BATCH.exists()):
         pieces[-1] = "?"
     while ignore_eos and len(pieces) < limit:
         pieces.append(f" word{len(pieces)}")

@@ -87,6 +87,8 @@ def _run(run: PastRun) -> Iterator[str | Text]:
     yield Text.assemble(printable(f"{run.gang}  {times}  "), end, printable(who))
     start = f"start: {run.start.words}" if run.start else ""
     yield from (cell(f"  {words}", "dim") for words in (run.command, start) if words)
+    if gate := run.gate:
+        yield cell(f"  gate against plan {gate['old']}: {gate['verdict']} {gate['why']}".rstrip(), "dim")
     if run.cause:
         yield f"  cause: {run.cause.node}: {run.cause.text}"
 
@@ -100,4 +102,5 @@ def _json(run: PastRun) -> dict[str, Any]:
         **{name: getattr(run, name) for name in ("by", "command", "plan_id", "model", "end")},
         "start": run.start and run.start.as_json(),
         "cause": cause_json(run.cause),
+        "gate": dict(run.gate) if run.gate else None,
     }

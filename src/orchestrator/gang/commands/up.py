@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2   # it is dead",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest --nettest-min 70",
         "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --gate   # or back to what served",
         "l40s-deploy up                                   # finish what an interrupted command began",
     )
     plan_options.add_plan_options(parser)
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
     plan_options.take_names(args)
     before_go = tuple(answers("before_go", args))
-    if not (plan_options.asks(args) or args.replace or args.strict or before_go):
+    gate = next(iter(answers("gate", args)), None)
+    if not (plan_options.asks(args) or args.replace or args.strict or before_go or gate):
         return _finish(args, screen)
     wanted = plan_options.request_of(args)
     inventory = without(open_inventory(args, screen), wanted.without)
@@ -87,6 +89,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         all_at_once=args.all_at_once,
         hung_after_s=args.hung_after,
         before_go=before_go,
+        gate=gate,
         fewer=any(gang.short for gang in inventory.gangs),
     )
     if args.dry_run:

@@ -70,6 +70,25 @@ GLANCE = StragglerWait(least_s=0.5, login_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gated:
+    """The first gang that is changed. old: id of the plan that it serves; changes: settings that differ, as text"""
+
+    inventory: Inventory
+    gang: GangSpec
+    old: str
+    changes: str
+
+
+class GangGate(Protocol):
+    """A room's judgement of the first changed gang, before the next one is changed."""
+
+    def before(self, gated: Gated, watcher: Watcher) -> Callable[[GangView, Watcher], None]:
+        """Look at the old plan while it serves; returns what is asked of the gang on the new one, which raises where it
+        is worse."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpRequest:
     """What an operator asks `up` for.
 
@@ -84,6 +103,7 @@ class UpRequest:
     fewer:     the plan is for fewer nodes than the gang should have
     asked:     what was asked of the gang on all of its nodes, where the plan is for fewer; None: the same as here
     before_go: checks of each gang before its ranks start
+    gate:      judges the first gang that is changed; None: what comes up is taken
     """
 
     plan: PlanRequest
@@ -97,6 +117,7 @@ class UpRequest:
     replace: bool = False
     hung_after_s: float | None = None
     before_go: tuple[BeforeGoCheck, ...] = ()
+    gate: GangGate | None = None
     why: str = ""
     asked: Asked | None = None
     fewer: bool = False

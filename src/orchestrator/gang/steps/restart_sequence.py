@@ -230,7 +230,10 @@ class RestartSequence:
             for step in RestartStep:
                 self._do(step, gangs)
         except DeployError as failure:
-            self._recover(gangs, step)
+            if (
+                step is not RestartStep.START or not self.request.verb.returns
+            ):  # else no request goes to what is refused
+                self._recover(gangs, step)
             if words := self._outcome(gangs, later, step):
                 failure.what += f"\n    {words}"
             raise

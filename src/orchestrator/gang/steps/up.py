@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from orchestrator.gang.steps.changes import compare
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.raising import (
+    Gated,
     StagedFleet,
     UpRequest,
     UpResult,
@@ -162,6 +163,7 @@ def _change_over(
     with serving_router(inventory.router) as router:
         behind = {worker.url for worker in router.workers() if worker.healthy} if router is not None else set()
         turns = sorted(turns, key=lambda one: one.url in behind)
+        judge = _gate(inventory, here, request, watcher, turns[0])
         return RestartSequence(
             inventory=inventory,
             fleet=here.fleet,
@@ -177,7 +179,7 @@ def _change_over(
             undo_on_interrupt=request.undo_on_interrupt,
             before_go=partial(_one_by_one, here, request, watcher) if request.before_go else None,
             check=lambda batch: refuse_on_nodes(here.fleet, [one.plan for one in batch]),
-            accept=_accept if request.strict else lambda _: None,
+            accept=partial(_accept, request.strict, judge, watcher),
             our_turn=turn.still_ours,
         ).run(turns, here.locks)
 
@@ -245,10 +247,39 @@ def refusal(view: GangView) -> FindingsError | None:
     )
 
 
-def _accept(views: Sequence[GangView]) -> None:
+def _gate(
+    inventory: Inventory, here: StagedFleet, request: UpRequest, watcher: Watcher, first: GangRestart
+) -> dict[str, Callable[[GangView, Watcher], None]]:
+    """What judges the first gang, by its name; {} without --gate. Raises InputError where there is nothing to compare
+    with, or to return to."""
+    if request.gate is None:
+        return {}
+    why = ""
+    if first.before is None:
+        why = "its nodes have no common plan to return to"
+    elif not first.view.serves:
+        why = f"it is {first.view.state.value}, so that there are no answers to compare with"
+    elif first.plan.model != first.view.model:
+        why = f"it serves {first.view.model}, and another model answers otherwise"
+    if why:
+        fix = "leave --gate out"
+        raise InputError(f"--gate can't judge the change: {why}", where=f"gang {first.name}", fix=fix)
+    (diff,) = compare(here.fleet, [gang for gang in here.gangs if gang.name == first.name], here.plan)
+    gated = Gated(inventory=inventory, gang=first.plan.gang, old=first.view.plan_id, changes=summary(diff.changes))
+    return {first.name: request.gate.before(gated, watcher)}
+
+
+def _accept(
+    strict: bool,
+    judges: Mapping[str, Callable[[GangView, Watcher], None]],
+    watcher: Watcher,
+    views: Sequence[GangView],
+) -> None:
     for view in views:
-        if refused := refusal(view):
+        if strict and (refused := refusal(view)):
             raise refused
+        if judge := judges.get(view.name):
+            judge(view, watcher)
 
 
 def _leave_old_addresses(

@@ -135,8 +135,12 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     Raises InputError where the gang does not serve, and what a node's answer raises.
     """
     golden = kept(fleet, gang, progress)
-    if golden.baseline is None:
-        return golden
+    return golden if golden.baseline is None else checked(fleet, gang, golden, progress)
+
+
+def checked(fleet: Fleet, gang: GangSpec, golden: Golden, progress: Progress) -> Golden:
+    """The same with this baseline, wherever it comes from."""
+    assert golden.baseline is not None
     url = serving_view(fleet, gang, why="there is no text to check").service_url
     accepted = {name: golden.baseline.prompts[name] for name in PROMPTS if name in golden.baseline.prompts}
     comparisons: dict[str, AnswerComparison] = {}
@@ -160,6 +164,12 @@ def check_in_batches(fleet: Fleet, gang: GangSpec, progress: Progress, *, reques
     golden = check_gang(fleet, gang, progress)
     if golden.baseline is None or golden.wrong:
         return golden
+    return checked_in_batches(fleet, gang, golden, progress, requests=requests)
+
+
+def checked_in_batches(fleet: Fleet, gang: GangSpec, golden: Golden, progress: Progress, *, requests: int) -> Golden:
+    """With what batches of up to so many requests answer, held against its baseline."""
+    assert golden.baseline is not None
     url = serving_view(fleet, gang, why="there is no text to check").service_url
     return _judged_in_batches(
         fleet, gang, url, golden, _in_batches(fleet, gang, url, golden.baseline, requests, progress)
@@ -208,6 +218,16 @@ def accept_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     golden = kept(fleet, gang, progress)
     url = serving_view(fleet, gang, why="there is no text to check").service_url
     refuse_busy(fleet, gang, url, why="other requests change the batch, and with it the last digits of the answers")
+    baseline, in_batches = measured(fleet, gang, golden.subject, url, progress)
+    write_document(baseline_file(golden.subject), baseline.as_json())
+    accepted = replace(golden, baseline=baseline, verdict=GoldenVerdict.SAME)
+    return _judged_in_batches(fleet, gang, url, accepted, in_batches)
+
+
+def measured(
+    fleet: Fleet, gang: GangSpec, subject: Subject, url: str, progress: Progress
+) -> tuple[Baseline, tuple[BatchedAnswer, ...]]:
+    """What the engine answers now and varies by itself, and its answers in batches. Raises NodeError for NaN."""
     answers: dict[str, list[Answer]] = {name: [] for name in PROMPTS}
     for _ in range(REPEATS):
         for name, answer in asked(fleet, gang, url, list(answers), progress):
@@ -222,12 +242,9 @@ def accept_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
             else:
                 answers[name].append(answer)
     prompts = {name: accept(each) for name, each in answers.items()}
-    baseline = Baseline(**golden.subject.as_json(), made_at=time.time(), prompts=prompts)
+    baseline = Baseline(**subject.as_json(), made_at=time.time(), prompts=prompts)
     in_batches = _in_batches(fleet, gang, url, baseline, AT_ACCEPTANCE, progress)
-    baseline = replace(baseline, batch_noise=noise_in(prompts, in_batches))
-    write_document(baseline_file(golden.subject), baseline.as_json())
-    accepted = replace(golden, baseline=baseline, verdict=GoldenVerdict.SAME)
-    return _judged_in_batches(fleet, gang, url, accepted, in_batches)
+    return replace(baseline, batch_noise=noise_in(prompts, in_batches)), in_batches
 
 
 def baseline_file(subject: Subject) -> Path:

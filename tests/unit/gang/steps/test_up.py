@@ -19,12 +19,13 @@ from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import BeforeGoCheck, StagedFleet, UpRequest, UpResult
+from orchestrator.gang.steps.raising import BeforeGoCheck, GangGate, Gated, StagedFleet, UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up import asked_of, leave
+from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import without
-from orchestrator.model.errors import GangFailed, InputError, NodeError, VerificationDiffers
+from orchestrator.model.errors import Exit, GangFailed, InputError, NodeError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode
@@ -54,6 +55,7 @@ def up(
     undo: bool = False,
     router: RouterSpec | None = None,
     checks: tuple[BeforeGoCheck, ...] = (),
+    gate: GangGate | None = None,
 ) -> UpResult:
     """`up` from the point where it makes the plan."""
 
@@ -73,7 +75,12 @@ def up(
 
     monkeypatch.setattr(up_module, "ground", ground)
     request = UpRequest(
-        plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo, before_go=checks
+        plan=PlanRequest(model="Fake"),
+        timeout_s=20.0,
+        replace=replace_it,
+        undo_on_interrupt=undo,
+        before_go=checks,
+        gate=gate,
     )
     return up_module.up(replace(gang.inventory, router=router), request, Notes())
 
@@ -141,6 +148,55 @@ def test_a_slow_network_brings_the_previous_plan_back(served: Served, monkeypatc
     assert tested == [("plan2", {"armed"})]
     view = gang.view()
     assert (view.state, view.plan_id) == (GangState.READY, "plan1")
+
+
+@dataclass
+class ToldGate:
+    """A gate with this verdict; what it saw."""
+
+    gang: LocalGang
+    passes: bool
+    seen: list[str] = field(default_factory=list)
+
+    def before(self, gated: Gated, _: Watcher) -> Callable[[GangView, Watcher], None]:
+        self.seen.append(f"before: {self.gang.view().plan_id} of {gated.old}, {gated.changes}")
+        return self.judge
+
+    def judge(self, view: GangView, _: Watcher) -> None:
+        self.seen.append(f"after: {view.plan_id}")
+        if not self.passes:
+            raise VerificationDiffers("GATE-FAILED: slower", where="gang gang0", fix="look")
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_gate_sees_both_plans_and_what_does_not_pass_returns(
+    served: Served, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    gang, plan = served
+    gate = ToldGate(gang, passes)
+    changed = with_env(replace(plan, plan_id="plan2"), NEW="1")
+    if passes:
+        assert up(gang, changed, monkeypatch, replace_it=True, gate=gate).changed == ("gang0",)
+    else:
+        with pytest.raises(VerificationDiffers, match="GATE-FAILED") as failed:
+            up(gang, changed, monkeypatch, replace_it=True, gate=gate)
+        assert failed.value.exit_code == Exit.DIFFERS
+        assert "gang0 is back on its previous plan plan1" in failed.value.what
+    assert [words.partition(",")[0] for words in gate.seen] == ["before: plan1 of plan1", "after: plan2"]
+    assert "NEW" in gate.seen[0]
+    view = gang.view()
+    assert (view.state, view.plan_id) == (GangState.READY, "plan2" if passes else "plan1")
+
+
+def test_another_model_can_not_be_judged_and_nothing_stops(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang, plan = served
+    before, gate = gang.view().run_id, ToldGate(gang, passes=True)
+    (planned,) = plan.gangs
+    parts = tuple(replace(part, model="Other") for part in planned.nodes)
+    other = replace(plan, plan_id="plan2", gangs=(replace(planned, nodes=parts),))
+    with pytest.raises(InputError, match="another model answers otherwise"):
+        up(gang, other, monkeypatch, replace_it=True, gate=gate)
+    assert gate.seen == [] and gang.view().run_id == before
 
 
 def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,9 @@ _OTHERS = (
     FindingEntry("TEXT-DIFFERS-IN-BATCH", "golden", "answers are other ones when several are made at once",
           "A kernel is chosen by the size of a batch: a wrong one, or its config, shows only under load.",
           ("answers to the accepted prompts among others, up to so many at once",), "docs/measure.md"),
+    FindingEntry("GATE-FAILED", "golden", "a changed plan answers otherwise, or is slower than the old one",
+          "`up --gate` compares the first changed gang with the plan that it served before; the old plan has returned.",
+          ("answers to a dozen prompts, alone and among others", "the benchmarks of both plans"), "docs/gang-life.md"),
     _nettest("DATA-CORRUPT", "data arrives other than it was sent",
              "Before anything is timed, every transfer carries a pattern of sender, receiver and position, and every"
              " all-reduce has a known sum; the receiving GPU compares. Peer-to-peer through an IOMMU, ACS or a faulty"

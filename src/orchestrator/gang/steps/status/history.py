@@ -22,6 +22,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest, HistoryAnswer, HistoryRequest
+from orchestrator.records.gates import kept_gate
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -59,9 +60,10 @@ def _fleets(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Fleet,
 def _kept(gang: GangSpec, asked: PerNode[HistoryAnswer]) -> GangHistory:
     answers = asked.ordered([node.name for node in gang.nodes])
     audit = {name: answer.audit for name, answer in answers.values.items()}
+    runs = past_runs(gang.name, {name: reports_of(answer) for name, answer in answers.values.items()}, audit)
     return GangHistory(
         gang=gang.name,
-        runs=past_runs(gang.name, {name: reports_of(answer) for name, answer in answers.values.items()}, audit),
+        runs=tuple(replace(run, gate=kept_gate(run.run_id)) for run in runs),
         audit=next(iter(audit.values()), ()),
         failures=answers.failures,
     )

@@ -1,0 +1,98 @@
+"""What a changed plan must be as good as: the verdict by noise, the page, and which benchmarks count."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+
+from orchestrator.golden.gate import SPEED, GatePart, GateReport, OldSpeed, decided, old_speeds, speed_part
+from orchestrator.golden.hooks import _share, gate
+from orchestrator.model.errors import InputError
+
+LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
+
+
+def runs(*speeds: float) -> tuple[dict[str, float], ...]:
+    return tuple({SPEED: speed} for speed in speeds)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "passed", "words"),
+    [
+        ((100, 100), (100, 100), True, ""),
+        ((100, 100), (140, 140), True, ""),
+        ((100, 100), (96, 96), True, ""),
+        ((100, 100), (80, 80), False, "20% slower"),
+        ((100, 100), (60, 120), True, "may explain"),
+        ((60, 140), (80, 80), True, "may explain"),
+        ((99, 101), (49, 51), False, "50% slower"),
+    ],
+)
+def test_slower_counts_beyond_the_noise_of_both(
+    old: tuple[float, ...], new: tuple[float, ...], passed: bool, words: str
+) -> None:
+    part = speed_part(OldSpeed(LOAD, runs(*old)), runs(*new), 0.05)
+    assert part.passed is passed and words in part.why
+    assert bool(part.why) is bool(words)
+
+
+def test_it_measures_until_the_runs_leave_one_verdict() -> None:
+    old = OldSpeed(LOAD, runs(100, 100))
+    assert not decided(old, runs(50), 0.05), "one run has no noise"
+    assert decided(old, runs(100, 100.1), 0.05) and decided(old, runs(50, 50.1), 0.05)
+    assert not decided(old, runs(80, 110), 0.05)
+
+
+def record(at: int, **change: Any) -> dict[str, Any]:
+    usual = {"gang": "gang0", "plan_id": "old", "dataset": "own", "load": LOAD, "runs": list(runs(at, at))}
+    return {**usual, "serving": {SPEED: at}, **change}
+
+
+def test_the_newest_bench_of_each_load_under_the_old_plan_counts() -> None:
+    other = {**LOAD, "concurrency": 8}
+    records = [
+        record(1),
+        record(2),
+        record(3, plan_id="before"),
+        record(4, gang="gang1"),
+        record(5, dataset="others.json"),
+        record(6, load=other),
+        record(7, load=other, runs=None),
+        record(8, serving={}, runs=None),
+    ]
+    speeds = old_speeds(records, "old", "gang0", "own")
+    assert [(each.name, each.runs[0][SPEED]) for each in speeds] == [("speed, 4 at once", 2), ("speed, 8 at once", 7)]
+
+
+def report(*parts: GatePart) -> GateReport:
+    return GateReport(gang="gang0", old="aaa", new="bbb", changes="NCCL_ALGO: Ring -> Tree", parts=parts)
+
+
+def test_the_page_has_both_plans_and_the_reason() -> None:
+    answers = GatePart(name="answers", old="12 accepted", new="0 the same", passed=False, why="english-fact: token 3")
+    speed = GatePart(name="speed", old="no bench of this plan", new="-", passed=None)
+    failed = report(answers, speed)
+    assert not failed.passed and failed.why == "answers: english-fact: token 3"
+    text = "\n".join(failed.lines())
+    assert text.startswith("gate of gang0: not passed\n  changed: NCCL_ALGO: Ring -> Tree\n")
+    assert "old aaa" in text and "new bbb" in text and "not compared" in text
+    assert failed.as_json() == {"verdict": "not passed", "old": "aaa", "new": "bbb", "why": failed.why}
+    assert report(speed).passed, "what nobody measured before decides nothing"
+
+
+def asked(**options: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"gate": True, "gate_within": None, "timeout": 60.0, **options})
+
+
+def test_the_options() -> None:
+    assert gate(asked(gate=False)) is None
+    usual, wider = gate(asked()), gate(asked(gate_within=_share("12.5%")))
+    assert usual is not None and wider is not None
+    assert (usual.within, wider.within) == (0.05, 0.125)
+    with pytest.raises(InputError, match="without --gate"):
+        gate(asked(gate=False, gate_within=0.1))
+    for wrong in ("", "%", "-5%", "101%", "5 %", "0x5", "1e1", "\u0665%"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            _share(wrong)

@@ -1,0 +1,22 @@
+"""Verdicts of a gate are kept by run, and damaged ones are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.records.documents import named_file
+from orchestrator.records.gates import keep_gate, kept_gate
+
+GATE = {"verdict": "passed", "old": "aaa", "new": "bbb", "why": ""}
+
+
+def test_a_verdict_is_kept_for_its_run_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert kept_gate("run-1") is None
+    keep_gate("run-1", GATE)
+    assert kept_gate("run-1") == GATE and kept_gate("run-2") is None
+    for damage in ("", "[]", "{}", '{"format": 2}', "null"):
+        named_file("gates", "run-1").write_text(damage)
+        assert kept_gate("run-1") is None
