@@ -16,7 +16,7 @@ from tests.support.waiting import slack, until
 
 from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 
-pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(4000)]
+pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(4000)]
 
 RUNS_S = 1900.0
 LOADS = (1, 2)
