@@ -164,24 +164,28 @@ def outcome(writer: str, kind: str) -> str:
 
 HEAD = """# No room
 
-Written by `python -m tests.room.writers`, from the functions in src/ that make or write a file. *played*: each kind
-of room was refused to it, and this is what came of it. The others' words are what stands around them in the code.
-The guard and the exporter write nothing of their own: the guard's notes are `note` and `write_whole` of the
-controller, and the router's are its node's agent's.
+Written by `python -m tests.room.writers`, from the functions in src/ that make or write a file. Each kind of room was
+refused to the ones below, and this is what came of it. The guard and the exporter write nothing of their own: the
+guard's notes are `note` and `write_whole` of the controller, and the router's are its node's agent's.
 
 | writer | whose | where nothing can be written |
 |---|---|---|
+"""
+REST = """
+The others are not played; what stands around them in the code:
+
+| in | where nothing can be written |
+|---|---|
 """
 
 
 def page() -> str:
     """As it is committed."""
-    return HEAD + "".join(f"| `{writer}` | {who(writer)} | {_said(writer)} |\n" for writer in writers())
+    played = "".join(f"| `{writer}` | {who(writer)} | {_said(writer)} |\n" for writer in sorted(PLAYED))
+    return HEAD + played + REST + "".join(f"| `{part}` | {words} |\n" for part, words in ELSEWHERE.items())
 
 
 def _said(writer: str) -> str:
-    if writer not in PLAYED:
-        return elsewhere(writer)
     by_words: dict[str, list[str]] = {}
     for kind in KINDS:
         by_words.setdefault(outcome(writer, kind), []).append(kind)
