@@ -114,7 +114,8 @@ def _guard(stage: Stage, row: Row) -> Command:
         if time.monotonic() > ends:
             raise Otherwise(f"no guard starts: {guard.said[-200:]}")
         time.sleep(1.0)
-    if row.begins_served and not until(lambda: "well" in stage.told(), MOMENT_S):
+    # its first question to the doctor is answered by then: what it finds at the hit's moment would be chance
+    if row.begins_served and not until(lambda: "well" in stage.told() and stage.kept("health") != [], MOMENT_S):
         raise Otherwise(f"the guard has not seen that the gang serves: {guard.said[-200:]}")
     return guard
 

@@ -208,15 +208,16 @@ class Stage:
 
     def told(self) -> str:
         """What guards have told their receivers last, as they keep it."""
-        return " ".join(file.read_text() for file in self._kept("told"))
+        return " ".join(file.read_text() for file in self.kept("told"))
 
     def forget_told(self) -> None:
         """The next guard knows nothing of what was told before, nor of what the doctor said in the row before."""
         for kind in ("told", "health"):
-            for file in self._kept(kind):
+            for file in self.kept(kind):
                 file.unlink(missing_ok=True)
 
-    def _kept(self, kind: str) -> list[Path]:
+    def kept(self, kind: str) -> list[Path]:
+        """Files of the controller of this kind: told, health."""
         return [*Path(self.lab.environment["XDG_STATE_HOME"]).glob(f"l40s-deploy/{kind}/*.json")]
 
     def _wait_for(self, node: str) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.gang.view import GangView
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import GangSpec
 
 ROUTER_ENTRY = "ROUTER-ENTRY-MISSING"
 POWERLESS = "GUARD-POWERLESS"
@@ -22,6 +23,16 @@ def with_findings(view: GangView, findings: Iterable[Finding]) -> GangView:
     new = tuple(one for one in findings if one not in view.findings)
     remarks = (*view.remarks, *(words for words in map(sentence, new) if words not in view.remarks))
     return replace(view, findings=(*view.findings, *new), remarks=remarks)
+
+
+def unaccepted(findings: Iterable[Finding], gang: GangSpec) -> tuple[Finding, ...]:
+    """Without those that the inventory accepts (`l40s_accept`): a node's by its own, the gang's where all its nodes do.
+    They are no remarks, and nowhere counted or told of."""
+    own = {node.name: {*node.accept} for node in gang.machines}
+    everywhere = set.intersection(*own.values()) if own else set[str]()
+    return tuple(
+        found for found in findings if not {found.id, f"{found.id}@{found.node}"} & own.get(found.node, everywhere)
+    )
 
 
 def sentence(found: Finding) -> str:

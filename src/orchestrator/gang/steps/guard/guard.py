@@ -44,7 +44,7 @@ from orchestrator.gang.guarding import (
 )
 from orchestrator.gang.inventory_changes import as_it_stood, changes_of
 from orchestrator.gang.operations import GangOperation
-from orchestrator.gang.remarks import powerless, with_findings
+from orchestrator.gang.remarks import powerless, unaccepted, with_findings
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
 from orchestrator.gang.steps.down import stop
@@ -309,6 +309,7 @@ class _Post:
             self.health.ask_if_due(self._as_it_runs, seen.run_id, now, wait=self.request.once)
         answering = [node.name for node in seen.nodes if node.error is None]
         entry = self.places.finding(seen, now, lambda: is_worked_on(self.fleet, self.gang, answering))
+        entry = unaccepted(entry, self.gang)
         known = self.health.findings if seen.serves else ()
         over = ended(seen, lambda: self._begun(seen) is not None or is_worked_on(self.fleet, self.gang, answering))
         return with_findings(self._heard(over, now), (*entry, *known, *self._powerless))

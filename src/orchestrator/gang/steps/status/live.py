@@ -110,7 +110,7 @@ class Watching:
             raise self._defects[0]
         return Moment(
             taken_at=time.time(),
-            seen=with_entries(with_stated(self._overview(), self._all)),
+            seen=with_entries(with_stated(self._overview(), self._all), self._all),
             nodes=dict(self._nodes),
             gangs=dict(self._loads),
             events=dict(self._events),

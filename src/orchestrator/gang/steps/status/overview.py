@@ -10,7 +10,7 @@ from dataclasses import replace
 from orchestrator.engines.serving import Worker
 from orchestrator.engines.serving import workers as listed
 from orchestrator.gang.overview import Overview, RouterGlance
-from orchestrator.gang.remarks import of_router_entry, with_findings
+from orchestrator.gang.remarks import of_router_entry, unaccepted, with_findings
 from orchestrator.gang.steps.router.host import ask_router, certificate_findings, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.health import with_health
@@ -45,7 +45,7 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
             fix="run `l40s-deploy router status`, which waits longer",
         )
         router = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
-    return with_entries(with_stated(replace(seen, router=router), inventory.gangs))
+    return with_entries(with_stated(replace(seen, router=router), inventory.gangs), inventory.gangs)
 
 
 def with_stated(seen: Overview, gangs: Sequence[GangSpec]) -> Overview:
@@ -56,12 +56,17 @@ def with_stated(seen: Overview, gangs: Sequence[GangSpec]) -> Overview:
     return replace(seen, stated=stated, unstated=unstated)
 
 
-def with_entries(seen: Overview) -> Overview:
-    """With a remark on each gang that serves and that the router sends nothing to."""
+def with_entries(seen: Overview, gangs: Sequence[GangSpec]) -> Overview:
+    """With a remark on each gang that serves and gets nothing from the router, unless its inventory accepts that."""
     router = seen.router
     if router is None or router.workers is None:
         return seen
-    views = (with_findings(view, of_router_entry(view, router.place(view.service_url))) for view in seen.views)
+    specs = {gang.name: gang for gang in gangs}
+    views = []
+    for view in seen.views:
+        found = of_router_entry(view, router.place(view.service_url))
+        spec = specs.get(view.name)
+        views.append(with_findings(view, unaccepted(found, spec) if spec is not None else found))
     return replace(seen, views=tuple(views))
 
 

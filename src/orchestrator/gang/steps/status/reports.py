@@ -21,6 +21,7 @@ from orchestrator import __version__
 from orchestrator.gang.agreement import BelievedService, current_run, leader_report, service_of
 from orchestrator.gang.names import as_called_now, former_gang, former_nodes, renamed_words
 from orchestrator.gang.operations import GangOperation, together
+from orchestrator.gang.remarks import unaccepted
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.chosen import in_order
 from orchestrator.model.deadlines import ANSWER_S
@@ -132,7 +133,8 @@ def _seen(gang: GangSpec, values: Mapping[str, ReportAnswer], failures: Mapping[
     asked = [node for node in gang.machines if node.name in values]
     strangers = [words for node in asked for words in _strangers(node, values[node.name])]
     remarks = tuple(filter(None, (service.remark, *strangers, *renamed_words(renamed), *seen.remarks)))
-    return replace(seen, service_url=service.url, remarks=remarks)
+    transport = unaccepted(seen.transport, gang)
+    return replace(seen, service_url=service.url, remarks=remarks, transport=transport)
 
 
 def _service(gang: GangSpec, seen: GangView, answers: Mapping[str, Answer]) -> BelievedService:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.gang.commands.why import _told
 from orchestrator.gang.overview import Overview, RouterGlance
-from orchestrator.gang.remarks import with_findings
+from orchestrator.gang.remarks import unaccepted, with_findings
 from orchestrator.gang.steps import checks
 from orchestrator.gang.steps.guard.standing import HealthWatch
 from orchestrator.gang.steps.status import health as asking
@@ -72,10 +73,19 @@ def test_a_gang_that_does_not_serve_is_not_asked_and_a_failure_hides_no_gang(mon
 
 def test_a_gang_that_serves_and_is_out_of_the_router_has_a_remark() -> None:
     router = RouterGlance(url="http://r", node="r", state=GangState.READY, workers=())
-    (seen,) = with_entries(Overview(views=(READY,), router=router)).views
+    (seen,) = with_entries(Overview(views=(READY,), router=router), [GANG]).views
     assert [one.id for one in seen.findings] == ["ROUTER-ENTRY-MISSING"] and "l40s-deploy router up" in seen.remarks[0]
     unknown = RouterGlance(url="http://r", node="r")
-    assert with_entries(Overview(views=(READY,), router=unknown)).views == (READY,)
+    assert with_entries(Overview(views=(READY,), router=unknown), [GANG]).views == (READY,)
+
+
+def test_what_the_inventory_accepts_is_no_remark_and_not_counted() -> None:
+    router = RouterGlance(url="http://r", node="r", state=GangState.READY, workers=())
+    nodes = tuple(replace(node, accept=("ROUTER-ENTRY-MISSING", "GPU-ECC@n")) for node in GANG.nodes)
+    accepting = replace(GANG, nodes=nodes)
+    assert with_entries(Overview(views=(READY,), router=router), [accepting]).views == (READY,)
+    assert unaccepted([ECC], accepting) == () and unaccepted([ECC], GANG) == (ECC,)
+    assert unaccepted([replace(ECC, node="other")], accepting) == (replace(ECC, node="other"),)
 
 
 def test_why_says_what_is_wrong_about_a_gang_that_serves() -> None:
