@@ -685,7 +685,7 @@ COMMON = (
         pattern=r"Cannot provide a placement group of|No available node types can fulfill resource request"
         r"|Ray does not allocate any \w{1,8} on the driver node"
         r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,6}) seconds"
-        r"|(?:exceeds available GPUs|exceeds the total number of available GPUs)\b",
+        r"|exceeds the total number of available GPUs\b",
         text="the Ray cluster has fewer free GPUs than the engine asks for: a node did not join, joined under another"
         " address, or holds its GPUs for something else",
         fix="compare `ray status` on the head with the nodes; start Ray on each with the address of the engine's"
@@ -738,8 +738,8 @@ COMMON = (
     ),
     CausePattern(
         id="PEER-MISSING",
-        pattern=r"waiting for clients\. \d+/\d+ clients joined|The client socket has failed to connect"
-        r"|wait timeout after \d{1,9}ms, keys: ",
+        pattern=r"waiting for clients\. \d+/\d+ clients joined"
+        r"|The client socket has failed to connect(?!.{0,160}errno: 97\b)|wait timeout after \d{1,9}ms, keys: ",
         text="not all nodes joined the rendezvous in time",
         fix="check the node that failed first, and that every node can reach the rendezvous port"
         " (`l40s-deploy doctor`)",
@@ -903,6 +903,7 @@ KERNEL = (
         text="the container's image could not be fetched: a wrong name or tag, no right to it, or no way to"
         " its registry",
         fix="pull it on the node by hand (`docker pull IMAGE`, `crictl pull IMAGE`), which says why",
+        weak=True,
     ),
     CausePattern(
         id="PROBE-FAILED",
@@ -919,6 +920,7 @@ KERNEL = (
         text="no node of the Kubernetes cluster has as many free GPUs as the pod asks for",
         fix="compare `kubectl describe nodes | grep nvidia.com/gpu` with the request; without a device plugin a node"
         " offers none",
+        weak=True,
     ),
     CausePattern(
         id="ENGINE-MISSING",

@@ -65,6 +65,9 @@ _OTHERS = (
     _gang("NODE-DISAGREES", "a node says otherwise than the inventory, this machine's record and its fellows",
           "Addresses, leader and what was asked for come from these. What the node says is shown; nothing is added, "
           "taken out or restarted for it."),
+    _gang("NUMA-NOT-BOUND", "ranks of a serving gang may run away from their GPU's NUMA node",
+          "A process that moves to the other socket reaches its GPU, card and memory across the sockets. It costs some "
+          "speed and ends nothing."),
     _gang("ROUTER-ENTRY-MISSING", "a gang serves, and the router sends it no requests",
           "Its entry is missing or unhealthy there. `router up` adds every gang that serves."),
     _plan("DRIVER-OLD", "the NVIDIA driver is too old for the stack",

@@ -109,6 +109,7 @@ class LogsSummary:
 
 _TELLING = ("LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING")
 """Causes that follow from another node's, and that tell a reader of one node's log what to look at there."""
+_TRIED_AGAIN = re.compile(r"\[W\S{0,32} .{0,64}socket\.cpp")
 _TEXTS = ("exception", "nccl_warning", "next_log", "engine", "version", "nccl", "transport")
 
 
@@ -322,7 +323,12 @@ def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None,
     chosen = causes.choose({f"{place}": one for place, one in enumerate(told)})
     if chosen.signature == EXCEPTION:
         return None, chosen.text.removeprefix("engine process exited: ")
-    return (None if chosen.secondary and chosen.signature not in _TELLING else chosen), last
+    return (None if chosen.secondary and not _tells(chosen) else chosen), last
+
+
+def _tells(cause: Cause) -> bool:
+    """A warning of a connection that is tried again tells nothing: the other end may have come later."""
+    return cause.signature in _TELLING and not any(map(_TRIED_AGAIN.search, cause.lines[-1:]))
 
 
 def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:

@@ -266,6 +266,17 @@ def test_who_did_not_come_is_told_from_one_log() -> None:
     assert seen is not None and seen.signature == "PEER-MISSING"
 
 
+@pytest.mark.parametrize(
+    ("errno", "secondary"), [("97 - Address family not supported", []), ("111 - Connection refused", ["PEER-MISSING"])]
+)
+def test_a_connection_that_is_tried_again_is_no_cause_of_a_hang(errno: str, secondary: list[str]) -> None:
+    line = (
+        f"[W503 01:52:07 socket.cpp:752] [c10d] The client socket has failed to connect to [n1]:5000 (errno: {errno})."
+    )
+    seen = read_logs({"a": [line, "[2025-05-03 01:53:10 TP0] Load weight begin. avail mem=43.80 GB"]})
+    assert (seen.cause, [one.signature for one in seen.secondary]) == (None, secondary)
+
+
 def test_what_ended_native_code_is_shown_where_nothing_is_known() -> None:
     thrown = ["terminate called after throwing an instance of 'c10::Error'", "  what():  nobody has seen this before"]
     seen = read_logs({"a": thrown})
