@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,9 +17,8 @@ from orchestrator.cli.arguments import Parser, added, apart, arranged, as_now, i
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.screen import Screen, answering
 from orchestrator.loading.resources import Library
-from orchestrator.loading.which import choose_inventory, load_config
+from orchestrator.loading.which import load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
-from orchestrator.model.inventory import Inventory
 from orchestrator.model.lacks import lack_of
 from orchestrator.remote.app_archive import application
 from orchestrator.remote.fleet import Fleet
@@ -139,7 +138,7 @@ def _answered(words: list[str], screen: Screen) -> int:
         args.engine_args, unknown = [*args.engine_args, *unknown[1:]], []
     if unknown:
         raise strange(unknown, args.verb, every_action(verbs_of(parser)[args.verb]))
-    args.typed, args.read_inventory = words, _read_inventory
+    args.typed = words
     equip()
     with detaching():
         return int(modules[args.verb].run(args, screen))
@@ -150,15 +149,6 @@ def equip() -> None:
     Fleet.opener, App.made = connect, application
     Library.profile, Library.models = _load_profile, _profile_names
     Library.stack, Library.stacks = _load_stack, _stack_names
-
-
-def _read_inventory(option: str | None, say: Callable[[str], None]) -> Inventory:
-    """What every verb that uses a cluster is given to read it with, so that none needs to know how one is written."""
-    from orchestrator.loading.inventory import load_inventory
-
-    choice = choose_inventory(option)
-    say(f"cluster: {choice.path} ({choice.reason})")
-    return load_inventory(choice.path)
 
 
 def _load_profile(name: str) -> ModelProfile:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 
 from orchestrator.cli.screen import Screen
+from orchestrator.loading.which import choose_inventory
 from orchestrator.model.deadlines import UNITS, seconds_of
 from orchestrator.model.inventory import Inventory
 
@@ -60,14 +62,17 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def open_inventory(args: argparse.Namespace, screen: Screen | None) -> Inventory:
     """Read the command's inventory, and print on stderr which one it is (screen None: where that is said already)."""
-    inventory: Inventory = args.read_inventory(args.inventory, screen.say if screen else lambda _: None)
-    return inventory
+    choice = choose_inventory(args.inventory)
+    if screen is not None:
+        screen.say(f"cluster: {choice.path} ({choice.reason})")
+    return read_again(choice.path)
 
 
-def read_again(args: argparse.Namespace, path: str) -> Inventory:
-    """The inventory that this command has read, as it is written now. path: where it was found."""
-    inventory: Inventory = args.read_inventory(path, lambda _: None)
-    return inventory
+def read_again(path: str | Path) -> Inventory:
+    """The inventory in this file, as it is written now."""
+    from orchestrator.loading.inventory import load_inventory  # a verb without a cluster reads no YAML
+
+    return load_inventory(path)
 
 
 TIMEOUT_S = 3600.0

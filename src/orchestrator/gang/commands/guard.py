@@ -105,7 +105,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         hung_after_s=args.hung_after,
         timeout_s=args.timeout,
         check=next(iter(answers("guard_event", args)), None),
-        reread=InventoryWatch(partial(stamp_of, path), lambda: read_again(args, path)),
+        reread=InventoryWatch(partial(stamp_of, path), lambda: read_again(path)),
         renewed=newest.append,
     )
     if args.install:
