@@ -152,6 +152,7 @@ class UpResult:
 class StagedFleet:
     """What `up` has before it starts anything: every node answers, is locked, and has its part of the plan.
 
+    fleet: has every node of the inventory, each connected when it is first asked
     topologies: by node name, as the plan saw them
     gangs: as they are planned
     standing: by name, the same with the spares that take part in what runs now
@@ -189,7 +190,7 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked
     """
     chosen = chosen_gangs(inventory, request.plan.gangs)
     gangs = tuple(replace(gang, spares=()) for gang in chosen)
-    with Fleet([node for gang in chosen for node in gang.machines], hands_over=True) as fleet, ExitStack() as opened:
+    with Fleet(inventory.nodes, hands_over=True) as fleet, ExitStack() as opened:
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
         views = see(fleet, chosen)
         everybody_answers(views)

@@ -202,7 +202,7 @@ class _Restart:
         """Raise what forbids the start that follows, unless that is accepted."""
         try:
             refuse_starts(self.fleet, [one.plan for one in gangs], self.watcher, accept=self.request.accept)
-            refuse_mixed_models(self.inventory, {one.name: one.plan.model for one in gangs})
+            refuse_mixed_models(self.inventory, self.fleet, {one.name: one.plan.model for one in gangs})
         except (FindingsError, NodeError) as refused:
             if self.request.verb.work:
                 names = " ".join(one.name for one in gangs)

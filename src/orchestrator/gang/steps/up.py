@@ -86,7 +86,7 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
                 begun = begun_on(here.fleet, here.gangs)
                 rise, turns = _change(inventory, here, request, watcher)
                 refuse_on_nodes(here.fleet, [one.plan for one in turns])
-                refuse_mixed_models(inventory, _models(rise, turns))
+                refuse_mixed_models(inventory, here.fleet, _models(rise, turns))
                 forget_other_models(inventory, here.views, {start.gang.name: start for start in rise})
                 views, started = _rise(inventory, here, request, watcher, rise, turn)
                 risen |= started
@@ -217,7 +217,7 @@ def rehearse(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Plan
         absent = {view.name for view in here.views if not view.running}
         plans = [start for start in rise if start.gang.name in absent]
         refuse_on_nodes(here.fleet, [*plans, *(one.plan for one in turns)])
-        refuse_mixed_models(inventory, _models(rise, turns))
+        refuse_mixed_models(inventory, here.fleet, _models(rise, turns))
         return here.plan
 
 
@@ -309,7 +309,7 @@ def _change(
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
     wanted = {*same, *(view.name for view in here.views if view.plan_id == plan_id)}
-    elsewhere = _models_elsewhere(inventory, here.gangs) if diffs else frozenset()
+    elsewhere = _models_elsewhere(inventory, here) if diffs else frozenset()
     course = actions.course(here.views, wanted, model=here.plan.gangs[0].model, elsewhere=elsewhere)
     starts = {start.gang.name: start for start in starts_of(here.gangs, here.plan, request, running=same)}
     turns = [
@@ -332,14 +332,13 @@ def _diffs(here: StagedFleet) -> dict[str, GangDiff]:
     }
 
 
-def _models_elsewhere(inventory: Inventory, gangs: Sequence[GangSpec]) -> frozenset[str]:
-    """What gangs that are none of these serve behind the same router."""
-    chosen = {gang.name for gang in gangs}
+def _models_elsewhere(inventory: Inventory, here: StagedFleet) -> frozenset[str]:
+    """What gangs that are not planned here serve behind the same router."""
+    chosen = {gang.name for gang in here.gangs}
     others = [gang for gang in inventory.gangs if gang.name not in chosen]
     if not others or inventory.router is None:
         return frozenset()
-    with Fleet([node for gang in others for node in gang.nodes]) as fleet:
-        return frozenset(view.model for view in see(fleet, others) if view.service_healthy)
+    return frozenset(view.model for view in see(here.fleet, others) if view.service_healthy)
 
 
 def _previous(here: StagedFleet, name: str) -> Staged | None:
@@ -400,7 +399,7 @@ def leave(
         gone = {name for name in was.members if name in leaving}
         gone |= {was.leader_name} if moved and gang.name in rising else set()
         if gone:
-            _take_out(inventory, gang, was, gone, watcher)
+            _take_out(inventory, fleet, gang, was, gone, watcher)
         if moved:
             told = "" if inventory.router is not None else "; no router: tell your clients"
             watcher.step(
@@ -413,19 +412,23 @@ def _place(url: str) -> tuple[str | None, int | None]:
     return at.hostname, at.port
 
 
-def _urls_of_others(inventory: Inventory, gang: GangSpec) -> set[str]:
+def _urls_of_others(inventory: Inventory, fleet: Fleet, gang: GangSpec) -> set[str]:
     """Where the other gangs serve: these stay in the router, whatever this gang's nodes say of their addresses."""
-    others = [one for one in inventory.gangs if one.name != gang.name]
+    others = [other for other in inventory.gangs if other.name != gang.name]
     if not others:
         return set()
-    with Fleet([node for one in others for node in one.nodes]) as fleet:
-        views = see(fleet, others, patience=StragglerWait())
-    stated = {node.stated_url for one in others for node in one.machines}
+    views = see(fleet, others, patience=StragglerWait())
+    stated = {node.stated_url for other in others for node in other.machines}
     return stated | {view.service_url for view in views}
 
 
 def _take_out(
-    inventory: Inventory, gang: GangSpec, was: StagingRequest, gone: Collection[str], watcher: Watcher
+    inventory: Inventory,
+    fleet: Fleet,
+    gang: GangSpec,
+    was: StagingRequest,
+    gone: Collection[str],
+    watcher: Watcher,
 ) -> None:
     served = {(address, gang.leader.ports.http) for address, name in was.addresses.items() if name in gone}
     try:
@@ -433,7 +436,7 @@ def _take_out(
             if router is None:
                 return
             workers = [worker for worker in router.workers() if _place(worker.url) in served]
-            theirs = _urls_of_others(inventory, gang) if workers else set()
+            theirs = _urls_of_others(inventory, fleet, gang) if workers else set()
             for worker in workers:
                 if worker.url not in theirs:
                     watcher.step(gang.name, f"removing {worker.url} from the router")

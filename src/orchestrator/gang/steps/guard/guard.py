@@ -587,8 +587,9 @@ class _Post:
         try:
             plan = staged_plan(self.fleet, self._as_it_runs)
             self.watcher.step(self.gang.name, "running doctor")
-            with contextlib.suppress(Unreachable):  # a router that nobody reaches is no reason against a recovery
-                refuse_mixed_models(self.inventory, {self.gang.name: now.model})
+            with contextlib.suppress(Unreachable), Fleet(self.inventory.nodes) as everybody:
+                # a router that nobody reaches is no reason against a recovery
+                refuse_mixed_models(self.inventory, everybody, {self.gang.name: now.model})
             return against_starts(self.fleet, [plan], self.watcher)
         except DeployError as failure:
             if isinstance(failure, InputError) and left is not None:

@@ -15,6 +15,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.remote.fleet import Fleet
 
 
 def node(name: str, gang: str) -> NodeSpec:
@@ -56,7 +57,7 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     "models", [{"a": "m"}, {"a": "m", "b": "m"}, {}], ids=["one that serves again", "all", "nothing"]
 )
 def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
-    refuse_mixed_models(INVENTORY, models)
+    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), models)
 
 
 @pytest.mark.parametrize(
@@ -65,28 +66,28 @@ def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, m
 def test_another_model_behind_the_old_router_is_refused(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
     """Two gangs that change one after the other serve two models in between."""
     with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*a: other, b: m") as refused:
-        refuse_mixed_models(INVENTORY, models)
+        refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), models)
     assert refused.value.exit_code == 3 and "`l40s-deploy prepare --tags router_env`" in refused.value.fix
     behind.runs = words.SMG.name
-    refuse_mixed_models(INVENTORY, models)
+    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), models)
 
 
 def test_a_router_that_is_not_running_counts_as_what_would_be_started(behind: SimpleNamespace) -> None:
     behind.view = front(GangState.ABSENT)
     with pytest.raises(FindingsError, match="ROUTER-MODEL-MIXED"):
-        refuse_mixed_models(INVENTORY, {"a": "other"})
+        refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "other"})
     behind.has = SMG
-    refuse_mixed_models(INVENTORY, {"a": "other"})
+    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "other"})
     behind.has, behind.gangs = OLD, (gang("a", "m"), gang("b", "m", GangState.ABSENT))
-    refuse_mixed_models(INVENTORY, {"a": "other"})
+    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "other"})
 
 
 def test_a_router_that_can_not_be_asked_is_no_yes(behind: SimpleNamespace) -> None:
     behind.view = front(GangState.UNKNOWN, LOST)
     with pytest.raises(Unreachable):
-        refuse_mixed_models(INVENTORY, {"a": "other"})
-    refuse_mixed_models(INVENTORY, {"a": "m"})
-    refuse_mixed_models(ALONE, {"a": "other"})
+        refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "other"})
+    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "m"})
+    refuse_mixed_models(ALONE, Fleet(ALONE.nodes), {"a": "other"})
 
 
 @pytest.mark.parametrize(
