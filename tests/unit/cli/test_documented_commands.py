@@ -37,8 +37,16 @@ def lines_of(text: str) -> set[str]:
 
 
 COMMANDS = sorted((str(page.relative_to(ROOT)), line) for page in PAGES for line in lines_of(page.read_text("utf-8")))
-TASKS = ("A node died", "Replace a card", "Upgrade the stack", "Move to another model", "Power cut", "Router died",
-         "Power cut without an outage")  # fmt: skip
+TASKS = (
+    "A node died",
+    "Replace a card",
+    "Upgrade the stack",
+    "Upgrade l40s-deploy",
+    "Move to another model",
+    "Power cut",
+    "Router died",
+    "Power cut without an outage",
+)
 """Of the runbooks."""
 
 
