@@ -242,7 +242,9 @@ def counted(at: Callable[[str, int, int], None], name: str, of: int) -> None:
 def check_now(_: object, __: object, ___: object, at: Callable[[str, int, int], None]) -> tuple[Any, ...]:
     counted(at, "gang0", 3)
     verdict, kept = SimpleNamespace(value="same"), SimpleNamespace(varies=(), left_out=())
-    return (SimpleNamespace(gang="gang0", subject=MODEL, verdict=verdict, compared=(), wrong=(), baseline=kept),)
+    outcome = SimpleNamespace(gang="gang0", subject=MODEL, verdict=verdict, compared=(), wrong=(), baseline=kept)
+    outcome.in_batches = None
+    return (outcome,)
 
 
 def bench_now(_: object, __: object, at: Callable[[str, int, int], None]) -> BenchedGang:
@@ -318,7 +320,7 @@ LOGS: Scene = {"gang.commands.logs.logs": lambda *_, **__: iter([LogLine("l40s-1
 RECIPE: Scene = {"hosts.steps.stack.write_recipe": lambda _, out: (out / "build.sh",)}
 NETTEST: Scene = {"nettest.steps.nettest.run_now": nettest_now}
 PUSH: Scene = {"checkpoint.steps.push.push": push}
-BUNDLED: Scene = {"support.commands.support_bundle.bundle": lambda *_: BUNDLE}
+BUNDLED: Scene = {"support.commands.support_bundle.bundle": lambda *_, **__: BUNDLE}
 ROLLING = turning("gang0", "gang1", rolled=True)
 PREPARE: Scene = {
     "hosts.steps.prepare.prepare": prepare,

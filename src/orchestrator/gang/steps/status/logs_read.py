@@ -109,7 +109,7 @@ class LogsSummary:
 
 _TELLING = ("LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING")
 """Causes that follow from another node's, and that tell a reader of one node's log what to look at there."""
-_TRIED_AGAIN = re.compile(r"\[W\S{0,32} .{0,64}socket\.cpp")
+_TRIED_AGAIN = re.compile(r"\[W\S{0,32} .{0,64}socket\.cpp|^\[c10d\] The client socket has failed to connect")
 _TEXTS = ("exception", "nccl_warning", "next_log", "engine", "version", "nccl", "transport")
 
 
