@@ -1,8 +1,7 @@
 """Code that is read, not counted: the shapes that save a line and cost its reader a minute are refused.
 
 A nested conditional expression, a text or list times a condition, a pair indexed by a condition, a `# fmt: skip` inside
-a function or statement, a comprehension of more than two `for` or three clauses, a function over 50 lines. `NOT_YET`
-names the files that still have some, with how many; a number there may only fall.
+a function or statement, a comprehension of more than two `for` or three clauses, a function over 50 lines.
 """
 
 from __future__ import annotations
@@ -21,36 +20,6 @@ CLAUSES = 2
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SEQUENCES = (ast.List, ast.Tuple, ast.JoinedStr, ast.ListComp)
 _CONDITIONS = (ast.Compare, ast.BoolOp)
-NOT_YET: dict[str, dict[str, int]] = {
-    "nested conditional expression": {
-        "gang/commands/lock.py": 1,
-        "gang/commands/logs.py": 1,
-        "gang/commands/restart.py": 1,
-        "gang/commands/watching.py": 2,
-        "gang/history.py": 1,
-        "gang/overview.py": 2,
-        "gang/steps/maintenance.py": 1,
-        "gang/steps/restart_sequence.py": 1,
-        "gang/steps/status/logs_read.py": 1,
-        "planning/memory.py": 1,
-    },
-    "text or list times a condition": {
-        "gang/commands/gangs.py": 6,
-        "gang/commands/watching.py": 2,
-    },
-    "function over 50 lines": {
-        "planning/memory.py": 1,
-    },
-    "fmt: skip": {
-        "gang/commands/guard.py": 1,
-        "gang/commands/logs.py": 1,
-        "gang/commands/outcome.py": 1,
-        "gang/commands/up.py": 1,
-        "gang/overview.py": 1,
-        "gang/steps/raising.py": 1,
-        "gang/steps/status/history.py": 1,
-    },
-}
 
 
 def nested_conditionals(node: ast.AST) -> bool:
@@ -122,11 +91,7 @@ def places(shape: str) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_code_has_no_such_shape(shape: str) -> None:
-    known = NOT_YET.get(shape, {})
-    found = list(places(shape))
-    counts = Counter(name for name, _ in found)
-    assert [f"{name}:{line}" for name, line in found if counts[name] > known.get(name, 0)] == []
-    assert {name: counts[name] for name in known if counts[name] < known[name]} == {}, "lower these numbers"
+    assert [f"{name}:{line}" for name, line in places(shape)] == []
 
 
 def skipped_formats() -> Counter[str]:
@@ -140,7 +105,7 @@ def skipped_formats() -> Counter[str]:
 
 
 def test_the_formatter_is_not_skipped_inside_functions() -> None:
-    assert skipped_formats() == Counter(NOT_YET.get("fmt: skip", {}))
+    assert skipped_formats() == Counter()
 
 
 @pytest.mark.parametrize(

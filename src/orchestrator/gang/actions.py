@@ -136,8 +136,8 @@ def _onwards(goal: Goal, view: GangView, troubled_s: float) -> Action:
         return Action(StepKind.DONE, why="ready")
     if view.unreachable and (view.state.before_go or view.state is GangState.UNKNOWN or not view.run_id):
         return _until_reached(troubled_s, patience_s)
-    if told := _to_tell(view):
-        return told
+    if told_of := _to_tell(view):
+        return told_of
     if view.state is GangState.DEGRADED and troubled_s >= patience_s and _answers(view):
         return Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}")
     return Action(StepKind.WAIT, why=view.progress)

@@ -22,8 +22,8 @@ V = TypeVar("V")
 
 def most_say(values: Iterable[V], usual: V) -> V:
     """What most say; `usual` where nobody says anything, and the first of several that as many say."""
-    said = Counter(values).most_common(1)
-    return said[0][0] if said else usual
+    common = Counter(values).most_common(1)
+    return common[0][0] if common else usual
 
 
 def current_run(reports: Mapping[str, Report]) -> dict[str, Report]:
@@ -88,7 +88,7 @@ def service_of(
 ) -> BelievedService:
     """leader, claim: the node's name, and where it says that it serves; recorded: where this controller's plan has it,
     '' for none; witnesses: ADDRESS:PORT of the service as the other members' plans have it."""
-    node = next((one for one in gang.machines if one.name == leader), None)
+    node = next((machine for machine in gang.machines if machine.name == leader), None)
     if not claim or node is None:
         return BelievedService(url="")
     own = gang.url or node.stated_url
@@ -107,21 +107,21 @@ def _is_plausible(gang: GangSpec, node: NodeSpec, claim: str, witnesses: Sequenc
     at = _split(claim)
     if gang.url or at is None or at.hostname is None or at.geturl() != f"http://{at.netloc}" or "@" in at.netloc:
         return False
-    theirs = [one for one in (_split(f"//{text}") for text in witnesses) if one is not None]
-    ports = {one.port for one in theirs}
+    theirs = [address for address in (_split(f"//{text}") for text in witnesses) if address is not None]
+    ports = {address.port for address in theirs}
     if at.port != node.ports.http and ports != {at.port}:
         return False
     stated = _split(node.stated_url)
     if stated is not None:
         return at.hostname == stated.hostname
-    return all(one.hostname == at.hostname for one in theirs) and _may_be_its(gang, node, at.hostname)
+    return all(address.hostname == at.hostname for address in theirs) and _may_be_its(gang, node, at.hostname)
 
 
 def _may_be_its(gang: GangSpec, node: NodeSpec, host: str) -> bool:
     """Whether an address that its inventory does not state can be this node's: other machines may reach it, and it is
     none of its fellows'."""
-    fellows = [one for one in gang.machines if one is not node]
-    if any(host in (one.reach.host, one.address) for one in fellows):
+    fellows = [machine for machine in gang.machines if machine is not node]
+    if any(host in (machine.reach.host, machine.address) for machine in fellows):
         return False
     return host == node.reach.host or _is_between_hosts(host)
 

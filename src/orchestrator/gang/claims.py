@@ -100,7 +100,7 @@ def changing(views: Iterable[GangView], mine: Collection[str]) -> list[GangView]
     return [view for view in views if view.name not in mine and view.state in _CHANGING]
 
 
-def course(wanted: TurnNeed, found: Found, left_s: float) -> ClaimStep:
+def course(wanted: TurnNeed, state: Found, left_s: float) -> ClaimStep:
     """What to do now. left_s: what the command may still wait."""
-    step = COURSE[wanted][found]
+    step = COURSE[wanted][state]
     return ClaimStep.LATE if step is ClaimStep.WAIT and left_s <= 0 else step

@@ -339,7 +339,7 @@ def comes_back(memory: GuardMemory) -> str:
     """What to alarm people with: the class of the newest hang, where it is at least its second restart of a day; ''
     where it is not."""
     name = memory.hangs[-1][0] if memory.hangs else ""
-    times = sum(one == name for one, _ in memory.hangs)
+    times = sum(hung == name for hung, _ in memory.hangs)
     return f"{times} restarts within a day for {name}: restarting does not mend it" if times >= AGAIN else ""
 
 

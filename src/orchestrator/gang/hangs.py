@@ -123,9 +123,9 @@ def classify(evidence: HangEvidence) -> Hang:
     """The first class that the evidence shows."""
     seen = _Seen(evidence, tuple(_ranks(evidence)))
     for judge in _JUDGES:
-        found = judge(seen)
-        if found is not None:
-            return found
+        hang = judge(seen)
+        if hang is not None:
+            return hang
     return _hang(seen, "HANG-UNKNOWN", _standing_where(seen), *_what_ranks_do(seen))
 
 
@@ -200,7 +200,7 @@ def _waits_for_files(seen: _Seen) -> Hang | None:
 
 
 def _uninterruptible(rank: _SeenRank) -> bool:
-    return len(rank.look.states) == 2 and all(one == "D" for one in rank.look.states)
+    return len(rank.look.states) == 2 and all(state == "D" for state in rank.look.states)
 
 
 def _file_call(rank: _SeenRank) -> str:
@@ -248,8 +248,8 @@ def _behind_by_ras(seen: _Seen) -> Hang | None:
     if ras is None or len(set(ras.launched)) != 1 or len(ras.launched) != 2:
         return None
     by_process = {(rank.node, rank.look.pid): rank for rank in seen.ranks}
-    named = [(by_process.get((one.node, one.pid)), one) for one in ras.behind]
-    known = [(rank, one) for rank, one in named if rank is not None]
+    named = [(by_process.get((lag.node, lag.pid)), lag) for lag in ras.behind]
+    known = [(rank, lag) for rank, lag in named if rank is not None]
     if not known:
         return None
     sentences = [
@@ -346,7 +346,7 @@ def _still_over_nccl(seen: _Seen) -> bool:
 
 def _by_version(seen: _Seen, name: str, words: str) -> Hang | None:
     """Where every node that tells its NCCL's version has one in which this was seen."""
-    known = next(one for one in SEEN_IN if one.id == name)
+    known = next(rule for rule in SEEN_IN if rule.id == name)
     versions = {facts.nccl for facts in seen.facts if facts.nccl}
     if not versions or not all(known.has(version) for version in versions):
         return None
@@ -420,17 +420,17 @@ def _what_ranks_do(seen: _Seen) -> list[str]:
     return [f"{ranks} in {place}" for ranks, place in _by_place(rank for rank in seen.ranks if rank.places)]
 
 
-def with_hang(cause: Cause, found: Hang, gang: str) -> Cause:
+def with_hang(cause: Cause, hang: Hang, gang: str) -> Cause:
     """A hung gang's cause, with the class as its id. A fix that names a process stays."""
-    kind, first = KINDS[found.name], next(iter(found.ranks), None)
-    known = found.name != "HANG-UNKNOWN"
-    shown = found.evidence[0] if found.evidence else ""
-    named = first if known and len(found.ranks) == 1 else None
-    fix = cause.fix if cause.fix.startswith(CONTINUES) else found.fix.replace("GANG", gang)
+    kind, first = KINDS[hang.name], next(iter(hang.ranks), None)
+    known = hang.name != "HANG-UNKNOWN"
+    shown = hang.evidence[0] if hang.evidence else ""
+    named = first if known and len(hang.ranks) == 1 else None
+    fix = cause.fix if cause.fix.startswith(CONTINUES) else hang.fix.replace("GANG", gang)
     return replace(
         cause,
-        signature=found.name,
-        hang=replace(found, fix=fix),
+        signature=hang.name,
+        hang=replace(hang, fix=fix),
         node=named.node if named is not None and named.node else cause.node,
         tp_rank=named.tp_rank if named is not None else cause.tp_rank,
         text=f"{kind.title}: {shown}; {cause.text}" if known and shown else cause.text,

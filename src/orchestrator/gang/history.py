@@ -43,10 +43,10 @@ def past_runs(
     gang: str, kept: Mapping[str, Sequence[Report]], audit: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[PastRun, ...]:
     """Newest first. kept, audit: by node name, in node-rank order."""
-    told = [(node, report) for node, reports in kept.items() for report in reports]
-    first = {report.run_id: (node, report) for node, report in reversed(told)}
-    found = [_past(gang, report, kept, audit.get(node, ())) for node, report in first.values()]
-    return tuple(sorted(found, key=lambda run: run.started, reverse=True))
+    pairs = [(node, report) for node, reports in kept.items() for report in reports]
+    first = {report.run_id: (node, report) for node, report in reversed(pairs)}
+    runs = [_past(gang, report, kept, audit.get(node, ())) for node, report in first.values()]
+    return tuple(sorted(runs, key=lambda run: run.started, reverse=True))
 
 
 def _past(
@@ -56,9 +56,10 @@ def _past(
         name: next((one for one in reports if one.run_id == report.run_id), None) for name, reports in kept.items()
     }
     seen = view(gang, of_run)
-    verdict = last_verdict(gang, {name: [one] if one is not None else [] for name, one in of_run.items()})
+    verdict = last_verdict(gang, {name: [past] if past is not None else [] for name, past in of_run.items()})
     over = seen.state in _OVER
     holder = _holder(audit, report.started_at)
+    ended = "stopped" if over else seen.state.value
     return PastRun(
         gang=gang,
         run_id=report.run_id,
@@ -68,9 +69,9 @@ def _past(
         ended=report.updated_at if over else 0.0,
         by=f"{holder.get('who')}@{holder.get('host')}" if holder else "",
         command=str(holder.get("command") or ""),
-        end="failed" if verdict is not None else "stopped" if over else seen.state.value,
+        end="failed" if verdict is not None else ended,
         cause=verdict.cause if verdict is not None else None,
-        start=took(one.began for one in of_run.values() if one is not None),
+        start=took(past.began for past in of_run.values() if past is not None),
     )
 
 
@@ -117,34 +118,37 @@ def last_verdict(gang: str, kept: Mapping[str, Kept], run: str = "") -> FailureV
     kept: by node name, in node-rank order
     """
     for place, run_id in enumerate(runs_of(kept)):
-        answers = {name: _of_run(told, run_id) for name, told in kept.items()}
-        if run in ("", run_id) and (found := _verdict(gang, run_id, answers, newest=place == 0)):
-            return found
+        answers = {name: _of_run(reports, run_id) for name, reports in kept.items()}
+        if run in ("", run_id) and (verdict := _verdict(gang, run_id, answers, newest=place == 0)):
+            return verdict
     return None
 
 
 def of_now(gang: str, kept: Mapping[str, Kept]) -> GangView:
     """The gang as its nodes have it now, whatever failed before."""
-    return view(gang, {name: told if isinstance(told, DeployError) else _newest(told) for name, told in kept.items()})
+    return view(
+        gang,
+        {name: reports if isinstance(reports, DeployError) else _newest(reports) for name, reports in kept.items()},
+    )
 
 
-def _newest(told: Sequence[Report]) -> Report | None:
-    return max(told, key=lambda report: (report.alive, report.started_at), default=None)
+def _newest(reports: Sequence[Report]) -> Report | None:
+    return max(reports, key=lambda report: (report.alive, report.started_at), default=None)
 
 
 def runs_of(kept: Mapping[str, Kept]) -> list[str]:
     """Run ids, newest staging first (by the node whose clock gives the latest time)."""
     staged: dict[str, float] = {}
-    for told in kept.values():
-        for report in () if isinstance(told, DeployError) else told:
+    for reports in kept.values():
+        for report in () if isinstance(reports, DeployError) else reports:
             staged[report.run_id] = max(staged.get(report.run_id, 0.0), report.started_at)
     return sorted(staged, key=lambda run_id: staged[run_id], reverse=True)
 
 
-def _of_run(told: Kept, run_id: str) -> Answer:
-    if isinstance(told, DeployError):
-        return told
-    return next((_before_it_was_cleared(report) for report in told if report.run_id == run_id), None)
+def _of_run(reports: Kept, run_id: str) -> Answer:
+    if isinstance(reports, DeployError):
+        return reports
+    return next((_before_it_was_cleared(report) for report in reports if report.run_id == run_id), None)
 
 
 def _before_it_was_cleared(report: Report) -> Report:
@@ -157,8 +161,8 @@ def _clock_of(cause: Cause, answers: Mapping[str, Answer]) -> float | None:
     """The time now by the clock that the cause's own time is from: that of the node that wrote it down as its own; of
     what the leader alone saw of another node, the leader's. None where that node did not answer."""
     origin = answers.get(cause.node)
-    reports = [one for one in answers.values() if isinstance(one, Report)]
-    leader = next((one for one in reports if one.node_rank == 0 and one.verdict == cause), None)
+    reports = [answer for answer in answers.values() if isinstance(answer, Report)]
+    leader = next((report for report in reports if report.node_rank == 0 and report.verdict == cause), None)
     if isinstance(origin, Report) and (origin.cause == cause or leader is None):
         return origin.now
     return leader.now if leader is not None and isinstance(origin, Report) else None

@@ -38,7 +38,7 @@ def _said_of(node: NodeSpec) -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
         if isinstance(value, Reach | GangPorts | Overrides):
-            inner = (one.name for one in dataclasses.fields(value))
+            inner = (field.name for field in dataclasses.fields(value))
             yield from ((_variable(value, name), getattr(value, name)) for name in inner)
         elif field.name not in _TOLD_APART:
             yield _OURS.get(field.name, f"l40s_{field.name}"), value
@@ -137,4 +137,4 @@ def _receivers(before: Inventory, now: Inventory) -> Iterator[str]:
 
 
 def _kinds(recipients: tuple[Recipient, ...]) -> str:
-    return ", ".join(one.kind.value for one in recipients)
+    return ", ".join(recipient.kind.value for recipient in recipients)

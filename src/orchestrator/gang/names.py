@@ -25,8 +25,8 @@ def former_gang(gang: GangSpec, node: NodeSpec, agents: Iterable[Report | OtherA
     if gang.name == ROUTER_GANG:
         return ""
     same = {gang.name, gang.replica_of, ROUTER_GANG, *(replica.name for replica in replicas_of(gang))}
-    living = (one for one in agents if isinstance(one, OtherAgent) or one.alive)
-    mine = (one.gang for one in living if one.node == node.name)
+    living = (agent for agent in agents if isinstance(agent, OtherAgent) or agent.alive)
+    mine = (agent.gang for agent in living if agent.node == node.name)
     return next((name for name in mine if name not in same and is_gang_name(name)), "")
 
 

@@ -50,18 +50,18 @@ def together(kept: Iterable[object]) -> GangOperation | None:
     None if most of them keep nothing that we know: nothing is stopped before all have been told, and what a single one
     of several says restarts no gang.
     """
-    told = list(kept)
-    known = [one for one in map(GangOperation.read, told) if isinstance(one, GangOperation)]
-    if not known or 2 * len(known) <= len(told):
+    documents = list(kept)
+    known = [operation for operation in map(GangOperation.read, documents) if isinstance(operation, GangOperation)]
+    if not known or 2 * len(known) <= len(documents):
         return None
-    started = Counter((one.what, one.was_run, one.since) for one in known)
+    started = Counter((operation.what, operation.was_run, operation.since) for operation in known)
     most = max(started.values())
-    usual = [one for one in known if started[one.what, one.was_run, one.since] == most]
-    newest = max(usual, key=lambda one: (one.since, one.turning, one.by_hand))
+    usual = [operation for operation in known if started[operation.what, operation.was_run, operation.since] == most]
+    newest = max(usual, key=lambda operation: (operation.since, operation.turning, operation.by_hand))
     alike = {
         name: value
         for name, value in newest.options.items()
-        if all(name in one.options and one.options[name] == value for one in usual)
+        if all(name in operation.options and operation.options[name] == value for operation in usual)
     }
     return replace(newest, options=alike)
 
@@ -69,10 +69,10 @@ def together(kept: Iterable[object]) -> GangOperation | None:
 def sentence(interrupted: Sequence[GangOperation]) -> list[str]:
     """For a user: what was interrupted, how far it got, and how to continue; one line per operation."""
     lines = []
-    for what in dict.fromkeys(one.what for one in interrupted):
-        mine = [one for one in interrupted if one.what is what]
-        turning = [one.gang for one in mine if one.turning]
-        waiting = [one.gang for one in mine if not one.turning]
+    for what in dict.fromkeys(operation.what for operation in interrupted):
+        mine = [operation for operation in interrupted if operation.what is what]
+        turning = [operation.gang for operation in mine if operation.turning]
+        waiting = [operation.gang for operation in mine if not operation.turning]
         where = [f"{', '.join(turning)} partly done"] if turning else []
         where += [f"{', '.join(waiting)} not started"] if waiting else []
         lines.append(

@@ -48,7 +48,7 @@ def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool
         return ""
     if any(node.rails for node in view.nodes):
         return "rails"
-    if any(one.id in _OFF_THE_RAILS and one.severity is Severity.SLOW for one in view.transport):
+    if any(finding.id in _OFF_THE_RAILS and finding.severity is Severity.SLOW for finding in view.transport):
         return "rails"
     return "router" if router in _NOT_ROUTED else ""
 
@@ -82,24 +82,26 @@ class RouterGlance:
     @property
     def condition(self) -> GangState | None:
         """Its state; degraded where it runs and finds none of its workers healthy: every request gets HTTP 503."""
-        sick = self.state is GangState.READY and self.workers and not any(one.healthy for one in self.workers)
+        sick = self.state is GangState.READY and self.workers and not any(worker.healthy for worker in self.workers)
         return GangState.DEGRADED if sick else self.state
 
     @property
     def healthy(self) -> bool:
         """It runs under its agent, answers, and has a gang to send requests to."""
-        return self.state is GangState.READY and any(one.healthy for one in self.workers or ())
+        return self.state is GangState.READY and any(worker.healthy for worker in self.workers or ())
 
     def worker(self, url: str) -> Worker | None:
         """The gang that serves there, as the router has it."""
-        return next((one for one in self.workers or () if url and one.url == url.rstrip("/")), None)
+        return next((worker for worker in self.workers or () if url and worker.url == url.rstrip("/")), None)
 
     def place(self, url: str) -> str | None:
         """in, unhealthy (the router sends nothing there until it is well) or out; None if unknown."""
         if self.workers is None:
             return None if self.error is not None or self.state is GangState.READY else "out"
         worker = self.worker(url)
-        return "out" if worker is None else "in" if worker.healthy else "unhealthy"
+        if worker is None:
+            return "out"
+        return "in" if worker.healthy else "unhealthy"
 
     def gangs_by_url(self, views: Sequence[GangView]) -> dict[str, str]:
         """The names of the gangs that serve, by the URL that the router would have."""
@@ -108,8 +110,10 @@ class RouterGlance:
     def as_json(self, views: Sequence[GangView]) -> dict[str, Any]:
         """The router of `status --json`, with the gangs' names."""
         names = self.gangs_by_url(views)
-        workers = [{"url": one.url, "gang": names.get(one.url), "healthy": one.healthy, "load": one.load}
-                   for one in self.workers or ()]  # fmt: skip
+        workers = [
+            {"url": worker.url, "gang": names.get(worker.url), "healthy": worker.healthy, "load": worker.load}
+            for worker in self.workers or ()
+        ]
         return {
             "url": self.url,
             "node": self.node,
@@ -200,8 +204,14 @@ def _gang(view: GangView) -> dict[str, Any]:
         "secondary": [cause_json(cause) for cause in view.secondary],
         "service": {"url": view.service_url, "healthy": bool(view.service_healthy)},
         "transport": [
-            {"id": one.id, "severity": one.severity.value, "node": one.node, "title": one.title, "effect": one.effect}
-            for one in view.transport
+            {
+                "id": finding.id,
+                "severity": finding.severity.value,
+                "node": finding.node,
+                "title": finding.title,
+                "effect": finding.effect,
+            }
+            for finding in view.transport
         ],
         "rails": [
             {
@@ -218,7 +228,7 @@ def _gang(view: GangView) -> dict[str, Any]:
         "least_free_bytes": view.least_free_bytes if view.serves else None,
         "progress": view.progress,
         "remarks": list(view.remarks),
-        "findings": [one.as_json() for one in view.findings],
+        "findings": [finding.as_json() for finding in view.findings],
         "proved": list(view.proved),
         "serving_nodes": view.serving_nodes if view.serves else 0,
         "missing": list(view.missing) if view.state is not GangState.ABSENT else [],
@@ -239,20 +249,21 @@ def cause_json(cause: Cause | None) -> dict[str, Any] | None:
     return {"id": cause.signature, **_keys(cause, _OF_A_CAUSE), "hang": cause.hang and _hang(cause.hang)}
 
 
-def _hang(found: Hang) -> dict[str, Any]:
+def _hang(hang: Hang) -> dict[str, Any]:
     """`cause.hang`: which hang it is."""
-    told = found.as_json()
-    return {"class": found.name, **{name: told[name] for name in _OF_A_HANG}}
+    document = hang.as_json()
+    return {"class": hang.name, **{name: document[name] for name in _OF_A_HANG}}
 
 
 def _keys(message: Message, names: Collection[str]) -> dict[str, Any]:
-    told = message.as_json()
-    return {name: told[name] for name in names}
+    document = message.as_json()
+    return {name: document[name] for name in names}
 
 
 def _spare(node: NodeView) -> dict[str, Any]:
     """A spare: idle, serving (it has a part in the run), unreachable."""
-    state = "serving" if node.node_rank != OUTSIDE else "idle" if node.error is None else "unreachable"
+    idle = "idle" if node.error is None else "unreachable"
+    state = "serving" if node.node_rank != OUTSIDE else idle
     return {"name": node.name, "state": state, "error": node.error and node.error.as_json()}
 
 

@@ -156,8 +156,8 @@ def took(began: Iterable[Mapping[str, float]]) -> StartDuration | None:
 
 def slowest(began: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """When each phase began on the node that was the last to reach it."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for node in began:
         for name, at in node.items():
-            found[name] = max(at, found.get(name, 0.0))
-    return found
+            seconds[name] = max(at, seconds.get(name, 0.0))
+    return seconds

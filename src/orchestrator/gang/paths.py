@@ -45,11 +45,11 @@ def contact(name: str, error: DeployError | None, current: Mapping[str, Report],
 
 def fellows(name: str, current: Mapping[str, Report]) -> dict[str, str]:
     """What the live agents of other nodes report about their link with this one: heard, silent, lost, ended."""
-    told = {other: report.links.get(name) for other, report in current.items() if report.alive and other != name}
-    return {other: word for other, word in told.items() if word is not None}
+    links = {other: report.links.get(name) for other, report in current.items() if report.alive and other != name}
+    return {other: word for other, word in links.items() if word is not None}
 
 
-def contact_sentence(name: str, found: Contact, error: DeployError | None, current: Mapping[str, Report]) -> str:
+def contact_sentence(name: str, contact: Contact, error: DeployError | None, current: Mapping[str, Report]) -> str:
     """For the operator; '' if nothing is wrong."""
     what = error.what if error is not None else ""
     fellow = [other for other, word in _heard(name, current).items() if word != "ended"]
@@ -65,13 +65,13 @@ def contact_sentence(name: str, found: Contact, error: DeployError | None, curre
         Contact.LINK: f"{name} answers by SSH, but {others} {hear} its agent: the link between them is broken",
         Contact.AGENT: f"{name} answers by SSH, but its agent has not written a report for a long time: it hangs or"
         " is stopped",
-    }[found]
+    }[contact]
 
 
 def _heard(name: str, current: Mapping[str, Report]) -> dict[str, str]:
     """Of its fellows; where none lives, of agents that no longer heard the node when their own part ended."""
-    told = {other: report.links.get(name) for other, report in current.items() if other != name}
-    return fellows(name, current) or {other: word for other, word in told.items() if word in ("silent", "lost")}
+    links = {other: report.links.get(name) for other, report in current.items() if other != name}
+    return fellows(name, current) or {other: word for other, word in links.items() if word in ("silent", "lost")}
 
 
 def rail_remarks(node: str, report: Report) -> Iterator[str]:
@@ -87,8 +87,8 @@ def rail_remarks(node: str, report: Report) -> Iterator[str]:
 
 def failover_remark(gang: str, reports: Iterable[Report]) -> Iterator[str]:
     """That NCCL fails over between ports in this run, and what is known of that."""
-    told = [report.transport.network for report in reports if report.transport is not None]
-    if any(network.notice_s for network in told):
+    networks = [report.transport.network for report in reports if report.transport is not None]
+    if any(network.notice_s for network in networks):
         yield (
             f"NCCL's port failover is on: {FAILOVER_HANGS}; it is off after `{restart_of(gang)}` where neither"
             " l40s_port_failover nor l40s_env asks for it"

@@ -20,7 +20,7 @@ SOON = timedelta(days=14)
 
 def with_findings(view: GangView, findings: Iterable[Finding]) -> GangView:
     """The view with these findings, each of them a remark too."""
-    new = tuple(one for one in findings if one not in view.findings)
+    new = tuple(finding for finding in findings if finding not in view.findings)
     remarks = (*view.remarks, *(words for words in map(sentence, new) if words not in view.remarks))
     return replace(view, findings=(*view.findings, *new), remarks=remarks)
 
@@ -35,16 +35,16 @@ def unaccepted(findings: Iterable[Finding], gang: GangSpec) -> tuple[Finding, ..
     )
 
 
-def sentence(found: Finding) -> str:
+def sentence(finding: Finding) -> str:
     """A finding as one line."""
-    where = f"{found.node}: " if found.node else ""
-    fix = f" (fix: {found.fix})" if found.fix else ""
-    return f"{where}{found.title} [{found.id}]{fix}"
+    where = f"{finding.node}: " if finding.node else ""
+    fix = f" (fix: {finding.fix})" if finding.fix else ""
+    return f"{where}{finding.title} [{finding.id}]{fix}"
 
 
 def renewed(before: Iterable[Finding], now: Iterable[Finding], unread: Collection[str]) -> tuple[Finding, ...]:
     """What is known after a look. unread: names of nodes that did not answer it, which keep what was found before."""
-    return (*now, *(one for one in before if one.node in unread))
+    return (*now, *(finding for finding in before if finding.node in unread))
 
 
 def of_router_entry(view: GangView, place: str | None) -> tuple[Finding, ...]:

@@ -43,24 +43,24 @@ class TimelineEvent:
         return {"at": self.at, "node": self.node, "event": self.what, "words": self.words}
 
 
-def timeline(told: Mapping[str, NodeEvents]) -> tuple[TimelineEvent, ...]:
+def timeline(logs: Mapping[str, NodeEvents]) -> tuple[TimelineEvent, ...]:
     """All nodes' events by our own clock. Events of one node keep their order even if its clock was set meanwhile."""
-    found: list[TimelineEvent] = []
-    for node, one in told.items():
+    events: list[TimelineEvent] = []
+    for node, log in logs.items():
         latest = 0.0
-        for event in one.events:
+        for event in log.events:
             at = event.get("at")
             if isinstance(at, (int, float)) and abs(at) <= MOST_SECONDS:
-                latest = max(latest, at - one.correction_s)
-                found.append(
+                latest = max(latest, at - log.correction_s)
+                events.append(
                     TimelineEvent(at=latest, node=node, what=str(event.get("event") or ""), words=_words(event))
                 )
-    return tuple(sorted(found, key=lambda happened: happened.at))
+    return tuple(sorted(events, key=lambda happened: happened.at))
 
 
 def since_ready(events: Sequence[TimelineEvent]) -> tuple[TimelineEvent, ...]:
     """What happened after the last node had become ready: once a gang serves, its start says nothing any more."""
-    ready = [place for place, one in enumerate(events) if one.what in ("state", "phase") and one.words == "ready"]
+    ready = [place for place, event in enumerate(events) if event.what in ("state", "phase") and event.words == "ready"]
     return tuple(events[ready[-1] + 1 :]) if ready else tuple(events)
 
 
@@ -136,9 +136,9 @@ class PortRate:
 
 def port_rates(before: GaugesAnswer | None, now: GaugesAnswer) -> tuple[PortRate, ...]:
     """Every port of a node. A counter that went back (the driver was reloaded) gives no rate."""
-    old = {(one.device, one.port): one for one in before.ports} if before else {}
+    old = {(port.device, port.port): port for port in before.ports} if before else {}
     seconds = now.now - before.now if before else 0.0
-    return tuple(_rate(old.get((one.device, one.port)), one, seconds) for one in now.ports)
+    return tuple(_rate(old.get((port.device, port.port)), port, seconds) for port in now.ports)
 
 
 def _rate(before: PortGauges | None, now: PortGauges, seconds: float) -> PortRate:

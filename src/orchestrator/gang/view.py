@@ -132,9 +132,9 @@ class GangView:
     @property
     def least_free_bytes(self) -> int | None:
         """Of its fullest GPU in this run; None where a node of it did not read that."""
-        told = [node.least_free_bytes for node in self.nodes if node.ranks]
-        known = [free for free in told if free is not None]
-        return min(known) if known and len(known) == len(told) else None
+        least = [node.least_free_bytes for node in self.nodes if node.ranks]
+        known = [free for free in least if free is not None]
+        return min(known) if known and len(known) == len(least) else None
 
     @property
     def unreachable(self) -> tuple[NodeView, ...]:
@@ -198,7 +198,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     missing = tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
     nodes = [node for node in everybody if node.name not in missing]
     cause, secondary = _causes(current, nodes)
-    found = GangView(
+    seen = GangView(
         name=name,
         state=_state(nodes, current, cause),
         run_id=run_id,
@@ -212,9 +212,9 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         ordered=tuple(name for name, report in current.items() if report.ordered),
         **_service(leader),
     )
-    if found.state is GangState.ABSENT:
-        return replace(found, nodes=tuple(map(_emptied, everybody)))
-    return _of_run(replace(found, cause=cause, secondary=secondary), nodes, current, leader)
+    if seen.state is GangState.ABSENT:
+        return replace(seen, nodes=tuple(map(_emptied, everybody)))
+    return _of_run(replace(seen, cause=cause, secondary=secondary), nodes, current, leader)
 
 
 def _service(leader: Report | None) -> dict[str, Any]:
@@ -242,31 +242,31 @@ def _roster(
 
 
 def _of_run(
-    found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report], leader: Report | None
+    seen: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report], leader: Report | None
 ) -> GangView:
     """With what is known of a run that has not ended: what it runs, what it runs without, how far it is or how well."""
     model, stack = most_say(((report.model, report.stack) for report in current.values()), ("", ""))
-    found = replace(found, model=model, stack=stack)
-    if found.missing:  # the run was started without them
+    seen = replace(seen, model=model, stack=stack)
+    if seen.missing:  # the run was started without them
         shown = tuple(
             replace(node, state=NodeState.LEFT_OUT, contact=Contact.FINE, node_rank=OUTSIDE)
-            if node.name in found.missing
+            if node.name in seen.missing
             else node
-            for node in found.nodes
+            for node in seen.nodes
         )
-        found = replace(found, nodes=shown, remarks=(_runs_without(found), *found.remarks))
-    if found.state.loads:
+        seen = replace(seen, nodes=shown, remarks=(_runs_without(seen), *seen.remarks))
+    if seen.state.loads:
         rising = _fresh(current)
-        return replace(found, late=pace.late(rising), progress=pace.progress(rising))
-    if not found.state.was_ready:
-        return found
-    trouble = _trouble(nodes, current, leader, short=bool(found.share))
+        return replace(seen, late=pace.late(rising), progress=pace.progress(rising))
+    if not seen.state.was_ready:
+        return seen
+    trouble = _trouble(nodes, current, leader, short=bool(seen.share))
     return replace(
-        found,
+        seen,
         state=GangState.DEGRADED if trouble else GangState.READY,
         trouble=trouble,
         gathering=any(report.alive and report.looks_until > report.now for report in current.values()),
-        cause=_standing(current, leader, trouble) if trouble in ("hung", "stopped", "slow") else found.cause,
+        cause=_standing(current, leader, trouble) if trouble in ("hung", "stopped", "slow") else seen.cause,
         transport=transport(current),
         over_tcp=planned_tcp(current),
     )
@@ -279,21 +279,21 @@ def _waiting(name: str, answer: Answer) -> NodeView:
     return NodeView(name=name, node_rank=OUTSIDE, state=state, error=error, spare=True)
 
 
-def _runs_without(found: GangView) -> str:
-    share = found.share or f"{found.serving_nodes} nodes"
-    share += f", with the spare {', '.join(found.stand_ins)}" if found.stand_ins else ""
-    away = [node.name for node in found.nodes if node.name in found.missing and node.error is not None]
-    back = [name for name in found.missing if name not in away]
+def _runs_without(seen: GangView) -> str:
+    share = seen.share or f"{seen.serving_nodes} nodes"
+    share += f", with the spare {', '.join(seen.stand_ins)}" if seen.stand_ins else ""
+    away = [node.name for node in seen.nodes if node.name in seen.missing and node.error is not None]
+    back = [name for name in seen.missing if name not in away]
     words = [f"{', '.join(away)} can't be reached"] if away else []
     words += [f"{', '.join(back)} can be reached"] if back else []
-    return f"it runs on {share}, without {', '.join(found.missing)} ({'; '.join(words)})"
+    return f"it runs on {share}, without {', '.join(seen.missing)} ({'; '.join(words)})"
 
 
 def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -> NodeView:
     if isinstance(answer, DeployError):
-        found = contact(name, answer, current, stuck=False)
+        contact_with = contact(name, answer, current, stuck=False)
         state = NodeState.UNREACHABLE if isinstance(answer, Unreachable) else NodeState.UNKNOWN
-        return NodeView(name=name, node_rank=rank, state=state, error=answer, contact=found)
+        return NodeView(name=name, node_rank=rank, state=state, error=answer, contact=contact_with)
     if answer is None or (name not in current and not answer.alive):
         return NodeView(name=name, node_rank=rank, state=NodeState.ABSENT)
     state = NodeState(answer.word)
@@ -345,7 +345,7 @@ def _fresh(current: Mapping[str, Report]) -> list[Report]:
 def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], leader: Report | None, *, short: bool) -> str:
     """The worst problem that keeps a gang from being ready, '' if none. short: its run has fewer nodes than the gang"""
     ranks = [rank for node in nodes for rank in node.ranks]
-    found = {
+    counts = {
         "hung": leader is not None and leader.service_state == "hung",
         "silent": any(node.state is NodeState.SILENT or node.contact is Contact.LINK for node in nodes)
         or any(report.silent for report in current.values()),
@@ -355,7 +355,7 @@ def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], leader: R
         "slow": leader is not None and not _healthy(leader),
         "nodes": short,
     }
-    return next((word for word, is_so in found.items() if is_so), "")
+    return next((word for word, is_so in counts.items() if is_so), "")
 
 
 def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
@@ -412,12 +412,12 @@ def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[C
     by_leadership = sorted(current.values(), key=lambda report: report.node_rank)
     verdicts = [report.verdict for report in by_leadership if report.verdict]
     ages = [(report.now - report.cause.at, report.cause) for report in current.values() if report.cause]
-    own = [cause for _, cause in sorted(ages, key=lambda one: one[0], reverse=True)]
+    own = [cause for _, cause in sorted(ages, key=lambda aged: aged[0], reverse=True)]
     lost = _lost(current, nodes)
-    told = sorted([*verdicts, *own], key=lambda cause: cause.secondary)
-    if not told or (told[0].secondary and lost):
+    causes = sorted([*verdicts, *own], key=lambda cause: cause.secondary)
+    if not causes or (causes[0].secondary and lost):
         return lost, tuple(own)
-    first = told[0]
+    first = causes[0]
     account = current[first.node].cause if first.node in current else None
     if account is not None and account.node == first.node and not account.secondary:
         first = account
@@ -472,7 +472,9 @@ def _of_nodes(nodes: Sequence[NodeView], current: Mapping[str, Report], living: 
     yield from (f"{name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal" for name, rank in ranks)
     yield from (words for name, report in living.items() for words in rail_remarks(name, report))
     yield from failover_remark(next((report.gang for report in living.values()), ""), living.values())
-    yield from (f"the service is slow: {one.service_detail}" for one in living.values() if one.service_state == "slow")
+    yield from (
+        f"the service is slow: {report.service_detail}" for report in living.values() if report.service_state == "slow"
+    )
     yield from (f"{name}: process {pids} did not end" for name, pids in left)
     yield from (f"{name}: {words}" for name, report in current.items() for words in report.held)
 
@@ -511,6 +513,6 @@ def _proved(current: Mapping[str, Report]) -> tuple[str, ...]:
     )
 
 
-def _sayers(said: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def _sayers(words: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Node names by the text that they report."""
-    return collected((text, name) for name, texts in said.items() for text in texts)
+    return collected((text, name) for name, texts in words.items() for text in texts)

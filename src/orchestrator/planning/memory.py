@@ -10,7 +10,8 @@ Checked against the articles' log of DeepSeek-R1-Channel-INT8 at TP32: 21.27 GB 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orchestrator.engines.cuts import attention_matrices, kept_whole
 from orchestrator.engines.engine import Division, MemoryAsked
@@ -46,35 +47,18 @@ def budget(
     """The budget of the fullest GPU in bytes, as the engine computes it from its whole command line.
 
     flags: what the engine is started with, whoever asked for it; gpu_total: NVML's total, None where no GPU was seen;
-    context: tokens that a request may have by config.json, None where nobody read it
-    nvlink: the GPUs may have it, where a node has several
+    context: tokens that a request may have by config.json, None where unread; nvlink: the GPUs of a node may have it
     Raises InputError where the weights leave no room for a KV cache.
     """
-    asked = MemoryAsked(
-        flags=flags,
-        layout=layout,
-        gpu_mib=(gpu_total or 0) // _MIB or _ASSUMED_MIB,
-        mla=bool(profile.dimensions.kv_lora_rank),
-        vision=(profile.vision.layers, profile.vision.hidden_size) if profile.vision else None,
-        nvlink=nvlink and layout.gpus_per_node > 1,
-    )
+    asked = _asked(profile, layout, flags, gpu_total, nvlink=nvlink)
     division = engine_of(stack).memory(asked)
     weights = weights_per_gpu(profile, layout, division)
     per_token = kv_bytes_per_token(profile, layout, division)
-    lines = [
-        f"weights: {gib(weights)} GiB on the fullest GPU, calculated from the checkpoint's dimensions"
-        + (", the draft's layer included" if division.draft else ""),
-        f"KV cache: {per_token:,} bytes per token, the same on every TP rank"
-        if profile.dimensions.kv_lora_rank
-        else f"KV cache: {per_token:,} bytes per token",
-    ]
-    if profile.attention == "hybrid":
-        lines.append(_of_windows(profile, division))
-    if profile.vision:
-        lines.append(f"vision encoder: {gib(profile.vision.bytes)} GiB, one copy per rank, counted as weights")
+    memory = Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token)
+    lines = _of_weights(profile, division, weights, per_token)
     if stack.device == "cpu" or gpu_total is None:
         lines.append("KV tokens: not calculated, the GPU memory was not read")
-        return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))
+        return replace(memory, explanation=tuple(lines))
     before = gpu_total - division.taken
     base = gpu_total if division.of_total else before
     reserve = int(base * (1 - division.fraction))
@@ -87,29 +71,58 @@ def budget(
         f"KV pool: {gib(before)} - {gib(weights)}{_blocks(padding, division)} - {gib(reserve)} = {gib(room)} GiB",
     ]
     if room < per_token:
-        raise InputError(
-            f"{profile.name} does not fit at {layout}: " + "; ".join(lines),
-            where=where,
-            fix="use more GPUs, or a smaller model",
-        )
+        raise _does_not_fit(profile, layout, lines, where)
+    tokens = _tokens(room, per_token, division, lines)
+    table, words = _request_table(stack, asked, context, tokens)
+    memory = replace(
+        memory,
+        static_fraction=division.fraction,
+        kv_tokens=tokens,
+        reserve=reserve,
+        request_table=table,
+        explanation=(*lines, *words, *_of_groups(asked, division, tokens)),
+    )
+    return with_needs(memory, profile, layout, division)
+
+
+def _does_not_fit(profile: ModelProfile, layout: Layout, lines: Sequence[str], where: str) -> InputError:
+    what = f"{profile.name} does not fit at {layout}: {'; '.join(lines)}"
+    return InputError(what, where=where, fix="use more GPUs, or a smaller model")
+
+
+def _tokens(room: int, per_token: int, division: Division, lines: list[str]) -> int:
+    """How many the KV pool holds; the lines get how that was reckoned."""
     tokens = room // per_token
     lines.append(f"KV tokens: {gib(room)} GiB / {per_token:,} = {tokens:,}")
     if division.max_tokens is not None and division.max_tokens < tokens:
         tokens = division.max_tokens
         lines.append(f"KV tokens: {tokens:,} by --max-total-tokens")
-    table, words = _request_table(stack, asked, context, tokens)
-    lines += [*words, *_of_groups(asked, division, tokens)]
-    found = Memory(
-        gpu_total=gpu_total,
-        weights=weights,
-        kv_bytes_per_token=per_token,
-        static_fraction=division.fraction,
-        kv_tokens=tokens,
-        reserve=reserve,
-        request_table=table,
-        explanation=tuple(lines),
+    return tokens
+
+
+def _asked(profile: ModelProfile, layout: Layout, flags: Flags, gpu_total: int | None, *, nvlink: bool) -> MemoryAsked:
+    """What the engine's own arithmetic wants to know."""
+    return MemoryAsked(
+        flags=flags,
+        layout=layout,
+        gpu_mib=(gpu_total or 0) // _MIB or _ASSUMED_MIB,
+        mla=bool(profile.dimensions.kv_lora_rank),
+        vision=(profile.vision.layers, profile.vision.hidden_size) if profile.vision else None,
+        nvlink=nvlink and layout.gpus_per_node > 1,
     )
-    return with_needs(found, profile, layout, division)
+
+
+def _of_weights(profile: ModelProfile, division: Division, weights: int, per_token: int) -> list[str]:
+    """What is known without a GPU."""
+    draft = ", the draft's layer included" if division.draft else ""
+    lines = [f"weights: {gib(weights)} GiB on the fullest GPU, calculated from the checkpoint's dimensions{draft}"]
+    same = ", the same on every TP rank" if profile.dimensions.kv_lora_rank else ""
+    lines.append(f"KV cache: {per_token:,} bytes per token{same}")
+    if profile.attention == "hybrid":
+        lines.append(_of_windows(profile, division))
+    if profile.vision:
+        lines.append(f"vision encoder: {gib(profile.vision.bytes)} GiB, one copy per rank, counted as weights")
+    return lines
 
 
 def _blocks(padding: int, division: Division) -> str:
@@ -174,7 +187,8 @@ def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division = 
     dims, tensor, groups = profile.dimensions, layout.tensor_parallel, layout.attention_data_parallel
     staged = layout.pipeline_parallel > 1
     layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
-    dense = layers if not dims.n_routed_experts else 0 if staged else dims.first_k_dense_replace
+    dense_before_experts = 0 if staged else dims.first_k_dense_replace
+    dense = dense_before_experts if dims.n_routed_experts else layers
     whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
     attention = _attention(profile, tensor // groups)
     sparse = _experts(profile, tensor, 1 if whole_shared else tensor)

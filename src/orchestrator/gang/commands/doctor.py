@@ -90,15 +90,15 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     _write(args, examination, expectations, screen)
     files = lacking(examination.cluster) if args.netplan else ()
     if args.json:
-        planned = {"netplan": [one.as_json() for one in files]} if args.netplan else {}
+        planned = {"netplan": [file.as_json() for file in files]} if args.netplan else {}
         screen.json({**document(examination, expectations), **planned})
     else:
         if args.example:
             show_heads(examination, screen)
             _draw(examination, screen)
         show(examination, expectations, screen)
-        for one in files:
-            screen.verbatim(one.diff.rstrip("\n"))
+        for file in files:
+            screen.verbatim(file.diff.rstrip("\n"))
     if args.netplan:
         _write_netplan(files, args.netplan, screen)
     if examination.failures:
@@ -139,9 +139,9 @@ def _write(
 def _write_netplan(files: Sequence[NodeFiles], folder: Path, screen: Screen) -> None:
     """The files, and what is left to a person."""
     paths = write_netplan(files, folder)
-    for one in files:
-        for words in one.open:
-            screen.say(f"{one.node}: {words}")
+    for file in files:
+        for words in file.open:
+            screen.say(f"{file.node}: {words}")
     if not paths:
         screen.say("the nodes lack nothing that netplan and sysctl could give them" if not files else "nothing written")
         return
@@ -152,7 +152,7 @@ def _write_netplan(files: Sequence[NodeFiles], folder: Path, screen: Screen) -> 
     screen.say(
         f"on each node, its gang down: copy {folder}/NODE/etc to /, then `sudo netplan try` and `sudo sysctl --system`"
     )
-    if any(BOND_FILE in one.wanted for one in files):
+    if any(BOND_FILE in file.wanted for file in files):
         screen.say(
             "a bond can't be tried: copy NODE/console/etc from the node's own console, then `sudo netplan apply`"
         )
@@ -175,13 +175,13 @@ def _rules(args: argparse.Namespace, screen: Screen) -> int:
     entries = catalogue()
     if args.explain and args.explain not in entries:
         raise no_such("finding", args.explain, entries, where="--explain", lister=LISTED_BY)
-    chosen = [entries[args.explain]] if args.explain else [one for one in entries.values() if one.kind == "rule"]
+    chosen = [entries[args.explain]] if args.explain else [entry for entry in entries.values() if entry.kind == "rule"]
     if args.json:
-        screen.json({"rules": [asdict(one) for one in chosen]})
+        screen.json({"rules": [asdict(entry) for entry in chosen]})
         return 0
-    for one in chosen:
-        screen.out.print(f"{one.id:24} {one.title}")
-        more = [("why:", one.explain), *(("reads:", path) for path in one.reads), ("source:", one.source)]
+    for entry in chosen:
+        screen.out.print(f"{entry.id:24} {entry.title}")
+        more = [("why:", entry.explain), *(("reads:", path) for path in entry.reads), ("source:", entry.source)]
         for label, words in more if args.explain else ():
             screen.out.print(f"  {label:7} {words}")
     return 0

@@ -116,13 +116,13 @@ def _stopped(nodes: Sequence[StopResult]) -> list[str]:
 
 def _trouble(node: StopResult) -> str:
     """What is left of a node that answered; '' for nothing."""
-    told = node.told
-    if told.left_behind:
-        pids = ", ".join(map(str, told.left_behind))
+    answer = node.told
+    if answer.left_behind:
+        pids = ", ".join(map(str, answer.left_behind))
         return f"{node.node}: process {pids} does not exit (a stuck driver?). Check it with `ps` and `dmesg`"
-    if told.held:
-        return f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(told.held)}"
-    if told.alive:
+    if answer.held:
+        return f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(answer.held)}"
+    if answer.alive:
         return f"{node.node}: the agent is still stopping. Check again with `l40s-deploy status`, or use --now"
     return ""
 

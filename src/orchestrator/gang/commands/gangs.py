@@ -17,6 +17,7 @@ from orchestrator.gang.pace import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.per_node import collected
+from orchestrator.model.words import counted
 from orchestrator.protocol.report import Cause, RankReport, RankState
 
 STYLES = {
@@ -82,7 +83,7 @@ def gang_block(
     blocks.append(nodes_table(view, loads))
     blocks += lines([*transport_words(view), view.over_tcp], "bold yellow")
     folded = view.state is GangState.READY and view.remarks and not remarks
-    count = f"{len(view.remarks)} remark{'s' * (len(view.remarks) > 1)}: `l40s-deploy status --remarks`"
+    count = f"{counted(len(view.remarks), 'remark')}: `l40s-deploy status --remarks`"
     blocks += lines([view.progress, *([count] if folded else view.remarks)], "yellow")
     return blocks
 
@@ -151,10 +152,10 @@ def _placed(router: RouterGlance, seen: Overview) -> dict[str, list[str]]:
     workers = router.workers or ()
     read = [view for view in seen.views if view.service_url or not view.unreachable]
     placed = {view.name: router.place(view.service_url) for view in read}
-    placed |= {urls[one.url]: router.place(one.url) for one in workers if one.url in urls}
+    placed |= {urls[worker.url]: router.place(worker.url) for worker in workers if worker.url in urls}
     gangs = {place: [name for name, its in placed.items() if its == place] for place in ("in", "unhealthy", "out")}
     strange = "of a gang that was not read, or not of this inventory" if seen.unstated else "not of this inventory"
-    return {**gangs, strange: [one.url for one in workers if one.url not in urls]}
+    return {**gangs, strange: [worker.url for worker in workers if worker.url not in urls]}
 
 
 def transport_words(view: GangView) -> list[str]:
@@ -167,7 +168,7 @@ def cause_lines(cause: Cause, *, folded: int = 0) -> list[Text]:
     """The one cause: where, what, the lines that show it, the fix."""
     rank = f" TP{cause.tp_rank}" if cause.tp_rank is not None else ""
     place = cause.node if rank and f" {cause.text}".startswith(f"{rank} ") else cause.node + rank
-    more = f"  ({folded} later error{'s' * (folded != 1)} followed from it; see --json)" if folded else ""
+    more = f"  ({counted(folded, 'later error')} followed from it; see --json)" if folded else ""
     return [
         Text.assemble(("cause: ", "bold red"), printable(f"{place}: {cause.text}")),
         *lines(_hang_words(cause)),
@@ -192,8 +193,14 @@ def nodes_table(view: GangView, loads: LoadCells | None = None) -> Table:
     nodes = (*view.nodes, *view.spares)
     phases, loaded = any(map(phase_words, nodes)), loads is not None
     steps = loaded and any(node.phase.of for node in view.nodes)
-    titles = ["rank", "node", "state", *["phase"] * phases, *[""] * steps, "TP ranks", "GPU GiB"]
-    titles += LOAD_TITLES * loaded
+    titles = ["rank", "node", "state"]
+    if phases:
+        titles.append("phase")
+    if steps:
+        titles.append("")
+    titles += ["TP ranks", "GPU GiB"]
+    if loaded:
+        titles += LOAD_TITLES
     table = plain_table(*titles, left=titles)
     for node in nodes:
         table.add_row(
@@ -228,9 +235,9 @@ def phase_words(node: NodeView) -> str:
 def bar(node: NodeView) -> Text:
     """How far it is in a phase that has steps."""
     if not node.phase.of:
-        return Text(" " * _BAR)
+        return Text("".ljust(_BAR))
     done = min(_BAR, round(_BAR * node.phase.step / node.phase.of))
-    return Text.assemble(("━" * done, "green"), ("━" * (_BAR - done), "dim"))
+    return Text.assemble(("".ljust(done, "━"), "green"), ("".ljust(_BAR - done, "━"), "dim"))
 
 
 def _grid(ranks: Sequence[RankReport]) -> Text:

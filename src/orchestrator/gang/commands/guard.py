@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from orchestrator.cli.options import (
     add_duration,
@@ -23,7 +24,7 @@ from orchestrator.cli.units import GUARD
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
-from orchestrator.gang.steps.guard.guard import GuardRequest, guard
+from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
 from orchestrator.gang.steps.guard.rereading import InventoryWatch
 from orchestrator.loading.secret_file import read_private_line
@@ -58,6 +59,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser, "--stable", f"reset the restart count once a gang has been ready this long ({stable:.0f})", stable
     )
     add_timeout(parser)
+    _add_degrade(parser)
+    add_hung_after(parser)
+    for option, when in (
+        ("--on-ready", "command or http(s) address to call after a restart; @FILE: read it from a file of mode 600"),
+        ("--on-failed", "the same, when the guard gives up, or a finding keeps it from restarting"),
+    ):
+        parser.add_argument(option, default="", metavar="HOOK", help=when)
+    answers("options", "guard", parser)
+    add_install(parser)
+
+
+def _add_degrade(parser: argparse.ArgumentParser) -> None:
+    """When it goes on with fewer nodes, and returns to all."""
     add_duration(
         parser,
         "--degrade-after",
@@ -71,14 +85,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="once all nodes of such a gang are back and doctor allows it: print the command that returns to all of"
         " them (ask), or return, with one restart (auto)",
     )
-    add_hung_after(parser)
-    for option, when in (
-        ("--on-ready", "command or http(s) address to call after a restart; @FILE: read it from a file of mode 600"),
-        ("--on-failed", "the same, when the guard gives up, or a finding keeps it from restarting"),
-    ):
-        parser.add_argument(option, default="", metavar="HOOK", help=when)
-    answers("options", "guard", parser)
-    add_install(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -91,13 +97,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         notifier=notifier,
         gangs=tuple(args.gang),
         once=args.once,
-        policy=Policy(
-            limit=args.limit,
-            first_pause_s=args.pause,
-            stable_s=args.stable,
-            degrade_after_s=args.degrade_after,
-            return_limit=args.limit,
-        ),
+        policy=_policy(args),
         restores=args.restore == "auto",
         on_ready=_hook("--on-ready", args.on_ready),
         on_failed=_hook("--on-failed", args.on_failed),
@@ -112,19 +112,33 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return install_unit(GUARD, args, inventory, screen)
     with ExitStack() as beside:
         metrics = answers("metrics", args, lambda: newest[-1])
-        for one in (*metrics, shown, *([notifier] if notifier is not None else [])):
-            beside.enter_context(one)
+        for context in (*metrics, shown, *([notifier] if notifier is not None else [])):
+            beside.enter_context(context)
         left = guard(inventory, request, shown)
     if args.json:
-        screen.json({
-            "gangs": [
-                {"name": one.view.name, "state": one.view.state.value, "decision": one.decision.do.value,
-                 "why": one.decision.why}
-                for one in left
-            ]
-        })  # fmt: skip
-    failed = any(one.decision.do is GuardAction.GIVE_UP or one.view.state is GangState.FAILED for one in left)
+        screen.json({"gangs": [_as_json(gang) for gang in left]})
+    failed = any(gang.decision.do is GuardAction.GIVE_UP or gang.view.state is GangState.FAILED for gang in left)
     return Exit.GANG_FAILED if failed else 0
+
+
+def _policy(args: argparse.Namespace) -> Policy:
+    return Policy(
+        limit=args.limit,
+        first_pause_s=args.pause,
+        stable_s=args.stable,
+        degrade_after_s=args.degrade_after,
+        return_limit=args.limit,
+    )
+
+
+def _as_json(gang: GuardedGang) -> dict[str, Any]:
+    """What became of one, as it ended."""
+    return {
+        "name": gang.view.name,
+        "state": gang.view.state.value,
+        "decision": gang.decision.do.value,
+        "why": gang.decision.why,
+    }
 
 
 def _hook(flag: str, asked: str) -> Hook:

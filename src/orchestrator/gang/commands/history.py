@@ -38,20 +38,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, 4 otherwise."""
-    found = history(open_cluster(args, screen), tuple(args.gang))
+    histories = history(open_cluster(args, screen), tuple(args.gang))
     if args.json:
-        runs = [_json(run) for kept in found for run in kept.runs]
-        gangs = [{"name": kept.gang, "lines": [dict(line) for line in kept.audit]} for kept in found]
+        runs = [_json(run) for kept in histories for run in kept.runs]
+        gangs = [{"name": kept.gang, "lines": [dict(line) for line in kept.audit]} for kept in histories]
         screen.json({"gangs": gangs} if args.commands else {"runs": runs})
     else:
-        screen.show(*(_commands(found) if args.commands else _runs(found)))
-    for name, failure in (one for kept in found for one in kept.failures.items()):
+        screen.show(*(_commands(histories) if args.commands else _runs(histories)))
+    for name, failure in (entry for kept in histories for entry in kept.failures.items()):
         screen.say(f"{name}: {failure.what}")
-    return Exit.UNREACHABLE if any(kept.failures for kept in found) else Exit.DONE
+    return Exit.UNREACHABLE if any(kept.failures for kept in histories) else Exit.DONE
 
 
-def _commands(found: Sequence[GangHistory]) -> Iterator[str]:
-    for kept in found:
+def _commands(histories: Sequence[GangHistory]) -> Iterator[str]:
+    for kept in histories:
         for line in kept.audit:
             at = line.get("at")
             when = _moment(float(at)) if isinstance(at, (int, float)) else ""
@@ -68,15 +68,15 @@ def _moment(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at > 0 else ""
 
 
-def _runs(found: Sequence[GangHistory]) -> Iterator[str | Text]:
-    for run in (run for kept in found for run in kept.runs):
+def _runs(histories: Sequence[GangHistory]) -> Iterator[str | Text]:
+    for run in (run for kept in histories for run in kept.runs):
         yield from _run(run)
     midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
-    for kept in found:
+    for kept in histories:
         if today := sum(run.started >= midnight for run in kept.runs):
             least = "at least " if kept.failures else ""
             yield f"{kept.gang}: started {least}{counted(today, 'time')} since midnight"
-    if not any(kept.runs for kept in found):
+    if not any(kept.runs for kept in histories):
         yield "no runs recorded"
 
 

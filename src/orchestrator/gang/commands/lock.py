@@ -11,6 +11,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.steps.locks import NodeLock, locks, release
 from orchestrator.model.errors import Exit, InputError
+from orchestrator.protocol.verbs import LockHolder
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,12 +27,12 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         raise InputError("--force releases nothing by itself", where="command line", fix="add --release")
     inventory = open_cluster(args, screen)
     gangs = tuple(args.gang)
-    found = release(inventory, gangs, force=args.force) if args.release else locks(inventory, gangs)
+    held = release(inventory, gangs, force=args.force) if args.release else locks(inventory, gangs)
     if args.json:
-        screen.json({"locks": [_json(lock) for lock in found]})
+        screen.json({"locks": [_json(lock) for lock in held]})
     else:
-        _show(found, screen, given_back=args.release)
-    return Exit.UNREACHABLE if any(lock.error for lock in found) else 0
+        _show(held, screen, given_back=args.release)
+    return Exit.UNREACHABLE if any(lock.error for lock in held) else 0
 
 
 def _show(found: Sequence[NodeLock], screen: Screen, *, given_back: bool) -> None:
@@ -42,9 +43,13 @@ def _show(found: Sequence[NodeLock], screen: Screen, *, given_back: bool) -> Non
         screen.show("no locks are held")
     for lock in found:
         held = lock.held
-        state = "released" if given_back else "stale" if held.stale else f"last heartbeat {held.age_s:.0f} s ago"
         if held.token:
+            state = "released" if given_back else _state(held)
             screen.show(f"{lock.gang} on {lock.node}: {held.name} with `{held.command}`, {state}")
+
+
+def _state(held: LockHolder) -> str:
+    return "stale" if held.stale else f"last heartbeat {held.age_s:.0f} s ago"
 
 
 def _json(lock: NodeLock) -> dict[str, Any]:

@@ -30,8 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="follow new lines until Ctrl-C")
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
-    parser.add_argument("-n", "--lines", type=lambda text: count(text, least=0), metavar="N",
-                        help=f"last N lines ({LINES}; with a filter: all)")  # fmt: skip
+    parser.add_argument(
+        "-n",
+        "--lines",
+        type=lambda text: count(text, least=0),
+        metavar="N",
+        help=f"last N lines ({LINES}; with a filter: all)",
+    )
     parser.add_argument("--rank", type=int, metavar="N", help="only lines of TP rank N")
     add_duration(parser, "--since", "only the last TIME, as 10m", 0.0)
     parser.add_argument("--grep", type=_pattern, metavar="PATTERN", help="only lines with this regular expression")
@@ -52,7 +57,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return _around_failure(inventory, args, screen)
     width = max(len(node.name) for node in inventory.nodes)
     wanted = LogFilter(rank=args.rank, since_s=args.since, pattern=args.grep)
-    lines = args.lines if args.lines is not None else LINES if wanted == LogFilter() else MOST_LINES
+    usual = LINES if wanted == LogFilter() else MOST_LINES
+    lines = usual if args.lines is None else args.lines
     gangs, nodes = tuple(args.gang), tuple(args.node)
     how = {"lines": lines, "follow": args.follow, "wanted": wanted, "run": args.run}
     for line in logs(inventory, gangs=gangs, nodes=nodes, **how):

@@ -41,11 +41,11 @@ def add_all_at_once(parser: argparse.ArgumentParser) -> None:
 def show_rehearsal(gangs: Sequence[GangRehearsal], screen: Screen) -> int:
     """A line a gang, or one document."""
     if screen.as_json:
-        told = [{"name": one.gang, **{key: getattr(one, key) for key in ("state", "plan_id", "then", "what")}}
-                for one in gangs]  # fmt: skip
-        screen.json({"dry_run": True, "gangs": told})
+        keys = ("state", "plan_id", "then", "what")
+        rehearsed = [{"name": gang.gang, **{key: getattr(gang, key) for key in keys}} for gang in gangs]
+        screen.json({"dry_run": True, "gangs": rehearsed})
         return Exit.DONE
-    screen.show(*(f"{one.gang} ({one.state}): {one.what}" for one in gangs))
+    screen.show(*(f"{gang.gang} ({gang.state}): {gang.what}" for gang in gangs))
     screen.show("nothing was changed" if gangs else "no gang is affected; nothing was changed")
     return Exit.DONE
 
@@ -59,12 +59,12 @@ def interrupted(screen: Screen) -> int:
 
 def checks_json(checks: Sequence[Any]) -> dict[str, Any]:
     """Keys of the verb's document, of what became of the rooms' checks (the hook after_ready of orchestrator.rooms)."""
-    return {key: value for one in checks for key, value in one.as_json().items()}
+    return {key: value for check in checks for key, value in check.as_json().items()}
 
 
 def say_checks(checks: Sequence[Any], screen: Screen) -> int:
     """On stderr; the first exit code that is not 0."""
-    return next(filter(None, [one.say(screen) for one in checks]), int(Exit.DONE))
+    return next(filter(None, [check.say(screen) for check in checks]), int(Exit.DONE))
 
 
 _LINE_EVERY_S = 10.0

@@ -82,9 +82,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return 0
     request, inventory, seen = _asked(args, screen)
     if args.diff:
-        plan, found = diff_inventory(inventory, request)
-        _show_diff(plan, found, screen)
-        return Exit.DIFFERS if args.exit_code and any(gang.differs for gang in found) else Exit.DONE
+        plan, diffs = diff_inventory(inventory, request)
+        _show_diff(plan, diffs, screen)
+        return Exit.DIFFERS if args.exit_code and any(gang.differs for gang in diffs) else Exit.DONE
     planned = plan_inventory(inventory, request) if seen is None else plan_recorded(inventory, request, seen)
     plan = shown(planned.plan)
     if planned.why:
@@ -169,11 +169,11 @@ def speed_lines(gang: GangPlan, fits: Sequence[LayoutFit]) -> Iterator[str]:
         yield from (f"  {'*' if fit is chosen else ' '} {fit_words(fit)}" for fit in fits)
 
 
-def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:
+def _show_diff(plan: Plan, diffs: Sequence[GangDiff], screen: Screen) -> None:
     if screen.as_json:
-        screen.json(diff_json(plan, found))
+        screen.json(diff_json(plan, diffs))
         return
-    for gang in found:
+    for gang in diffs:
         for line in diff_lines(gang, plan.plan_id):
             screen.out.print(printable(line))
 

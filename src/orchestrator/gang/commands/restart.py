@@ -130,7 +130,9 @@ def _verb(args: argparse.Namespace, inventory: Inventory) -> RestartVerb:
     one_by_one = not args.now and can_roll(inventory, args.gang)
     if not one_by_one and not args.all:
         refuse_unnamed(inventory, args.gang, command_line())
-    return MAINTENANCE if args.maintenance else ROLLING if one_by_one else RESTART
+    if args.maintenance:
+        return MAINTENANCE
+    return ROLLING if one_by_one else RESTART
 
 
 def _show_rolled(done: RestartResult, screen: Screen) -> None:

@@ -128,13 +128,13 @@ def _json(state: RouterState) -> dict[str, Any]:
         "url": state.url,
         "workers": [
             {
-                "url": one.url,
-                "healthy": one.healthy,
-                "load": one.load,
-                "models": [model.name for model in one.models],
-                "aliases": [alias for model in one.models for alias in model.aliases],
-                "known": one.url not in state.nobodys,
+                "url": worker.url,
+                "healthy": worker.healthy,
+                "load": worker.load,
+                "models": [model.name for model in worker.models],
+                "aliases": [alias for model in worker.models for alias in model.aliases],
+                "known": worker.url not in state.nobodys,
             }
-            for one in state.workers
+            for worker in state.workers
         ],
     }

@@ -13,7 +13,7 @@ from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
-from orchestrator.gang.steps.raising import UpRequest, UpResult
+from orchestrator.gang.steps.raising import BeforeGoCheck, GangGate, UpRequest, UpResult
 from orchestrator.gang.steps.restart import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.up import rehearse, up
@@ -23,6 +23,7 @@ from orchestrator.model.errors import Exit, Undone
 from orchestrator.model.inventory import Inventory
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import plan_json
+from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.rooms import answers
 
 
@@ -78,20 +79,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
     wanted = plan_options.for_its_load(args, wanted, inventory, screen)
     wanted = plan_options.with_its_draft(args, wanted, inventory)
-    request = UpRequest(
-        plan=wanted,
-        command=command_line(),
-        timeout_s=args.timeout,
-        undo_on_interrupt=args.undo_on_interrupt,
-        accept=tuple(args.accept),
-        strict=args.strict,
-        replace=args.replace,
-        all_at_once=args.all_at_once,
-        hung_after_s=args.hung_after,
-        before_go=before_go,
-        gate=gate,
-        fewer=any(gang.short for gang in inventory.gangs),
-    )
+    request = _request(args, wanted, inventory, before_go, gate)
     if args.dry_run:
         with RisingProgress(screen) as shown:
             plan = rehearse(inventory, request, shown)
@@ -111,6 +99,29 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if outcome.failure is not None:  # that they do serve is shown first
         raise outcome.failure
     return code
+
+
+def _request(
+    args: argparse.Namespace,
+    wanted: PlanRequest,
+    inventory: Inventory,
+    before_go: tuple[BeforeGoCheck, ...],
+    gate: GangGate | None,
+) -> UpRequest:
+    return UpRequest(
+        plan=wanted,
+        command=command_line(),
+        timeout_s=args.timeout,
+        undo_on_interrupt=args.undo_on_interrupt,
+        accept=tuple(args.accept),
+        strict=args.strict,
+        replace=args.replace,
+        all_at_once=args.all_at_once,
+        hung_after_s=args.hung_after,
+        before_go=before_go,
+        gate=gate,
+        fewer=any(gang.short for gang in inventory.gangs),
+    )
 
 
 def _clients_use(inventory: Inventory, views: Iterable[GangView]) -> list[str]:
@@ -165,15 +176,17 @@ def _without_words(outcome: UpResult, left_out: Sequence[str]) -> str:
 
 def _show(outcome: UpResult, screen: Screen, checks: Mapping[str, Any], left_out: Sequence[str]) -> None:
     if screen.as_json:
-        screen.json({
-            "plan_id": outcome.plan.plan_id,
-            "seconds": round(outcome.seconds, 3),
-            "already_ready": sorted(outcome.ready_before),
-            "changed": list(outcome.changed),
-            "findings": plan_json(outcome.plan)["findings"],
-            **status_json(outcome.views),
-            **checks,
-        })  # fmt: skip
+        screen.json(
+            {
+                "plan_id": outcome.plan.plan_id,
+                "seconds": round(outcome.seconds, 3),
+                "already_ready": sorted(outcome.ready_before),
+                "changed": list(outcome.changed),
+                "findings": plan_json(outcome.plan)["findings"],
+                **status_json(outcome.views),
+                **checks,
+            }
+        )
         return
     for view in outcome.views:
         screen.show(*gang_block(view))

@@ -52,8 +52,8 @@ def _table(nodes: tuple[NodeVersion, ...], screen: Screen) -> None:
     titles = ("node", "gang", "agent", "stack", "model", "state")
     table = plain_table(*titles, left=titles)
     for node in nodes:
-        told = (node.agent or "none", node.stack, node.model, node.state)
-        row = [node.node, node.gang, *(told if node.error is None else ("?", "", "", node.error.what))]
+        versions = (node.agent or "none", node.stack, node.model, node.state)
+        row = [node.node, node.gang, *(versions if node.error is None else ("?", "", "", node.error.what))]
         style = "bold yellow" if node.error or (node.agent and node.agent != __version__) else ""
-        table.add_row(*(cell(one, style) for one in row))
+        table.add_row(*(cell(text, style) for text in row))
     screen.show(table)

@@ -175,7 +175,7 @@ def _gang_picture(view: GangView, moment: Moment, *, wide: bool) -> list[Rendera
     """A gang's own lines. What happened while it started is left out once it serves."""
     events = moment.events.get(view.name, ())
     newest = (since_ready(events) if view.serves else events)[-EVENTS:]
-    happened = [f"{clock_time(one.at)} {one.node}: {one.words}" for one in newest]
+    happened = [f"{clock_time(event.at)} {event.node}: {event.words}" for event in newest]
     busy = serving_words(moment.gangs.get(view.name))
     return [*_gang_blocks(view, moment.seen, moment.nodes, busy, wide=wide), *lines(happened, "dim")]
 
@@ -243,8 +243,8 @@ def load_cells(loads: Mapping[str, NodeLoad]) -> LoadCells:
 def _cells(load: NodeLoad) -> list[Text]:
     gauges = load.gauges
     if gauges is None or (gauges.error and not load.ports):
-        why = load.failure.what if load.failure else gauges.error if gauges else ""
-        return [cell(why[:32], "yellow"), *[Text("")] * (len(LOAD_TITLES) - 1)]
+        others = [Text("") for _ in LOAD_TITLES[1:]]
+        return [cell(_why_not_read(load)[:32], "yellow"), *others]
     power = [gpu.power_mw for gpu in gauges.gpus if gpu.power_mw is not None]
     return [
         _temperatures(gauges.gpus),
@@ -254,19 +254,28 @@ def _cells(load: NodeLoad) -> list[Text]:
     ]
 
 
+def _why_not_read(load: NodeLoad) -> str:
+    if load.failure is not None:
+        return load.failure.what
+    return load.gauges.error if load.gauges is not None else ""
+
+
 def _temperatures(gpus: Sequence[GpuGauges]) -> Text:
     known = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
     slowed = any(slowed_by(gpu.clocks_event_reasons) for gpu in gpus)
     lost = sum(bool(gpu.error) for gpu in gpus)
     words = "-".join(map(str, sorted({min(known), max(known)}))) if known else ""
-    words += " slowed" * slowed + f" {lost} lost" * bool(lost)
-    return Text(words, "bold red" if lost else "bold yellow" if slowed or max(known, default=0) >= HOT_C else "")
+    if slowed:
+        words += " slowed"
+    if lost:
+        return Text(f"{words} {lost} lost", "bold red")
+    return Text(words, "bold yellow" if slowed or max(known, default=0) >= HOT_C else "")
 
 
 def rail_words(ports: Iterable[PortRate]) -> str:
     """'1.24 / 1.19 GB/s' of all ports together; '' before the second reading."""
     rates = [(port.received_bytes_s, port.sent_bytes_s) for port in ports]
-    known = [(one, other) for one, other in rates if one is not None and other is not None]
+    known = [(rate, other) for rate, other in rates if rate is not None and other is not None]
     return " / ".join(f"{sum(way) / 1e9:.2f}" for way in zip(*known, strict=True)) + " GB/s" if known else ""
 
 

@@ -61,9 +61,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.log:
         from orchestrator.gang.steps.status.logs_read import log_files, read_logs
 
-        told = read_logs(log_files(args.log))
-        screen.json(told.as_json()) if args.json else screen.show(*_of_logs(told))
-        return Exit.FINDINGS if told.cause else Exit.DONE
+        summary = read_logs(log_files(args.log))
+        screen.json(summary.as_json()) if args.json else screen.show(*_of_logs(summary))
+        return Exit.FINDINGS if summary.cause else Exit.DONE
     accounts = why(open_cluster(args, screen), tuple(args.gang), events=args.all, run=args.run)
     if args.json:
         screen.json(why_json(accounts))
@@ -73,44 +73,44 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return Exit.UNREACHABLE if any(account.failures for account in accounts) else Exit.DONE
 
 
-def _of_logs(told: LogsSummary) -> Iterator[RenderableType]:
-    yield f"read: {_written_by(told)}"
-    yield from (f"{finding.id} {finding.node}: {finding.title}" for finding in told.findings)
-    if told.cause:
-        yield from cause_lines(told.cause)
+def _of_logs(summary: LogsSummary) -> Iterator[RenderableType]:
+    yield f"read: {_written_by(summary)}"
+    yield from (f"{finding.id} {finding.node}: {finding.title}" for finding in summary.findings)
+    if summary.cause:
+        yield from cause_lines(summary.cause)
     else:
         yield "no cause is known"
-        if told.nccl_warning:
-            yield f"  NCCL's first warning: {told.nccl_warning}"
-        if told.exception:
-            yield f"  the engine's own last exception: {told.exception}"
-        yield from _look_next(told)
-    yield from (f"  also {cause.node}: {cause.text}" for cause in told.secondary)
+        if summary.nccl_warning:
+            yield f"  NCCL's first warning: {summary.nccl_warning}"
+        if summary.exception:
+            yield f"  the engine's own last exception: {summary.exception}"
+        yield from _look_next(summary)
+    yield from (f"  also {cause.node}: {cause.text}" for cause in summary.secondary)
 
 
-def _written_by(told: LogsSummary) -> str:
+def _written_by(summary: LogsSummary) -> str:
     """Whose lines were read, as far as they say it."""
-    nccl = f"NCCL {told.nccl}" if told.nccl else ""
-    written = ", ".join(filter(None, (f"{told.engine} {told.version}".strip(), nccl, told.transport)))
+    nccl = f"NCCL {summary.nccl}" if summary.nccl else ""
+    written = ", ".join(filter(None, (f"{summary.engine} {summary.version}".strip(), nccl, summary.transport)))
     if written:
         return written
-    if told.nccl_warning:
+    if summary.nccl_warning:
         return "lines of NCCL; none tells its version"
-    if told.exception or told.cause or told.secondary:
+    if summary.exception or summary.cause or summary.secondary:
         return "lines that do not tell which engine wrote them"
     return "no line of an engine or of NCCL was recognised"
 
 
-def _look_next(told: LogsSummary) -> Iterator[str]:
+def _look_next(summary: LogsSummary) -> Iterator[str]:
     """Whose logs to ask for, where these show echoes alone, and what has NCCL tell more."""
-    echoes = [line for cause in told.secondary for line in cause.lines if line]
-    own = [words for words in (told.exception, told.nccl_warning) if words]
+    echoes = [line for cause in summary.secondary for line in cause.lines if line]
+    own = [words for words in (summary.exception, summary.nccl_warning) if words]
     if echoes and all(any(_says(line, words) for line in echoes) for words in own):
         peers = {match["peer"]: None for match in map(_PEER.search, echoes) if match}
         others = ", ".join(peers) or "every other node and rank, and of the kernel"
         yield f"  these are echoes of a failure elsewhere: look before it in the logs of {others}"
-    if told.next_log:
-        yield f"  next: {told.next_log}"
+    if summary.next_log:
+        yield f"  next: {summary.next_log}"
 
 
 def _says(line: str, words: str) -> bool:
@@ -128,7 +128,7 @@ def _standing(now: GangView | None) -> Iterator[RenderableType]:
     """What is wrong about a gang although it runs, and what else is worth knowing of it now."""
     if now is None or now.state in (GangState.ABSENT, GangState.FAILED):
         return
-    wrong = [sentence(one) for one in now.findings]
+    wrong = [sentence(finding) for finding in now.findings]
     if remarks := [*wrong, *(remark for remark in now.remarks if remark not in wrong)]:
         yield f"{now.name}: {now.state.value} now, {'and not well' if wrong else 'worth knowing'}:"
         yield from (f"  {remark}" for remark in remarks)

@@ -79,7 +79,7 @@ def against_starts(
 def _of(plan: Staged, examined: Examination, accept: Collection[str]) -> Examination:
     """What the doctor says of this plan's nodes, and of no node in particular, without what was accepted."""
     nodes = {node.name: node for node in plan.gang.nodes}
-    mine = [one for one in examined.findings if not one.node or one.node in nodes]
+    mine = [finding for finding in examined.findings if not finding.node or finding.node in nodes]
     left, accepted = sort_out(mine, nodes, (*accept, *plan.accepted))
     failures = {name: failure for name, failure in examined.failures.items() if name in nodes}
     return replace(examined, findings=left, accepted=accepted, failures=failures)
@@ -101,12 +101,12 @@ def standing_stops(fleet: Fleet, gang: GangSpec) -> tuple[tuple[Finding, ...], f
 def objection(examined: Examination, gang: str) -> StartRefusal | None:
     """What of the doctor's answer forbids a start of this gang."""
     stops = forbidding(examined.findings, strict=False)
-    nodes = (*examined.failures, *dict.fromkeys(one.node for one in stops if one.node))
+    nodes = (*examined.failures, *dict.fromkeys(finding.node for finding in stops if finding.node))
     for failure in examined.failures.values():
         return StartRefusal(error=failure, nodes=nodes)
-    for one in stops:
-        error = FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {gang}", fix=one.fix)
-        return StartRefusal(error=error, nodes=nodes, accept=one.id + (f"@{one.node}" if one.node else ""))
+    for finding in stops:
+        error = FindingsError(f"{finding.id}: {finding.title}", where=finding.node or f"gang {gang}", fix=finding.fix)
+        return StartRefusal(error=error, nodes=nodes, accept=finding.id + (f"@{finding.node}" if finding.node else ""))
     return None
 
 
@@ -125,7 +125,7 @@ def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> StartRefusal | Non
 
 def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: Watcher) -> None:
     """Report planned hardware that a node no longer has."""
-    for node in (one for one in plan.gang.nodes if one.name in nodes):
+    for node in (member for member in plan.gang.nodes if member.name in nodes):
         request, _ = resolved_on(node, plan.requests[node.name], nodes)
         if words := ", ".join(gone(request, nodes[node.name])):
             words = f"{node.name} no longer has what its plan needs: {words}"
@@ -149,18 +149,18 @@ def against_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> StartRefusal | No
         asked = replace(request, **where(session.spec, plan.gang.name))
         return ask(session, "check", asked, CheckAnswer, deadline_s=ARM_S)
 
-    told = fleet.on_every(one, only=list(plan_of))
-    refused = {name: _refusal(name, answer) for name, answer in told.values.items() if answer.refusals}
-    for error in (*told.failures.values(), *refused.values()):
-        return StartRefusal(error=error, nodes=(*told.failures, *refused))
+    answers = fleet.on_every(one, only=list(plan_of))
+    refused = {name: _refusal(name, answer) for name, answer in answers.values.items() if answer.refusals}
+    for error in (*answers.failures.values(), *refused.values()):
+        return StartRefusal(error=error, nodes=(*answers.failures, *refused))
     for plan in plans:
-        checkpoints = {name: told.values[name].checkpoint for name in plan.requests if name in told.values}
+        checkpoints = {name: answers.values[name].checkpoint for name in plan.requests if name in answers.values}
         if different := other_checkpoint(plan.requests, checkpoints):
             return StartRefusal(error=different)
     return None
 
 
-def _refusal(name: str, told: CheckAnswer) -> FindingsError:
-    first, *more = told.refusals
-    what = "; and ".join([first.what, *(f"{one.where}: {one.what}" for one in more)])
+def _refusal(name: str, answer: CheckAnswer) -> FindingsError:
+    first, *more = answer.refusals
+    what = "; and ".join([first.what, *(f"{refusal.where}: {refusal.what}" for refusal in more)])
     return FindingsError(what, where=f"{name}: {first.where}", fix=first.fix)

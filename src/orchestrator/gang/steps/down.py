@@ -13,6 +13,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import MARGIN_S, STOP_S
 from orchestrator.model.errors import DeployError, GangFailed
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import StopAnswer, StopRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
@@ -95,10 +96,9 @@ def stop_gangs(
     for; patience: with a node that is not done when the others are.
     """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
-
     was = words_before(fleet, gangs)
 
-    def one(session: Session) -> StopAnswer:
+    def tell(session: Session) -> StopAnswer:
         gang = gang_of[session.spec.name]
         request = StopRequest(
             **where(session.spec, gang),
@@ -111,16 +111,17 @@ def stop_gangs(
         )
         return ask(session, "stop", request, StopAnswer, deadline_s=timeout_s + MARGIN_S)
 
-    answers = fleet.on_every(one, only=list(gang_of), patience=patience)
-    return tuple(
-        StopResult(
-            gang=gang,
-            node=node,
-            was=was[node],
-            told=answers.values.get(node, _UNKNOWN),
-            error=answers.failures.get(node),
-        )
-        for node, gang in gang_of.items()
+    answers = fleet.on_every(tell, only=list(gang_of), patience=patience)
+    return tuple(_stopped(gang, node, was[node], answers) for node, gang in gang_of.items())
+
+
+def _stopped(gang: str, node: str, was: str, answers: PerNode[StopAnswer]) -> StopResult:
+    return StopResult(
+        gang=gang,
+        node=node,
+        was=was,
+        told=answers.values.get(node, _UNKNOWN),
+        error=answers.failures.get(node),
     )
 
 
@@ -143,13 +144,13 @@ def refuse_leftovers(stopped: Sequence[StopResult]) -> None:
             raise GangFailed(f"{what}; nothing was started", where=f"gang {node.gang}: {node.node}", fix=fix)
 
 
-def _left(told: StopAnswer) -> tuple[str, str]:
+def _left(answer: StopAnswer) -> tuple[str, str]:
     """What prevents a start, and the fix."""
-    if told.alive or told.left_behind:
-        pids = ", ".join(map(str, told.left_behind))
+    if answer.alive or answer.left_behind:
+        pids = ", ".join(map(str, answer.left_behind))
         what = f"process {pids} does not exit" if pids else "its agent does not exit"
         return what, "check it with `ps` and `dmesg` (a stuck driver?), then run the same command again"
-    return f"GPU memory is still held: {'; '.join(told.held)}", (
+    return f"GPU memory is still held: {'; '.join(answer.held)}", (
         "stop the process that holds it (`nvidia-smi`; if none is listed, check `dmesg` for a stuck driver), "
         "then run the same command again"
     )

@@ -63,7 +63,7 @@ def caches_of(cluster: Cluster, views: Iterable[GangView]) -> dict[str, page_cac
     """For each gang that runs, the weight files that its nodes read beside what their page caches hold. What a gang
     that is to be started needs, its plan says."""
     gangs = {gang.name: gang for gang in gangs_of(cluster.specs.values())}
-    found = {}
+    examined = {}
     for view in views:
         layout, gang = cluster.layouts.get(view.name), gangs[view.name]
         if layout is None or not view.model:
@@ -71,15 +71,15 @@ def caches_of(cluster: Cluster, views: Iterable[GangView]) -> dict[str, page_cac
         names = [node.name for node in gang.nodes if not view.members or node.name in view.members]
         with suppress(InputError):  # a profile that is gone since
             model_bytes = checkpoint_bytes(Library.reported_profile(view.model))
-            found[view.name] = page_cache.fits(model_bytes, layout, names, cluster.topologies)
-    return {name: fits for name, fits in found.items() if fits}
+            examined[view.name] = page_cache.fits(model_bytes, layout, names, cluster.topologies)
+    return {name: fits for name, fits in examined.items() if fits}
 
 
 def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
     """The layout of each gang that runs."""
-    found = {
+    examined = {
         view.name: layout_of([node.ranks for node in view.nodes if node.name not in view.missing])
         for view in views
         if view.running
     }
-    return {name: layout for name, layout in found.items() if layout is not None}
+    return {name: layout for name, layout in examined.items() if layout is not None}

@@ -126,10 +126,12 @@ class GangLock:
             held = _not_mine(answers)
         if held:
             raise self._held(held)
-        ours = [one for one in answers.failures.values() if getattr(one, "kind", "") != NOT_OURS]
+        ours = [failure for failure in answers.failures.values() if getattr(failure, "kind", "") != NOT_OURS]
         if not self.partial or (answers.failures and not answers.values and not ours):
             answers.all()  # who may only look stops nothing, and takes nothing out of the router
-        self.full = [name for name, one in answers.failures.items() if getattr(one, "kind", "") in NO_ROOM_KINDS]
+        self.full = [
+            name for name, failure in answers.failures.items() if getattr(failure, "kind", "") in NO_ROOM_KINDS
+        ]
         self._taken, self._renewed_at = tuple(answers.values), time.time()
 
     def _keep(self) -> None:
@@ -273,19 +275,19 @@ def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = 
     """
     chosen = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        found = _look(fleet, chosen)
-        for lock in found:
+        locks = _look(fleet, chosen)
+        for lock in locks:
             if lock.held.token and not (lock.held.stale or force):
                 fix = "wait for it, or stop it. Use --force only if you are sure that it is not running"
                 raise _held_by(lock.held, lock.gang, lock.node, fix)
-        taken = {lock.node: lock for lock in found if lock.held.token}
+        taken = {lock.node: lock for lock in locks if lock.held.token}
 
         def one(session: Session) -> LockAnswer:  # by its token: a lock that another command has taken meanwhile stays
             lock = taken[session.spec.name]
             return ask_lock(session, LockRequest(**where(session.spec, lock.gang), op="release", token=lock.held.token))
 
         fleet.on_every(one, only=list(taken)).all()
-        return tuple(lock for lock in found if lock.held.token or lock.error)
+        return tuple(lock for lock in locks if lock.held.token or lock.error)
 
 
 def _held_by(holder: LockHolder, gang: str, node: str, fix: str) -> LockHeld:

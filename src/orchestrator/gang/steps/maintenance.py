@@ -41,7 +41,9 @@ def boot_of(text: str) -> str | None:
 def place(before: str | None, now: str | None, *, reboots: bool) -> str:
     """before: the boot when the gang had been stopped; now: None if the node does not answer; reboots: wait for a new
     boot, an answer is not enough."""
-    return AWAY if now is None else STILL if reboots and now == before else BACK
+    if now is None:
+        return AWAY
+    return STILL if reboots and now == before else BACK
 
 
 def boots(fleet: Fleet, names: Sequence[str]) -> Mapping[str, str | None]:

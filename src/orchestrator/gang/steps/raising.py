@@ -198,8 +198,11 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked
             view.name: replace(with_spares(gang, view.stand_ins), spares=())
             for gang, view in zip(chosen, views, strict=True)
         }
-        locks = {name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
-                 for name, gang in standing.items() if locked}  # fmt: skip
+        locks = {
+            name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
+            for name, gang in standing.items()
+            if locked
+        }
         planned = planning.result()
         quiet = all(view.state is GangState.ABSENT for view in views)
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
@@ -225,21 +228,21 @@ def starts_of(
     test_s = sum(check.most_s for check in request.before_go) * len(plan.gangs)
     by_name = {gang.name: gang for gang in gangs}
 
-    def requests(one: GangPlan) -> Mapping[str, StagingRequest]:
+    def requests(gang_plan: GangPlan) -> Mapping[str, StagingRequest]:
         made = staging_requests(
-            by_name[one.name],
-            one,
+            by_name[gang_plan.name],
+            gang_plan,
             scripts,
-            plan_id=running.get(one.name, plan.plan_id),
+            plan_id=running.get(gang_plan.name, plan.plan_id),
             hung_after_s=request.hung_after_s,
             asked=request.to_repeat,
         )
         return {name: node.tested_for(test_s) for name, node in made.items()}
 
     return [
-        Staged(gang=by_name[one.name], requests=requests(one), document=document)
-        for one in plan.gangs
-        if one.name in by_name
+        Staged(gang=by_name[gang_plan.name], requests=requests(gang_plan), document=document)
+        for gang_plan in plan.gangs
+        if gang_plan.name in by_name
     ]
 
 

@@ -80,12 +80,12 @@ def _restart(inventory: Inventory, request: RestartRequest, watcher: Watcher, tu
         locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs}
         gangs = wanted.restarts(specs, see(fleet, specs))
         router = opened.enter_context(wanted.router(gangs))
-        names = ", ".join(one.name for one in gangs)
+        names = ", ".join(turn.name for turn in gangs)
         if router is not None:
             behind = take_in_serving(router, fleet, inventory, watcher)
             if verb.rolls:
                 wanted.refuse_too_few(behind, "serve behind the router")
-            elif lost := lost_models(alone((one.name for one in gangs), behind), behind):
+            elif lost := lost_models(alone((turn.name for turn in gangs), behind), behind):
                 what = model_words(lost)
                 watcher.step(names, f"no other gang serves {what} behind the router: requests fail until it is back")
         wanted.refuse(gangs)
@@ -126,14 +126,14 @@ def rehearse_restart(inventory: Inventory, request: RestartRequest, watcher: Wat
         wanted.refuse(gangs)
     after = ", one gang after the other" if len(gangs) > 1 and not request.verb.together else ""
     return tuple(
-        would(one.view, one.plan.plan_id, f"{_aim(one)}{after}; {one.downtime(now=request.now)}") for one in gangs
+        would(turn.view, turn.plan.plan_id, f"{_aim(turn)}{after}; {turn.downtime(now=request.now)}") for turn in gangs
     )
 
 
-def _aim(one: GangRestart) -> str:
-    if one.before is None or one.before.plan_id == one.plan.plan_id:
+def _aim(turn: GangRestart) -> str:
+    if turn.before is None or turn.before.plan_id == turn.plan.plan_id:
         return "would be restarted"
-    return f"would return from plan {one.before.plan_id} to plan {one.plan.plan_id} ({one.plan.model})"
+    return f"would return from plan {turn.before.plan_id} to plan {turn.plan.plan_id} ({turn.plan.model})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +159,12 @@ class _Restart:
         befores = [staged_plan(self.fleet, gang).hung_after(hung_s) for gang in as_they_run(self.fleet, specs)]
         plans = verb.before(self.inventory, self.fleet, befores) if verb.before else befores
         of_now, back = facts_of_now(self.fleet, self.watcher.step), verb.before is not None
-        found = [
+        turns = [
             GangRestart(gang=gang, view=view, before=before, plan=plan.again(of_now, going_back=back))
             for gang, view, before, plan in zip(specs, views, befores, plans, strict=True)
         ]
         # one that does not serve costs nothing to restart, and may serve for the next ones
-        return sorted(found, key=lambda one: bool(one.view.service_healthy)) if verb.rolls else found
+        return sorted(turns, key=lambda turn: bool(turn.view.service_healthy)) if verb.rolls else turns
 
     @contextmanager
     def router(self, gangs: Sequence[GangRestart]) -> Iterator[Router | None]:
@@ -201,11 +201,11 @@ class _Restart:
     def refuse(self, gangs: Sequence[GangRestart]) -> None:
         """Raise what forbids the start that follows, unless that is accepted."""
         try:
-            refuse_starts(self.fleet, [one.plan for one in gangs], self.watcher, accept=self.request.accept)
-            refuse_mixed_models(self.inventory, self.fleet, {one.name: one.plan.model for one in gangs})
+            refuse_starts(self.fleet, [turn.plan for turn in gangs], self.watcher, accept=self.request.accept)
+            refuse_mixed_models(self.inventory, self.fleet, {turn.name: turn.plan.model for turn in gangs})
         except (FindingsError, NodeError) as refused:
             if self.request.verb.work:
-                names = " ".join(one.name for one in gangs)
+                names = " ".join(turn.name for turn in gangs)
                 refused.fix += (
                     f"; if this work repairs it, and it can't be accepted: `l40s-deploy down {names}`, and after"
                     f" the work `l40s-deploy restart {names}`"
@@ -213,11 +213,11 @@ class _Restart:
             raise
 
 
-def _alone(inventory: Inventory, one: GangRestart) -> InputError:
+def _alone(inventory: Inventory, turn: GangRestart) -> InputError:
     return InputError(
-        f"a single gang can't be restarted without downtime: {one.downtime()}",
+        f"a single gang can't be restarted without downtime: {turn.downtime()}",
         where=f"{inventory.path}: --rolling",
-        fix=f"accept the downtime with `l40s-deploy restart {one.name}`, or add a second gang behind a router",
+        fix=f"accept the downtime with `l40s-deploy restart {turn.name}`, or add a second gang behind a router",
     )
 
 
@@ -251,7 +251,9 @@ def resume(inventory: Inventory, names: Sequence[str], watcher: Watcher, *, comm
         specs = {gang.name: gang for gang in as_they_run(fleet, gangs)}
         left = _left(fleet, specs.values())
         opened.enter_context(_turn_to_finish(inventory, left, command, watcher)).announce()
-        locks = {one.gang: opened.enter_context(GangLock(fleet, specs[one.gang], command)) for one in left}
+        locks = {
+            operation.gang: opened.enter_context(GangLock(fleet, specs[operation.gang], command)) for operation in left
+        }
         views: dict[str, GangView] = {}
         for begun in left:
             view = finish(inventory, locks[begun.gang], begun, watcher, timeout_s=timeout_s) if begun.turning else None
@@ -359,8 +361,8 @@ are that operator's own word, and no node's."""
 def _options(kept: Mapping[str, Any]) -> dict[str, Any]:
     """Seconds that a command may wait, and whether it drains, as the nodes keep them; what is none is left out."""
     seconds = {name: float(kept[name]) for name in _SECONDS if type(kept.get(name)) in (int, float)}
-    found: dict[str, Any] = {name: value for name, value in seconds.items() if 0 < value < MOST_SECONDS}
-    return found | ({"now": kept["now"]} if isinstance(kept.get("now"), bool) else {})
+    known: dict[str, Any] = {name: value for name, value in seconds.items() if 0 < value < MOST_SECONDS}
+    return known | ({"now": kept["now"]} if isinstance(kept.get("now"), bool) else {})
 
 
 def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, watcher: Watcher) -> Resumed:
@@ -383,6 +385,6 @@ def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, 
 def settle(inventory: Inventory, gangs: Iterable[str], command: str) -> None:
     """Remove the records of what was begun on these gangs: they serve. Skip gangs locked by another command."""
     names = set(gangs)
-    for gang in (one for one in inventory.gangs if one.name in names):
+    for gang in (member for member in inventory.gangs if member.name in names):
         with suppress(DeployError), Fleet(gang.nodes) as fleet, GangLock(fleet, gang, command) as lock:
             lock.finish()

@@ -183,26 +183,26 @@ class RestartSequence:
         halfway. An interruption leaves everything that is not finished for the next `up` or a guard.
         """
         verb, options = self.request.verb, {name: getattr(self.request, name) for name in RestartRequest.option_names()}
-        for one in gangs:
+        for turn in gangs:
             begun = GangOperation(
-                gang=one.name,
+                gang=turn.name,
                 what=verb.what,
-                was_run=one.view.run_id,
+                was_run=turn.view.run_id,
                 command=self.request.command,
                 who=user(),
                 host=socket.gethostname(),
                 since=time.time(),
                 options=options,
             )
-            self._begun[one.name] = locks[one.name], begun
+            self._begun[turn.name] = locks[turn.name], begun
         try:
-            self._keep([one.name for one in gangs])
+            self._keep([turn.name for turn in gangs])
             done = 0
-            for batch in [gangs] if verb.together else [[one] for one in gangs]:
+            for batch in [gangs] if verb.together else [[turn] for turn in gangs]:
                 if done:
                     self.check(batch)
                 done += len(batch)
-                self._restart(batch, [one.name for one in gangs[done:]])
+                self._restart(batch, [turn.name for turn in gangs[done:]])
         except DeployError as error:
             if not isinstance(error, Unreachable):
                 self._finished(list(self._begun))
@@ -222,9 +222,9 @@ class RestartSequence:
                 self._begun.pop(name)[0].finish()
 
     def _restart(self, gangs: Sequence[GangRestart], later: Sequence[str]) -> None:
-        names, step = [one.name for one in gangs], RestartStep.ASIDE
-        for one in () if self.request.verb.rolls else gangs:
-            self.watcher.step(one.name, one.downtime(now=self.request.now))
+        names, step = [turn.name for turn in gangs], RestartStep.ASIDE
+        for turn in () if self.request.verb.rolls else gangs:
+            self.watcher.step(turn.name, turn.downtime(now=self.request.now))
         self._keep(names, turning=True)
         try:
             for step in RestartStep:
@@ -265,14 +265,14 @@ class RestartSequence:
             case RestartStep.ASIDE:
                 set_aside(self.fleet, self.router, gangs, self.watcher)
             case RestartStep.STOP:
-                stop(self.fleet, [one.gang for one in gangs], self.watcher, now=now)
+                stop(self.fleet, [turn.gang for turn in gangs], self.watcher, now=now)
             case RestartStep.WORK if verb.work is not None:
-                for one in gangs:
-                    verb.work(self.fleet, self.request, self.watcher, one.plan)
+                for turn in gangs:
+                    verb.work(self.fleet, self.request, self.watcher, turn.plan)
             case RestartStep.START:
                 self._risen = raising.raise_all(
                     self.fleet,
-                    [one.plan for one in gangs],
+                    [turn.plan for turn in gangs],
                     self.watcher,
                     timeout_s=self.request.timeout_s,
                     undo_on_interrupt=self.undo_on_interrupt,
@@ -282,30 +282,30 @@ class RestartSequence:
             case RestartStep.BACK if self.router is None:
                 rejoin(self.inventory, self._risen, self.watcher)
             case RestartStep.BACK:
-                put_back(self.router, {one.name: one.plan.service_url or one.url for one in gangs}, self.watcher)
+                put_back(self.router, {turn.name: turn.plan.service_url or turn.url for turn in gangs}, self.watcher)
 
     def _now(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
-        return see(self.fleet, [one.gang for one in gangs], patience=StragglerWait())
+        return see(self.fleet, [turn.gang for turn in gangs], patience=StragglerWait())
 
     def _recover(self, gangs: Sequence[GangRestart], step: RestartStep) -> None:
         """Requests go to whichever of them serves; one that was never stopped is as it was."""
         with suppress(DeployError):
             if step is RestartStep.ASIDE:
-                self._keep([one.name for one in gangs], turning=False)
+                self._keep([turn.name for turn in gangs], turning=False)
             elif self.router is not None:
                 say_failures(take_in_all(self.router, self._now(gangs)), self.watcher)
 
     def _outcome(self, gangs: Sequence[GangRestart], later: Sequence[str], step: RestartStep) -> str:
         """What became of these gangs after a failure, and of the others, as text."""
         if self.request.verb.work is not None:
-            return "; ".join(how_to_go_on(one.name, later, step) for one in gangs)
+            return "; ".join(how_to_go_on(turn.name, later, step) for turn in gangs)
         done = self.request.verb.done
         others = [f"{done}: {', '.join(view.name for view in self.views)}"] if self.views else []
         others += [f"not {done}: {', '.join(later)}"] if later else []
         if self.request.verb.returns and step not in (RestartStep.ASIDE, RestartStep.STOP):
             others = [*map(self._go_back, gangs), *others]
         elif others or self.request.verb.returns:
-            others.insert(0, f"it stopped at {', '.join(one.name for one in gangs)}")
+            others.insert(0, f"it stopped at {', '.join(turn.name for turn in gangs)}")
         return "; ".join(others)
 
     def _undone(
@@ -313,7 +313,7 @@ class RestartSequence:
     ) -> str:
         """What became of them after an interruption, as text."""
         if self.request.verb.work is not None:
-            return "; ".join(how_to_go_on(one.name, later, step, interrupted=True) for one in gangs)
+            return "; ".join(how_to_go_on(turn.name, later, step, interrupted=True) for turn in gangs)
         if self.request.verb.returns and self.undo_on_interrupt and step is not RestartStep.ASIDE:
             return "; ".join(map(self._go_back, gangs))
         if step in _DOWN or isinstance(ended, Undone):
@@ -323,27 +323,29 @@ class RestartSequence:
                 )
         return ""
 
-    def _go_back(self, one: GangRestart) -> str:
+    def _go_back(self, turn: GangRestart) -> str:
         """Start what it ran before again; returns the outcome as text."""
-        if one.before is None:
-            return f"{one.name} is stopped: its nodes had no common plan to return to"
-        self.watcher.step(one.name, f"restoring plan {one.before.plan_id}")
+        if turn.before is None:
+            return f"{turn.name} is stopped: its nodes had no common plan to return to"
+        self.watcher.step(turn.name, f"restoring plan {turn.before.plan_id}")
         try:
-            (view,) = self._now([one])
+            (view,) = self._now([turn])
             raising.everybody_answers([view])
             if view.running:  # still draining, if the stop was interrupted
-                stop(self.fleet, [one.gang], self.watcher, now=True)
-            start = one.before.again(facts_of_now(self.fleet, self.watcher.step), going_back=True)
+                stop(self.fleet, [turn.gang], self.watcher, now=True)
+            start = turn.before.again(facts_of_now(self.fleet, self.watcher.step), going_back=True)
             raising.raise_all(self.fleet, [start], self.watcher, timeout_s=self.request.timeout_s)
-            put_back(self.router, {one.name: one.before.service_url}, self.watcher)
+            put_back(self.router, {turn.name: turn.before.service_url}, self.watcher)
         except DeployError as second:
-            return f"restoring plan {one.before.plan_id} failed too: {second.where}: {second.what}"
-        self._finished([one.name])
-        return f"{one.name} is back on {self.request.verb.returns} {one.before.plan_id}"
+            return f"restoring plan {turn.before.plan_id} failed too: {second.where}: {second.what}"
+        self._finished([turn.name])
+        return f"{turn.name} is back on {self.request.verb.returns} {turn.before.plan_id}"
 
 
 def _is_down(view: GangView) -> str:
-    return "still serves" if view.serves else "is stopping" if view.running else "is stopped"
+    if view.serves:
+        return "still serves"
+    return "is stopping" if view.running else "is stopped"
 
 
 def how_to_go_on(name: str, later: Sequence[str], step: RestartStep, *, interrupted: bool = False) -> str:
@@ -362,33 +364,33 @@ def how_to_go_on(name: str, later: Sequence[str], step: RestartStep, *, interrup
 
 def set_aside(fleet: Fleet, router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher) -> None:
     """Have no request go there, and wait until none runs. What ends it puts them back: nothing was stopped."""
-    now = see(fleet, [one.gang for one in gangs], patience=StragglerWait())
-    serving = [one for one, view in zip(gangs, now, strict=True) if view.service_healthy]
+    now = see(fleet, [turn.gang for turn in gangs], patience=StragglerWait())
+    serving = [turn for turn, view in zip(gangs, now, strict=True) if view.service_healthy]
     try:
         take_out(router, gangs, watcher)
-        for one in serving:
-            watcher.step(one.name, "draining requests")
-            wait_until_drained(fleet, one.gang, one.url)
+        for turn in serving:
+            watcher.step(turn.name, "draining requests")
+            wait_until_drained(fleet, turn.gang, turn.url)
     except BaseException:
-        put_back(router, {one.name: one.url for one in serving}, watcher)
+        put_back(router, {turn.name: turn.url for turn in serving}, watcher)
         raise
 
 
 def refuse_other_keys(router: Router, gangs: Sequence[GangRestart]) -> None:
     """A gang that keeps its key through a restart would not get into the router again if that sends another one by now.
     Raises for one that serves; nothing was stopped."""
-    for one in gangs:
-        if one.view.serves:
-            router.refuse_other_key(one.url)
+    for turn in gangs:
+        if turn.view.serves:
+            router.refuse_other_key(turn.url)
 
 
 def take_out(router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher) -> None:
     """Have no new request go there."""
     if router is None:
         return
-    for one in gangs:
-        watcher.step(one.name, "removing it from the router")
-        router.take_out(one.url)
+    for turn in gangs:
+        watcher.step(turn.name, "removing it from the router")
+        router.take_out(turn.url)
 
 
 def put_back(router: Router | None, urls: dict[str, str], watcher: Watcher) -> None:

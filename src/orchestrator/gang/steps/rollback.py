@@ -17,8 +17,8 @@ from orchestrator.remote.fleet import Fleet
 def plans_before(inventory: Inventory, fleet: Fleet, running: Sequence[Staged]) -> list[Staged]:
     """As their nodes have kept it, of each of these gangs. Raises InputError where they have kept no other plan."""
     specs = {gang.name: gang for gang in inventory.gangs}
-    runs = {one.gang: one.runs for one in history(inventory, tuple(now.gang.name for now in running))}
-    found = []
+    runs = {past.gang: past.runs for past in history(inventory, tuple(now.gang.name for now in running))}
+    turns = []
     for now in running:
         gang = specs[now.gang.name]
         before = plan_before(runs[gang.name], now.plan_id)
@@ -29,8 +29,8 @@ def plans_before(inventory: Inventory, fleet: Fleet, running: Sequence[Staged]) 
                 fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME --gang"
                 f" {gang.name}",
             )
-        found.append(staged_plan(fleet, gang, run_id=before.run_id))
-    return found
+        turns.append(staged_plan(fleet, gang, run_id=before.run_id))
+    return turns
 
 
 ROLLBACK = RestartVerb(what=OperationKind.CHANGE, done="rolled back", before=plans_before, returns="plan")

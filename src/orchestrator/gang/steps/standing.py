@@ -26,7 +26,7 @@ class LastRun:
 
 def last_run(gang: GangSpec, runs: Iterable[LastRun]) -> LastRun | None:
     """The last run of the gang or of one of its replicas; a live run comes before an ended one."""
-    names = {gang.name, *(one.name for one in replicas_of(gang))}
+    names = {gang.name, *(replica.name for replica in replicas_of(gang))}
     return max((run for run in runs if run.gang in names), default=None)
 
 
@@ -51,7 +51,9 @@ def as_standing(inventory: Inventory) -> Inventory:
 def standing_gangs(gangs: Iterable[GangSpec], answers: Iterable[ReportAnswer]) -> tuple[GangSpec, ...]:
     """These gangs, or their replicas, by what their nodes have answered of all that they know."""
     runs = _runs(answers)
-    return tuple(one for gang in gangs for one in (replicas_of(gang) if stands_as_replicas(gang, runs) else (gang,)))
+    return tuple(
+        member for gang in gangs for member in (replicas_of(gang) if stands_as_replicas(gang, runs) else (gang,))
+    )
 
 
 def as_replicas(inventory: Inventory, names: Collection[str]) -> Inventory:
@@ -107,4 +109,4 @@ def runs_in(answer: ReportAnswer) -> Iterator[LastRun]:
             report = Report.read(raw)
             alive = report.alive and not report.state.over if isinstance(report, Report) else raw.get("alive") is True
             yield LastRun(alive, str(raw.get("run_id") or ""), str(raw.get("gang") or ""))
-    yield from (LastRun(alive=True, run_id="", gang=one.gang) for one in answer.without_files if not one.stranger)
+    yield from (LastRun(alive=True, run_id="", gang=agent.gang) for agent in answer.without_files if not agent.stranger)

@@ -66,7 +66,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
         refuse_transport(inventory, done.views, command=request.command)
     try:
         enrol(inventory, done.views, watcher, command=request.command)
-        settle(inventory, [one.gang for one in begun], request.command)
+        settle(inventory, [operation.gang for operation in begun], request.command)
         return _go_on(inventory, done, begun, request, watcher)
     except DeployError as failure:
         return replace(done, failure=failure)
@@ -85,12 +85,12 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
             with ground(inventory, request, watcher) as here:
                 begun = begun_on(here.fleet, here.gangs)
                 rise, turns = _change(inventory, here, request, watcher)
-                refuse_on_nodes(here.fleet, [one.plan for one in turns])
+                refuse_on_nodes(here.fleet, [turn.plan for turn in turns])
                 refuse_mixed_models(inventory, here.fleet, _models(rise, turns))
                 forget_other_models(inventory, here.views, {start.gang.name: start for start in rise})
                 views, started = _rise(inventory, here, request, watcher, rise, turn)
                 risen |= started
-                turn.gangs = [one.name for one in turns]
+                turn.gangs = [turn.name for turn in turns]
                 if not turns or turn.take():
                     views += _change_over(inventory, here, request, watcher, turns, turn)
                     seen = {view.name: view for view in views}
@@ -99,7 +99,7 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
                         views=tuple(seen[gang.name] for gang in here.gangs),
                         ready_before=frozenset(start.gang.name for start in rise) - risen,
                         seconds=time.monotonic() - begin,
-                        changed=tuple(one.name for one in turns),
+                        changed=tuple(turn.name for turn in turns),
                     )
                     return done, begun
             turn.wait()
@@ -155,14 +155,14 @@ def _change_over(
     """Change the gangs that serve another plan, one after the other."""
     if not turns:
         return ()
-    _leave_old_addresses(inventory, here, request, watcher, [one.name for one in turns])
+    _leave_old_addresses(inventory, here, request, watcher, [turn.name for turn in turns])
     try:
         enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
     except KeyRefused as refused:  # it is given the new key now, before the gangs that have their entry
         say_failures({"router": refused}, watcher)
     with serving_router(inventory.router) as router:
         behind = {worker.url for worker in router.workers() if worker.healthy} if router is not None else set()
-        turns = sorted(turns, key=lambda one: one.url in behind)
+        turns = sorted(turns, key=lambda turn: turn.url in behind)
         judge = _gate(inventory, here, request, watcher, turns[0])
         return RestartSequence(
             inventory=inventory,
@@ -178,7 +178,7 @@ def _change_over(
             ),
             undo_on_interrupt=request.undo_on_interrupt,
             before_go=partial(_one_by_one, here, request, watcher) if request.before_go else None,
-            check=lambda batch: refuse_on_nodes(here.fleet, [one.plan for one in batch]),
+            check=lambda batch: refuse_on_nodes(here.fleet, [turn.plan for turn in batch]),
             accept=partial(_accept, request.strict, judge, watcher),
             our_turn=turn.still_ours,
         ).run(turns, here.locks)
@@ -187,8 +187,8 @@ def _change_over(
 def _one_by_one(
     here: StagedFleet, request: UpRequest, watcher: Watcher, gang: GangSpec, requests: Mapping[str, StagingRequest]
 ) -> None:
-    for one in request.before_go:
-        one.check(here, request, watcher, gang, requests)
+    for before in request.before_go:
+        before.check(here, request, watcher, gang, requests)
 
 
 def _go_on(
@@ -197,10 +197,14 @@ def _go_on(
     """Restart what an interrupted rolling restart had not reached; gangs that this command has started have served it
     as well."""
     runs = {view.name: view.run_id for view in done.views if view.name in done.ready_before}
-    waiting = [one for one in begun if one.what is not OperationKind.CHANGE and runs.get(one.gang) == one.was_run]
+    waiting = [
+        operation
+        for operation in begun
+        if operation.what is not OperationKind.CHANGE and runs.get(operation.gang) == operation.was_run
+    ]
     views, words = go_on(inventory, waiting, request.command, watcher)
-    for one in words:
-        watcher.step("not done", one)
+    for sentence in words:
+        watcher.step("not done", sentence)
     now = {view.name: view for view in (*done.views, *views)}
     return replace(
         done,
@@ -216,14 +220,14 @@ def rehearse(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Plan
         rise, turns = _change(inventory, here, request, watcher)
         absent = {view.name for view in here.views if not view.running}
         plans = [start for start in rise if start.gang.name in absent]
-        refuse_on_nodes(here.fleet, [*plans, *(one.plan for one in turns)])
+        refuse_on_nodes(here.fleet, [*plans, *(turn.plan for turn in turns)])
         refuse_mixed_models(inventory, here.fleet, _models(rise, turns))
         return here.plan
 
 
 def _models(rise: Sequence[Staged], turns: Sequence[GangRestart]) -> dict[str, str]:
     """What these gangs are about to serve."""
-    return {start.gang.name: start.model for start in (*rise, *(one.plan for one in turns))}
+    return {start.gang.name: start.model for start in (*rise, *(turn.plan for turn in turns))}
 
 
 def refuse_transport(inventory: Inventory, views: Sequence[GangView], *, command: str) -> None:
@@ -296,7 +300,7 @@ def _leave_old_addresses(
     leaders = {gang.name: gang.leader.name for gang in here.gangs}
     moved = any(view.members and view.members[0] != leaders[view.name] for view in here.views)
     if request.plan.without or moved:
-        plan = replace(here.plan, gangs=tuple(one for one in here.plan.gangs if one.name in gangs))
+        plan = replace(here.plan, gangs=tuple(gang_plan for gang_plan in here.plan.gangs if gang_plan.name in gangs))
         leave(inventory, here.fleet, plan, request.plan.without, watcher, rising=rising)
 
 
@@ -316,20 +320,19 @@ def _change(
         GangRestart(gang=here.standing[name], view=views[name], before=_previous(here, name), plan=starts[name])
         for name in course.turns
     ]
-    for one in turns:
-        if reason := _reason(inventory, one, course):
+    for turn in turns:
+        if reason := _reason(inventory, turn, course):
             if not request.replace:
-                raise _refused(one, diffs[one.name], plan_id, f"{reason}: {one.downtime()}")
-            watcher.step(one.name, one.downtime())
+                raise _refused(turn, diffs[turn.name], plan_id, f"{reason}: {turn.downtime()}")
+            watcher.step(turn.name, turn.downtime())
     return [start for name, start in starts.items() if name in course.rise], turns
 
 
 def _diffs(here: StagedFleet) -> dict[str, GangDiff]:
     """What the plan changes on each gang that runs a plan of another id."""
     other = {view.name for view in here.views if view.running and view.plan_id != here.plan.plan_id}
-    return {
-        diff.name: diff for diff in compare(here.fleet, [one for one in here.gangs if one.name in other], here.plan)
-    }
+    gangs = [gang for gang in here.gangs if gang.name in other]
+    return {diff.name: diff for diff in compare(here.fleet, gangs, here.plan)}
 
 
 def _models_elsewhere(inventory: Inventory, here: StagedFleet) -> frozenset[str]:
@@ -348,25 +351,25 @@ def _previous(here: StagedFleet, name: str) -> Staged | None:
         return None
 
 
-def _reason(inventory: Inventory, one: GangRestart, course: actions.ChangeSchedule) -> str:
+def _reason(inventory: Inventory, turn: GangRestart, course: actions.ChangeSchedule) -> str:
     """Why changing this gang over is more than an operator may expect of `up`; '' where it is not."""
-    if one.plan.model != one.view.model:  # meanwhile, two models would answer at one address
-        last = "; no gang serves that from then on" if one.name in course.last else ""
-        return f"the new plan serves another model than {one.view.model}, which this address serves now{last}"
-    if one.name in course.busy:
+    if turn.plan.model != turn.view.model:  # meanwhile, two models would answer at one address
+        last = "; no gang serves that from then on" if turn.name in course.last else ""
+        return f"the new plan serves another model than {turn.view.model}, which this address serves now{last}"
+    if turn.name in course.busy:
         return "the gang is still starting"
-    if one.name in course.alone:
-        return f"no other gang would serve {one.view.model} in the meantime"
+    if turn.name in course.alone:
+        return f"no other gang would serve {turn.view.model} in the meantime"
     if inventory.router is None:
         return "no router sends its requests to the other gangs in the meantime"
     return ""
 
 
-def _refused(one: GangRestart, diff: GangDiff, plan_id: str, reason: str) -> InputError:
+def _refused(turn: GangRestart, diff: GangDiff, plan_id: str, reason: str) -> InputError:
     return InputError(
-        f"this gang runs another plan: {diff.running} ({one.view.model}) is {one.view.state.value}; "
+        f"this gang runs another plan: {diff.running} ({turn.view.model}) is {turn.view.state.value}; "
         f"plan {plan_id} changes {summary(diff.changes)}. {reason}",
-        where=f"gang {one.name}",
+        where=f"gang {turn.name}",
         fix="see all changes with `l40s-deploy plan --diff` and the same options. --replace stops the gang and starts"
         " it with the new plan; if it does not come up, the old plan is restored",
     )
@@ -389,7 +392,7 @@ def leave(
     serves without it.
     """
     chosen = {gang.name: gang for gang in plan.gangs}
-    for gang in (one for one in inventory.gangs if one.name in chosen):
+    for gang in (member for member in inventory.gangs if member.name in chosen):
         was = newest_run(fleet, gang)
         if was is None:
             continue

@@ -83,7 +83,7 @@ def flow_control() -> dict[str, str]:
 def flow_control_request(name: str) -> bytes:
     """An RTM_GETDCB message that asks one interface for its IEEE 802.1Qaz settings."""
     value = name.encode() + b"\0"
-    attribute = struct.pack("=HH", 4 + len(value), _IFNAME) + value + b"\0" * (-len(value) % 4)
+    attribute = struct.pack("=HH", 4 + len(value), _IFNAME) + value + bytes(-len(value) % 4)
     return _message(_RTM_GETDCB, 0, struct.pack("=BBH", socket.AF_UNSPEC, _IEEE_GET, 0) + attribute)
 
 

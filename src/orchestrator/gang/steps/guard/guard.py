@@ -367,11 +367,11 @@ class _Post:
         """Beside the looking, over connections of its own: answers take seconds, and an engine may hang meanwhile."""
         gang, check = self._as_it_runs, self.request.check
         with Fleet(gang.nodes) as fleet:
-            found = check.finding(fleet, gang) if check is not None else None
-        if found is not None:
-            words = f"{found.id}: {found.title}: {found.evidence[0]}"
-            self.watcher.step(self.gang.name, f"{words}; fix: {found.fix}")
-            self._notify(Event.FINDING, words, found.fix)
+            finding = check.finding(fleet, gang) if check is not None else None
+        if finding is not None:
+            words = f"{finding.id}: {finding.title}: {finding.evidence[0]}"
+            self.watcher.step(self.gang.name, f"{words}; fix: {finding.fix}")
+            self._notify(Event.FINDING, words, finding.fix)
             self._failed(words)
 
     @property
@@ -489,7 +489,7 @@ class _Post:
             self._tell(GuardDecision(GuardAction.WAIT, f"{decision.why}; {held.what}"))
             return None
         self.view = outcome.views[0]
-        prices = [f"{one.title}; {one.effect}" for one in outcome.plan.findings if one.id in OVER_TCP]
+        prices = [f"{finding.title}; {finding.effect}" for finding in outcome.plan.findings if finding.id in OVER_TCP]
         self._warn("; ".join([f"it serves at {self.view.service_url} on {words}", *prices]))
         self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
         return self.view
@@ -516,7 +516,7 @@ class _Post:
             asked = asked_of(self.fleet, as_it_runs(self.gang, now))
             examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
             against = objection(examined, self.gang.name) or self._lost(now.missing, examined.cluster, asked)
-            over_tcp = next((one for one in examined.findings if one.id in OVER_TCP), None)
+            over_tcp = next((finding for finding in examined.findings if finding.id in OVER_TCP), None)
             if against is not None:
                 self._warn(f"{why}; {against.error.where}: {against.error.what}")
             elif does_without(now, self.memory) and over_tcp is not None and not now.missing:
@@ -541,7 +541,7 @@ class _Post:
     def _lost(self, missing: Collection[str], seen: Cluster, asked: Asked) -> StartRefusal | None:
         """A GPU that one of these nodes had in its last plan and has lost: its rank moves to another one by an
         operator's plan only."""
-        for node in (one for one in self.gang.nodes if one.name in missing):
+        for node in (member for member in self.gang.nodes if member.name in missing):
             with contextlib.suppress(InputError):  # it has run nothing
                 request = staged_plan(self.fleet, replace(self.gang, nodes=(node,)), whole=False).requests[node.name]
                 if lost := lost_gpus(request, seen.topologies[node.name]):
@@ -636,9 +636,9 @@ class _Post:
 
     def _tell(self, decision: GuardDecision) -> None:
         """Only what is new: a countdown says the same again."""
-        said = f"{decision.do.value} {decision.reason}"
-        if said != self._told:
-            self._told = said
+        words = f"{decision.do.value} {decision.reason}"
+        if words != self._told:
+            self._told = words
             self.watcher.decided(self.gang.name, decision)
 
 
@@ -666,8 +666,8 @@ class _RouterPost(_Post):
 
     def _known_of(self, seen: GangView) -> GangView:
         """Its own state and its certificate: the doctor has nothing to say of it."""
-        found = certificate_findings(self.router.spec, seen)
-        return with_findings(self._heard(seen, time.monotonic()), found)
+        findings = certificate_findings(self.router.spec, seen)
+        return with_findings(self._heard(seen, time.monotonic()), findings)
 
     def _is_due(self) -> bool:
         return False
@@ -795,12 +795,12 @@ class _Roster:
 
     def _reread(self) -> None:
         self._see_off()
-        found = self.request.reread()
-        if isinstance(found, DeployError):
-            self._say_wrong(found)
-        elif found is not None:
+        changed = self.request.reread()
+        if isinstance(changed, DeployError):
+            self._say_wrong(changed)
+        elif changed is not None:
             try:
-                self._go_on_by(as_it_stood(found, self.inventory))
+                self._go_on_by(as_it_stood(changed, self.inventory))
             except DeployError as wrong:
                 self._say_wrong(wrong)
         self._fill()

@@ -37,15 +37,15 @@ class InventoryWatch:
             self._wrong_looks = 0
         if now == self._known or not settled:
             return None
-        found = self._read()
+        newer = self._read()
         if self._stamp() != now:
             return None
-        if isinstance(found, DeployError):
+        if isinstance(newer, DeployError):
             self._wrong_looks += 1
             if self._wrong_looks < WRONG_LOOKS:
                 return None
         self._known = now
-        return found
+        return newer
 
     def _stamp(self) -> object:
         try:

@@ -81,14 +81,14 @@ class RouterWatch:
         own, and a gang that a command takes out is that command's."""
         seen = self._glance
         place = None if seen is None or seen.workers is None else seen.place(view.service_url)
-        found = of_router_entry(view, place)
-        if not found:
+        findings = of_router_entry(view, place)
+        if not findings:
             self._out_since.pop(view.name, None)
             return ()
         if is_worked_on():
             self._out_since[view.name] = now
             return ()
-        return found if now - self._out_since.setdefault(view.name, now) >= ENTRY_S else ()
+        return findings if now - self._out_since.setdefault(view.name, now) >= ENTRY_S else ()
 
 
 @dataclass
@@ -118,6 +118,6 @@ class HealthWatch:
 
     def _ask(self, gang: GangSpec, run_id: str) -> None:
         with contextlib.suppress(Exception):  # what could not be asked is unknown, and stays as it was
-            found = health(self.inventory, gang)
+            findings = health(self.inventory, gang)
             if run_id == self._run:
-                self.findings = found
+                self.findings = findings

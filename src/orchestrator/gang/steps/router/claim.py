@@ -111,8 +111,8 @@ class RouterTurn:
         """Whether it is this command's turn, which it has then. Raises as `wait` does."""
         if not taking_turns(self.inventory):
             return True
-        wanted, found = self._look()
-        step = course(wanted, found, self._ends - time.monotonic())
+        wanted, state = self._look()
+        step = course(wanted, state, self._ends - time.monotonic())
         if step is ClaimStep.WAIT:
             self._say()
         elif step is not ClaimStep.GO and self._why is not None:
@@ -130,18 +130,18 @@ class RouterTurn:
             self._claim.still_ours()
 
     def _look(self) -> tuple[TurnNeed, Found]:
-        found = self._acquire()  # before the look: what others do later, they do knowing of us
+        state = self._acquire()  # before the look: what others do later, they do knowing of us
         if self.way is Way.AT_ONCE:
-            return TurnNeed.ANNOUNCES, found
+            return TurnNeed.ANNOUNCES, state
         gangs = taking_turns(self.inventory)
         fleet = self._connected("gangs", [node for gang in gangs for node in gang.machines])
         views = see(fleet, gangs, patience=StragglerWait())
         wanted, busy = need(self.way, views, self.gangs), changing(views, self.gangs)
-        if found is Found.OURS and busy:
-            found = Found.BUSY
+        if state is Found.OURS and busy:
+            state = Found.BUSY
             names = ", ".join(f"{view.name} is {view.state.value}" for view in busy)
             self._why = LockHeld(f"{names} behind the same router", where=f"gang {busy[0].name}", fix=_FIX)
-        return wanted, found
+        return wanted, state
 
     def _acquire(self) -> Found:
         if self._claim is not None:

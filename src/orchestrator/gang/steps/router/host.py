@@ -57,11 +57,11 @@ def installed_router(fleet: Fleet, spec: RouterSpec, *, two_keys: bool = False) 
 
     packages = tuple(release.package for release in words.RELEASES)
     request = PrerequisitesRequest(environments=words.places(spec.venv), packages=packages)
-    told = fleet.on_every(
+    answers = fleet.on_every(
         lambda session: ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S),
         only=[spec.node.name],
     ).all()
-    return words.installed(told[spec.node.name].packages, spec.venv, two_keys=two_keys)
+    return words.installed(answers[spec.node.name].packages, spec.venv, two_keys=two_keys)
 
 
 def staged_router(fleet: Fleet, spec: RouterSpec) -> StagingRequest | None:

@@ -170,14 +170,16 @@ class Router:
 
     def _has(self, url: str, run: str) -> bool:
         """Whether it counts this run's gang as healthy. run: '' where it does not look at models."""
-        fits = (one for one in self.workers() if one.url == url and one.healthy)
+        fits = (worker for worker in self.workers() if worker.url == url and worker.healthy)
         if not run:
             return any(fits)
-        return any(one.run == run and UNKNOWN_MODEL not in (model.name for model in one.models) for one in fits)
+        return any(
+            worker.run == run and UNKNOWN_MODEL not in (model.name for model in worker.models) for worker in fits
+        )
 
     def _add(self, url: str, run: str) -> bool:
         """Whether it need not be asked again: it answers 409 while it still removes or adds what is there."""
-        known = next((one for one in self.workers() if one.url == url), None)
+        known = next((worker for worker in self.workers() if worker.url == url), None)
         if known is not None and known.run == run:
             return True
         if known is not None and not run:
@@ -376,10 +378,10 @@ def would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployEr
 
 def mixed_models(spec: RouterSpec, gang: str, models: Mapping[str, str]) -> FindingsError:
     """Why a gang can't serve its model behind this router. models: by gang"""
-    told = ", ".join(f"{name}: {model}" for name, model in models.items())
+    served = ", ".join(f"{name}: {model}" for name, model in models.items())
     return FindingsError(
         f"ROUTER-MODEL-MIXED: the router on {spec.node.name} is {words.SGLANG_ROUTER.name}, which does not look at the"
-        f" model that a request names: gangs with different models ({told}) would answer for each other",
+        f" model that a request names: gangs with different models ({served}) would answer for each other",
         where=f"gang {gang}",
         fix=f"install {words.SMG.name} with `l40s-deploy prepare --tags router_env`, then run {_ANEW} which takes its"
         " clients some seconds",
@@ -523,13 +525,13 @@ def with_addresses(inventory: Inventory, views: Sequence[GangView], entered: Ite
     specs = {gang.name: gang for gang in inventory.gangs}
     taken = {view.service_url.rstrip("/") for view in views}
     by_run = {worker.run: worker.url for worker in entered if worker.run and worker.url not in taken}
-    found = [
+    findings = [
         replace(
             view, service_url=view.service_url or _url_unread(specs[view.name], view) or by_run.get(view.run_id, "")
         )
         for view in views
     ]
-    return [view for view in found if view.service_url]
+    return [view for view in findings if view.service_url]
 
 
 def _let_run(router: Router, url: str) -> None:
@@ -562,8 +564,8 @@ def _url_unread(gang: GangSpec, view: GangView) -> str:
 
 def requests_left(answers: Iterable[HttpAnswer]) -> int | None:
     """Requests that an engine has, by the first of its answers to `load_paths` that tells; None where none does."""
-    told = (running_requests(answer.body) for answer in answers if answer.ok)
-    return next((count for count in told if count is not None), None)
+    counts = (running_requests(answer.body) for answer in answers if answer.ok)
+    return next((count for count in counts if count is not None), None)
 
 
 def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str) -> None:
@@ -715,6 +717,6 @@ def _secrets(front: words.Front) -> Secrets:
     """The agent asks its router as its administrator does."""
     return Secrets(
         files=tuple(SecretFile(name=name, text=text) for name, text in front.files(template(STUB_FILE))),
-        redact=tuple(one for one in (front.admin_key, front.api_key) if one),
+        redact=tuple(secret for secret in (front.admin_key, front.api_key) if secret),
         authorization=f"Bearer {front.admin_key}",
     )

@@ -70,16 +70,18 @@ def health(inventory: str, gang: GangSpec) -> tuple[Finding, ...]:
     """What stands against a restart of this gang now, or did within the last FRESH_S. Raises what asking raises."""
     file, now = health_file(inventory, gang.name), time.time()
     at, documents = last_look(file) or (0.0, [])
-    known = tuple(one.finding for one in map(KeptFinding.read, documents) if isinstance(one, KeptFinding))
+    known = tuple(
+        kept_before.finding for kept_before in map(KeptFinding.read, documents) if isinstance(kept_before, KeptFinding)
+    )
     if 0 <= now - at < FRESH_S:
         return known
     with Fleet(gang.nodes) as fleet:
         from orchestrator.gang.steps import checks  # the doctor's rules, which most looks do not need
 
-        found, unread = checks.standing_stops(fleet, gang)
-    after = renewed(known, found, unread)
+        findings, unread = checks.standing_stops(fleet, gang)
+    after = renewed(known, findings, unread)
     with suppress(DeployError):  # a machine that keeps nothing asks each time
-        keep_look(file, now, [kept(one).as_json() for one in after])
+        keep_look(file, now, [kept(finding).as_json() for finding in after])
     return after
 
 
@@ -90,8 +92,8 @@ def with_health(inventory: str, gangs: Sequence[GangSpec], views: Sequence[GangV
     serving = [view for view in views if view.serves and view.name in specs]
     asked = {view.name: ahead(partial(health, inventory, as_it_runs(specs[view.name], view))) for view in serving}
     ends = time.monotonic() + HEALTH_ASK_S
-    found: dict[str, tuple[Finding, ...]] = {}
+    by_gang: dict[str, tuple[Finding, ...]] = {}
     for name, promised in asked.items():
         with suppress(Exception):  # a gang is shown whatever becomes of this question
-            found[name] = promised.result(max(0.0, ends - time.monotonic()))
-    return tuple(with_findings(view, found.get(view.name, ())) for view in views)
+            by_gang[name] = promised.result(max(0.0, ends - time.monotonic()))
+    return tuple(with_findings(view, by_gang.get(view.name, ())) for view in views)

@@ -41,14 +41,14 @@ class GangHistory:
 def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistory, ...]:
     """Ask every node of the chosen gangs, and the router's, once. Raises RunsElsewhere where nothing is kept because a
     gang has its state in another place."""
-    found: list[GangHistory] = []
+    histories: list[GangHistory] = []
     for fleet, chosen in _fleets(inventory, gangs):
         answers = _histories(fleet, chosen, audit=True, older=True)
         kept = [_kept(gang, answers) for gang in chosen]
-        if not any(one.runs for one in kept):
+        if not any(past.runs for past in kept):
             refuse_elsewhere(see(fleet, chosen))
-        found += kept
-    return tuple(found)
+        histories += kept
+    return tuple(histories)
 
 
 def _fleets(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Fleet, Sequence[GangSpec]]]:
@@ -148,21 +148,21 @@ def around_failure(
 
     Raises InputError where none has, and what the node's answer raises.
     """
-    found: list[Excerpt] = []
+    excerpts: list[Excerpt] = []
     for fleet, chosen in _fleets(inventory, gangs):
         accounts = _accounts(fleet, chosen, events=False, run=run)
-        found += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
-    if not found:
+        excerpts += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
+    if not excerpts:
         what = f"run {run} has not failed, or is not kept" if run else "no recorded run has failed"
         raise InputError(what, where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`")
-    return tuple(found)
+    return tuple(excerpts)
 
 
 def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool, run: str = "") -> list[Explanation]:
     """Raises RunsElsewhere where nothing is kept because a gang has its state in another place."""
     answers = _histories(fleet, gangs, older=bool(run))
-    told = (_account(fleet, gang, answers, events=events, run=run) for gang in gangs)
-    accounts = [one for one in told if one is not None]
+    accounts_or_none = (_account(fleet, gang, answers, events=events, run=run) for gang in gangs)
+    accounts = [account for account in accounts_or_none if account is not None]
     if not run and not any(account.verdict for account in accounts):
         refuse_elsewhere(see(fleet, gangs))
     return accounts
@@ -195,14 +195,14 @@ def reports_of(answer: HistoryAnswer) -> list[Report]:
 
 def hang_looks(inventory: Inventory, gangs: Sequence[str] = ()) -> list[dict[str, Any]]:
     """What nodes gathered of hangs, of every run that is kept, as they wrote it."""
-    found: list[dict[str, Any]] = []
+    looks: list[dict[str, Any]] = []
     for fleet, chosen in _fleets(inventory, gangs):
         for gang in chosen:
             kept = [report for report in _kept_reports(fleet, gang) if report.hang is not None]
-            found += [
-                {"gang": gang.name, "run_id": one.run_id, "look": one.hang and one.hang.as_json()} for one in kept
+            looks += [
+                {"gang": gang.name, "run_id": past.run_id, "look": past.hang and past.hang.as_json()} for past in kept
             ]
-    return found
+    return looks
 
 
 def _kept_reports(fleet: Fleet, gang: GangSpec) -> list[Report]:
@@ -246,7 +246,7 @@ def _json(account: Explanation) -> dict[str, Any]:
     return {
         "name": account.gang,
         "state": now.state.value if now else None,
-        "findings": [one.as_json() for one in now.findings] if now else [],
+        "findings": [finding.as_json() for finding in now.findings] if now else [],
         "trouble": cause_json(now.cause) if now and now.state.was_ready else None,
         **{name: getattr(verdict, name, nothing) for name, nothing in _OF_A_VERDICT.items()},
         "cause": verdict and cause_json(verdict.cause),
@@ -270,8 +270,8 @@ class NodeVersion:
 
     def as_json(self) -> dict[str, Any]:
         """nodes[] of `version --json`."""
-        told = {name: getattr(self, name) or None for name in ("agent", "stack", "model", "state")}
-        return {"node": self.node, "gang": self.gang, **told, "error": self.error and self.error.as_json()}
+        versions = {name: getattr(self, name) or None for name in ("agent", "stack", "model", "state")}
+        return {"node": self.node, "gang": self.gang, **versions, "error": self.error and self.error.as_json()}
 
 
 def versions(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeVersion, ...]:
@@ -285,8 +285,14 @@ def versions(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeVer
     )
 
 
-def _version(node: NodeSpec, told: Answer) -> NodeVersion:
-    if not isinstance(told, Report):
-        return NodeVersion(node=node.name, gang=node.gang, state="absent" if told is None else "", error=told)
-    return NodeVersion(node=node.name, gang=node.gang, agent=told.agent_version, stack=told.stack,
-                       model=told.model, state=told.word)  # fmt: skip
+def _version(node: NodeSpec, answer: Answer) -> NodeVersion:
+    if not isinstance(answer, Report):
+        return NodeVersion(node=node.name, gang=node.gang, state="absent" if answer is None else "", error=answer)
+    return NodeVersion(
+        node=node.name,
+        gang=node.gang,
+        agent=answer.agent_version,
+        stack=answer.stack,
+        model=answer.model,
+        state=answer.word,
+    )

@@ -121,10 +121,10 @@ class Watching:
 
     def _views(self) -> tuple[GangView, ...]:
         asked = {name: self._asked.get(name, self._began) for name in self._fleet.nodes}
-        told = dict(self._answers)
-        values = {name: answer for name, answer in told.items() if isinstance(answer, ReportAnswer)}
+        answers = dict(self._answers)
+        values = {name: answer for name, answer in answers.items() if isinstance(answer, ReportAnswer)}
         failures = overdue(asked, values, time.monotonic())
-        failures |= {name: answer for name, answer in told.items() if isinstance(answer, DeployError)}
+        failures |= {name: answer for name, answer in answers.items() if isinstance(answer, DeployError)}
         views = views_of(self._gangs, values, failures)
         return tuple(with_findings(view, self._health.get(view.name, ()) if view.serves else ()) for view in views)
 
@@ -163,24 +163,24 @@ class Watching:
         self._glance = glance(self._routers, spec)
 
     def _read_interrupted(self) -> None:
-        answering = [name for name, told in dict(self._answers).items() if isinstance(told, ReportAnswer)]
+        answering = [name for name, answer in dict(self._answers).items() if isinstance(answer, ReportAnswer)]
         self._begun = interrupted(self._fleet, self._gangs, only=answering)
 
     def _read_serving(self, gang: GangSpec) -> None:
         view = self._view(gang)
-        found = self._serving(gang, view.service_url) if view.service_url and view.running else None
+        load = self._serving(gang, view.service_url) if view.service_url and view.running else None
         before, now = self._loads.get(gang.name), time.monotonic()
-        if found is None:
+        if load is None:
             self._loads.pop(gang.name, None)
         elif before is None:
-            self._loads[gang.name] = GangLoad(now=found, at=now)
+            self._loads[gang.name] = GangLoad(now=load, at=now)
         else:
             passed = now - before.at
             self._loads[gang.name] = GangLoad(
-                now=found,
+                now=load,
                 at=now,
-                tokens_s=growth(before.now.generation_tokens, found.generation_tokens, passed),
-                prompt_tokens_s=growth(before.now.prompt_tokens, found.prompt_tokens, passed),
+                tokens_s=growth(before.now.generation_tokens, load.generation_tokens, passed),
+                prompt_tokens_s=growth(before.now.prompt_tokens, load.prompt_tokens, passed),
             )
 
     def _serving(self, gang: GangSpec, url: str) -> Serving | None:
@@ -196,7 +196,7 @@ class Watching:
             self._events[gang.name] = run_events(self._fleet, gang, view.run_id)[-MOST_EVENTS:]
 
     def _changed(self, view: GangView) -> bool:
-        mark = repr((view.run_id, view.state, view.cause, [(one.state, one.phase.name) for one in view.nodes]))
+        mark = repr((view.run_id, view.state, view.cause, [(node.state, node.phase.name) for node in view.nodes]))
         changed = self._marks.get(view.name) != mark
         self._marks[view.name] = mark
         return changed
@@ -244,7 +244,7 @@ def live_json(moment: Moment) -> dict[str, Any]:
     for gang in document["gangs"]:
         load = moment.gangs.get(gang["name"])
         gang["serving"] = load.as_json() if load else None
-        gang["events"] = [one.as_json() for one in moment.events.get(gang["name"], ())]
+        gang["events"] = [event.as_json() for event in moment.events.get(gang["name"], ())]
     return {"at": moment.taken_at, **document}
 
 
@@ -317,5 +317,5 @@ def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, N
 
 def _loads(answers: PerNode[GaugesAnswer], before: GaugesAnswer | None) -> dict[str, NodeLoad]:
     """before: the last reading of the one node that was asked, None for none"""
-    read = {name: NodeLoad(gauges=one, ports=port_rates(before, one)) for name, one in answers.values.items()}
+    read = {name: NodeLoad(gauges=gauges, ports=port_rates(before, gauges)) for name, gauges in answers.values.items()}
     return read | {name: NodeLoad(failure=failure) for name, failure in answers.failures.items()}

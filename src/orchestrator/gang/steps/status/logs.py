@@ -127,17 +127,17 @@ def _of_run(inventory: Inventory, gangs: tuple[str, ...], names: tuple[str, ...]
     """Of these nodes those that know this run."""
     parts = gangs_and_router(inventory, gangs)
     chosen = chosen_nodes(chain.from_iterable(map(_nodes_of, parts)), names, f"{inventory.path}: --node")
-    found: list[NodeSpec] = []
+    nodes: list[NodeSpec] = []
     for part in parts:
         with Fleet([node for node in _nodes_of(part) if node.name in chosen]) as fleet:
             for gang in part:
-                told = ask_history(fleet, gang, older=True).values
-                having = {name for name, answer in told.items() if run in _runs_of(answer)}
-                found += [node for node in gang.nodes if node.name in having]
-    if not found:
+                answers = ask_history(fleet, gang, older=True).values
+                having = {name for name, answer in answers.items() if run in _runs_of(answer)}
+                nodes += [node for node in gang.nodes if node.name in having]
+    if not nodes:
         fix = "see the ids of the runs that are kept with `l40s-deploy history`"
         raise InputError(f"no run {run!r} is kept", where=f"{inventory.path}: --run", fix=fix)
-    return found
+    return nodes
 
 
 def _nodes_of(gangs: Iterable[GangSpec]) -> list[NodeSpec]:

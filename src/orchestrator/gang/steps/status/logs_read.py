@@ -101,9 +101,9 @@ class LogsSummary:
         """The document of `why --log --json`."""
         return {
             "cause": _cause_json(self.cause) if self.cause else None,
-            "secondary": [_cause_json(one) for one in self.secondary],
+            "secondary": [_cause_json(cause) for cause in self.secondary],
             **{name: getattr(self, name) or None for name in _TEXTS},
-            "findings": [{"id": one.id, "node": one.node, "title": one.title} for one in self.findings],
+            "findings": [{"id": finding.id, "node": finding.node, "title": finding.title} for finding in self.findings],
         }
 
 
@@ -241,8 +241,8 @@ def _written_by(texts: Mapping[str, _Text]) -> tuple[str, str, str]:
 
 def _dialects_engine(product: str, version: str) -> Engine:
     """Of the newest where none is told."""
-    family = [one for one in dialects().values() if one.product.lower() == product] or [newest()]
-    dialect = next((one for one in family if version and one.lists(version)), family[-1])
+    family = [dialect for dialect in dialects().values() if dialect.product.lower() == product] or [newest()]
+    dialect = next((candidate for candidate in family if version and candidate.lists(version)), family[-1])
     return dialect.engine(version or dialect.versions[-1])
 
 
@@ -255,17 +255,17 @@ def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
         there = words_in(words_of(known), kinds)
         watch = replace(known, causes=_possible(known.causes, there))
         kinds_that_tell = telling(there, kinds)
-        found: dict[str, _Stream] = {}
+        streams: dict[str, _Stream] = {}
         around = _around(text.lines)
         for line, shape in zip(text.lines, text.shapes, strict=True):
             who, words = without_prefixes(line)
             if around is not None and (match := around.match(words)):
                 host = _HOST.fullmatch(match[0])
                 who, words = who or (host["host"] if host else ""), words[match.end() :]
-            if who not in found:
-                found[who] = _Stream(who or name, LogWatch.of(watch))
-            found[who].feed(words, plain=shape not in kinds_that_tell and not line.startswith('{"'))
-        yield from found.values()
+            if who not in streams:
+                streams[who] = _Stream(who or name, LogWatch.of(watch))
+            streams[who].feed(words, plain=shape not in kinds_that_tell and not line.startswith('{"'))
+        yield from streams.values()
 
 
 def words_of(watch: Watch) -> Iterator[str]:
@@ -301,7 +301,8 @@ def _around(lines: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def _statement(stream: _Stream, seen: Suspicion, nodes: Mapping[str, str]) -> Statement:
-    weight = Weight.UNSURE if seen.id == EXCEPTION else Weight.FOLLOWED if seen.secondary else Weight.SEEN
+    known = Weight.FOLLOWED if seen.secondary else Weight.SEEN
+    weight = Weight.UNSURE if seen.id == EXCEPTION else known
     blames = causes.blames(stream.watch, 0.0, nodes) if seen.secondary or seen.weak else ()
     return Statement(_cause(stream, seen), weight, tuple(name for name in blames if name != stream.node))
 
@@ -311,16 +312,16 @@ def _cause(stream: _Stream, seen: Suspicion) -> Cause:
     return causes.told_by(host["host"] if host else stream.node, seen)
 
 
-def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None, str]:
+def _first(statements: list[Statement], streams: list[_Stream]) -> tuple[Cause | None, str]:
     """The one cause, and the engine's last exception where that is all there is."""
     raised = [stream.watch.tracebacks.raised for stream in streams]
-    last = next((one.words for one in reversed(raised) if one is not None), "")
+    last = next((exception.words for exception in reversed(raised) if exception is not None), "")
     bare = next((stream.bare for stream in reversed(streams) if stream.bare), "")
     if not last or (_NOT_THE_ROOT.search(last) and bare and not _NOT_THE_ROOT.search(bare)):
         last = bare
-    if not told:
+    if not statements:
         return None, last
-    chosen = causes.choose({f"{place}": one for place, one in enumerate(told)})
+    chosen = causes.choose({f"{place}": statement for place, statement in enumerate(statements)})
     if chosen.signature == EXCEPTION:
         return None, chosen.text.removeprefix("engine process exited: ")
     return (None if chosen.secondary and not _tells(chosen) else chosen), last
@@ -333,7 +334,12 @@ def _tells(cause: Cause) -> bool:
 
 def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
     """What else was recognised: once a cause and node, with the first lines that show it."""
-    seen = [_cause(stream, one) for stream in streams for one in stream.watch.suspicions(0.0) if one.id != EXCEPTION]
+    seen = [
+        _cause(stream, suspicion)
+        for stream in streams
+        for suspicion in stream.watch.suspicions(0.0)
+        if suspicion.id != EXCEPTION
+    ]
     others: dict[tuple[str, str], Cause] = {}
     for one in seen:
         others.setdefault((one.signature, one.node), replace(one, tp_rank=None))
@@ -353,13 +359,13 @@ MOST_FILES = 256
 
 def log_files(names: Sequence[str]) -> dict[str, list[str]]:
     """Lines by node: NODE of NODE=FILE, else the file's name. Raises InputError for what is no log."""
-    found: dict[str, list[str]] = {}
+    by_cause: dict[str, list[str]] = {}
     for own, file in (each for name in names for each in _files_of(name)):
         node = own
-        while node in found:
+        while node in by_cause:
             node += "'"
-        found[node] = lines_of_file(file, f"name {FORMS}")
-    return found
+        by_cause[node] = lines_of_file(file, f"name {FORMS}")
+    return by_cause
 
 
 def _files_of(name: str) -> list[tuple[str, str]]:

@@ -64,9 +64,9 @@ def with_entries(seen: Overview, gangs: Sequence[GangSpec]) -> Overview:
     specs = {gang.name: gang for gang in gangs}
     views = []
     for view in seen.views:
-        found = of_router_entry(view, router.place(view.service_url))
+        findings = of_router_entry(view, router.place(view.service_url))
         spec = specs.get(view.name)
-        views.append(with_findings(view, unaccepted(found, spec) if spec is not None else found))
+        views.append(with_findings(view, unaccepted(findings, spec) if spec is not None else findings))
     return replace(seen, views=tuple(views))
 
 
@@ -77,11 +77,11 @@ def _with_remarks(seen: Overview, inventory: Inventory, gangs: Sequence[GangSpec
 
 def _with_unheard(seen: Overview, inventory: Inventory) -> Overview:
     """Receivers whose last notification did not arrive, as remarks on the first gang: they are for all of them."""
-    told = read_told(unheard_file(inventory.path)) if inventory.notify and seen.views else {}
-    if not told:
+    unheard = read_told(unheard_file(inventory.path)) if inventory.notify and seen.views else {}
+    if not unheard:
         return seen
     fix = "(fix: l40s-deploy notify --test)"
-    remarks = [f"notifications do not reach {who}: {wrong} {fix}" for who, wrong in told.items()]
+    remarks = [f"notifications do not reach {who}: {wrong} {fix}" for who, wrong in unheard.items()]
     first, *others = seen.views
     return replace(seen, views=(replace(first, remarks=(*first.remarks, *remarks)), *others))
 

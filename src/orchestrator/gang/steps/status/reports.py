@@ -197,21 +197,21 @@ def refuse_elsewhere(views: Iterable[GangView], *, to_end: bool = False) -> None
 def _report(gang: GangSpec, node: NodeSpec, answer: ReportAnswer, renamed: Mapping[str, str] = NOT_RENAMED) -> Answer:
     """Its report; an agent of the same node that has another state directory and the same port, or another gang's name,
     is said unless this one lives. renamed: as of `former_nodes`."""
-    found = own_report(node, gang.name, answer, renamed)
-    if isinstance(found, Report) and found.alive:
-        return found
-    other = next((one for one in _same_part(node, answer) if not one.stranger), None)
+    report = own_report(node, gang.name, answer, renamed)
+    if isinstance(report, Report) and report.alive:
+        return report
+    other = next((agent for agent in _same_part(node, answer) if not agent.stranger), None)
     if other is not None:
         what, fix = other.what(answer.state_dir, answer.user), other.fix(answer.user)
         return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
-    unfiled = [one for one in answer.without_files if not one.stranger]
+    unfiled = [agent for agent in answer.without_files if not agent.stranger]
     if former := former_gang(gang, node, [*_living(answer), *unfiled]):
         what = f"gang {former} runs there; this inventory calls its gang {gang.name}"
         end_it = f"l40s-deploy down {gang.name} --as {former}"
         fix = f"call it {former} again in the inventory, or end what runs there with `{end_it}`"
         return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
-    agent = next((one for one in unfiled if one.gang == gang.name), None)
-    return found if agent is None else _without_files(gang, node, agent)
+    agent = next((unfiled_agent for unfiled_agent in unfiled if unfiled_agent.gang == gang.name), None)
+    return report if agent is None else _without_files(gang, node, agent)
 
 
 def _without_files(gang: GangSpec, node: NodeSpec, agent: OtherAgent) -> WithoutFiles:
@@ -234,12 +234,12 @@ def _living(answer: ReportAnswer) -> list[Report]:
 
 def _same_part(node: NodeSpec, answer: ReportAnswer) -> list[OtherAgent]:
     """Who shows himself to be the agent of this part of the gang, with another state directory."""
-    return [one for one in answer.others if (one.node, one.port) == (node.name, node.ports.agent)]
+    return [other for other in answer.others if (other.node, other.port) == (node.name, node.ports.agent)]
 
 
 def _strangers(node: NodeSpec, answer: ReportAnswer) -> list[str]:
     """What a local user's process says of itself, which counts for nothing, in words."""
-    others = [*_same_part(node, answer), *(one for one in answer.without_files if one.node == node.name)]
+    others = [*_same_part(node, answer), *(agent for agent in answer.without_files if agent.node == node.name)]
     others = [other for other in others if other.stranger]
     return [f"{node.name}: {other.what('', '')}; {other.fix('')}" for other in others]
 
@@ -287,12 +287,12 @@ def interrupted(
     fleet: Fleet, gangs: Sequence[GangSpec], *, only: Collection[str] | None = None
 ) -> tuple[GangOperation, ...]:
     """What was begun on these gangs and no command works on any more. only: names of the nodes to ask."""
-    return tuple(begun for begun, kept in _begun(fleet, gangs, only) if not any(_at_work(one.held) for one in kept))
+    return tuple(begun for begun, kept in _begun(fleet, gangs, only) if not any(_at_work(lock.held) for lock in kept))
 
 
 def is_worked_on(fleet: Fleet, gang: GangSpec, only: Collection[str]) -> bool:
     """Whether some command holds this gang's lock. only: names of the nodes to ask."""
-    return any(_at_work(one.held) for one in shown_locks(fleet, [gang], only).values.values())
+    return any(_at_work(lock.held) for lock in shown_locks(fleet, [gang], only).values.values())
 
 
 def begun_on(fleet: Fleet, gangs: Sequence[GangSpec]) -> tuple[GangOperation, ...]:
