@@ -197,7 +197,7 @@ def _engine(version: str) -> Engine:
 _TAKEN, _TAKEN_NVLINK = int(1.50 * (1 << 30)), int(2.28 * (1 << 30))
 """In use before the first weight, of the rank that has least left: a slice of DeepSeek-V3 by 0.5.17 on four H100, as
 four nodes over TCP and as one node with NVLink (tests/slice/measured.md); not measured with 32 ranks, RDMA or PCIe."""
-_PADDING = 0.013
+PADDING = 0.013
 """Its log says 20.96 GiB of weights where their bytes are 20.69 (the same): the allocator's blocks."""
 _GIB = 1 << 30
 _COST = RankCost(
@@ -230,7 +230,7 @@ def _memory(version: str, asked: MemoryAsked) -> Division:
         window_share=_window_share(asked),
         draft=draft,
         taken=_TAKEN_NVLINK if asked.nvlink else _TAKEN,
-        padding=_PADDING,
+        padding=PADDING,
         graphs=_captured(version, asked, chunk),
         cost=_COST,
     )

@@ -587,14 +587,18 @@ class _Post:
         try:
             plan = staged_plan(self.fleet, self._as_it_runs)
             self.watcher.step(self.gang.name, "running doctor")
-            with contextlib.suppress(Unreachable), Fleet(self.inventory.nodes) as everybody:
-                # a router that nobody reaches is no reason against a recovery
-                refuse_mixed_models(self.inventory, everybody, {self.gang.name: now.model})
+            if self.inventory.router is not None:
+                self._refuse_mixed(now.model)
             return against_starts(self.fleet, [plan], self.watcher)
         except DeployError as failure:
             if isinstance(failure, InputError) and left is not None:
                 return None  # its nodes do not hold one plan: what was begun needs none
             return StartRefusal(error=failure)
+
+    def _refuse_mixed(self, model: str) -> None:
+        """A router that nobody reaches is no reason against a recovery."""
+        with contextlib.suppress(Unreachable), Fleet(self.inventory.nodes) as everybody:
+            refuse_mixed_models(self.inventory, everybody, {self.gang.name: model})
 
     def _hold_back(self, why: str, against: StartRefusal, *, on_fewer: bool = False) -> None:
         now, policy = time.monotonic(), self.request.policy
