@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,12 +23,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from release import ROOT, installed_with
 
+from orchestrator.model import packages
+
 ACCEPTED = ROOT / "scripts" / "audit.yml"
 LONGEST_D = 184
 """Of an exception: half a year, then somebody looks again."""
 PATIENCE_S = 120
 """For one list of packages."""
-_PINNED = re.compile(r"^([A-Za-z0-9][\w.-]*)==([\w.!]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def pins() -> dict[str, str]:
 
 def pinned(lock: str) -> str:
     """Of a lock the names and public versions: a local part (+cu128) is in no database."""
-    return "".join(f"{name}=={version}\n" for name, version in _PINNED.findall(lock))
+    return "".join(f"{pin['name']}=={pin['version'].partition('+')[0]}\n" for pin in packages.pins(lock))
 
 
 def read(report: Mapping[str, Any]) -> tuple[int, list[Found]]:

@@ -120,6 +120,11 @@ class AnswerComparison(Message):
     found: str = ""
     tolerated: str = ""
 
+    @property
+    def words(self) -> str:
+        """Of one that differs, for a person."""
+        return f"{self.id}: from token {(self.position or 0) + 1} on {self.expected!r} is now {self.found!r}"
+
 
 def accept(answers: Sequence[Answer]) -> PromptBaseline:
     """The baseline that repeated answers of one engine to one prompt give; the first of them is kept."""

@@ -96,7 +96,7 @@ class _Judge:
                 old=f"{len(now.compared)} {old}",
                 new=f"{right} the same",
                 passed=not now.wrong,
-                why=_first(now) if now.wrong else "",
+                why=now.wrong[0].words if now.wrong else "",
             )
         ]
         if now.in_batches is not None:
@@ -125,12 +125,6 @@ class _Judge:
         done = bench.run_now(alone, order, _quiet)
         runs: tuple[Mapping[str, float], ...] = tuple(done.record["runs"])
         return speed_part(old, runs, within)
-
-
-def _first(now: golden.Golden) -> str:
-    """The first answer that differs, as text."""
-    wrong = now.wrong[0]
-    return f"{wrong.id}: from token {(wrong.position or 0) + 1} on {wrong.expected!r} is now {wrong.found!r}"
 
 
 def _quiet(what: str, done: int, of: int) -> None:

@@ -81,11 +81,7 @@ class Golden:
             severity=Severity.STOP,
             node=self.leader,
             title=f"{len(self.wrong)} of {len(self.compared)} answers of {self.gang} are not the accepted ones",
-            evidence=tuple(
-                f"{comparison.id}: from token {(comparison.position or 0) + 1} on"
-                f" {comparison.expected!r} is now {comparison.found!r}"
-                for comparison in self.wrong
-            ),
+            evidence=tuple(comparison.words for comparison in self.wrong),
             effect="the gang serves, but its text may be wrong: weights, a kernel config, peer-to-peer traffic or"
             " memory",
             fix="l40s-deploy golden check; then checkpoint verify NAME and doctor. If the new answers are right: golden"
