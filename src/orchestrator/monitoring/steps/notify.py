@@ -85,7 +85,7 @@ class _Sending:
 
 
 class Notifier:
-    """A context manager: on leaving, what waits is still sent for LAST_NOTICES_S.
+    """A context manager: on leaving, what waits is still sent for LAST_NOTICES_S, to former receivers too.
 
     trouble: called with one sentence where a message could not be delivered
     """
@@ -99,6 +99,7 @@ class Notifier:
         self._seen: dict[str, float] = {}
         self._lock = threading.Lock()
         self._lines: dict[Recipient, _Sending] = {}
+        self._ending: list[threading.Thread] = []
 
     def __enter__(self) -> Notifier:
         self.renew(self._wanted)
@@ -106,10 +107,9 @@ class Notifier:
 
     def __exit__(self, *_: object) -> None:
         ends = time.monotonic() + LAST_NOTICES_S
-        for line in self._lines.values():
-            line.waiting.put(None)
-        for line in self._lines.values():
-            line.thread.join(max(0.0, ends - time.monotonic()))
+        self.renew(())
+        for thread in self._ending:
+            thread.join(max(0.0, ends - time.monotonic()))
 
     def renew(self, recipients: Sequence[Recipient]) -> None:
         """Tell these from now on. Those that are gone are sent what waits for them."""
@@ -124,8 +124,11 @@ class Notifier:
                 {recipient: self._lines.get(recipient) or self._line(recipient) for recipient in recipients},
             )
             self._lines = lines
-        for gone in (line for recipient, line in before.items() if recipient not in lines):
-            gone.waiting.put(None)
+            gone = [line for recipient, line in before.items() if recipient not in lines]
+            still_sending = [thread for thread in self._ending if thread.is_alive()]
+            self._ending = still_sending + [line.thread for line in gone]
+        for line in gone:
+            line.waiting.put(None)
 
     def _line(self, recipient: Recipient) -> _Sending:
         waiting: queue.SimpleQueue[Notice | None] = queue.SimpleQueue()
