@@ -198,7 +198,8 @@ def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[Lay
 
 def fit_words(fit: LayoutFit) -> str:
     """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 41 to 986 tokens/s at 1 and 128 requests,
-    86 + 14 + 30 ms a step at 128 (weights, all-reduces, rest), 172 GB to read on each node (34 s at 5 GB/s)'."""
+    86 + 14 + 30 ms a step at 128 (weights, all-reduces, rest), 172 GB to read on each node at a start (34 s or more at
+    5 GB/s)'."""
     count = fit.layout.attention_data_parallel
     groups = f" in each of {count} groups" if count > 1 else ""
     parts = [] if fit.kv_tokens is None else [f"{fit.kv_tokens // 1000}k KV tokens{groups}"]
@@ -209,9 +210,10 @@ def fit_words(fit: LayoutFit) -> str:
         parts.append(f"{rates} tokens/s at {least} and {most} requests")
         parts.append(f"{step_words(fit)} ms a step at {most} (weights, all-reduces, rest)")
     parts += filter(None, [here_words(fit)])
-    parts.append(f"{fit.read / 1e9:.0f} GB to read on each node at a start ({fit.read / FAST_DISK:.0f} s at 5 GB/s)")
+    least_s = fit.read / FAST_DISK
+    parts.append(f"{fit.read / 1e9:.0f} GB to read on each node at a start ({least_s:.0f} s or more at 5 GB/s)")
     name = f" ({fit.name})" if fit.name else ""
-    return f"{fit.layout}{name}{', measured' if fit.measured else ''}: {', '.join(parts)}"
+    return f"{fit.layout}{name}{', tried with this stack' if fit.measured else ''}: {', '.join(parts)}"
 
 
 def network_of(gang: GangSpec, stack: str, profile: ModelProfile, plan: GangPlan | None = None) -> Network:
