@@ -36,7 +36,9 @@ class Parser(argparse.ArgumentParser):
         """Raises InputError."""
         if (wrong := _CHOICE.match(message)) and not wrong["what"].startswith("-"):
             known = [name.strip("' ") for name in wrong["known"].split(",")]
-            raise no_such("verb" if self.prog == "l40s-deploy" else "action", wrong["name"], known, where=self.prog)
+            if self.prog == "l40s-deploy":
+                raise no_such("verb", wrong["name"], known, where=self.prog, lister="l40s-deploy --help")
+            raise no_such("action", wrong["name"], known, where=self.prog)
         raise InputError(message, where=self.prog, fix=f"run `{self.prog} --help` for the options")
 
 
@@ -73,7 +75,7 @@ def arranged(words: Sequence[str], verbs: Mapping[str, str]) -> list[str]:
     if rest[:1] == ["help"]:
         asked = [word for word in rest[1:] if not word.startswith("-")]
         if asked and asked[0] not in verbs:
-            raise no_such("verb", asked[0], verbs, where="l40s-deploy help")
+            raise no_such("verb", asked[0], verbs, where="l40s-deploy help", lister="l40s-deploy --help")
         return [*asked, "--help"]
     return [*rest[:1], *before, *rest[1:]]
 

@@ -51,7 +51,7 @@ def choose_inventory(option: str | None) -> InventoryChoice:
     raise InputError(
         "no inventory was given, ./inventory/hosts.yml does not exist and no lab is running",
         where="command line",
-        fix="use --inventory FILE (inventory/reference.yml is an annotated example), or run `l40s-deploy lab up`",
+        fix="run `l40s-deploy init` to write one, or name it: --inventory FILE; without GPUs, run `l40s-deploy lab up`",
     )
 
 

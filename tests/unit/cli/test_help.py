@@ -76,6 +76,7 @@ def test_an_example_can_be_pasted(words: str, columns: int, shown: Shown) -> Non
 
 WRONG = [
     (("statsu",), "no verb is called 'statsu'", "did you mean status"),
+    (("xyz",), "no verb is called 'xyz'", "run `l40s-deploy --help` for the list"),
     (("help", "statsu"), "no verb is called 'statsu'", "did you mean status"),
     (("checkpoint", "pusj", "x"), "no action is called 'pusj'", "did you mean push"),
     (("status", "--bogus"), "unrecognized arguments: --bogus", "`l40s-deploy status --help`"),
