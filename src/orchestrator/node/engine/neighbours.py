@@ -35,30 +35,30 @@ def strangers(uses: Collection[GpuUse], ours: Collection[int]) -> Iterator[str]:
 
 
 def unbound(ranks: Sequence[Rank], places: dict[int, str], root: str = "/") -> Iterator[str]:
-    """One sentence on the ranks whose processes may run away from their GPU. places: PCI addresses by GPU; what /proc
-    and /sys do not tell is left out."""
-    far = [(rank, away) for rank in ranks if rank.lives and (away := _away(rank, places.get(rank.gpu, ""), root))]
-    if not far:
+    """One sentence on the ranks whose processes may run away from their GPU, the same on nodes that are alike. places:
+    PCI addresses by GPU; what /proc and /sys do not tell is left out."""
+    away = {rank.gpu: words for rank in ranks if rank.lives and (words := _away(rank, places.get(rank.gpu, ""), root))}
+    if not away:
         return
-    first, away = far[0]
-    names = f"TP{first.tp_rank}" if len(far) == 1 else f"TP{first.tp_rank} and {len(far) - 1} more"
+    gpus = ", ".join(map(str, sorted(away)))
+    subject = f"the rank of GPU {gpus}" if len(away) == 1 else f"the ranks of GPUs {gpus}"
     yield (
-        f"{names} may run on processors that are not at their GPU's NUMA node ({away}) [{NOT_BOUND}]: each launch of a"
-        " kernel may cross the sockets; the engine binds its ranks only where `numactl` works (fix: install numactl,"
-        " and allow set_mempolicy where it runs in a container)"
+        f"{subject} may run on processors that are not at their GPU's NUMA node ({away[min(away)]}) [{NOT_BOUND}]: each"
+        " launch of a kernel may cross the sockets; the engine binds its ranks only where `numactl` works (fix: install"
+        " numactl, and allow set_mempolicy where it runs in a container)"
     )
 
 
 def _away(rank: Rank, place: str, root: str) -> str:
-    """'TP3: 0-63, GPU 3 at 32-63'; '' where it is bound, or that is unknown."""
-    base, found = root.rstrip("/"), _ADDRESS.fullmatch(place.lower())
-    if found is None:
+    """'on 0-63, GPU 3 is at 32-63'; '' where it is bound, or that is unknown."""
+    base, address = root.rstrip("/"), _ADDRESS.fullmatch(place.lower())
+    if address is None:
         return ""
-    beside = _read(f"{base}/sys/bus/pci/devices/{found['domain'][-4:]}:{found['rest']}/local_cpulist").strip()
+    beside = _read(f"{base}/sys/bus/pci/devices/{address['domain'][-4:]}:{address['rest']}/local_cpulist").strip()
     status = _ALLOWED.search(_read(f"{base}/proc/{rank.pid}/status"))
     if not beside or status is None or processors(status[1]) <= processors(beside):
         return ""
-    return f"TP{rank.tp_rank}: {status[1][:60]}, GPU {rank.gpu} at {beside[:60]}"
+    return f"on {status[1][:60]}, GPU {rank.gpu} is at {beside[:60]}"
 
 
 def processors(listed: str) -> frozenset[int]:

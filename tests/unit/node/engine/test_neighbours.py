@@ -64,8 +64,8 @@ def machine(root: Path, allowed: str, *, beside: str | None = "32-63") -> str:
 @pytest.mark.parametrize(
     ("allowed", "beside", "away"),
     [
-        ("0-63", "32-63", "TP3: 0-63, GPU 1 at 32-63"),
-        ("0-31", "32-63", "TP3: 0-31, GPU 1 at 32-63"),
+        ("0-63", "32-63", "on 0-63, GPU 1 is at 32-63"),
+        ("0-31", "32-63", "on 0-31, GPU 1 is at 32-63"),
         ("32-63", "32-63", ""),
         ("40,42-43", "32-63,96-127", ""),
         ("0-63", "0-63", ""),  # one NUMA node
@@ -82,11 +82,14 @@ def test_a_rank_that_may_run_away_from_its_gpu(tmp_path: Path, allowed: str, bes
     assert not list(unbound([Rank(tp_rank=3, gpu=1, pid=11)], {1: "00000000:C1:00.0"}, root)), "it does not live"
 
 
-def test_many_ranks_are_one_sentence(tmp_path: Path) -> None:
+def test_the_ranks_of_equal_nodes_are_one_sentence_for_all_of_them(tmp_path: Path) -> None:
     root = machine(tmp_path, "0-63")
-    ranks = [Rank(tp_rank=number, gpu=1, pid=11, state=RankState.ALIVE) for number in (3, 4, 5)]
-    (words,) = unbound(ranks, {1: "0000:c1:00.0"}, root)
-    assert words.startswith("TP3 and 2 more may run on processors")
+    places = dict.fromkeys((3, 4, 5), "0000:c1:00.0")
+    nodes = [
+        [Rank(tp_rank=first + gpu, gpu=gpu, pid=11, state=RankState.ALIVE) for gpu in (5, 4, 3)] for first in (0, 8, 16)
+    ]
+    sentences = {words for ranks in nodes for words in unbound(ranks, places, root)}
+    assert [words.partition(" may run")[0] for words in sentences] == ["the ranks of GPUs 3, 4, 5"]
 
 
 def test_lists_of_processors_are_the_kernels() -> None:
