@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -137,6 +138,9 @@ def answering() -> Iterator[None]:
     Raises BrokenPipeError where nobody reads it."""
     answer = _WatchedOutput(sys.stdout or _closed(os.O_RDONLY))
     sys.stderr = sys.stderr or _closed(os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale that lacks a sign of ours costs this sign, not the answer
     with redirect_stdout(answer):
         try:
             yield

@@ -131,6 +131,21 @@ def test_talk_that_finds_a_full_disk_ends_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "ready\n")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gbk"])
+def test_a_locale_without_our_signs_costs_these_and_not_the_answer(encoding: str) -> None:
+    code = RUNS.format("screen.say('主机 is ✗'); screen.verbatim('└── ✗ no link'); screen.json({'node': '✗'}); return 0")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout.decode(encoding).splitlines()[0].endswith("? no link")
+    assert json.loads(done.stdout.decode(encoding).partition("\n")[2]) == {"node": "✗"}
+    assert done.stderr.decode(encoding).rstrip().endswith("is ?")
+
+
 def test_a_json_document_drives_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     told = {"text": "ü 主机 \x1b[2J \x9b31m \u202e\u200b \x7f \ud800 \U000e0001"}
     Screen(as_json=True).json(told)
