@@ -57,7 +57,7 @@ class Found:
 
 def accepted(path: Path = ACCEPTED) -> tuple[Accepted, ...]:
     """Raises ValueError for an entry without a reason or a date, or with one too far away."""
-    entries = tuple(Accepted(**entry) for entry in yaml.safe_load(path.read_text()) or ())
+    entries = tuple(Accepted(**entry) for entry in yaml.safe_load(path.read_text(encoding="utf-8")) or ())
     for entry in entries:
         if not entry.why.strip() or not isinstance(entry.until, datetime.date):
             raise ValueError(f"{entry.id}: an exception has a reason and a date")
@@ -102,7 +102,7 @@ def unaccepted(found: Iterable[Found], entries: Sequence[Accepted], today: datet
 
 def ask(requirements: str) -> Mapping[str, Any] | str:
     """pip-audit's report, or why there is none."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
         file.write(requirements)
         file.flush()
         command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--requirement", file.name]

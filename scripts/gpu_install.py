@@ -55,11 +55,13 @@ def control(archive: Path) -> None:
     (lab / "entry_points.txt").write_text("[l40s_deploy.verbs]\nlab = l40s_lab.command\n")
     for name, place in TOOLS.items():
         if not Path(place).exists():
-            Path(place).write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={HOME}/tools/lib exec {HOME}/tools/bin/{name} "$@"\n')
+            Path(place).write_text(
+                f'#!/bin/sh\nLD_LIBRARY_PATH={HOME}/tools/lib exec {HOME}/tools/bin/{name} "$@"\n', encoding="utf-8"
+            )
             Path(place).chmod(0o755)
     users = Path("/etc/passwd")
-    if "\nsshd:" not in users.read_text():
-        with users.open("a") as file:
+    if "\nsshd:" not in users.read_text(encoding="utf-8"):
+        with users.open("a", encoding="utf-8") as file:
             file.write("sshd:x:74:65534::/run/sshd:/usr/sbin/nologin\n")
 
 
@@ -88,7 +90,9 @@ def driver() -> None:
     """The driver's libraries by the loader's own list, as on an ordinary host."""
     found = [folder for folder in DRIVER if Path(folder).is_dir()]
     if found:
-        Path("/etc/ld.so.conf.d/000-nvidia.conf").write_text("".join(f"{folder}\n" for folder in found))
+        Path("/etc/ld.so.conf.d/000-nvidia.conf").write_text(
+            "".join(f"{folder}\n" for folder in found), encoding="utf-8"
+        )
         subprocess.run(["ldconfig"], check=True)
 
 

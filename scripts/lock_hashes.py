@@ -84,7 +84,7 @@ def _chosen(lock: str, python: str, glibc: int, find_links: str) -> Iterator[tup
     with tempfile.TemporaryDirectory() as folder:
         requirements, report = Path(folder, "requirements.txt"), Path(folder, "report.json")
         while wanted:
-            requirements.write_text("\n".join(wanted))
+            requirements.write_text("\n".join(wanted), encoding="utf-8")
             done = subprocess.run(
                 [
                     *(sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps"),
@@ -99,7 +99,7 @@ def _chosen(lock: str, python: str, glibc: int, find_links: str) -> Iterator[tup
                 check=False,
             )
             if done.returncode == 0:
-                for one in json.loads(report.read_text())["install"]:
+                for one in json.loads(report.read_text(encoding="utf-8"))["install"]:
                     digest = one["download_info"]["archive_info"]["hashes"]["sha256"]
                     yield locks.plain(one["metadata"]["name"]), digest
                 return

@@ -176,7 +176,7 @@ def _held(what: str, lock: Path, progress: Callable[[str], None]) -> Iterator[No
     """One builder at a time; the kernel releases the lock when its holder ends, however it ends."""
     deadline = time.monotonic() + BUILD_DEADLINE_S
     told = False
-    with lock.open("w") as file:
+    with lock.open("w", encoding="utf-8") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

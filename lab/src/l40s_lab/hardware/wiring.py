@@ -78,7 +78,7 @@ def _complete(name: str, where: str, depth: int) -> tuple[dict[str, Any], str]:
 
 def _read(path: Path, where: str) -> dict[str, Any]:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
         raise InputError(
             f"no wiring {str(path)!r} ({getattr(failure, 'strerror', None) or 'not text'})",

@@ -81,7 +81,7 @@ def _mounted_below(folders: tuple[str, ...], itself: tuple[str, ...]) -> Iterato
     """Mount points below these folders of this machine, in the order of mounting, that can be reached by their
     paths."""
     seen = set()
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         point = line.split()[4].encode().decode("unicode_escape")
         if point in seen or point in itself or not point.startswith(tuple(f"{folder}/" for folder in folders)):
             continue

@@ -29,7 +29,7 @@ def build_switch(blueprint: Blueprint) -> None:
             f"link set {LAB_BRIDGE} up",
         ]
     )
-    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1", encoding="utf-8")
 
 
 def connect_host(blueprint: Blueprint, host_network: int) -> None:
@@ -121,7 +121,7 @@ def configure(machine: NodeMachine, gateway: str) -> None:
     batch([*commands, *rail_routes(machine, machine.interfaces)])
     for one in machine.interfaces:
         if one.rail:  # RDMA between the cards of one node needs this
-            Path(f"/proc/sys/net/ipv4/conf/{one.name}/accept_local").write_text("1")
+            Path(f"/proc/sys/net/ipv4/conf/{one.name}/accept_local").write_text("1", encoding="utf-8")
 
 
 def batch(commands: Iterable[str], *, network: str | None = None, tool: Sequence[str] = ("ip", "-batch", "-")) -> None:

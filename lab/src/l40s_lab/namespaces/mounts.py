@@ -17,7 +17,7 @@ def mounted_below(folder: str) -> list[str]:
 
     Reads the list of PID 1: a process that has joined only the mounts does not appear in that /proc.
     """
-    with open("/proc/1/mountinfo") as file:  # noqa: PTH123
+    with open("/proc/1/mountinfo", encoding="utf-8") as file:  # noqa: PTH123
         points = [line.split()[4] for line in file]
     return list(dict.fromkeys(point for point in points if point.startswith(f"{folder}/")))
 

@@ -173,7 +173,7 @@ def _children(pid: int) -> list[int]:
 def _numbers(pid: int) -> list[int]:
     """A process's ids in each PID namespace, from ours downwards."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
         return []
     line = next((line for line in status.splitlines() if line.startswith("NSpid:")), "")

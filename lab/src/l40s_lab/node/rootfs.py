@@ -48,7 +48,7 @@ def this_release(text: str | None = None) -> Release | None:
     Debian and Ubuntu."""
     if text is None:
         try:
-            text = Path("/etc/os-release").read_text()
+            text = Path("/etc/os-release").read_text(encoding="utf-8")
         except OSError:
             return None
     facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)

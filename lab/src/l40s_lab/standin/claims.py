@@ -66,7 +66,7 @@ class Claims:
 
 def _living_claim(path: Path) -> int:
     try:
-        count, started = (int(word) for word in path.read_text().split())
+        count, started = (int(word) for word in path.read_text(encoding="utf-8").split())
         pid = int(path.suffix[1:])
     except (OSError, ValueError):
         return 0

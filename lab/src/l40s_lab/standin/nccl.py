@@ -60,7 +60,7 @@ def _matches(port: str, name: str, exact: bool) -> bool:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return ""
 

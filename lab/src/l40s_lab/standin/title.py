@@ -19,7 +19,7 @@ def set_title(title: str) -> None:
     The area keeps its length; the rest is filled with zero bytes. Fields 48 and 49 of /proc/self/stat are its limits
     (proc(5)).
     """
-    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     start, end = int(fields[45]), int(fields[46])
     if start and end > start:
         text = title.encode()[: end - start - 1]
@@ -49,7 +49,7 @@ def outlive(parent: int, seconds: float) -> None:
 def start_time(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat: together with the pid it identifies one process. None if there is none."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[19])
     except (OSError, IndexError, ValueError):
         return None
 

@@ -146,7 +146,9 @@ def python_packages(version: str) -> tuple[str, ...]:
 
 def release() -> str:
     """This machine's distribution, release and architecture, in the nodes' form: 'debian bookworm amd64'."""
-    facts = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    facts = dict(
+        line.split("=", 1) for line in Path("/etc/os-release").read_text(encoding="utf-8").splitlines() if "=" in line
+    )
     words = [facts.get(key, "").strip("\"'") for key in ("ID", "VERSION_CODENAME")]
     return " ".join([*words, _debian(["dpkg", "--print-architecture"], 30).strip()])
 

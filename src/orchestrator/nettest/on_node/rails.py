@@ -88,7 +88,7 @@ def _gpu_words(run: Run, program: str) -> tuple[str, ...] | None:
     if _CUDA in options and any(map(os.path.exists, _PEERMEM)):
         return ()
     with contextlib.suppress(OSError):
-        if {_CUDA, _DMABUF} <= options and "Open Kernel Module" in Path(_DRIVER).read_text():
+        if {_CUDA, _DMABUF} <= options and "Open Kernel Module" in Path(_DRIVER).read_text(encoding="utf-8"):
             return (_DMABUF,)
     return None
 
