@@ -15,7 +15,6 @@ from pathlib import Path
 
 from common import command, lab, report, timed
 
-from orchestrator.cli.main import equip
 from orchestrator.doctor.steps.recordings import Given, examine_given, load_saved
 from orchestrator.model.snapshot import Snapshot
 
@@ -24,7 +23,6 @@ RUNS = 3
 
 
 def main() -> None:
-    equip()
     with tempfile.TemporaryDirectory() as scratch, lab("bench-doctor") as inventory:
         hosts = ["-i", str(inventory)]
         timed(command("discover", *hosts, "--save", scratch), runs=1)

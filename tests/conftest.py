@@ -16,10 +16,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.support import schedule, turns
 
-from orchestrator.cli.main import equip
-
-equip()
-
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy-machine")

@@ -28,3 +28,19 @@ def places_that_connect(tree: ast.AST) -> int:
 def test_up_connects_its_nodes_in_one_place() -> None:
     places = {name: places_that_connect(ast.parse((PRODUCT / name).read_text())) for name in STEPS_OF_UP}
     assert {name: count for name, count in places.items() if count} == CONNECTS
+
+
+def hooks_of_classes(tree: ast.AST) -> list[str]:
+    """Class attributes that somebody is to set to a function before the class can be used."""
+    declared = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and node.value is None]
+    return [ast.unparse(node.target) for node in declared if "ClassVar[Callable" in ast.unparse(node.annotation)]
+
+
+def test_nothing_has_to_be_set_before_it_can_be_used() -> None:
+    """What connects, packs and reads is imported by who uses it: no class waits for a process to set it up."""
+    hooks = {path.name: hooks_of_classes(ast.parse(path.read_text())) for path in sorted(PRODUCT.rglob("*.py"))}
+    assert {name: attributes for name, attributes in hooks.items() if attributes} == {}
+
+
+def test_such_a_class_is_seen() -> None:
+    assert hooks_of_classes(ast.parse("class Fleet:\n    opener: ClassVar[Callable[[str], int]]")) == ["opener"]

@@ -23,7 +23,6 @@ from tests.support.waiting import slack
 
 from l40s_lab.breaking.breaking import break_node, heal_node
 from l40s_lab.processes import wait_until
-from orchestrator.cli.main import equip
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.loading.inventory import load_inventory
@@ -113,7 +112,6 @@ class Stage:
             return self.lab.gang()
         if self._fleet is None:
             inventory = load_inventory(self.lab.inventory)
-            equip()
             self._fleet, self._gangs = Fleet(inventory.nodes), inventory.gangs
         gang: dict[str, Any] = status_json(see(self._fleet, self._gangs, seen=self._seen))["gangs"][0]
         return gang

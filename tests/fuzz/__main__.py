@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tests.fuzz.targets import NESTED, Target, targets
 
-from orchestrator.cli.main import equip
 from orchestrator.model.errors import DeployError
 from orchestrator.node.failure import Failure
 
@@ -32,7 +31,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
     parser.add_argument("--target", default="")
     args = parser.parse_args()
-    equip()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     print(f"{args.cases} cases, --seed {args.seed}", flush=True)
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None

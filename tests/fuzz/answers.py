@@ -413,7 +413,7 @@ def hear(names: Sequence[str], case: bytes) -> None:
     for verb, odd in ((name, rest),) if name in names else ((one, case) for one in names):
         sound = {other: one.sound for other, one in every_verb().items()}
         heard = {GOOD: sound, ODD: {**sound, verb: odd}}
-        connected = mock.patch.object(Fleet, "opener", functools.partial(_connect, heard), create=True)
+        connected = mock.patch("orchestrator.remote.fleet.connect", functools.partial(_connect, heard))
         with connected, Fleet(_nodes()) as fleet:
             every_verb()[verb].play(fleet)
 

@@ -21,7 +21,6 @@ from tests.fuzz.mutate import dumped, odd_value
 from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of, staged
 
-from orchestrator.cli.main import equip
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
@@ -31,7 +30,7 @@ from orchestrator.gang.steps.router import routing
 from orchestrator.gang.steps.staging import newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, views_of
 from orchestrator.gang.view import GangView
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
@@ -49,7 +48,6 @@ NOW = 1000.0
 @functools.cache
 def _world() -> SimpleNamespace:
     """Four nodes that agree, and a gang that has nothing to do with them."""
-    equip()
     own = gang(4)
     own = replace(own, nodes=tuple(replace(one, address=one.reach.host) for one in own.nodes))
     other = gang(2, name="gang1", first=6)
@@ -223,7 +221,7 @@ def _shown(world: SimpleNamespace, view: GangView, report: object) -> None:
         name = report.get(key) if isinstance(report, dict) else None
         if isinstance(name, str) and name != world.reports["node0"][key]:
             list(routing._engines(world.inventory, [replace(view, stack=name)]))
-            for lookup in (Library.reported_profile, Library.reported_stack):
+            for lookup in (reported_profile, reported_stack):
                 with contextlib.suppress(DeployError):
                     lookup(name)
 

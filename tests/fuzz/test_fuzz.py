@@ -16,9 +16,8 @@ from tests.fuzz.secret_lines import SHAPES, odd_line, scrub
 from tests.fuzz.targets import targets
 from tests.support.turns import drawn
 
-from orchestrator.cli.main import equip
 from orchestrator.gang.agreement import BelievedService
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import load_stack
 from orchestrator.node.dispatch import VERBS
 
 REGRESSIONS = {
@@ -75,7 +74,6 @@ def _trusting(gang: object, leader: str, claim: str, **_: object) -> BelievedSer
 
 
 def test_a_lie_that_is_taken_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    equip()
     (target,) = [one for one in targets(tmp_path) if one.name == "forged"]
     file = tmp_path / "case.json"
     case = json.loads(sound())
@@ -89,14 +87,13 @@ def test_a_lie_that_is_taken_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_path_that_is_opened_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    equip()
     (target,) = [one for one in targets(tmp_path) if one.name == "forged"]
     file = tmp_path / "case.json"
     case = json.loads(sound())
     case["report"]["stack"] = EVIL
     file.write_text(json.dumps(case))
     assert wrong(target, file) == ""
-    monkeypatch.setattr(Library, "reported_stack", Library.stack)
+    monkeypatch.setattr("orchestrator.gang.steps.router.routing.reported_stack", load_stack)
     assert "a path of a node was used" in wrong(target, file)
 
 

@@ -10,24 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from orchestrator import __version__
 from orchestrator.cli.arguments import Parser, added, apart, arranged, as_now, in_groups, strange, without_quiet
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.screen import Screen, answering
-from orchestrator.loading.resources import Library
 from orchestrator.loading.which import load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 from orchestrator.model.lacks import lack_of
-from orchestrator.remote.app_archive import application
-from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.local import connect
-from orchestrator.remote.node_app import App
-
-if TYPE_CHECKING:  # most verbs name no model
-    from orchestrator.model.profile import ModelProfile, Stack
-
 
 GROUPS = {
     "most used": {
@@ -139,40 +129,8 @@ def _answered(words: list[str], screen: Screen) -> int:
     if unknown:
         raise strange(unknown, args.verb, every_action(verbs_of(parser)[args.verb]))
     args.typed = words
-    equip()
     with detaching():
         return int(modules[args.verb].run(args, screen))
-
-
-def equip() -> None:
-    """Give who asks nodes what opens connections and packs the node application, and who plans what reads YAML."""
-    Fleet.opener, App.made = connect, application
-    Library.profile, Library.models = _load_profile, _profile_names
-    Library.stack, Library.stacks = _load_stack, _stack_names
-
-
-def _load_profile(name: str) -> ModelProfile:
-    from orchestrator.loading.profiles import load_profile
-
-    return load_profile(name)
-
-
-def _profile_names() -> tuple[str, ...]:
-    from orchestrator.loading.profiles import profile_names
-
-    return profile_names()
-
-
-def _load_stack(name: str) -> Stack:
-    from orchestrator.loading.profiles import load_stack
-
-    return load_stack(name)
-
-
-def _stack_names() -> tuple[str, ...]:
-    from orchestrator.loading.profiles import stack_names
-
-    return stack_names()
 
 
 def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

@@ -242,3 +242,26 @@ def stack_recipe(name: str) -> tuple[Path, Path]:
 def stack_names() -> tuple[str, ...]:
     """Every stack that there is a file for, sorted."""
     return yaml_fields.names(resources.folders("stacks"))
+
+
+def reported_profile(name: str) -> ModelProfile:
+    """The profile of a name that a node reports: one that is known here. What a node says is never a path.
+
+    Raises InputError where there is none.
+    """
+    return load_profile(_known("model", name, profile_names()))
+
+
+def reported_stack(name: str) -> Stack:
+    """The same of a stack."""
+    return load_stack(_known("stack", name, stack_names()))
+
+
+def _known(kind: str, name: str, names: Collection[str]) -> str:
+    if name in names and not name.endswith((".yml", ".yaml")):
+        return name
+    raise InputError(
+        f"a node reports the {kind} {name!r:.60}, of which this machine has no file",
+        where=kind,
+        fix=f"put its {kind}s/NAME.yml beside the inventory",
+    )

@@ -5,17 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
-
-from orchestrator.model.errors import InputError
-
-if TYPE_CHECKING:  # most verbs name no model
-    from orchestrator.model.profile import ModelProfile, Stack
-
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -87,40 +81,3 @@ def folders(kind: Kind) -> tuple[Path, ...]:
 def new_file(kind: Kind, name: str) -> Path:
     """Where a file that is made for the operator belongs: beside the inventory, else in the working directory."""
     return (_beside[0] if _beside else Path("inventory")) / kind / f"{name}.yml"
-
-
-class Library:
-    """Set where a process starts (`profiles`, `stacks`).
-
-    profile: of this name, or in this .yml file; raises InputError with the nearest names
-    models:  every model that there is a profile for, sorted
-    stack, stacks: the same of stacks
-    """
-
-    profile: ClassVar[Callable[[str], ModelProfile]]
-    models: ClassVar[Callable[[], tuple[str, ...]]]
-    stack: ClassVar[Callable[[str], Stack]]
-    stacks: ClassVar[Callable[[], tuple[str, ...]]]
-
-    @classmethod
-    def reported_profile(cls, name: str) -> ModelProfile:
-        """The profile of a name that a node reports: one that is known here. What a node says is never a path.
-
-        Raises InputError where there is none.
-        """
-        return cls.profile(_known("model", name, cls.models()))
-
-    @classmethod
-    def reported_stack(cls, name: str) -> Stack:
-        """The same of a stack."""
-        return cls.stack(_known("stack", name, cls.stacks()))
-
-
-def _known(kind: str, name: str, names: Collection[str]) -> str:
-    if name in names and not name.endswith((".yml", ".yaml")):
-        return name
-    raise InputError(
-        f"a node reports the {kind} {name!r:.60}, of which this machine has no file",
-        where=kind,
-        fix=f"put its {kind}s/NAME.yml beside the inventory",
-    )

@@ -14,10 +14,9 @@ import marshal
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from orchestrator.remote.node_app import App
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WITH_ON_NODE = ("__init__", "messages")
@@ -28,6 +27,18 @@ _NO_REFERENCES = 2  # of marshal: later versions write what depends on who else 
 
 
 _making = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """digest: SHA-256 of the archive in hex; name: its file name on every node."""
+
+    content: bytes
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return f"l40s-node-{self.digest[:32]}.pyz"
 
 
 def application() -> App:

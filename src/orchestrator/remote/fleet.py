@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from orchestrator.model.deadlines import LOGIN_GLANCE_S
 from orchestrator.model.errors import DeployError, Unreachable
@@ -20,6 +20,7 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.lacks import lack_of
 from orchestrator.model.per_node import PerNode
 from orchestrator.remote.deadline import beside
+from orchestrator.remote.local import connect
 from orchestrator.remote.session import Connection, Session
 
 T = TypeVar("T")
@@ -88,10 +89,7 @@ class Fleet:
     hands_over: the next fleet of the process takes the idle ones, where it wants the same nodes at once
     asks_lost:  whether a node that could not be reached is tried again at the next question; a command that only
                 looks does not, so that it waits once for a node that answers too slowly
-    opener:     how a session is opened (`local.connect`), set where a process starts: who asks nodes needs no SSH
     """
-
-    opener: ClassVar[Callable[[NodeSpec, float], Connection]]
 
     def __init__(
         self,
@@ -193,7 +191,7 @@ class Fleet:
             if failed is not None and failed is not before:  # a try while this one waited counts for both
                 raise type(failed)(failed.what, where=failed.where, fix=failed.fix)
             try:
-                session = take(self.nodes[name]) or Fleet.opener(self.nodes[name], self._connect_deadline_s)
+                session = take(self.nodes[name]) or connect(self.nodes[name], self._connect_deadline_s)
             except DeployError as failure:
                 self._failed[name] = failure
                 raise

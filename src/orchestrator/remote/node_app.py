@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from orchestrator.model.deadlines import ANSWER_S
@@ -28,6 +28,7 @@ from orchestrator.protocol.verbs import (
     StagedAnswer,
 )
 from orchestrator.remote import session as session_limits
+from orchestrator.remote.app_archive import App, application
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
 from orchestrator.remote.session import CommandFailed, CommandResult, Conversant, Conversation, Session
 
@@ -51,22 +52,6 @@ _UPLOAD_DEADLINE_S = 60.0
 _REFUSAL = b'{"ok":false,"error":'
 
 
-@dataclass(frozen=True, slots=True)
-class App:
-    """digest: SHA-256 of the archive in hex; name: its file name on every node.
-
-    made: the one of this version (`app_archive.application`), set where a process starts: who asks nodes packs nothing
-    """
-
-    content: bytes
-    digest: str
-    made: ClassVar[Callable[[], App]]
-
-    @property
-    def name(self) -> str:
-        return f"l40s-node-{self.digest[:32]}.pyz"
-
-
 class NodeRefusal(NodeError):
     """An error that the node application reported. kind: its word for programs, for example port-taken."""
 
@@ -85,7 +70,7 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
     Raises NodeRefusal for an error that the node tells (its place prefixed by the node's name), NodeError for a
     node that cannot run the application, Unreachable as Session.run does.
     """
-    app = App.made()
+    app = application()
     limit = _AnswerLimit(session, verb, deadline_s)
     if (answer := _staying(app, session).ask(app, verb, request, limit)) is not None:
         return _told(session, answer)
@@ -155,7 +140,7 @@ FOLLOWED = StreamLimit(endless=True)
 
 def stream(session: Session, verb: str, request: Message, limit: StreamLimit) -> Iterator[bytes]:
     """Lines that a streaming verb writes, as they come, each with its newline. Raises as `call` does."""
-    app = App.made()
+    app = application()
     for delivered in (False, True):
         written = session.stream(
             _run(app, session, verb), stdin=_request(request), deadline_s=limit.total_s, quiet_s=limit.line_s

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import equip, main
+from orchestrator.cli.main import main
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.loading.profiles import load_profile, load_stack, profile_names, stack_names
-from orchestrator.loading.resources import Library, data_dir
+from orchestrator.loading.profiles import (
+    load_profile,
+    load_stack,
+    profile_names,
+    reported_profile,
+    reported_stack,
+    stack_names,
+)
+from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import InputError
 
 SHIPPED = data_dir("inventory")
@@ -79,21 +86,19 @@ def test_models_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("name", ["x" * 300, "", "../stacks/sglang-0.5.23", "a\0b", "évil", "evil.yml", "~/evil.yml"])
 def test_a_name_that_a_node_reports_is_looked_up_and_never_a_path(tmp_path: Path, name: str) -> None:
-    equip()
-    for lookup in (Library.reported_stack, Library.reported_profile, load_stack, load_profile):
+    for lookup in (reported_stack, reported_profile, load_stack, load_profile):
         with pytest.raises(InputError):
             lookup(name)
 
 
 def test_a_file_that_exists_is_no_name_of_a_node(tmp_path: Path) -> None:
-    equip()
     evil = tmp_path / "elsewhere" / "evil.yml"
     copied("stacks", "sglang-0.5.23", evil)
     copied("models", "DeepSeek-V3-0324", tmp_path / "elsewhere" / "model.yml")
     assert load_stack(str(evil)).name == "sglang-0.5.23"
     for name in (str(evil), "evil.yml"):
         with pytest.raises(InputError, match="a node reports the stack"):
-            Library.reported_stack(name)
+            reported_stack(name)
     with pytest.raises(InputError, match="a node reports the model"):
-        Library.reported_profile("model.yml")
-    assert Library.reported_stack("sglang-0.5.23").name == "sglang-0.5.23"
+        reported_profile("model.yml")
+    assert reported_stack("sglang-0.5.23").name == "sglang-0.5.23"

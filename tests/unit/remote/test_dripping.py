@@ -19,6 +19,7 @@ from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.node.dispatch import VERBS, streams
 from orchestrator.remote import node_app
+from orchestrator.remote.app_archive import App
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.local import LocalSession
 from orchestrator.remote.session import CommandResult
@@ -92,7 +93,7 @@ def test_every_verb_is_asked_with_a_limit(verb: str, monkeypatch: pytest.MonkeyP
     """Of all its lines together, or of the next one; `logs -f` alone has none."""
     every, asked = answers.every_verb(), list[tuple[str, float | None]]()
     sound = {name: one.sound for name, one in every.items()}
-    monkeypatch.setattr(Fleet, "opener", lambda spec, _: Limits(spec, sound, asked=asked), raising=False)
+    monkeypatch.setattr("orchestrator.remote.fleet.connect", lambda spec, _: Limits(spec, sound, asked=asked))
     with Fleet(answers._nodes()) as fleet:
         every[verb].play(fleet)
     limits = [limit for command, limit in asked if (found := answers._ASKED.search(command)) and found[1] == verb]
@@ -101,7 +102,7 @@ def test_every_verb_is_asked_with_a_limit(verb: str, monkeypatch: pytest.MonkeyP
 
 def test_one_time_covers_every_try_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose application ends just before its time, again and again."""
-    monkeypatch.setattr(node_app.App, "made", lambda: node_app.App(b"x", "0" * 64), raising=False)
+    monkeypatch.setattr(node_app, "application", lambda: App(b"x", "0" * 64))
     given: list[float] = []
 
     class Ending(LocalSession):
@@ -138,7 +139,7 @@ def test_why_waits_for_a_dripping_node_once(monkeypatch: pytest.MonkeyPatch) -> 
         kind = Dripping if spec.name == answers.ODD else answers.Node
         return kind(spec, sound)
 
-    monkeypatch.setattr(Fleet, "opener", opener, raising=False)
+    monkeypatch.setattr("orchestrator.remote.fleet.connect", opener)
     inventory = Inventory(path="inventory.yml", gangs=(GangSpec(name="gang0", nodes=nodes),))
     for way in (functools.partial(history.why, events=True), history.history):
         tries.clear()

@@ -77,7 +77,7 @@ def test_looks_that_wait_for_one_try_to_connect_share_its_end(monkeypatch: pytes
         go_on.wait(20)
         raise Unreachable(f"try {len(tries)} was silent", where=spec.name, fix="look")
 
-    monkeypatch.setattr(Fleet, "opener", connect)
+    monkeypatch.setattr("orchestrator.remote.fleet.connect", connect)
     told: list[str] = []
     waiting: list[int] = []
 
@@ -240,7 +240,7 @@ def test_a_glance_waits_for_a_login_and_says_where_one_is_too_slow(
             ended.wait(60)
         return 1
 
-    monkeypatch.setattr(Fleet, "opener", lambda spec, _: SlowLogin(spec))
+    monkeypatch.setattr("orchestrator.remote.fleet.connect", lambda spec, _: SlowLogin(spec))
     with Fleet([local("a"), local("slow")]) as fleet:
         seen = fleet.on_every(work, patience=StragglerWait(least_s=0.05, times=1.0, login_s=login_s))
     ended.set()
@@ -257,7 +257,7 @@ def test_a_command_that_only_looks_asks_a_lost_node_once(monkeypatch: pytest.Mon
         tries.append(spec.name)
         raise Unreachable("was silent", where=spec.name, fix="look")
 
-    monkeypatch.setattr(Fleet, "opener", connect)
+    monkeypatch.setattr("orchestrator.remote.fleet.connect", connect)
     for asks_lost in (True, False):
         tries.clear()
         with Fleet([local("a")], asks_lost=asks_lost) as fleet:

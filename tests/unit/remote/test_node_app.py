@@ -27,8 +27,8 @@ from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest, LockRequest
 from orchestrator.remote import app_archive, node_app
 from orchestrator.remote import session as sessions
+from orchestrator.remote.app_archive import App
 from orchestrator.remote.local import connect
-from orchestrator.remote.node_app import App
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
@@ -108,7 +108,7 @@ def in_place(monkeypatch: pytest.MonkeyPatch, source: str) -> App:
     """An application of this source, in place of ours."""
     content = app_archive.build({"__main__.py": source.encode()})
     app = App(content, hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(App, "made", lambda: app)
+    monkeypatch.setattr("orchestrator.remote.node_app.application", lambda: app)
     return app
 
 
@@ -254,7 +254,7 @@ def test_what_arrives_damaged_is_never_put_in_place(
     session: Counting, sshd: Sshd, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = App(app.content, "0" * 64)
-    monkeypatch.setattr(App, "made", lambda: other)
+    monkeypatch.setattr(node_app, "application", lambda: other)
     with pytest.raises(NodeError, match="SHA-256"):
         node_app.call(session, "echo", Raw({}), deadline_s=20)
     assert not [path for path in (sshd.cache / "l40s-deploy").iterdir() if other.name in path.name]

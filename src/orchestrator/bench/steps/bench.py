@@ -40,7 +40,7 @@ from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.jobs.run import alone, disturbed, follow, refuse_busy, serving_view
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -251,7 +251,7 @@ class _Bench:
         """One run of the client. Raises NodeError where it fails, its figures mean nothing, or others' requests ran."""
         leader, load, dataset = self.gang.leader, self.order.load, self.order.dataset
         words = bench_client.command(
-            engine_of(Library.reported_stack(self.engine.stack)),
+            engine_of(reported_stack(self.engine.stack)),
             load,
             url=self.view.service_url,
             model=self.view.model,
@@ -410,7 +410,7 @@ def _failed(end: JobLine, place: str, request: StagingRequest, gang: GangSpec) -
 def expectations(model: str) -> tuple[ExpectedSpeeds, ...]:
     """() if the profile is not on this machine: another operator may have started it."""
     try:
-        return Library.reported_profile(model).expected
+        return reported_profile(model).expected
     except DeployError:
         return ()
 
@@ -451,7 +451,7 @@ def tuned_now(fleet: Fleet, gang: GangSpec, stack: str, gpu: str) -> dict[str, l
     """By node: the tuned configs for its GPU that its environment has. {} for an engine on CPU; a node that does not
     answer is left out."""
     try:
-        known = Library.reported_stack(stack)
+        known = reported_stack(stack)
     except InputError:  # its file is gone since
         return {}
     if known.device != "cuda":

@@ -14,7 +14,7 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
-from orchestrator.planning.steps.look import named_stack, reported_stack
+from orchestrator.planning.steps.look import known_stack, named_stack
 from orchestrator.topology.distance import Groups, gpu_groups, nccl_log
 from orchestrator.topology.stated import TEXT
 
@@ -51,7 +51,7 @@ def cluster_of(
     has no file any more can't be compared with."""
     asked = {name: snapshot.host.get("stack") for name, snapshot in snapshots.items()}
     named = {name: str(facts.get("name") or "") for name, facts in asked.items() if isinstance(facts, Mapping)}
-    known = {stack: reported_stack(stack) for stack in set(named.values())}
+    known = {stack: known_stack(stack) for stack in set(named.values())}
     stacks = {name: stack for name, value in named.items() if (stack := known[value]) is not None}
     return Cluster(topologies, snapshots, {node.name: node for node in nodes}, stacks=stacks, saved=saved)
 

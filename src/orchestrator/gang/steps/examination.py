@@ -12,7 +12,7 @@ from orchestrator.doctor.steps.trials import try_ways
 from orchestrator.gang.paths import layout_of
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import reported_profile
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, NodeSpec
@@ -70,7 +70,7 @@ def caches_of(cluster: Cluster, views: Iterable[GangView]) -> dict[str, page_cac
             continue
         names = [node.name for node in gang.nodes if not view.members or node.name in view.members]
         with suppress(InputError):  # a profile that is gone since
-            model_bytes = checkpoint_bytes(Library.reported_profile(view.model))
+            model_bytes = checkpoint_bytes(reported_profile(view.model))
             examined[view.name] = page_cache.fits(model_bytes, layout, names, cluster.topologies)
     return {name: fits for name, fits in examined.items() if fits}
 

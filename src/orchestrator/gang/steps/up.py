@@ -40,7 +40,7 @@ from orchestrator.gang.steps.router.routing import KeyRefused, enrol, say_failur
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, begun_on, see
 from orchestrator.gang.view import GangView
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -507,9 +507,9 @@ def _asked_otherwise(gang: GangSpec, who: str, whom: str) -> InputError:
 def _refuse_unknown_names(gang: GangSpec, asked: Asked) -> None:
     """Without a record of ours, a model or a stack is a name that is known here, and never a path."""
     try:
-        Library.reported_profile(asked.model)
+        reported_profile(asked.model)
         if asked.stack is not None:
-            Library.reported_stack(asked.stack)
+            reported_stack(asked.stack)
     except InputError as unknown:
         unknown.where = f"gang {gang.name}"
         unknown.fix += f", or run once: l40s-deploy up --model NAME --gang {gang.name} --replace"

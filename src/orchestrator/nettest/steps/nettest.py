@@ -16,8 +16,7 @@ from orchestrator.engines import nccl_log
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import load_profile, reported_profile
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
@@ -42,7 +41,7 @@ from orchestrator.nettest.verdict import (
     judge_links,
     judge_tests,
 )
-from orchestrator.planning.steps.look import look, reported_stack
+from orchestrator.planning.steps.look import known_stack, look
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.planned import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
@@ -152,7 +151,7 @@ class NettestSetup:
         """The model's, by its profile; that of DeepSeek-V3 where there is none at hand."""
         try:
             typed = self.options.model
-            profile = load_profile(typed) if typed else Library.reported_profile(self.first.model)
+            profile = load_profile(typed) if typed else reported_profile(self.first.model)
             dimensions = profile.dimensions
         except DeployError:
             return UNKNOWN_SHAPE
@@ -264,7 +263,7 @@ def _places(setup: NettestSetup) -> tuple[Place, ...]:
 
 
 def _machines(setup: NettestSetup) -> dict[str, NodeHardware]:
-    nccl = nccl_of(reported_stack(setup.first.stack))
+    nccl = nccl_of(known_stack(setup.first.stack))
     return {
         name: NodeHardware(setup.topologies[name], nccl, request.network.rdma, _rate(setup.topologies[name], request))
         for name, request in setup.requests.items()
@@ -463,7 +462,7 @@ def _moved(setup: NettestSetup, heard: _NettestAnswers) -> tuple[Finding, ...]:
     requests, topologies = setup.requests, setup.topologies
     if setup.first.device != "cuda" or not topologies.keys() >= requests.keys():
         return ()
-    nccl = nccl_of(reported_stack(setup.first.stack))
+    nccl = nccl_of(known_stack(setup.first.stack))
     used = {
         name: tuple(gpu for gpu in topologies[name].gpus if gpu.index in request.gpus)
         for name, request in requests.items()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_gang_option, add_layout, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.engines.registry import engine_of
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.model.chosen import chosen_gangs, no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
@@ -93,7 +93,7 @@ def take_names(args: argparse.Namespace, recorded: Inventory | None = None) -> N
     if not names:
         return
     gangs = {gang.name for gang in (recorded or open_inventory(args, None)).gangs}
-    models = Library.models()
+    models = profile_names()
     for name in names:
         if name in gangs or re.sub(r"-\d+$", "", name) in gangs:  # one of its replicas
             args.gang.append(name)
@@ -166,8 +166,8 @@ def with_its_draft(args: argparse.Namespace, asked: PlanRequest, inventory: Inve
     """With --draft, the request with the engine's flags for it; what stands after -- outweighs them."""
     if args.draft in (None, drafts.OFF):
         return asked
-    profile, gangs = Library.profile(asked.model), chosen_gangs(inventory, asked.gangs)
-    engine = engine_of(Library.stack(chosen_stack(gangs, profile, asked.stack).name))
+    profile, gangs = load_profile(asked.model), chosen_gangs(inventory, asked.gangs)
+    engine = engine_of(load_stack(chosen_stack(gangs, profile, asked.stack).name))
     return replace(asked, extra_args=(*drafts.draft_words(engine, profile, args.draft), *asked.extra_args))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.loading.resources import Library, template
+from orchestrator.loading.profiles import load_stack
+from orchestrator.loading.resources import template
 from orchestrator.model.plan import Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.node.verbs.arm import PROPERTIES
@@ -16,7 +17,7 @@ def compose_files(plan: Plan) -> Mapping[str, str]:
     """A compose file for every node, by node name."""
     text = template("compose.yml.j2")
     return {
-        node.name: compose_file(node, gang, Library.stack(gang.stack), text)
+        node.name: compose_file(node, gang, load_stack(gang.stack), text)
         for gang in shown(plan).gangs
         for node in gang.nodes
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.measured import Candidate, CandidateResult, SweepRecord, best, nearest_load, speed
@@ -37,9 +37,9 @@ def choice_for(gangs: Sequence[GangSpec], asked: PlanRequest, requests: int) -> 
             where="command line",
             fix="leave out one of them",
         )
-    profile = Library.profile(asked.model)
+    profile = load_profile(asked.model)
     for gang in gangs:
-        results = _comparable(gang, profile.name, Library.stack(asked.stack).name if asked.stack else None)
+        results = _comparable(gang, profile.name, load_stack(asked.stack).name if asked.stack else None)
         load = nearest_load(results, requests)
         if load is not None and (winner := best(results, load)) is not None:
             return _measured(asked, gang, winner, load)
@@ -72,8 +72,8 @@ def _measured(asked: PlanRequest, gang: GangSpec, winner: CandidateResult, load:
 
 
 def _calculated(gang: GangSpec, asked: PlanRequest, requests: int) -> LoadChoice:
-    profile = Library.profile(asked.model)
-    stack = Library.stack(chosen_stack((gang,), profile, asked.stack).name)
+    profile = load_profile(asked.model)
+    stack = load_stack(chosen_stack((gang,), profile, asked.stack).name)
     offered = offer_here(profile, stack, gang)
     known = [fit for fit in offered.fits if fit.speeds is not None]
     sweep = f"`l40s-deploy sweep --model {asked.model}` measures"

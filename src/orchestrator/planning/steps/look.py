@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orchestrator.engines.engine import moe_root
 from orchestrator.engines.registry import dialects
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import load_stack, reported_stack
 from orchestrator.model import packages
 from orchestrator.model.deadlines import LOOK_S, NVML_S
 from orchestrator.model.errors import InputError, NodeError
@@ -63,15 +63,15 @@ def named_stack(name: object) -> Stack | None:
     if not isinstance(name, str) or not name:
         return None
     try:
-        return Library.stack(name)
+        return load_stack(name)
     except InputError:
         return None
 
 
-def reported_stack(name: str) -> Stack | None:
+def known_stack(name: str) -> Stack | None:
     """The stack of a name that a node reports; None if it is not known here."""
     try:
-        return Library.reported_stack(name)
+        return reported_stack(name)
     except InputError:
         return None
 

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.loading import resources
-from orchestrator.loading.resources import Library, template
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names
+from orchestrator.loading.resources import template
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
@@ -45,8 +46,8 @@ class ModelListing:
 def list_models(gangs: Sequence[GangSpec], stack: str | None, name: str | None = None) -> tuple[ModelListing, ...]:
     """Every profile, by name, or this one. stack: as for `plan`, None lets the inventory and the profile decide."""
     listed = []
-    for profile in map(Library.profile, Library.models() if name is None else (name,)):
-        stacks = [Library.stack(chosen_stack((gang,), profile, stack).name) for gang in gangs]
+    for profile in map(load_profile, profile_names() if name is None else (name,)):
+        stacks = [load_stack(chosen_stack((gang,), profile, stack).name) for gang in gangs]
         offers = [offer_here(profile, its_stack, gang) for gang, its_stack in zip(gangs, stacks, strict=True)]
         listed.append(ModelListing(profile, tuple(offers), who_can(profile)))
     return tuple(listed)
@@ -269,5 +270,5 @@ def add_model(checkpoint: Judgement, place: str, *, file: Path | None) -> tuple[
     if file is None:
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text, over=False)
-    Library.profile(str(path))
+    load_profile(str(path))
     return path, unknown

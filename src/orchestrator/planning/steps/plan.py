@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.engines.registry import dialect, dialects
-from orchestrator.loading.resources import Library, template
+from orchestrator.loading.profiles import load_profile, load_stack, profile_names
+from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
@@ -87,9 +88,9 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     holds, and the failure of the first node that can't be read.
     """
     gangs = chosen_gangs(inventory, request.gangs)
-    profile = Library.profile(request.model)
+    profile = load_profile(request.model)
     choice = chosen_stack(gangs, profile, request.stack)
-    stack = Library.stack(choice.name)
+    stack = load_stack(choice.name)
     nodes = [node for gang in gangs for node in gang.nodes]
     prerequisites_later = ahead(lambda: prerequisites(fleet, nodes, profile, stack))
     snapshots = look(fleet, nodes, stack).all()
@@ -104,7 +105,7 @@ def plan_recorded(inventory: Inventory, request: PlanRequest, snapshots: Mapping
     """The plan of recorded nodes. What no recording holds, an engine or a checkpoint, is not judged."""
     gangs = chosen_gangs(inventory, request.gangs)
     gpus = _gpus_of(map(build, snapshots.values()))
-    seen = chosen_stack(gangs, Library.profile(request.model), request.stack, gpus)
+    seen = chosen_stack(gangs, load_profile(request.model), request.stack, gpus)
     return _planned(gangs, request, seen, snapshots, facts_of_hosts(snapshots, {}))
 
 
@@ -119,11 +120,11 @@ def _planned(
     snapshots: Mapping[str, Snapshot],
     hosts: Mapping[str, HostFacts],
 ) -> PlanResult:
-    profile, stack = Library.profile(request.model), Library.stack(choice.name)
+    profile, stack = load_profile(request.model), load_stack(choice.name)
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
     for node in (node for gang in gangs for node in gang.nodes):
         if (config := hosts[node.name].config) is not None:
-            check_checkpoint(node, profile, config, map(Library.profile, Library.models()))
+            check_checkpoint(node, profile, config, map(load_profile, profile_names()))
     keys = {gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))}
     known = PlanFacts(topologies=topologies, hosts=hosts, api_keys=keys)
     plan = _with_seen(build_plan(gangs, profile, stack, request, known))
@@ -187,7 +188,7 @@ def who_can(profile: ModelProfile, gpus: Iterable[Gpu] = ()) -> tuple[tuple[str,
     gpus = tuple(gpus)
     tried = (dialect(name).stack for name in profile.tried)
     names = dict.fromkeys((*tried, *(other.stack for other in reversed(list(dialects().values())))))
-    refusals = ((name, refusal(profile, Library.stack(name), gpus)) for name in names)
+    refusals = ((name, refusal(profile, load_stack(name), gpus)) for name in names)
     return tuple((name, against.reason if against else "") for name, against in refusals)
 
 

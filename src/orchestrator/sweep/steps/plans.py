@@ -12,7 +12,7 @@ from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.doctor.steps.plan_findings import examined
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.raising import UpRequest
-from orchestrator.loading.resources import Library
+from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import FindingsError, InputError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.measured import CandidateResult, CandidateState, SweepLoad, SweepRecord
@@ -116,8 +116,8 @@ def _models(fleet: Fleet, gang: GangSpec, options: SweepOptions) -> tuple[SweptM
 
 
 def _model(gang: GangSpec, name: str, stack_name: str | None, gpus: Sequence[Gpu]) -> SweptModel:
-    profile = Library.profile(name)
-    stack = Library.stack(chosen_stack((gang,), profile, stack_name, gpus).name)
+    profile = load_profile(name)
+    stack = load_stack(chosen_stack((gang,), profile, stack_name, gpus).name)
     _refuse_unmeasured(gang, stack)
     offered = offer(
         profile,

@@ -14,7 +14,6 @@ from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of, staged
 
-from orchestrator.cli.main import equip
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.down import stop
@@ -435,7 +434,6 @@ def known(*asked: Asked | None, run_ids: Sequence[str] = ()) -> dict[str, Staged
 
 @pytest.fixture
 def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    equip()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 

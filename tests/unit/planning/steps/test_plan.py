@@ -16,7 +16,6 @@ from tests.support.reference_plan import plan_of
 from l40s_lab.node.models import config
 from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.resources import Library
 from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.per_node import PerNode
@@ -93,7 +92,7 @@ def test_gpus_that_are_no_l40s_decide_about_the_stack(looked: list[str], monkeyp
     def choose(_: object, __: object, asked: str | None, gpus: object = ()) -> StackChoice:
         return StackChoice("sglang-0.5.23", "why") if gpus and not asked else seen[asked]
 
-    monkeypatch.setattr(Library, "profile", lambda _: profile)
+    monkeypatch.setattr(workflow, "load_profile", lambda _: profile)
     monkeypatch.setattr(workflow, "chosen_stack", choose)
     planned = make_plan(INVENTORY, PlanRequest(model=profile.name, gangs=("gang1",), tp=8, pp=4), NO_FLEET)
     assert (planned.stack.name, planned.why, len(looked)) == ("sglang-0.5.23", "why", 8)

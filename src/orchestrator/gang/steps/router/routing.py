@@ -37,7 +37,8 @@ from orchestrator.gang.steps.router.host import (
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
 from orchestrator.gang.view import GangView
-from orchestrator.loading.resources import Library, template
+from orchestrator.loading.profiles import load_stack, reported_stack
+from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import (
@@ -611,10 +612,10 @@ def _engines(inventory: Inventory, gangs: Iterable[GangView]) -> Iterator[Engine
     gone has none: what runs by it is asked."""
     for name in {node.stack for node in inventory.nodes if node.stack}:
         with suppress(InputError):
-            yield engine_of(Library.stack(name))
+            yield engine_of(load_stack(name))
     for name in {view.stack for view in gangs}:
         with suppress(InputError):
-            yield engine_of(Library.reported_stack(name))
+            yield engine_of(reported_stack(name))
 
 
 def _start(router: Router, inventory: Inventory, gangs: Sequence[GangView], *, plan_id: str = "") -> Staged:
