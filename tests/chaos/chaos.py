@@ -1,7 +1,8 @@
 """`python -m tests.chaos.chaos [--labs N] [--times N] [WORD...]`: plays the chaos table, in several labs in parallel.
 
-Without words: all rows, and writes chaos.md; with words: rows whose id contains one of them. `--two-faults N`
-plays rows of two simultaneous faults instead, sampled by a seed that is printed; `--seed SEED` repeats them.
+Without words: all rows, and writes chaos.md; with words: rows whose id contains one of them, which it puts there.
+`--two-faults N` plays rows of two simultaneous faults instead, sampled by a seed that is printed; `--seed SEED` repeats
+them.
 `--hears` plays the rows beside a guard, keeps what its receivers hear in heard.json, and shows it in chaos.md; a
 complete run does that after the rows themselves.
 """
@@ -23,10 +24,9 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
-from tests.chaos.disks import NoDisk
 from tests.chaos.hearing import Heard, cells, hear, keep_heard, read_heard
 from tests.chaos.play import NODES, PATIENCE_S, SPEED, Missed, Stage, play
-from tests.chaos.rows import Row, table, two_faults
+from tests.chaos.rows import NotHere, Row, table, two_faults
 from tests.support import proven
 from tests.support.small_lab import SmallLab, described, small_lab
 
@@ -72,7 +72,7 @@ def play_row(stage: Stage, row: Row, *, hears: bool = False) -> Result:
             if missed < TRIES:
                 continue
             trouble = f"the moment did not come: {words}"
-        except NoDisk as none:
+        except NotHere as none:
             sys.stdout.write(f"{row.id}: {none}\n")
             trouble = NOT_PLAYED
         return Result(row, " ".join(trouble.split()), time.monotonic() - began, missed, heard)
@@ -213,10 +213,7 @@ def document(results: Sequence[Result], labs: int, seconds: float, before: Seque
         *HEAD,
     ]
     heard = read_heard()
-    for result in results:
-        row = result.row
-        ended = "as expected" if not result.trouble else f"**{result.trouble[:300]}**".replace("|", "/")
-        lines.append(_line(row, [ended, f"{result.seconds:.0f}"], heard))
+    lines += [_line(result.row, _ended(result), heard) for result in results]
     return "\n".join([*lines, _NOTES]) + "\n"
 
 
@@ -224,6 +221,12 @@ HEAD = (
     "| hit | where | when | how | must end | ended | s | a guard's receivers hear | heard |",
     "|---|---|---|---|---|---|---|---|---|",
 )
+
+
+def _ended(result: Result) -> list[str]:
+    """Of the page: how it ended, and how long it took."""
+    words = f"**{result.trouble[:300]}**".replace("|", "/") if result.trouble else "as expected"
+    return [words, f"{result.seconds:.0f}"]
 
 
 def _line(row: Row, ended: Sequence[str], heard: Mapping[str, Heard]) -> str:
@@ -238,12 +241,14 @@ def _named(row: Row) -> tuple[str, ...]:
     return row.hit, row.where, row.at, how, _wanted(row)
 
 
-def with_heard(page: str, rows: Sequence[Row], heard: Mapping[str, Heard]) -> str:
-    """The page of a complete run, with what was heard since. A row that it does not have has not been played."""
+def with_heard(page: str, rows: Sequence[Row], heard: Mapping[str, Heard], since: Sequence[Result] = ()) -> str:
+    """The page of a complete run, with what was heard, and which rows were played, since. A row that it does not have
+    has not been played."""
     lines = page.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("| hit |"))
     last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))
     told = {tuple(_cells(line)[:5]): _cells(line)[5:7] for line in lines[first + 2 : last]}
+    told |= {_named(result.row): _ended(result) for result in since if result.trouble != NOT_PLAYED}
     new = [_line(row, told.get(_named(row), ["not played yet", ""]), heard) for row in rows]
     return "\n".join([*lines[:first], *HEAD, *new, *lines[last:]]) + "\n"
 
@@ -257,7 +262,12 @@ _NOTES = """
   and a half leases.
 - **clock-step** is a stand-in: the kernel has one wall clock for all nodes, so the C library's answers jump by an hour,
   in programs that run already too. Monotonic time does not change.
+- **slow-cpu** is a quota of the kernel's: all programs of the node share a tenth of one processor.
+- **mtu-black-hole**, **duplicate** and **reorder** are a relay of the lab's in the node's cable.
+- A **minute** is 60 s from the hit: longer than the lease (14 s) and as long as a command's lock lasts.
+- **release**: a command of an older commit beside one of this commit's, or the other way round (under `older`).
 - **shared-state** mounts one directory over two nodes' state directories.
+- Rows that are newer than the complete run were played by themselves since.
 - A port that is dropped for a while under a guard is tested by `tests/lab/test_faults_of_a_gang.py`.
 
 Two faults at once (`--two-faults N --seed S`): 300 sampled rows, played in three parts, ended as expected.
@@ -318,6 +328,8 @@ def main(words: Sequence[str]) -> int:
         failed += len(bad)
         sys.stdout.write(f"run {number + 1}: {len(rows) - len(bad)} of {len(rows)} as expected, {seconds:.0f} s\n")
         sys.stdout.write("".join(f"  {result.line()}\n" for result in bad))
+        if args.words and not args.two_faults:
+            REPORT.write_text(with_heard(REPORT.read_text("utf-8"), table(), read_heard(), results), "utf-8")
         if not args.words and not args.two_faults:
             REPORT.write_text(document(results, args.labs, seconds, before))
             proven.record("chaos", f"{len(rows) - len(bad)} of {len(rows)} rows")

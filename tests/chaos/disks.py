@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.rows import NotHere
+
 from l40s_lab.namespaces.mounts import Spaces, in_child
 from l40s_lab.node.living import find_node
 from l40s_lab.syscalls import attach, clone_tree, detach
@@ -20,10 +22,6 @@ STATE = "/var/lib/l40s-deploy"
 _FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
 """linux/fs.h"""
 _SIZE = 256 << 20
-
-
-class NoDisk(Exception):
-    """This machine can't mount our file system (a container without loop devices): there is nothing to freeze."""
 
 
 @dataclass
@@ -47,7 +45,7 @@ class Disks:
             for command in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
-                    raise NoDisk(f"{command[0]}: {done.stderr.strip()}")
+                    raise NotHere(f"{command[0]}: {done.stderr.strip()}")
             try:
                 self._own[node] = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
                 self._over(node, place)

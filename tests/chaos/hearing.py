@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.chaos.play import (
     LEASE_S,
     MOMENT_S,
+    PAGES,
     SHOWN_S,
     Command,
     Game,
@@ -100,7 +101,8 @@ def hear(stage: Stage, row: Row) -> Heard:
 
 def _has_a_guard(row: Row) -> bool:
     """The row's own command is one."""
-    return row.under == "guard" or (row.hit == "controller" and row.at == "ready")
+    begins_one = row.hit in ("controller", "session", "release") and row.at == "ready" and row.under not in PAGES
+    return row.under == "guard" or begins_one
 
 
 def _guard(stage: Stage, row: Row) -> Command:

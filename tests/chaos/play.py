@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.disks import Disks
-from tests.chaos.rows import ENDING, PLACES, Row
+from tests.chaos.rows import ENDING, OLDER, PLACES, NotHere, Row
 from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
-from tests.support.preloaded import preloaded
+from tests.support.older_release import RUN, unpacked
+from tests.support.preloaded import Running, preloaded
 from tests.support.prometheus import Receiver, receiver
 from tests.support.small_lab import ENVIRONMENT, MODEL, SmallLab
 from tests.support.waiting import slack
@@ -49,7 +51,13 @@ UNHEALED_S = LEASE_S + 15.0
 MORE_ANSWERS = 20
 CHANGE = ("--replace", "--", "--mem-fraction-static", "0.5")
 """What makes `up` change a gang over to another plan."""
-SIGNALS = {"rank": "rank {rank}", "parent": "parent", "agent": "agent"}
+SIGNALS = {
+    "rank": "rank {rank}", "parent": "parent", "agent": "agent", "guardian": "guardian", "session": "session",
+}  # fmt: skip
+"""Processes of a node that get a signal, in the watchman's words."""
+PAGES = ("web", "exporter")
+"""Commands that answer HTTP and work on no gang."""
+MINUTE_S = 60.0
 
 
 class Otherwise(Exception):
@@ -98,9 +106,18 @@ class Stage:
         stage.watch.baseline()
         return stage
 
-    def command(self, name: str, *words: str) -> Command:
-        """Start `l40s-deploy WORDS` in the background."""
-        return Command(self.lab, name, words)
+    def command(self, name: str, *words: str, older: bool = False) -> Command:
+        """Start `l40s-deploy WORDS` in the background. older: the older release's; raises NotHere without one"""
+        return Command(self.lab, name, words, self._older_release() if older else None)
+
+    def _older_release(self) -> Path:
+        place = self.lab.folder / "older-release"
+        if not place.exists():
+            place.mkdir()
+            if not unpacked(place):
+                place.rmdir()
+                raise NotHere("this copy of the repository has no older commit")
+        return place
 
     def gang(self) -> dict[str, Any]:
         """The view that `status` shows; over kept connections, as long as no fault is active that they would hide.
@@ -229,15 +246,29 @@ class Stage:
 
 @dataclass
 class Command:
-    """One `l40s-deploy` that runs while something is hit."""
+    """One `l40s-deploy` that runs while something is hit. release: the folder of another one's source"""
 
     lab: SmallLab
     name: str
     words: tuple[str, ...]
+    release: Path | None = None
 
     def __post_init__(self) -> None:
         self.file = self.lab.folder / f"said-{self.name}"
-        self.process = preloaded().start(self.words, self.file, self.file, self.lab.environment)
+        self.process = self._started()
+
+    def _started(self) -> Running | subprocess.Popen[bytes]:
+        environment = self.lab.environment
+        if self.release is None:
+            return preloaded().start(self.words, self.file, self.file, environment)
+        with self.file.open("wb") as said:
+            return subprocess.Popen(
+                [sys.executable, "-c", RUN, *self.words],
+                env={**environment, "PYTHONPATH": str(self.release / "src")},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+            )
 
     @property
     def said(self) -> str:
@@ -303,7 +334,9 @@ class Game:
     over: ExitStack
     verb: Command | None = None
     load: Load | None = None
-    hit: int = 0
+    beside: Command | None = None
+    """Another release's, or beside another release's."""
+    hit: tuple[int, ...] = ()
     struck_at: float = 0.0
 
     def play(self) -> None:
@@ -361,20 +394,25 @@ class Game:
     def _begin(self) -> None:
         """The command that is running at the hit."""
         row = self.row
-        words: tuple[str, ...] = ("up", "--model", str(self.stage.lab.profile))
-        if row.under:
+        words = self._words("up")
+        if row.under in PAGES:
+            words = (row.under, "--listen", "127.0.0.1:0")
+        elif row.under not in ("", OLDER):
             words = (*words, *CHANGE) if row.under == "up --replace" else tuple(row.under.split())
         elif row.at in ENDING:
             words = ("down",)
         elif row.at == "ready":
             words = ("guard",)
-        self.verb = self.stage.command(words[0], *words)
+        self.verb = self.stage.command(words[0], *words, older=row.under == OLDER)
         self.over.callback(self.verb.close)
         if row.under == "guard":  # it has something to restart the gang for
             reason: dict[str, Any] = {"moments": ["ready"], "what": "rank 3", "how": "KILL", "before": ""}
             man = self.stage.watch["node1"]
             man.ask(do="strike", patience_s=MOMENT_S, **reason)
             man.answer(MOMENT_S + 20)
+
+    def _words(self, verb: str) -> tuple[str, ...]:
+        return (verb, "--model", str(self.stage.lab.profile)) if verb == "up" else tuple(verb.split())
 
     def _strike(self, before: Mapping[str, str]) -> None:
         row = self.row
@@ -395,16 +433,30 @@ class Game:
     def _strike_at_peace(self) -> None:
         row = self.row
         if row.hit == "controller":
-            self._begin()
-            assert self.verb is not None
-            verb = self.verb
-            if not until(lambda: self._locked("guard.gang0"), MOMENT_S, 0.02):
-                raise Missed(verb.said[-200:])
+            self._begin_to_look()
             self._hit_controller()
+        elif row.hit == "session":
+            self._begin_to_look()
+            self._hit_process(row.node, "ready", {})
+        elif row.hit == "release":
+            self._begin_to_look()
+            self._break()
         elif row.hit in ("fault", "upset"):
             self._break()
         else:
             self._hit_process(row.node, "ready", {})
+
+    def _begin_to_look(self) -> None:
+        """A guard that has its lock, or a page that listens."""
+        self._begin()
+        verb = self.verb
+        assert verb is not None
+        looks = verb.connects(MOMENT_S) if self.row.under in PAGES else until(self._guards, MOMENT_S, 0.02)
+        if not looks:
+            raise Missed(verb.said[-200:])
+
+    def _guards(self) -> bool:
+        return self._locked("guard.gang0")
 
     def _strike_on_the_way(self, before: Mapping[str, str]) -> None:
         row = self.row
@@ -446,12 +498,12 @@ class Game:
         answer = man.answer(MOMENT_S + 20)
         if "missed" in answer:
             raise Missed(f"{node} was last {answer['missed']}; {self.verb.said[-200:] if self.verb else ''}")
-        self.hit, self.struck_at = int(answer["hit"]), time.monotonic()
+        self.hit, self.struck_at = tuple(answer["hit"]), time.monotonic()
 
     def _wait_for(
         self, node: str, moment: str, before: Mapping[str, str], *, then: Callable[[], None] = lambda: None
     ) -> None:
-        hit, self.hit = self.hit, 0
+        hit, self.hit = self.hit, ()
         self._hit_process(node, moment, before, what="nothing", how="KILL", then=then)
         self.hit = hit
 
@@ -459,13 +511,18 @@ class Game:
         assert self.verb is not None
         if self.verb.process.poll() is not None:
             raise Missed(f"it had ended: {self.verb.said[-200:]}")
-        self.hit, self.struck_at = self.verb.process.pid, time.monotonic()
+        self.hit, self.struck_at = (self.verb.process.pid,), time.monotonic()
         self.verb.process.send_signal(getattr(signal, f"SIG{self.row.how}"))
         if self.row.how != "STOP":
             self.verb.ended(10)
 
     def _break(self) -> None:
         self.struck_at = time.monotonic()
+        if self.row.hit == "release":
+            words = self._words(self.row.how)
+            self.beside = self.stage.command("beside", *words, older=self.row.under != OLDER)
+            self.over.callback(self.beside.close)
+            return
         for node in self.row.nodes:
             if self.row.hit == "upset":
                 self.stage.disturb(node, self.row.how)
@@ -483,9 +540,11 @@ class Game:
         row, lab = self.row, self.stage.lab
         if step == "continue":
             if row.hit == "controller":
-                os.kill(self.hit, signal.SIGCONT)
+                os.kill(self.hit[0], signal.SIGCONT)
             else:
-                self.stage.watch[row.node].ask(do="signal", pid=self.hit, how="CONT")
+                self.stage.watch[row.node].ask(do="signal", pids=self.hit, how="CONT")
+        elif step == "minute":
+            until(lambda: time.monotonic() - self.struck_at > MINUTE_S, 2 * MINUTE_S)
         elif step == "heal":
             if row.at in ENDING:
                 self.verb_ended()  # it should work without the node
@@ -526,7 +585,8 @@ class Game:
     def verb_ended(self) -> None:
         """Wait for the command that was running, unless it was itself hit; a guard keeps running."""
         row, verb = self.row, self.verb
-        if verb is None or verb.words[0] == "guard":
+        self._beside_ended()
+        if verb is None or verb.words[0] in ("guard", *PAGES):
             return
         if row.hit == "controller" and row.how != "STOP":
             return
@@ -538,6 +598,15 @@ class Game:
             raise Otherwise(f"`{verb.words[0]}` ended with {code}: {' '.join(verb.said[-400:].split())}")
         if "says" in row.end and row.end["says"] not in verb.said:
             raise Otherwise(f"`{verb.words[0]}` does not say {row.end['says']!r}: {' '.join(verb.said[-400:].split())}")
+
+    def _beside_ended(self) -> None:
+        """Wait for the other release's command: its exit code, and no traceback."""
+        other, self.beside = self.beside, None
+        if other is None:
+            return
+        code = other.ended()
+        if code not in self.row.end["other"] or "Traceback" in other.said:
+            raise Otherwise(f"`{self.row.how}` beside it ended with {code}: {' '.join(other.said[-400:].split())}")
 
     # -- the judgement ------------------------------------------------------------------------------------------
 

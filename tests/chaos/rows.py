@@ -26,7 +26,14 @@ PLACES = {"leader": "node0", "worker": "node2"}
 ALL_NODES = ("node0", "node1", "node2", "node3")
 RANKS = {"leader": 0, "worker": 5}
 ENDING = ("draining", "stopping")
-ENDS = ("state", "blames", "verb", "meanwhile", "then", "failed_requests", "says")
+
+
+OLDER = "older"
+"""In the place of a command that is under way: it is an older release's."""
+
+
+class NotHere(Exception):
+    """This machine can't play the row: it has no loop devices (a container), or its repository no older commit."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class Row:
     @property
     def begins_served(self) -> bool:
         """It begins with a gang that serves."""
-        return self.at in ("ready", *ENDING) or bool(self.under)
+        return self.at in ("ready", *ENDING) or self.under not in ("", OLDER)
 
     @property
     def unhealed(self) -> bool:

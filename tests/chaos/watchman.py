@@ -4,8 +4,8 @@ Orders are lines of JSON on stdin, answers lines of JSON on stdout. Standard lib
 
 {"do": "strike", "moments", "what", "how", "before", "patience_s"}: `{"watches": true}` at once. Then, when this node's
 part of a gang is at one of those moments (the phase or the state of its report, in another run than `before`), the hit:
-`{"hit": pid}`, pid 0 where nothing was to be hit; `{"missed": where it was last}` when the moment did not come.
-{"do": "signal", "pid", "how"}. {"do": "run"}: the run that was staged last.
+`{"hit": pids}`, none where nothing was to be hit; `{"missed": where it was last}` when the moment did not come.
+{"do": "signal", "pids", "how"}. {"do": "run"}: the run that was staged last.
 {"do": "listeners"}: the ports that somebody listens on.
 {"do": "left", "usual"}: what an engine or an agent left here, in words; usual: the machine's own listeners.
 {"do": "upset", "how"}, {"do": "calm"}: what UPSETS says, and its end.
@@ -38,6 +38,10 @@ ENDING = ("draining", "stopping")
 OVER = ("ready", "failed", "stopped")
 """Final states: no moment on the way up comes after these."""
 LISTENS = "0A"
+STEP_S = 3600
+GUARDIAN = "l40s-guardian"
+APPLICATION = "l40s-node-"
+"""What serves a controller's session: the node application under its own name."""
 OWN_PORTS = range(1024, 32768)
 """Below the ephemeral range: an engine's internal sockets on loopback come and go with its processes."""
 
@@ -50,8 +54,7 @@ def main() -> None:
             say(watches=True)
             say(**strike(order))
         elif do == "signal":
-            with suppress(ProcessLookupError):
-                os.kill(int(order["pid"]), number_of(order["how"]))
+            signalled(order["pids"], order["how"])
             say(done=True)
         elif do == "run":
             say(run=current())
@@ -89,12 +92,10 @@ def strike(order: dict[str, Any]) -> dict[str, Any]:
         last = " ".join(filter(None, places)) or last
         if any(moment in places for moment in order["moments"]):
             if order["what"] == "nothing":
-                return {"hit": 0}
-            pid = victim(run, report, order["what"])
-            if pid:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number_of(order["how"]))
-                    return {"hit": pid}
+                return {"hit": []}
+            hit = signalled(victims(run, report, order["what"]), order["how"])
+            if hit:
+                return {"hit": hit}
         if report.get("state") in {*OVER} - {*order["moments"]} - ({"ready"} if ending else set()):
             break
         time.sleep(LOOK_EVERY_S)
@@ -133,7 +134,12 @@ def clock_step() -> None:
 
     An emulation: the kernel has one wall clock for all nodes, and no namespace for it.
     """
-    set_clock(3600)
+    set_clock(STEP_S)
+
+
+def clock_step_back() -> None:
+    """The same, an hour behind."""
+    set_clock(-STEP_S)
 
 
 def set_clock(seconds: int) -> None:
@@ -141,17 +147,48 @@ def set_clock(seconds: int) -> None:
     CLOCK.with_name("clock.new").rename(CLOCK)
 
 
-UPSETS = {"reset": reset, "odd-report": odd_report, "clock-step": clock_step}
+UPSETS = {"reset": reset, "odd-report": odd_report, "clock-step": clock_step, "clock-step-back": clock_step_back}
 
 
-def victim(run: pathlib.Path, report: dict[str, Any], what: str) -> int:
-    """The process id, 0 if there is none (yet)."""
+def victims(run: pathlib.Path, report: dict[str, Any], what: str) -> list[int]:
+    """Process ids; none where there is none (yet)."""
+    agent = read(run / "agent.json").get("pid") or 0
     if what == "agent":
-        return int(read(run / "agent.json").get("pid") or 0)
+        return [int(agent)] if agent else []
+    if what == "guardian":
+        return [pid for pid in children(int(agent)) if comm(pid) == GUARDIAN]
+    if what == "session":
+        return [pid for pid, title in titles() if APPLICATION in title]
     if what == "parent":
-        return int(report.get("engine_pid") or 0)
+        parent = report.get("engine_pid") or 0
+        return [int(parent)] if parent else []
     number = int(what.split()[1])
-    return next((int(rank["pid"]) for rank in report.get("ranks") or () if rank["tp_rank"] == number), 0)
+    return [int(rank["pid"]) for rank in report.get("ranks") or () if rank["tp_rank"] == number]
+
+
+def signalled(pids: list[int], how: str) -> list[int]:
+    """Those that were still there."""
+    hit = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number_of(how))
+            hit.append(pid)
+    return hit
+
+
+def children(parent: int) -> list[int]:
+    try:
+        tasks = [*pathlib.Path(f"/proc/{parent}/task").iterdir()]
+        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def comm(pid: int) -> str:
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def current() -> str:
@@ -174,12 +211,18 @@ def number_of(name: str) -> int:
 
 
 def processes() -> Iterator[str]:
-    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+    for pid, title in titles():
         with suppress(OSError):  # it may end while we look
-            title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            state = (entry / "stat").read_text().rpartition(") ")[2][:1]
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
             if state not in "ZX" and any(word in title for word in OURS) and is_no_verb(title):
-                yield f"process {entry.name} ({state}) {title[:60]}"
+                yield f"process {pid} ({state}) {title[:60]}"
+
+
+def titles() -> Iterator[tuple[int, str]]:
+    """Of every process, its words."""
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
 
 
 def is_no_verb(title: str) -> bool:

@@ -6,6 +6,7 @@ faults.md beside it from what `doctor` said of each.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import socket
@@ -36,6 +37,7 @@ pytestmark = [pytest.mark.lab, needs_root]
 
 PAGE = Path(__file__).with_name("faults.md")
 NODE = "node2"
+NODE_KEY = "ssh-ed25519"
 SAID: dict[str, tuple[str, ...]] = {}
 """Hardware fault -> the ids of doctor's findings, the most severe first."""
 
@@ -305,6 +307,29 @@ def test_delay_is_paid_both_ways_and_large_transfers_pass(bench: Bench) -> None:
     assert took > 2 * 0.036
     assert (megabytes.strip(), through) == (NODE, 2_000_000)
     assert connects(bench.address(), 22, 5.0) == "yes"
+
+
+def test_a_black_hole_passes_short_packets_and_loses_full_ones_silently(bench: Bench) -> None:
+    quiet = "ssh-keyscan -T 3 -t ed25519"  # an exchange of keys takes packets of more than 600 bytes
+    assert NODE_KEY in bench.lab.ssh("node1", f"{quiet} {bench.address()}")
+    bench.lab.run("break", NODE, "mtu-black-hole", "600")
+    try:
+        short = connects(bench.address(), 22, 5.0)
+        full = bench.lab.ssh("node1", f"{quiet} {bench.address()} 2>/dev/null || true")
+    finally:
+        bench.lab.run("heal", NODE)
+    assert (short, NODE_KEY in full) == ("yes", False)
+
+
+@pytest.mark.parametrize("fault", ["duplicate", "reorder"])
+def test_frames_that_come_twice_or_late_change_no_transfer(bench: Bench, fault: str) -> None:
+    bench.lab.run("break", NODE, fault, "50")
+    try:
+        through = bench.lab.ssh(NODE, "seq 200000 | sha256sum; seq 200000")
+    finally:
+        bench.lab.run("heal", NODE)
+    told, _, rows = through.partition("\n")
+    assert told.split()[0] == hashlib.sha256(rows.encode()).hexdigest()
 
 
 def test_a_firewall_drops_and_does_not_refuse(bench: Bench) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.older_release import COMMIT, RUN, unpacked
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import UP_S, SmallLab, guarding, small_lab
 from tests.support.waiting import slack, until
@@ -17,10 +18,6 @@ from tests.support.waiting import slack, until
 from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, pytest.mark.long, needs_root]
-COMMIT = "ef42b14c"
-"""Its staged requests are those of tests/recorded/staged/30b3d37e.json."""
-REPOSITORY = Path(__file__).parents[2]
-RUN = "import sys; from orchestrator.cli.main import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +26,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     tree, built, place = folder / "tree", folder / "built", folder / "installed"
     tree.mkdir()
-    archive = subprocess.run(["git", "archive", COMMIT], cwd=REPOSITORY, capture_output=True, check=False)
-    if archive.returncode:
+    if not unpacked(tree):
         pytest.skip(f"this copy of the repository has no commit {COMMIT}")
-    subprocess.run(["tar", "x", "-C", str(tree)], input=archive.stdout, check=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
         [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(built), str(tree)], check=True

@@ -1,19 +1,20 @@
-"""A slow cable, or one that flips bytes, in the lab's own network:
+"""A cable that delays, doubles, reorders or loses frames, or flips bytes, in the lab's own network:
 
-    python -m l40s_lab.relay LINK BRIDGE MTU DELAY_MS JITTER_MS [FROM TO]
+    python -m l40s_lab.relay LINK BRIDGE MTU TREATMENT
 
 A kernel may lack netem, so frames pass through a process: LINK moves from its bridge to a separate one with a TAP in
 it, and a second TAP takes its place. TAPs offer no offloads, so every frame arrives complete, with its checksum. stdout
 says `ready` once frames pass. When this process ends, the TAPs disappear and LINK is cut off.
 
-Between the IPv4 addresses FROM and TO, one byte in every MiB of TCP data is flipped and its checksum put right, as
-memory or a card does that corrupts data. Only frames of the full MTU are touched: short messages pass.
+TREATMENT is a Treatment as a JSON object. A flipped byte's checksum is put right, as memory or a card does that
+corrupts data; only frames of the full MTU are touched: short messages pass.
 """
 
 from __future__ import annotations
 
 import fcntl
 import heapq
+import json
 import os
 import random
 import select
@@ -21,6 +22,7 @@ import socket
 import struct
 import sys
 import time
+from dataclasses import dataclass
 
 from l40s_lab.namespaces.links import batch
 
@@ -33,12 +35,41 @@ _FIRST = 64 << 10
 _IP, _TCP = 14, 6
 
 
+@dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """What happens to the frames of both directions.
+
+    delay_s, jitter_s: each is late by the first, more or less up to the second
+    doubled:           this share of them arrives twice
+    overtaken:         this share is late by another `overtaken_by_s`, so that later ones arrive before them
+    longest:           bytes of an IP packet; longer ones are lost, and nobody is told. 0: none
+    between:           two IPv4 addresses: from the first to the second one byte in every MiB of TCP data is flipped
+    """
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    doubled: float = 0.0
+    overtaken: float = 0.0
+    overtaken_by_s: float = 0.01
+    longest: int = 0
+    between: tuple[str, ...] = ()
+
+    def arrivals(self, frame: bytes) -> list[float]:
+        """Seconds after which a frame arrives: once, twice or never."""
+        if self.longest and len(frame) - _IP > self.longest:
+            return []
+        late = max(0.0, self.delay_s + random.uniform(-self.jitter_s, self.jitter_s))  # noqa: S311 - no secret
+        if random.random() < self.overtaken:  # noqa: S311 - no secret
+            late += self.overtaken_by_s
+        return [late, late] if random.random() < self.doubled else [late]  # noqa: S311 - no secret
+
+
 def private_bridge(link: str) -> str:
     """Name of the bridge that LINK is moved to."""
     return f"d{link}"
 
 
-def main(link: str, bridge: str, mtu: int, delay_s: float, jitter_s: float, *between: str) -> None:
+def main(link: str, bridge: str, mtu: int, treatment: Treatment) -> None:
     """Relay until the process is killed."""
     near, far = _tap(f"t{link}"), _tap(f"u{link}")
     own = private_bridge(link)
@@ -55,7 +86,7 @@ def main(link: str, bridge: str, mtu: int, delay_s: float, jitter_s: float, *bet
     )
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    _relay({near: far, far: near}, delay_s, jitter_s, _Flips(mtu, *between) if between else None)
+    _relay({near: far, far: near}, treatment, _Flips(mtu, *treatment.between) if treatment.between else None)
 
 
 def _tap(name: str) -> int:
@@ -99,7 +130,7 @@ def _flipped(frame: bytes, head: int, place: int) -> bytes:
     return bytes(changed)
 
 
-def _relay(other: dict[int, int], delay_s: float, jitter_s: float, flips: _Flips | None) -> None:
+def _relay(other: dict[int, int], treatment: Treatment, flips: _Flips | None) -> None:
     waiting: list[tuple[float, int, int, bytes]] = []
     count = 0
     while True:
@@ -107,10 +138,11 @@ def _relay(other: dict[int, int], delay_s: float, jitter_s: float, flips: _Flips
         readable, _, _ = select.select(list(other), [], [], until)
         now = time.monotonic()
         for tap in readable:
-            count += 1
-            late = max(0.0, delay_s + random.uniform(-jitter_s, jitter_s))  # noqa: S311 - no secret
             frame = os.read(tap, _LARGEST_FRAME)
-            heapq.heappush(waiting, (now + late, count, other[tap], flips.pass_on(frame) if flips else frame))
+            passed = flips.pass_on(frame) if flips else frame
+            for late in treatment.arrivals(frame):
+                count += 1
+                heapq.heappush(waiting, (now + late, count, other[tap], passed))
         while waiting and waiting[0][0] <= time.monotonic():
             _, _, tap, frame = heapq.heappop(waiting)
             try:
@@ -120,5 +152,5 @@ def _relay(other: dict[int, int], delay_s: float, jitter_s: float, flips: _Flips
 
 
 if __name__ == "__main__":
-    name, bridge, mtu, delay, jitter, *between = sys.argv[1:]
-    main(name, bridge, int(mtu), float(delay) / 1000, float(jitter) / 1000, *between)
+    name, on_bridge, bytes_of_mtu, asked = sys.argv[1:]
+    main(name, on_bridge, int(bytes_of_mtu), Treatment(**json.loads(asked)))

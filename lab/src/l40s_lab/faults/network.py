@@ -2,73 +2,73 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from dataclasses import asdict
 
 from l40s_lab import relay
-from l40s_lab.faults import words
+from l40s_lab.faults import beside, words
 from l40s_lab.faults.registry import Fault, Undo, Words
-from l40s_lab.hardware.machine import NetworkInterface
-from l40s_lab.life.home import LOG
 from l40s_lab.namespaces import cable_speed, links
-from l40s_lab.namespaces.mounts import Spaces, in_child
 from l40s_lab.node.living import LivingNode, find_node, nft, tc
 from l40s_lab.processes import Identity
 from orchestrator.model.errors import InputError, NodeError
 
 _LONGEST_MS = 60_000
-_STARTS_S = 10.0
 _ALL = 100
+_LEAST_MTU, _MOST_MTU = 576, 9000
+"""Bytes: what every IPv4 host takes, and a jumbo frame."""
 
 
 def _delay(node: LivingNode, asked: Words) -> Undo:
     """Both ways, each somewhat more or less."""
     delay = words.number(asked, 0, what="milliseconds", lowest=1, highest=_LONGEST_MS, default=25)
-    return _relayed(node, words.any_port(node.machine, asked[1:]), delay)
+    delay_s = delay / 1000
+    return _relayed(node, asked[1:], relay.Treatment(delay_s=delay_s, jitter_s=delay_s / 10))
+
+
+def _double(node: LivingNode, asked: Words) -> Undo:
+    """As after a switch has learned a new way, or a bond with a wrong mode."""
+    return _relayed(node, asked[1:], relay.Treatment(doubled=_share(asked)))
+
+
+def _reorder(node: LivingNode, asked: Words) -> Undo:
+    """As over several ways at once."""
+    return _relayed(node, asked[1:], relay.Treatment(overtaken=_share(asked)))
+
+
+def _swallow(node: LivingNode, asked: Words) -> Undo:
+    """As a tunnel on the way does whose ICMP is filtered."""
+    longest = words.number(asked, 0, what="bytes", lowest=_LEAST_MTU, highest=_MOST_MTU, default=1400)
+    return _relayed(node, asked[1:], relay.Treatment(longest=longest))
+
+
+def _share(asked: Words) -> float:
+    """Percent as a share."""
+    return words.number(asked, 0, what="percent", lowest=1, highest=_ALL, default=20) / _ALL
 
 
 def _corrupt(node: LivingNode, asked: Words) -> Undo:
     """In the node's cable: its own kernel has sent the right bytes."""
     start, end = (_addresses(one)[0] for one in (node, _other_node(node, asked)))
-    return _relayed(node, words.any_port(node.machine, ()), 0, start, end)
+    return _relayed(node, (), relay.Treatment(between=(start, end)))
 
 
-def _relayed(node: LivingNode, port: NetworkInterface, delay_ms: float, *between: str) -> Undo:
-    """Frames of a port pass through a relay. It runs in the lab's namespaces, so it ends with the lab.
-
-    between: addresses from and to which bytes are flipped; none: nowhere
-    """
+def _relayed(node: LivingNode, asked: Words, treatment: relay.Treatment) -> Undo:
+    """Frames of a port pass through a relay. It runs in the lab's namespaces, so it ends with the lab."""
+    port = words.any_port(node.machine, asked)
     link, bridge = node.link(port.name), links.bridge_of(port)
     if not bridge:
         raise NodeError(f"nothing is at the other end of {port.name}", where=node.name, fix="name another interface")
-    numbers = (str(number) for number in (port.mtu, delay_ms, delay_ms / 10))
-    process = _start(node, [sys.executable, "-m", relay.__name__, link, bridge, *numbers, *between])
+    how = json.dumps(asdict(treatment))
+    process = beside.start(node, relay, (link, bridge, str(port.mtu), how))
     return {"relay": asdict(process), "link": link, "bridge": bridge}
 
 
 def _end_relay(node: LivingNode, undo: Undo) -> None:
     """The relay ends first; then the cable is connected to its bridge again."""
-    Identity(**undo["relay"]).end(deadline_s=_STARTS_S)
+    Identity(**undo["relay"]).end(deadline_s=beside.ENDS_S)
     link, bridge = str(undo["link"]), str(undo["bridge"])
     node.ip_outside([f"link delete {relay.private_bridge(link)}", f"link set {link} master {bridge}"])
-
-
-def _start(node: LivingNode, command: list[str]) -> Identity:
-    def work() -> Identity | None:
-        spaces.join()
-        with (node.blueprint.path / LOG).open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True
-            )
-        assert process.stdout is not None
-        return Identity.of(process.pid) if process.stdout.readline() == b"ready\n" else None
-
-    with Spaces(node.supervisor, ["net", "pid"]) as spaces:
-        started = in_child(work)
-    if started is None:
-        raise NodeError(f"the relay ended: {node.place.log_tail()}", where=node.name, fix="l40s-deploy lab status")
-    return started
 
 
 def _slow_link(node: LivingNode, asked: Words) -> Undo:
@@ -174,6 +174,17 @@ FAULTS = (
         heal=_end_relay,
     ),
     Fault(
+        name="duplicate",
+        argument="[PERCENT [DEV]]",
+        summary="PERCENT (default: 20) percent of all frames to and from DEV (default: the TCP side) arrive twice",
+        shows="the kernel's counters alone (TCPDSACKRecv); a process of the lab relays the frames, so the throughput is"
+        " lower",
+        levels=(1, 2),
+        outside=True,
+        strike=_double,
+        heal=_end_relay,
+    ),
+    Fault(
         name="firewall-port",
         argument="P",
         summary="the node's firewall silently drops incoming packets for TCP port P",
@@ -181,6 +192,17 @@ FAULTS = (
         levels=(1, 2),
         strike=_close_port,
         heal=_open_port,
+    ),
+    Fault(
+        name="mtu-black-hole",
+        argument="[BYTES [DEV]]",
+        summary="packets of more than BYTES (default: 1400) bytes to and from DEV (default: the TCP side) are lost, and"
+        " nobody is told",
+        shows="connections that open, and hang at the first full packet; short messages pass",
+        levels=(1, 2),
+        outside=True,
+        strike=_swallow,
+        heal=_end_relay,
     ),
     Fault(
         name="one-way-loss",
@@ -192,6 +214,17 @@ FAULTS = (
         outside=True,
         strike=_lose,
         heal=_heal_loss,
+    ),
+    Fault(
+        name="reorder",
+        argument="[PERCENT [DEV]]",
+        summary="PERCENT (default: 20) percent of all frames to and from DEV (default: the TCP side) arrive 10"
+        " milliseconds late, after those that were sent later",
+        shows="the kernel's counters alone; a process of the lab relays the frames, so the throughput is lower",
+        levels=(1, 2),
+        outside=True,
+        strike=_reorder,
+        heal=_end_relay,
     ),
     Fault(
         name="slow-link",

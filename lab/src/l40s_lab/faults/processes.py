@@ -12,14 +12,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from l40s_lab import preload, syscalls
 from l40s_lab.faults import ssh_server, words
 from l40s_lab.faults.registry import Fault, Undo, Words
 from l40s_lab.life.home import LOG
+from l40s_lab.namespaces import cgroups, cpu_time
 from l40s_lab.namespaces.mounts import Spaces, in_child
 from l40s_lab.namespaces.node import DISK
 from l40s_lab.namespaces.restart import NEW_DISK
+from l40s_lab.namespaces.supervisor import CGROUP
 from l40s_lab.node.living import LivingNode
 from l40s_lab.processes import Identity, wait_until, wake_waiters
 from orchestrator.model.errors import InputError, NodeError
@@ -34,6 +37,7 @@ _SPOILT_IN_BATCH = f"{_SPOILT}-in-batch"
 _LIMITS = "/etc/security/limits.d/zz-l40s-lab-fault.conf"
 _REPLACED_S = 0.3
 _LOOKS_FULL = 4
+_ALMOST_ALL = 90
 _LEAST_BLOCKS = 1
 """A tmpfs of size 0 has no limit (tmpfs(5))."""
 _SPARE = (0, *(1 << power for power in range(16, 31, 2)))
@@ -252,6 +256,23 @@ def _slow_disk(node: LivingNode, asked: Words) -> Undo:
     return _load(node, "disk", "disk-rate", f"{rate << 20}\n")
 
 
+def _slow_cpu(node: LivingNode, asked: Words) -> Undo:
+    """Of one processor: a node has no processors of its own."""
+    percent = words.number(asked, 0, what="percent", lowest=1, highest=_ALMOST_ALL, default=10)
+    tree = Path(f"/proc/{node.supervisor}/root") / (node.memory / CGROUP).relative_to("/")
+    mark = node.blueprint.mark
+    try:
+        folder = cpu_time.limit(mark, cgroups.of_lab(mark, tree) / node.name, percent / 100, node.processes)
+    except OSError as failure:
+        fix = "use a machine whose control groups have the controller cpu"
+        raise NodeError(f"its processor time can't be limited: {failure}", where=node.name, fix=fix) from None
+    return {"folder": str(folder)}
+
+
+def _full_speed(_: LivingNode, undo: Undo) -> None:
+    cpu_time.lift(Path(str(undo["folder"])))
+
+
 _LIST = "/etc/ld.so.preload"
 _FOLDER = "/run/l40s-lab"
 
@@ -371,6 +392,15 @@ FAULTS = (
         levels=(1, 2),
         lasting=False,
         cures="power-off",
+    ),
+    Fault(
+        name="slow-cpu",
+        argument="[PERCENT]",
+        summary="all programs of the node together get PERCENT (default: 10) percent of one processor's time",
+        shows="everything takes longer: sessions, checks, the phases of a start; the network is as fast as before",
+        levels=(2,),
+        strike=_slow_cpu,
+        heal=_full_speed,
     ),
     Fault(
         name="slow-disk",

@@ -35,6 +35,15 @@ def of_lab(mark: str, mountpoint: Path) -> Path:
     return mountpoint / f"l40s-lab-{mark}"
 
 
+def v1_of_cpu() -> Path:
+    """Where this machine has the v1 tree of the controller of processor time. Raises FileNotFoundError without one."""
+    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    found = [Path(place) for _, place, kind, options, *_ in mounts if kind == "cgroup" and "cpu" in options.split(",")]
+    if not found:
+        raise FileNotFoundError("no tree of control groups limits processor time")
+    return found[0]
+
+
 def clear(group: Path) -> bool:
     """Remove a group and its children; False if one of them still has a process."""
     try:
@@ -60,9 +69,12 @@ def show(target: Path) -> None:
 
 def remove(mark: str, *, deadline_s: float) -> bool:
     """Remove a lab's groups once their processes have ended; False if one is still alive at the deadline."""
+    removed = False
     with suppress(OSError):
-        return in_child(lambda: _remove(mark, deadline_s))
-    return False
+        removed = in_child(lambda: _remove(mark, deadline_s))
+    with suppress(OSError):
+        clear(of_lab(mark, v1_of_cpu()))  # of a node that was slow
+    return removed
 
 
 def _remove(mark: str, deadline_s: float) -> bool:
