@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -40,7 +41,7 @@ OVER = ("ready", "failed", "stopped")
 LISTENS = "0A"
 STEP_S = 3600
 GUARDIAN = "l40s-guardian"
-APPLICATION = "l40s-node-"
+APPLICATION = re.compile(r"/l40s-node-[0-9a-f]+\.pyz ")
 """What serves a controller's session: the node application under its own name."""
 OWN_PORTS = range(1024, 32768)
 """Below the ephemeral range: an engine's internal sockets on loopback come and go with its processes."""
@@ -158,7 +159,7 @@ def victims(run: pathlib.Path, report: dict[str, Any], what: str) -> list[int]:
     if what == "guardian":
         return [pid for pid in children(int(agent)) if comm(pid) == GUARDIAN]
     if what == "session":
-        return [pid for pid, title in titles() if APPLICATION in title]
+        return [pid for pid, title in titles() if APPLICATION.search(title)]
     if what == "parent":
         parent = report.get("engine_pid") or 0
         return [int(parent)] if parent else []
