@@ -1,33 +1,46 @@
-"""`up` connects the nodes once: its steps get what is connected, and open nothing of their own."""
+"""`up` connects the nodes once: its steps get what is connected and what was seen, and hand on what they found."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
 
 from tests.support.sources import PRODUCT
 
 STEPS_OF_UP = (
     "gang/steps/standing.py",
+    "gang/steps/operation.py",
     "gang/steps/up.py",
     "gang/steps/raising.py",
+    "gang/steps/changes.py",
     "gang/steps/router/mixing.py",
     "gang/steps/checks.py",
 )
-"""From the choice of the gangs to their start; the router, its claim and what was interrupted have their own."""
-CONNECTS = {"gang/steps/standing.py": 1, "gang/steps/raising.py": 1}
-"""By file, its places that open connections: which gangs stand as replicas, and the nodes of the inventory. A number
-here may only fall."""
+"""From the choice of the gangs to their start; the router and its claim have their own, and so has a restart."""
+LOOKS = {"gang/steps/operation.py": 2, "gang/steps/raising.py": 1}
+"""By file, its places that look at gangs: what every node knows, the chosen gangs before they are locked, and a start
+that is followed. A number here may only fall."""
+OF_OTHER_COMMANDS = {"would_stop_of", "diff_inventory"}
+"""Functions in these files that `up` does not call: they are whole commands."""
 
 
-def places_that_connect(tree: ast.AST) -> int:
-    calls: Iterable[ast.expr] = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return sum(isinstance(called, ast.Name) and called.id == "Fleet" for called in calls)
+def places(tree: ast.Module, *names: str) -> int:
+    """Calls of these functions, by their names."""
+    functions = [node for node in tree.body if getattr(node, "name", "") not in OF_OTHER_COMMANDS]
+    calls = [node.func for function in functions for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return sum(isinstance(called, ast.Name) and called.id in names for called in calls)
+
+
+def counted(*names: str) -> dict[str, int]:
+    by_file = {name: places(ast.parse((PRODUCT / name).read_text()), *names) for name in STEPS_OF_UP}
+    return {name: count for name, count in by_file.items() if count}
 
 
 def test_up_connects_its_nodes_in_one_place() -> None:
-    places = {name: places_that_connect(ast.parse((PRODUCT / name).read_text())) for name in STEPS_OF_UP}
-    assert {name: count for name, count in places.items() if count} == CONNECTS
+    assert counted("Fleet") == {"gang/steps/operation.py": 1}
+
+
+def test_up_looks_at_gangs_in_few_places() -> None:
+    assert counted("see", "everything", "as_they_run") == LOOKS
 
 
 def hooks_of_classes(tree: ast.AST) -> list[str]:

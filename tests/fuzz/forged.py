@@ -26,6 +26,7 @@ from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import up
+from orchestrator.gang.steps.operation import UpRequest
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.steps.staging import newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, views_of
@@ -36,6 +37,7 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.node.agent.clock import ANCHOR
+from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
 from orchestrator.protocol.staging import Asked, Watch
 from orchestrator.protocol.verbs import OtherAgent, ReportAnswer, StagedAnswer
@@ -244,11 +246,18 @@ def _leaves(world: SimpleNamespace, fleet: Any) -> None:
     router = SimpleNamespace(workers=lambda: workers, take_out=out.append)
     told = SimpleNamespace(step=lambda *_: None)
     left = without(world.inventory, ["node3"])
-    with (
-        mock.patch.object(up, "serving_router", lambda _: contextlib.nullcontext(router)),
-        mock.patch.object(up, "see", lambda *_, **__: ()),
-    ):
-        up.leave(left, fleet, world.plan, ["node3"], told, rising=())
+    operation = SimpleNamespace(
+        inventory=left,
+        fleet=fleet,
+        watcher=told,
+        request=UpRequest(plan=PlanRequest(model="Fake", without=("node3",))),
+        gangs=left.gangs,
+        plan=world.plan,
+        views=(),
+        others=(),
+    )
+    with mock.patch.object(up, "serving_router", lambda _: contextlib.nullcontext(router)):
+        up.leave(operation, rising=())  # type: ignore[arg-type]
     assert out == [], f"a healthy gang was taken out: {out}"
 
 

@@ -37,7 +37,7 @@ from orchestrator.engines.router import SMG
 from orchestrator.gang.steps import down, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
-from orchestrator.gang.steps.router import claim, mixing, routing
+from orchestrator.gang.steps.router import claim, routing
 from orchestrator.gang.steps.router.claim import RouterClaim
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import reports
@@ -496,7 +496,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
     moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
     more: list[tuple[Any, str, Any]] = []
-    more += [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing, mixing, claim)]
+    more += [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing, claim)]
     more += [(module, "time", moment) for module in (restart, restart_sequence, routing, claim)]
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]

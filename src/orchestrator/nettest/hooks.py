@@ -13,7 +13,7 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.staging import StagingRequest
 
 if TYPE_CHECKING:
-    from orchestrator.gang.steps.raising import BeforeGoCheck, StagedFleet, UpRequest, Watcher
+    from orchestrator.gang.steps.operation import BeforeGoCheck, UpOperation
 
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def _percent(text: str) -> float:
 
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     """Where it is asked for."""
-    from orchestrator.gang.steps.raising import BeforeGoCheck
+    from orchestrator.gang.steps.operation import BeforeGoCheck
 
     if not args.nettest:
         return None
@@ -62,9 +62,8 @@ def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
 
 
 def tested_before(
-    enough: float, here: StagedFleet, request: UpRequest, watcher: Watcher,
-    gang: GangSpec, requests: Mapping[str, StagingRequest],
-) -> None:  # fmt: skip
+    enough: float, operation: UpOperation, gang: GangSpec, requests: Mapping[str, StagingRequest]
+) -> None:
     """Between *armed* and *go*: a slow network, or wrong data, keeps the ranks from starting. enough: the share of the
     expected speed that must be reached."""
     from orchestrator.nettest.report import findings
@@ -73,10 +72,10 @@ def tested_before(
 
     if sum(len(request_of.tp_ranks) for request_of in requests.values()) < 2:
         return
-    watcher.step(gang.name, "testing the network in the engine's place")
-    asked = nettest.NettestOptions(model=request.plan.model, enough=enough)
-    setup = nettest.NettestSetup(gang, requests, here.topologies, asked)
-    result = nettest.test(here.fleet, setup, lambda *_: None).result
+    operation.watcher.step(gang.name, "testing the network in the engine's place")
+    asked = nettest.NettestOptions(model=operation.request.plan.model, enough=enough)
+    setup = nettest.NettestSetup(gang, requests, operation.topologies, asked)
+    result = nettest.test(operation.fleet, setup, lambda *_: None).result
     if result.verdict is NettestVerdict.FAILED:
         wrong = findings(result)[0]
         what = f"no rank was started: {wrong.id}: {wrong.title}"
@@ -91,4 +90,4 @@ def tested_before(
     ok = "the network is ok, its data right"
     unknown = "data is right; the speed was measured and not judged: nobody knows what to expect of this network"
     words = ok if result.verdict is NettestVerdict.OK else unknown
-    watcher.step(gang.name, f"{words} ({result.seconds:.0f} s)")
+    operation.watcher.step(gang.name, f"{words} ({result.seconds:.0f} s)")

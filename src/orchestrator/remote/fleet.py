@@ -120,6 +120,12 @@ class Fleet:
     ) -> None:
         self.close()
 
+    def mean(self, nodes: Iterable[NodeSpec]) -> None:
+        """From the next question on, ask the same machines by these words of theirs: their gangs may be others now."""
+        now = {node.name: node for node in nodes}
+        assert now.keys() <= self.nodes.keys(), "another fleet is wanted for other machines"
+        self.nodes = now
+
     def on_every(
         self,
         work: Callable[[Session], T],
@@ -174,6 +180,11 @@ class Fleet:
         _side_by_side([session.close for session in list(self._open.values())])
         self._open.clear()
 
+    def let_go(self) -> None:
+        """Close what is open, before a long wait; who asks a node afterwards connects it anew."""
+        for name in list(self._open):
+            self._drop(name)
+
     def _count(self, name: str, more: int) -> None:
         with self._counting:
             self._busy[name] += more
@@ -185,6 +196,7 @@ class Fleet:
         with self._opening[name]:
             session = self._open.get(name)
             if session is not None and session.alive:
+                session.spec = self.nodes[name]
                 return session
             self._expect_open(name)
             failed = self._failed.get(name)
@@ -195,6 +207,7 @@ class Fleet:
             except DeployError as failure:
                 self._failed[name] = failure
                 raise
+            session.spec = self.nodes[name]
             self._open[name] = session
             self._expect_open(name)  # nobody waited for it, perhaps
             return session

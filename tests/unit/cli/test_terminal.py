@@ -33,7 +33,7 @@ from orchestrator.gang.guarding import GuardAction, GuardDecision
 from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.down import StopResult
-from orchestrator.gang.steps.raising import UpResult
+from orchestrator.gang.steps.operation import UpResult
 from orchestrator.gang.steps.restart import RestartResult
 from orchestrator.gang.steps.router.routing import RouterState
 from orchestrator.gang.steps.start_time import downtime_words

@@ -14,8 +14,8 @@ from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
 from orchestrator.gang.serving import Serving, model_words
 from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
+from orchestrator.gang.steps.operation import standing_inventory
 from orchestrator.gang.steps.router.routing import withdraw
-from orchestrator.gang.steps.standing import as_standing
 from orchestrator.model.chosen import called, refuse_unnamed, the_one_gang
 from orchestrator.model.deadlines import STOP_S
 from orchestrator.model.errors import DeployError, Exit
@@ -72,7 +72,7 @@ def _meant(args: argparse.Namespace, screen: Screen) -> tuple[Inventory, tuple[s
         return open_cluster(args, screen), tuple(args.gang)
     written = open_inventory(args, screen)
     gang = the_one_gang(written, args.gang, command="down --as")
-    return as_standing(called(written, gang.name, args.former_name)), (args.former_name,)
+    return standing_inventory(called(written, gang.name, args.former_name)), (args.former_name,)
 
 
 def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> Serving:

@@ -13,9 +13,8 @@ from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
-from orchestrator.gang.steps.raising import BeforeGoCheck, GangGate, UpRequest, UpResult
+from orchestrator.gang.steps.operation import BeforeGoCheck, GangGate, Operation, UpRequest, UpResult, connected
 from orchestrator.gang.steps.restart import rehearse_resume, resume
-from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.up import rehearse, up
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import without
@@ -75,24 +74,28 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if not (plan_options.asks(args) or args.replace or args.strict or before_go or gate):
         return _finish(args, screen)
     wanted = plan_options.request_of(args)
-    inventory = without(open_inventory(args, screen), wanted.without)
-    inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
-    wanted = plan_options.for_its_load(args, wanted, inventory, screen)
-    wanted = plan_options.with_its_draft(args, wanted, inventory)
-    request = _request(args, wanted, inventory, before_go, gate)
+    with connected(without(open_inventory(args, screen), wanted.without)) as nodes:
+        operation = nodes.to_start(wanted.gangs, replicas=wanted.replicas)
+        wanted = plan_options.for_its_load(args, wanted, operation.inventory, screen)
+        wanted = plan_options.with_its_draft(args, wanted, operation.inventory)
+        return _serve(args, operation, _request(args, wanted, operation.inventory, before_go, gate), screen)
+
+
+def _serve(args: argparse.Namespace, operation: Operation, request: UpRequest, screen: Screen) -> int:
+    inventory = operation.inventory
     if args.dry_run:
         with RisingProgress(screen) as shown:
-            plan = rehearse(inventory, request, shown)
+            plan = rehearse(operation, request, shown)
         screen.json(plan_json(plan)) if args.json else plan_options.show_plan(plan, screen)
         return Exit.DONE
     try:
         with RisingProgress(screen) as shown:
-            outcome = up(inventory, request, shown)
+            outcome = up(operation, request, shown)
     except KeyboardInterrupt as interrupted:
         return _interrupted(interrupted, request, screen)
     started = any(view.name not in outcome.ready_before for view in outcome.views)
     checks = answers("after_ready", inventory, outcome.views, args, screen) if started else []
-    _show(outcome, screen, checks_json(checks), wanted.without)
+    _show(outcome, screen, checks_json(checks), request.plan.without)
     if not args.json:
         screen.show(*_clients_use(inventory, outcome.views))
     code = say_checks(checks, screen)

@@ -67,18 +67,23 @@ def diff_inventory(inventory: Inventory, request: PlanRequest) -> tuple[Plan, tu
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
         plan = make_plan(inventory, request, fleet).plan
-        return plan, compare(fleet, gangs, plan, without=request.without)
+        return plan, compare(fleet, gangs, plan, see(fleet, gangs), without=request.without)
 
 
 def compare(
-    fleet: Fleet, gangs: Sequence[GangSpec], plan: Plan, *, without: Collection[str] = ()
+    fleet: Fleet,
+    gangs: Sequence[GangSpec],
+    plan: Plan,
+    views: Iterable[GangView],
+    *,
+    without: Collection[str] = (),
 ) -> tuple[GangDiff, ...]:
-    """One difference per gang. without: nodes that are left out on purpose.
+    """One difference per gang. views: of these gangs. without: nodes that are left out on purpose.
 
     Raises the failure of the first node that does not report what was staged."""
     scripts = launch_scripts(plan)
     plans = {gang.name: gang for gang in plan.gangs}
-    states = {view.name: view.state.value for view in see(fleet, gangs)}
+    states = {view.name: view.state.value for view in views}
     diffs = (_compare(fleet, gang, plans[gang.name], plan.plan_id, scripts, states[gang.name]) for gang in gangs)
     return tuple(replace(diff, left=tuple(name for name in diff.left if name not in without)) for diff in diffs)
 

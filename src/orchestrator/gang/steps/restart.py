@@ -202,7 +202,9 @@ class _Restart:
         """Raise what forbids the start that follows, unless that is accepted."""
         try:
             refuse_starts(self.fleet, [turn.plan for turn in gangs], self.watcher, accept=self.request.accept)
-            refuse_mixed_models(self.inventory, self.fleet, {turn.name: turn.plan.model for turn in gangs})
+            if self.inventory.router is not None:
+                views = see(self.fleet, self.inventory.gangs, patience=StragglerWait())
+                refuse_mixed_models(self.inventory, views, {turn.name: turn.plan.model for turn in gangs})
         except (FindingsError, NodeError) as refused:
             if self.request.verb.work:
                 names = " ".join(turn.name for turn in gangs)
@@ -382,9 +384,9 @@ def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, 
     return restart(inventory, request, watcher).views, words
 
 
-def settle(inventory: Inventory, gangs: Iterable[str], command: str) -> None:
+def settle(fleet: Fleet, inventory: Inventory, gangs: Iterable[str], command: str) -> None:
     """Remove the records of what was begun on these gangs: they serve. Skip gangs locked by another command."""
     names = set(gangs)
     for gang in (member for member in inventory.gangs if member.name in names):
-        with suppress(DeployError), Fleet(gang.nodes) as fleet, GangLock(fleet, gang, command) as lock:
+        with suppress(DeployError), GangLock(fleet, gang, command) as lock:
             lock.finish()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from orchestrator.gang.steps.status.reports import everything, views_of
+from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.model.chosen import concerned, replicas_of, split, with_spares
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ReportAnswer
-from orchestrator.remote.fleet import Fleet, StragglerWait
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,10 +35,14 @@ def stands_as_replicas(gang: GangSpec, runs: Iterable[LastRun]) -> bool:
     return last is not None and last.gang != gang.name
 
 
-def as_standing(inventory: Inventory) -> Inventory:
+def undecided(inventory: Inventory) -> tuple[GangSpec, ...]:
+    """The gangs of which only their nodes can tell how they stand: those with several nodes, or a spare."""
+    return tuple(gang for gang in inventory.gangs if len(gang.machines) > 1)
+
+
+def as_standing(inventory: Inventory, answers: PerNode[ReportAnswer]) -> Inventory:
     """The inventory with the gangs that were last started with `up --replicas` as their replicas, and with spares that
-    have a part in a gang's run among its nodes; only gangs with several nodes or a spare are asked."""
-    answers = _told(inventory)
+    have a part in a gang's run among its nodes. answers: of the nodes of `undecided`"""
     runs = _runs(answers.values.values())
     seen = views_of([gang for gang in inventory.gangs if gang.spares], answers.values, answers.failures)
     stand_ins = {view.name: view.stand_ins for view in seen}
@@ -61,14 +64,16 @@ def as_replicas(inventory: Inventory, names: Collection[str]) -> Inventory:
     return split(inventory, [gang.name for gang in inventory.gangs if concerned(gang, names)])
 
 
-def to_start(inventory: Inventory, names: Collection[str], *, replicas: bool) -> Inventory:
+def to_start(
+    inventory: Inventory, answers: PerNode[ReportAnswer], names: Collection[str], *, replicas: bool
+) -> Inventory:
     """The inventory as a start means it: the gangs of these names (none: all) as replicas or as one engine each, the
-    others as they stand.
+    others as they stand. answers: of the nodes of `undecided`
 
     Raises InputError where one of them runs the other way.
     """
-    several = [gang for gang in inventory.gangs if len(gang.machines) > 1]
-    runs = _runs(_told(inventory).values.values())
+    several = undecided(inventory)
+    runs = _runs(answers.values.values())
     chosen = [gang for gang in several if concerned(gang, names)]
     for gang in chosen:
         last = last_run(gang, runs)
@@ -86,16 +91,6 @@ def _the_other_way(gang: GangSpec, *, replicas: bool) -> InputError:
         where=f"gang {gang.name}",
         fix=fix if replicas else f"{fix}, or add --replicas to keep its replicas",
     )
-
-
-def _told(inventory: Inventory) -> PerNode[ReportAnswer]:
-    """What the nodes of gangs with several of them or a spare report; one that does not answer tells nothing. Whoever
-    asked goes on over the same connections."""
-    nodes = [node for gang in inventory.gangs if len(gang.machines) > 1 for node in gang.machines]
-    if not nodes:
-        return PerNode(values={}, failures={})
-    with Fleet(nodes, hands_over=True) as fleet:
-        return everything(fleet, patience=StragglerWait())
 
 
 def _runs(answers: Iterable[ReportAnswer]) -> tuple[LastRun, ...]:

@@ -22,23 +22,15 @@ from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps.changes import compare
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.raising import (
-    Gated,
-    StagedFleet,
-    UpRequest,
-    UpResult,
-    Watcher,
-    ground,
-    raise_all,
-    starts_of,
-)
+from orchestrator.gang.steps.operation import Gated, Operation, UpOperation, UpRequest, UpResult, prepared, starts_of
+from orchestrator.gang.steps.raising import Watcher, raise_all
 from orchestrator.gang.steps.restart import go_on, settle
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
 from orchestrator.gang.steps.router.routing import KeyRefused, enrol, say_failures, serving_router
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
-from orchestrator.gang.steps.status.reports import as_they_run, begun_on, see
+from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without
@@ -49,50 +41,51 @@ from orchestrator.planning.plan_file import GangDiff, summary
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.records.plans import recorded_plan
-from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.fleet import Fleet
 
 CHANGE = RestartVerb(what=OperationKind.CHANGE, done="changed", rolls=True, returns="its previous plan")
 
 
-def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
+def up(operation: Operation, request: UpRequest, watcher: Watcher) -> UpResult:
     """Have every chosen gang serve the plan, behind the router where there is one.
 
     Raises Unreachable, LockHeld and FindingsError before anything is started; InputError where changing a gang over
     needs `replace`; NodeError where a node's checks refuse; GangFailed with the one cause and with what the gangs run
     afterwards. KeyboardInterrupt detaches; Undone where a gang's ranks had not started.
     """
-    done, begun = _serve(inventory, request, watcher)
+    inventory = operation.inventory
+    done, begun = _serve(operation, request, watcher)
     if request.strict:
         refuse_transport(inventory, done.views, command=request.command)
     try:
         enrol(inventory, done.views, watcher, command=request.command)
-        settle(inventory, [operation.gang for operation in begun], request.command)
+        settle(operation.fleet, inventory, [left.gang for left in begun], request.command)
         return _go_on(inventory, done, begun, request, watcher)
     except DeployError as failure:
         return replace(done, failure=failure)
 
 
-def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[UpResult, Sequence[GangOperation]]:
+def _serve(operation: Operation, request: UpRequest, watcher: Watcher) -> tuple[UpResult, Sequence[GangOperation]]:
     """With what an interrupted command had begun on these gangs.
 
     Where it is another command's turn to change a gang behind the router, it waits for its own without the locks, so
-    that these gangs can be stopped and recovered meanwhile, and then plans anew.
+    that these gangs can be stopped and recovered meanwhile, and then looks and plans anew.
     """
     begin = time.monotonic()
     risen: frozenset[str] = frozenset()
-    with _turn(inventory, request, watcher) as turn:
+    with _turn(operation.inventory, request, watcher) as turn:
         while True:
-            with ground(inventory, request, watcher) as here:
+            with prepared(operation, request, watcher) as here:
                 begun = begun_on(here.fleet, here.gangs)
-                rise, turns = _change(inventory, here, request, watcher)
+                rise, turns = _change(here)
                 refuse_on_nodes(here.fleet, [turn.plan for turn in turns])
-                refuse_mixed_models(inventory, here.fleet, _models(rise, turns))
-                forget_other_models(inventory, here.views, {start.gang.name: start for start in rise})
-                views, started = _rise(inventory, here, request, watcher, rise, turn)
+                refuse_mixed_models(here.inventory, (*here.views, *here.others), _models(rise, turns))
+                forget_other_models(here.inventory, here.views, {start.gang.name: start for start in rise})
+                views, started = _rise(here, rise, turn)
                 risen |= started
                 turn.gangs = [turn.name for turn in turns]
                 if not turns or turn.take():
-                    views += _change_over(inventory, here, request, watcher, turns, turn)
+                    views += _change_over(here, views, turns, turn)
                     seen = {view.name: view for view in views}
                     done = UpResult(
                         plan=here.plan,
@@ -102,7 +95,9 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
                         changed=tuple(turn.name for turn in turns),
                     )
                     return done, begun
+            operation.fleet.let_go()
             turn.wait()
+            operation = operation.asked_again()
 
 
 def _turn(inventory: Inventory, request: UpRequest, watcher: Watcher) -> RouterTurn:
@@ -116,18 +111,11 @@ def _turn(inventory: Inventory, request: UpRequest, watcher: Watcher) -> RouterT
     )
 
 
-def _rise(
-    inventory: Inventory,
-    here: StagedFleet,
-    request: UpRequest,
-    watcher: Watcher,
-    rise: Sequence[Staged],
-    turn: RouterTurn,
-) -> tuple[tuple[GangView, ...], frozenset[str]]:
+def _rise(here: UpOperation, rise: Sequence[Staged], turn: RouterTurn) -> tuple[tuple[GangView, ...], frozenset[str]]:
     """Start the gangs whose start interrupts nothing; as they were seen last, and the names of those that did not
     serve before."""
     rising = [start.gang.name for start in rise]
-    _leave_old_addresses(inventory, here, request, watcher, rising, rising=rising)
+    _leave_old_addresses(here, rising, rising=rising)
     serves = {view.name for view in here.views if view.serves}
     turn.gangs = rising
     if set(rising) - serves:
@@ -135,37 +123,33 @@ def _rise(
     views = raise_all(
         here.fleet,
         rise,
-        watcher,
-        timeout_s=request.timeout_s,
-        undo_on_interrupt=request.undo_on_interrupt,
-        before_go=partial(_one_by_one, here, request, watcher) if request.before_go else None,
+        here.watcher,
+        timeout_s=here.request.timeout_s,
+        undo_on_interrupt=here.request.undo_on_interrupt,
+        before_go=partial(_one_by_one, here) if here.request.before_go else None,
     )
     served = {view.run_id for view in here.views if view.serves}
     return views, frozenset(view.name for view in views if view.run_id not in served)
 
 
 def _change_over(
-    inventory: Inventory,
-    here: StagedFleet,
-    request: UpRequest,
-    watcher: Watcher,
-    turns: Sequence[GangRestart],
-    turn: RouterTurn,
+    here: UpOperation, risen: Sequence[GangView], turns: Sequence[GangRestart], turn: RouterTurn
 ) -> tuple[GangView, ...]:
-    """Change the gangs that serve another plan, one after the other."""
+    """Change the gangs that serve another plan, one after the other. risen: those that were started before."""
     if not turns:
         return ()
-    _leave_old_addresses(inventory, here, request, watcher, [turn.name for turn in turns])
+    request, watcher = here.request, here.watcher
+    _leave_old_addresses(here, [turn.name for turn in turns])
     try:
-        enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
+        enrol(here.inventory, (*here.views, *risen), watcher, command=request.command)
     except KeyRefused as refused:  # it is given the new key now, before the gangs that have their entry
         say_failures({"router": refused}, watcher)
-    with serving_router(inventory.router) as router:
+    with serving_router(here.inventory.router) as router:
         behind = {worker.url for worker in router.workers() if worker.healthy} if router is not None else set()
         turns = sorted(turns, key=lambda turn: turn.url in behind)
-        judge = _gate(inventory, here, request, watcher, turns[0])
+        judge = _gate(here, turns[0])
         return RestartSequence(
-            inventory=inventory,
+            inventory=here.inventory,
             fleet=here.fleet,
             router=router,
             watcher=watcher,
@@ -177,18 +161,16 @@ def _change_over(
                 accept=request.accept,
             ),
             undo_on_interrupt=request.undo_on_interrupt,
-            before_go=partial(_one_by_one, here, request, watcher) if request.before_go else None,
+            before_go=partial(_one_by_one, here) if request.before_go else None,
             check=lambda batch: refuse_on_nodes(here.fleet, [turn.plan for turn in batch]),
             accept=partial(_accept, request.strict, judge, watcher),
             our_turn=turn.still_ours,
         ).run(turns, here.locks)
 
 
-def _one_by_one(
-    here: StagedFleet, request: UpRequest, watcher: Watcher, gang: GangSpec, requests: Mapping[str, StagingRequest]
-) -> None:
-    for before in request.before_go:
-        before.check(here, request, watcher, gang, requests)
+def _one_by_one(here: UpOperation, gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+    for before in here.request.before_go:
+        before.check(here, gang, requests)
 
 
 def _go_on(
@@ -213,15 +195,15 @@ def _go_on(
     )
 
 
-def rehearse(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Plan:
+def rehearse(operation: Operation, request: UpRequest, watcher: Watcher) -> Plan:
     """The plan that `up` would carry out. Changes nothing; raises what `up` would be refused for before it starts or
     stops anything."""
-    with ground(inventory, request, watcher, locked=False) as here:
-        rise, turns = _change(inventory, here, request, watcher)
+    with prepared(operation, request, watcher, locked=False) as here:
+        rise, turns = _change(here)
         absent = {view.name for view in here.views if not view.running}
         plans = [start for start in rise if start.gang.name in absent]
         refuse_on_nodes(here.fleet, [*plans, *(turn.plan for turn in turns)])
-        refuse_mixed_models(inventory, here.fleet, _models(rise, turns))
+        refuse_mixed_models(here.inventory, (*here.views, *here.others), _models(rise, turns))
         return here.plan
 
 
@@ -251,12 +233,11 @@ def refusal(view: GangView) -> FindingsError | None:
     )
 
 
-def _gate(
-    inventory: Inventory, here: StagedFleet, request: UpRequest, watcher: Watcher, first: GangRestart
-) -> dict[str, Callable[[GangView, Watcher], None]]:
+def _gate(here: UpOperation, first: GangRestart) -> dict[str, Callable[[GangView, Watcher], None]]:
     """What judges the first gang, by its name; {} without --gate. Raises InputError where there is nothing to compare
     with, or to return to."""
-    if request.gate is None:
+    gate = here.request.gate
+    if gate is None:
         return {}
     why = ""
     if first.before is None:
@@ -268,9 +249,10 @@ def _gate(
     if why:
         fix = "leave --gate out"
         raise InputError(f"--gate can't judge the change: {why}", where=f"gang {first.name}", fix=fix)
-    (diff,) = compare(here.fleet, [gang for gang in here.gangs if gang.name == first.name], here.plan)
-    gated = Gated(inventory=inventory, gang=first.plan.gang, old=first.view.plan_id, changes=summary(diff.changes))
-    return {first.name: request.gate.before(gated, watcher)}
+    gangs = [gang for gang in here.gangs if gang.name == first.name]
+    (diff,) = compare(here.fleet, gangs, here.plan, [first.view])
+    gated = Gated(inventory=here.inventory, gang=first.plan.gang, old=first.view.plan_id, changes=summary(diff.changes))
+    return {first.name: gate.before(gated, here.watcher)}
 
 
 def _accept(
@@ -286,67 +268,48 @@ def _accept(
             judge(view, watcher)
 
 
-def _leave_old_addresses(
-    inventory: Inventory,
-    here: StagedFleet,
-    request: UpRequest,
-    watcher: Watcher,
-    gangs: Collection[str],
-    *,
-    rising: Collection[str] = (),
-) -> None:
+def _leave_old_addresses(here: UpOperation, gangs: Collection[str], *, rising: Collection[str] = ()) -> None:
     """Where some gang's newest run had another leader than the plan, or nodes that are left out now. gangs: whose turn
     it is; another one that serves goes on."""
     leaders = {gang.name: gang.leader.name for gang in here.gangs}
     moved = any(view.members and view.members[0] != leaders[view.name] for view in here.views)
-    if request.plan.without or moved:
+    if here.request.plan.without or moved:
         plan = replace(here.plan, gangs=tuple(gang_plan for gang_plan in here.plan.gangs if gang_plan.name in gangs))
-        leave(inventory, here.fleet, plan, request.plan.without, watcher, rising=rising)
+        leave(replace(here, plan=plan), rising=rising)
 
 
-def _change(
-    inventory: Inventory, here: StagedFleet, request: UpRequest, watcher: Watcher
-) -> tuple[list[Staged], list[GangRestart]]:
+def _change(here: UpOperation) -> tuple[list[Staged], list[GangRestart]]:
     """The gangs whose start interrupts nothing, and those that are changed over; raises InputError where that needs
     `replace`."""
     views, plan_id = {view.name: view for view in here.views}, here.plan.plan_id
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
     wanted = {*same, *(view.name for view in here.views if view.plan_id == plan_id)}
-    elsewhere = _models_elsewhere(inventory, here) if diffs else frozenset()
+    elsewhere = {view.model for view in here.others if view.service_healthy}
     course = actions.course(here.views, wanted, model=here.plan.gangs[0].model, elsewhere=elsewhere)
-    starts = {start.gang.name: start for start in starts_of(here.gangs, here.plan, request, running=same)}
+    starts = {start.gang.name: start for start in starts_of(here.gangs, here.plan, here.request, running=same)}
     turns = [
-        GangRestart(gang=here.standing[name], view=views[name], before=_previous(here, name), plan=starts[name])
+        GangRestart(gang=here.standing[name], view=views[name], before=_previous(here, views[name]), plan=starts[name])
         for name in course.turns
     ]
     for turn in turns:
-        if reason := _reason(inventory, turn, course):
-            if not request.replace:
+        if reason := _reason(here.inventory, turn, course):
+            if not here.request.replace:
                 raise _refused(turn, diffs[turn.name], plan_id, f"{reason}: {turn.downtime()}")
-            watcher.step(turn.name, turn.downtime())
+            here.watcher.step(turn.name, turn.downtime())
     return [start for name, start in starts.items() if name in course.rise], turns
 
 
-def _diffs(here: StagedFleet) -> dict[str, GangDiff]:
+def _diffs(here: UpOperation) -> dict[str, GangDiff]:
     """What the plan changes on each gang that runs a plan of another id."""
     other = {view.name for view in here.views if view.running and view.plan_id != here.plan.plan_id}
     gangs = [gang for gang in here.gangs if gang.name in other]
-    return {diff.name: diff for diff in compare(here.fleet, gangs, here.plan)}
+    return {diff.name: diff for diff in compare(here.fleet, gangs, here.plan, here.views)}
 
 
-def _models_elsewhere(inventory: Inventory, here: StagedFleet) -> frozenset[str]:
-    """What gangs that are not planned here serve behind the same router."""
-    chosen = {gang.name for gang in here.gangs}
-    others = [gang for gang in inventory.gangs if gang.name not in chosen]
-    if not others or inventory.router is None:
-        return frozenset()
-    return frozenset(view.model for view in see(here.fleet, others) if view.service_healthy)
-
-
-def _previous(here: StagedFleet, name: str) -> Staged | None:
+def _previous(here: UpOperation, view: GangView) -> Staged | None:
     try:
-        return staged_plan(here.fleet, as_they_run(here.fleet, [here.standing[name]])[0])
+        return staged_plan(here.fleet, as_it_runs(here.standing[view.name], view))
     except InputError:
         return None
 
@@ -375,37 +338,27 @@ def _refused(turn: GangRestart, diff: GangDiff, plan_id: str, reason: str) -> In
     )
 
 
-def leave(
-    inventory: Inventory,
-    fleet: Fleet,
-    plan: Plan,
-    leaving: Collection[str],
-    watcher: Watcher,
-    *,
-    rising: Collection[str] = (),
-) -> None:
-    """Take the addresses of these nodes out of the router, and say where each gang that another node leads now is
-    served.
+def leave(here: UpOperation, *, rising: Collection[str] = ()) -> None:
+    """Take the addresses of nodes that are left out out of the router, and say where each gang of the plan that another
+    node leads now is served.
 
-    inventory: without these nodes. rising: gangs that serve nowhere now, so that the address of the leader that they
-    had is out as well; one that serves is taken out in its turn. What the router can't be told is only said: the gang
-    serves without it.
+    rising: gangs that serve nowhere now, so that the address of the leader that they had is out as well; one that
+    serves is taken out in its turn. What the router can't be told is only said: the gang serves without it.
     """
-    chosen = {gang.name: gang for gang in plan.gangs}
-    for gang in (member for member in inventory.gangs if member.name in chosen):
-        was = newest_run(fleet, gang)
+    for now in here.plan.gangs:
+        (gang,) = (member for member in here.gangs if member.name == now.name)
+        was = newest_run(here.fleet, gang)
         if was is None:
             continue
-        now = chosen[gang.name]
         leads = now.nodes[0].name
         moved = was.leader_name != leads
-        gone = {name for name in was.members if name in leaving}
+        gone = {name for name in was.members if name in here.request.plan.without}
         gone |= {was.leader_name} if moved and gang.name in rising else set()
         if gone:
-            _take_out(inventory, fleet, gang, was, gone, watcher)
+            _take_out(here, gang, was, gone)
         if moved:
-            told = "" if inventory.router is not None else "; no router: tell your clients"
-            watcher.step(
+            told = "" if here.inventory.router is not None else "; no router: tell your clients"
+            here.watcher.step(
                 gang.name, f"{leads} leads it instead of {was.leader_name}; its address is now {now.service_url}{told}"
             )
 
@@ -415,37 +368,26 @@ def _place(url: str) -> tuple[str | None, int | None]:
     return at.hostname, at.port
 
 
-def _urls_of_others(inventory: Inventory, fleet: Fleet, gang: GangSpec) -> set[str]:
+def _urls_of_others(here: UpOperation, gang: GangSpec) -> set[str]:
     """Where the other gangs serve: these stay in the router, whatever this gang's nodes say of their addresses."""
-    others = [other for other in inventory.gangs if other.name != gang.name]
-    if not others:
-        return set()
-    views = see(fleet, others, patience=StragglerWait())
+    others = [other for other in here.inventory.gangs if other.name != gang.name]
     stated = {node.stated_url for other in others for node in other.machines}
-    return stated | {view.service_url for view in views}
+    return stated | {view.service_url for view in (*here.views, *here.others) if view.name != gang.name}
 
 
-def _take_out(
-    inventory: Inventory,
-    fleet: Fleet,
-    gang: GangSpec,
-    was: StagingRequest,
-    gone: Collection[str],
-    watcher: Watcher,
-) -> None:
+def _take_out(here: UpOperation, gang: GangSpec, was: StagingRequest, gone: Collection[str]) -> None:
     served = {(address, gang.leader.ports.http) for address, name in was.addresses.items() if name in gone}
     try:
-        with serving_router(inventory.router) as router:
+        with serving_router(here.inventory.router) as router:
             if router is None:
                 return
-            workers = [worker for worker in router.workers() if _place(worker.url) in served]
-            theirs = _urls_of_others(inventory, fleet, gang) if workers else set()
-            for worker in workers:
-                if worker.url not in theirs:
-                    watcher.step(gang.name, f"removing {worker.url} from the router")
+            theirs = _urls_of_others(here, gang)
+            for worker in router.workers():
+                if _place(worker.url) in served and worker.url not in theirs:
+                    here.watcher.step(gang.name, f"removing {worker.url} from the router")
                     router.take_out(worker.url)
     except DeployError as failure:
-        say_failures({gang.name: failure}, watcher)
+        say_failures({gang.name: failure}, here.watcher)
 
 
 def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:

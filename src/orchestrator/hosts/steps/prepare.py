@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.gang.steps.operation import standing_inventory
 from orchestrator.gang.steps.router.routing import Router
-from orchestrator.gang.steps.standing import as_standing
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.hosts.steps.bundle import StackBundle, copy_part, read_bundle, refuse_without, stack_in
 from orchestrator.hosts.steps.runner import HostEvent, HostResult, count_tasks, run_playbook
@@ -222,7 +222,7 @@ def _refuse_tags(request: PrepareRequest) -> None:
 
 def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
     """A node that does not answer here will not answer Ansible either, which reports it."""
-    gangs = [gang for gang in as_standing(inventory).gangs if any(node.name in names for node in gang.nodes)]
+    gangs = [gang for gang in standing_inventory(inventory).gangs if any(node.name in names for node in gang.nodes)]
     with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
         views = see(fleet, gangs)
     for view in views:

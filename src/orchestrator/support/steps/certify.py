@@ -25,7 +25,8 @@ from orchestrator.bench.verdict import BenchVerdict, gravest
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
 from orchestrator.gang.steps.examination import examine_inventory
-from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
+from orchestrator.gang.steps.operation import UpRequest, UpResult, connected
+from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import RestartResult, restart
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.standing import runs_in
@@ -324,8 +325,8 @@ class _Certification:
         """Start it."""
         asked = self.options
         request = UpRequest(plan=asked.plan, command=asked.command, timeout_s=asked.timeout_s, undo_on_interrupt=True)
-        with self.screen.rising() as shown:
-            outcome = up(self.inventory, request, shown)
+        with self.screen.rising() as shown, connected(self.inventory) as operation:
+            outcome = up(operation, request, shown)
         (view,) = outcome.views
         if outcome.ready_before:
             raise self._somebody_elses()

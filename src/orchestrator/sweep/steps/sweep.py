@@ -15,7 +15,8 @@ from orchestrator.bench.steps import bench
 from orchestrator.engines.settings import NCCL_TRIALS, SAME_TEXT
 from orchestrator.gang.claims import taking_turns
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
-from orchestrator.gang.steps.raising import UpRequest, Watcher, everybody_answers
+from orchestrator.gang.steps.operation import UpRequest, connected
+from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.routing import withdraw
 from orchestrator.gang.steps.status.reports import as_they_run, see
@@ -246,8 +247,8 @@ class _Sweep:
 
     def _started(self, result: CandidateResult) -> CandidateResult:
         request = up_request(self.record, result, self.options)
-        with self.screen.rising() as shown:
-            outcome = up(alone(self.inventory, self.gang), request, _Noting(shown, self._note_start))
+        with self.screen.rising() as shown, connected(alone(self.inventory, self.gang)) as operation:
+            outcome = up(operation, request, _Noting(shown, self._note_start))
         start_s = result.start_s if outcome.ready_before else round(outcome.seconds, 1)
         result = replace(result, plan_id=outcome.plan.plan_id, start_s=start_s)
         self._keep_result(result)
@@ -327,8 +328,8 @@ class _Sweep:
     def _serve(self, inventory: Inventory, request: UpRequest) -> None:
         """Behind the router again. From here on it is no candidate that may be stopped."""
         self._keep(replace(self.record, started=()))
-        with self.screen.rising() as shown:
-            outcome = up(inventory, request, shown)
+        with self.screen.rising() as shown, connected(inventory) as operation:
+            outcome = up(operation, request, shown)
         if outcome.failure is not None:
             raise outcome.failure
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.locks import GangLock, fence
-from orchestrator.gang.steps.raising import StagedFleet, UpRequest, Watcher
+from orchestrator.gang.steps.operation import UpOperation
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import template
@@ -145,13 +145,11 @@ def _order(request: StagingRequest, topology: Topology | None, model: str) -> Ke
     )
 
 
-def checked_before(
-    here: StagedFleet, request: UpRequest, watcher: Watcher, gang: GangSpec, requests: Mapping[str, StagingRequest]
-) -> None:
+def checked_before(operation: UpOperation, gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
     """`up --check-kernels`, between *armed* and *go*: no rank starts where one of the plan's kernels is wrong."""
-    watcher.step(gang.name, "trying the plan's kernels in the engine's place")
-    model = request.plan.model or next(iter(requests.values())).model
-    done = check(here.fleet, gang, requests, here.topologies, model, lambda *_: None)
+    operation.watcher.step(gang.name, "trying the plan's kernels in the engine's place")
+    model = operation.request.plan.model or next(iter(requests.values())).model
+    done = check(operation.fleet, gang, requests, operation.topologies, model, lambda *_: None)
     if done.lost:
         raise lost_first(done.lost)
     what, fix = wrong_words(done.nodes)
@@ -161,7 +159,7 @@ def checked_before(
     unknown = sum(result.verdict is KernelVerdict.NOT_RUN for result in results)
     all_of_them = "`l40s-deploy stack check --model NAME` says why"
     more = f"; {unknown} of {len(results)} were not run: {all_of_them}" if unknown else ""
-    watcher.step(gang.name, f"{len(results) - unknown} kernels are right{more}")
+    operation.watcher.step(gang.name, f"{len(results) - unknown} kernels are right{more}")
 
 
 def check_json(checked: Sequence[CheckedGang]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_as_names_what_the_gang_was_called_when_it_was_started(
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(INVENTORY)
     monkeypatch.setattr(verb, "down", down)
-    monkeypatch.setattr(verb, "as_standing", lambda inventory: inventory)
+    monkeypatch.setattr(verb, "standing_inventory", lambda inventory: inventory)
     assert main(["down", "-i", str(inventory), "g", "--as", "old"]) == 0
     assert asked == [([("old", "old")], ("old",))]
     assert main(["down", "-i", str(inventory), "none", "--as", "old"]) == 2

@@ -18,7 +18,17 @@ from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import BeforeGoCheck, GangGate, Gated, StagedFleet, UpRequest, UpResult, Watcher
+from orchestrator.gang.steps.operation import (
+    BeforeGoCheck,
+    GangGate,
+    Gated,
+    Operation,
+    UpOperation,
+    UpRequest,
+    UpResult,
+    connected,
+)
+from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up import asked_of, leave
@@ -33,7 +43,6 @@ from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import Asked, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
 from orchestrator.records.plans import RecordedPlan, keep_plan
-from orchestrator.remote.fleet import Fleet
 
 pytestmark = pytest.mark.processes
 Served = tuple[LocalGang, Plan]
@@ -59,20 +68,25 @@ def up(
     """`up` from the point where it makes the plan."""
 
     @contextmanager
-    def ground(*_: object) -> Iterator[StagedFleet]:
-        with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up") as lock:
-            gangs = (gang.gang,)
-            yield StagedFleet(
+    def prepared(operation: Operation, request: UpRequest, watcher: Watcher) -> Iterator[UpOperation]:
+        fleet, gangs = operation.fleet, (gang.gang,)
+        with GangLock(fleet, gang.gang, "up") as lock:
+            yield UpOperation(
+                inventory=operation.inventory,
                 fleet=fleet,
+                answers=operation.answers,
+                request=request,
+                watcher=watcher,
                 gangs=gangs,
                 standing={"gang0": gang.gang},
                 views=see(fleet, gangs),
+                others=(),
                 plan=plan,
                 locks={"gang0": lock},
                 topologies={},
             )
 
-    monkeypatch.setattr(up_module, "ground", ground)
+    monkeypatch.setattr(up_module, "prepared", prepared)
     request = UpRequest(
         plan=PlanRequest(model="Fake"),
         timeout_s=20.0,
@@ -81,7 +95,8 @@ def up(
         before_go=checks,
         gate=gate,
     )
-    return up_module.up(replace(gang.inventory, router=router), request, Notes())
+    with connected(replace(gang.inventory, router=router)) as operation:
+        return up_module.up(operation, request, Notes())
 
 
 @pytest.fixture
@@ -327,7 +342,17 @@ class World:
         """The address where the gang then serves."""
         inventory = without(replace(INVENTORY, router=ROUTER if router else None), names)
         plan, me = planned(inventory.gangs[0]), self
-        leave(inventory, me, plan, names, me, rising=rising)  # type: ignore[arg-type]
+        operation = SimpleNamespace(
+            inventory=inventory,
+            fleet=me,
+            watcher=me,
+            request=UpRequest(plan=PlanRequest(model="Fake", without=tuple(names))),
+            gangs=inventory.gangs[:1],
+            plan=plan,
+            views=(),
+            others=(),
+        )
+        leave(operation, rising=rising)  # type: ignore[arg-type]
         return plan.gangs[0].service_url
 
 
@@ -401,7 +426,6 @@ def test_what_the_router_can_not_be_told_is_said(world: World) -> None:
 def test_a_forged_address_takes_no_other_gang_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     other = gang(1, name="gang1", first=7, http_host="10.0.0.99")
     victim = other.leader.stated_url
-    monkeypatch.setattr("orchestrator.gang.steps.up.see", lambda *_, **__: ())
     monkeypatch.setattr(f"{__name__}.INVENTORY", replace(INVENTORY, gangs=(SPEC, other)))
     for name, answer in world.known.items():
         request = dict(answer.request)

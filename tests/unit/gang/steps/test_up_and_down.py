@@ -19,18 +19,18 @@ from tests.support.waiting import slack
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import down as module
 from orchestrator.gang.steps import raising
+from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.raising import BeforeGoCheck, UpRequest, starts_of
+from orchestrator.gang.steps.operation import BeforeGoCheck, UpRequest, UpResult, connected, starts_of
 from orchestrator.gang.steps.restart import rehearse_restart, restart
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
-from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import called
 from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
@@ -57,6 +57,11 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 
 CHECK = BeforeGoCheck(TEST_BEFORE_GO_S, lambda *_: None)
+
+
+def up(inventory: Inventory, request: UpRequest, notes: Any) -> UpResult:
+    with connected(inventory) as operation:
+        return up_module.up(operation, request, notes)
 
 
 def elsewhere(gang: LocalGang, tmp_path: Path) -> Inventory:

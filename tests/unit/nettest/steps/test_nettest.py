@@ -18,7 +18,7 @@ from tests.support.local_gang import Notes
 from tests.support.reference_cluster import gang, topologies
 from tests.support.sources import ROOT
 
-from orchestrator.gang.steps.raising import UpRequest
+from orchestrator.gang.steps.operation import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
 from orchestrator.model.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers
@@ -204,9 +204,9 @@ def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
         return found_of("gang0", verdict)
 
     monkeypatch.setattr(nettest, "test", test)
-    notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
-    request = UpRequest(plan=PlanRequest(model=str(own)))
-    before = partial(hooks.tested_before, 0.7, standing, request, notes)  # type: ignore[arg-type]
+    notes, request = Notes(), UpRequest(plan=PlanRequest(model=str(own)))
+    operation = SimpleNamespace(fleet=None, topologies=TOPOLOGIES, request=request, watcher=notes)
+    before = partial(hooks.tested_before, 0.7, operation)  # type: ignore[arg-type]
     if verdict in (SLOW, FAILED):
         kind, code, why = {
             SLOW: (VerificationDiffers, Exit.DIFFERS, "NETTEST-SLOW-LINK"),
@@ -225,10 +225,9 @@ def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
 
 def test_without_a_network_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nettest, "test", None)
-    notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
-    request = UpRequest(plan=PlanRequest(model="m"))
+    notes = Notes()
     alone = {"node0": requests(ranks=1)["node0"]}
-    hooks.tested_before(0.8, standing, request, notes, GANG, alone)  # type: ignore[arg-type]
+    hooks.tested_before(0.8, SimpleNamespace(watcher=notes), GANG, alone)  # type: ignore[arg-type]
     assert notes.steps == []  # no step says that a single rank's network is tested
 
 

@@ -15,7 +15,7 @@ from tests.support.reference_cluster import gang, topologies
 from tests.unit.nettest.steps.test_nettest import LOST, Fleet
 
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.steps.raising import UpRequest
+from orchestrator.gang.steps.operation import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
 from orchestrator.model.errors import DeployError, Exit, VerificationDiffers
@@ -135,9 +135,9 @@ def test_before_a_start_only_what_is_wrong_refuses(
     nodes: Callable[..., list[JobRequest]], verdict: str, kind: type[DeployError] | None, words: str
 ) -> None:
     nodes(node0="right", node1=verdict)
-    notes, here = Notes(), SimpleNamespace(fleet=Fleet(), topologies=topologies(GANG))
-    request = UpRequest(plan=PlanRequest(model=MODEL))
-    before = partial(kernels.checked_before, here, request, notes)  # type: ignore[arg-type]
+    notes, request = Notes(), UpRequest(plan=PlanRequest(model=MODEL))
+    operation = SimpleNamespace(fleet=Fleet(), topologies=topologies(GANG), request=request, watcher=notes)
+    before = partial(kernels.checked_before, operation)  # type: ignore[arg-type]
     if kind is None:
         before(GANG, REQUESTS)
         assert words in notes.steps[-1]

@@ -52,7 +52,8 @@ from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, ended, heard
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
+from orchestrator.gang.steps.operation import UpRequest, UpResult, connected
+from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import finish
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.host import certificate_findings
@@ -572,7 +573,8 @@ class _Post:
             replace=True,
             asked=asked,
         )
-        outcome = up(inventory, request, self)
+        with connected(inventory) as operation:
+            outcome = up(operation, request, self)
         if outcome.failure is not None:
             raise outcome.failure
         return outcome
@@ -598,7 +600,8 @@ class _Post:
     def _refuse_mixed(self, model: str) -> None:
         """A router that nobody reaches is no reason against a recovery."""
         with contextlib.suppress(Unreachable), Fleet(self.inventory.nodes) as everybody:
-            refuse_mixed_models(self.inventory, everybody, {self.gang.name: model})
+            views = see(everybody, self.inventory.gangs, patience=StragglerWait())
+            refuse_mixed_models(self.inventory, views, {self.gang.name: model})
 
     def _hold_back(self, why: str, against: StartRefusal, *, on_fewer: bool = False) -> None:
         now, policy = time.monotonic(), self.request.policy

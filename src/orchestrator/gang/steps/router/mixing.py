@@ -7,22 +7,19 @@ from collections.abc import Iterable, Mapping
 from orchestrator.gang.steps.raising import everybody_answers
 from orchestrator.gang.steps.router.routing import Router, installed_for, mixed_models
 from orchestrator.gang.steps.staging import Staged
-from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import Inventory
-from orchestrator.remote.fleet import Fleet, StragglerWait
 
 
-def refuse_mixed_models(inventory: Inventory, fleet: Fleet, models: Mapping[str, str]) -> None:
+def refuse_mixed_models(inventory: Inventory, views: Iterable[GangView], models: Mapping[str, str]) -> None:
     """Raise FindingsError where requests would be answered by another model than they name, at any time while these
     gangs are started one after the other: a router that does not look at models stands before two of them.
 
-    fleet: has every node of the inventory. models: by gang, what it is about to serve. Raises Unreachable where two
+    views: of every gang of the inventory. models: by gang, what it is about to serve. Raises Unreachable where two
     models would stand behind a router whose host does not answer.
     """
     if inventory.router is None or not models:
         return
-    views = see(fleet, inventory.gangs, patience=StragglerWait())
     now = {view.name: view.model for view in views if view.running and view.model}
     mixed = next((pair for name in models if (pair := _beside(name, models, now))), None)
     if mixed is None:

@@ -75,9 +75,11 @@ def see(
     return views_of(chosen, answers.values, answers.failures)
 
 
-def everything(fleet: Fleet, *, patience: StragglerWait | None = None) -> PerNode[ReportAnswer]:
-    """What every node of the fleet reports of all gangs that it knows."""
-    return _told(fleet, list(fleet.nodes), _ask_all, _ask_all, patience)
+def everything(
+    fleet: Fleet, only: Collection[str] | None = None, *, patience: StragglerWait | None = None
+) -> PerNode[ReportAnswer]:
+    """What each of these nodes, by default every one of the fleet, reports of all gangs that it knows."""
+    return _told(fleet, list(fleet.nodes if only is None else only), _ask_all, _ask_all, patience)
 
 
 def _told(

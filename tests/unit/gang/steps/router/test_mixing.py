@@ -15,7 +15,6 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.remote.fleet import Fleet
 
 
 def node(name: str, gang: str) -> NodeSpec:
@@ -46,7 +45,6 @@ def gang(name: str, model: str, state: GangState = GangState.READY) -> GangView:
 def behind(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The router as it is, and what its host has."""
     made = SimpleNamespace(view=front(), runs=words.SGLANG_ROUTER.name, has=OLD, gangs=(gang("a", "m"), gang("b", "m")))
-    monkeypatch.setattr(mixing, "see", lambda *_, **__: made.gangs)
     monkeypatch.setattr(routing.Router, "view", lambda _: made.view)
     monkeypatch.setattr(routing, "staged_router", lambda *_: SimpleNamespace(stack=made.runs))
     monkeypatch.setattr(mixing, "installed_for", lambda _: made.has)
@@ -57,7 +55,7 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     "models", [{"a": "m"}, {"a": "m", "b": "m"}, {}], ids=["one that serves again", "all", "nothing"]
 )
 def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
-    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), models)
+    refuse_mixed_models(INVENTORY, behind.gangs, models)
 
 
 @pytest.mark.parametrize(
@@ -66,28 +64,28 @@ def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, m
 def test_another_model_behind_the_old_router_is_refused(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
     """Two gangs that change one after the other serve two models in between."""
     with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*a: other, b: m") as refused:
-        refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), models)
+        refuse_mixed_models(INVENTORY, behind.gangs, models)
     assert refused.value.exit_code == 3 and "`l40s-deploy prepare --tags router_env`" in refused.value.fix
     behind.runs = words.SMG.name
-    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), models)
+    refuse_mixed_models(INVENTORY, behind.gangs, models)
 
 
 def test_a_router_that_is_not_running_counts_as_what_would_be_started(behind: SimpleNamespace) -> None:
     behind.view = front(GangState.ABSENT)
     with pytest.raises(FindingsError, match="ROUTER-MODEL-MIXED"):
-        refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "other"})
+        refuse_mixed_models(INVENTORY, behind.gangs, {"a": "other"})
     behind.has = SMG
-    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "other"})
+    refuse_mixed_models(INVENTORY, behind.gangs, {"a": "other"})
     behind.has, behind.gangs = OLD, (gang("a", "m"), gang("b", "m", GangState.ABSENT))
-    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "other"})
+    refuse_mixed_models(INVENTORY, behind.gangs, {"a": "other"})
 
 
 def test_a_router_that_can_not_be_asked_is_no_yes(behind: SimpleNamespace) -> None:
     behind.view = front(GangState.UNKNOWN, LOST)
     with pytest.raises(Unreachable):
-        refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "other"})
-    refuse_mixed_models(INVENTORY, Fleet(INVENTORY.nodes), {"a": "m"})
-    refuse_mixed_models(ALONE, Fleet(ALONE.nodes), {"a": "other"})
+        refuse_mixed_models(INVENTORY, behind.gangs, {"a": "other"})
+    refuse_mixed_models(INVENTORY, behind.gangs, {"a": "m"})
+    refuse_mixed_models(ALONE, behind.gangs, {"a": "other"})
 
 
 @pytest.mark.parametrize(

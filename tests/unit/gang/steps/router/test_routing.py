@@ -20,7 +20,7 @@ from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
-from orchestrator.gang.steps.router import claim, mixing, routing
+from orchestrator.gang.steps.router import claim, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.view import GangView, NodeView
@@ -149,7 +149,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(gangs=(gang("a"), gang("b"), gang("c")), router=router(GangState.ABSENT))
     monkeypatch.setattr(routing, "see", made.see)
     monkeypatch.setattr(restart, "see", made.see)
-    monkeypatch.setattr(mixing, "see", made.see)
     monkeypatch.setattr(claim, "see", made.see)
     monkeypatch.setattr(RouterTurn, "_acquire", lambda *_: made.found)
     monkeypatch.setattr(restart, "as_they_run", lambda _, gangs: gangs)
