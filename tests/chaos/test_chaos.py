@@ -16,7 +16,7 @@ from tests.support.turns import by_turns, of_commit
 if TYPE_CHECKING:
     from tests.chaos.play import Stage
 
-HEARD = 2
+HEARD = 1
 """Rows that are played beside a guard; one takes up to a minute."""
 PAIRS = 1
 """Pairs of faults, which the commit chooses; `make long` plays 300 others each time, and prints their seed."""

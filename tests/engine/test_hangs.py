@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.gang import Cluster
+from tests.support.turns import by_turns
 from tests.support.waiting import until
 
 from l40s_lab.engine.environment import ensure_engine
@@ -41,6 +42,10 @@ CLASSES = {
     "stops": "HANG-HOST",
 }
 CASES = [(kind, victim) for kind in CLASSES for victim in range(WORLD)]
+
+
+def _kind(case: tuple[str, int]) -> str:
+    return f"hang: {case[0]}"
 
 
 @dataclass
@@ -113,8 +118,9 @@ def hang_of(folder: Path, pids: list[int]) -> Hang:
     return classify(HangEvidence(looks={one.node: one for one in looks}))
 
 
-@pytest.mark.parametrize(("kind", "victim"), CASES, ids=[f"{kind}-{victim}" for kind, victim in CASES])
-def test_the_class_and_the_rank_are_named(gangs: Gangs, kind: str, victim: int) -> None:
+@pytest.mark.parametrize("case", by_turns(CASES, of=_kind), ids=[f"{kind}-{victim}" for kind, victim in CASES])
+def test_the_class_and_the_rank_are_named(gangs: Gangs, case: tuple[str, int]) -> None:
+    kind, victim = case
     gangs.start(kind, victim)
     found = hang_of(gangs.folder, gangs.pids)
     assert (found.name, [one.tp_rank for one in found.ranks]) == (CLASSES[kind], [victim]), found

@@ -54,6 +54,7 @@ def test_right_data_is_right() -> None:
     healthy()
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("flip", flips(2))
 def test_one_flipped_byte_of_64_mib_is_found(flip: str) -> None:
     """The last byte, which is in no whole word, and one of the first words."""

@@ -58,6 +58,7 @@ def test_the_rank_that_a_hung_engine_waits_for_is_named_by_ras_too(lab: SmallLab
     until(lambda: lab.gang()["state"] == "ready", 60, "ready again")
 
 
+@pytest.mark.turns(of="gang: a death is explained by its cause")
 def test_a_rank_killed_with_a_signal_is_the_cause_and_logs_show_it(lab: SmallLab) -> None:
     lab.serve()
     assert {name: len(lines) for name, lines in logged(lab, "-n", "3").items()} == {"node0": 3, "node1": 3}
@@ -85,6 +86,7 @@ def test_logs_follow_until_told_to_end(lab: SmallLab) -> None:
         assert follower.wait(20) == 130
 
 
+@pytest.mark.turns(of="gang: a death is explained by its cause")
 def test_the_rank_of_a_lost_gpu_ends_with_it(lab: SmallLab) -> None:
     lab.serve()
     lab.run("break", "node1", "gpu-lost", "1")
@@ -94,6 +96,7 @@ def test_the_rank_of_a_lost_gpu_ends_with_it(lab: SmallLab) -> None:
     lab.run("heal", "node1")
 
 
+@pytest.mark.turns(of="gang: a death is explained by its cause")
 def test_a_link_that_went_down_explains_the_rank_that_crashed_after_it(lab: SmallLab) -> None:
     lab.serve()
     lab.run("break", "node1", "port-down")

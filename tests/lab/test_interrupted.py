@@ -26,6 +26,8 @@ from .conftest import needs_root, routed_lab
 MOMENTS = int(os.environ.get("MOMENTS", "1"))
 SEED = int(os.environ.get("SEED", "0")) or 1 + drawn("interrupted") % (1 << 31)
 SHARES = 4 if MOMENTS >= 40 else 1
+GANGS = 3 if MOMENTS >= 40 else 2
+"""With three there may be one that has been restarted, one half-way and one untouched at the same moment."""
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 BEGUN = ("rolling", "maintenance", "change")
 FINISHED_BY = ("resume", "up", "guard")
@@ -38,7 +40,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + 120 * MOMENTS), needs_r
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    with routed_lab(f"interrupted{WORKER}", gangs=3, nodes=1) as made:
+    with routed_lab(f"interrupted{WORKER}", gangs=GANGS, nodes=1) as made:
         made.serve()
         yield made
 
@@ -93,7 +95,7 @@ def half_way(lab: SmallLab) -> list[str]:
     return [one["name"] for one in lab.json("status")["gangs"] if (one["interrupted"] or {}).get("turning")]
 
 
-WELL = {f"gang{number}": ("ready", "in") for number in range(3)}
+WELL = {f"gang{number}": ("ready", "in") for number in range(GANGS)}
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -142,7 +144,7 @@ def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
     assert gang["degraded_reason"] == "interrupted" and gang["interrupted"]["what"] == "rolling restart"
     before = {one["name"]: one["run_id"] for one in lab.json("status")["gangs"] if not one["interrupted"]["turning"]}
     finished = lab.deploy("up")
-    assert "finished: gang0, gang1, gang2" in finished.stdout, finished.stdout
+    assert f"finished: {', '.join(WELL)}" in finished.stdout, finished.stdout
     assert places(lab) == WELL
     after = {one["name"]: one["run_id"] for one in lab.json("status")["gangs"]}
     assert all(after[name] != run for name, run in before.items())  # the rolling restart went on with the others

@@ -72,6 +72,7 @@ def test_a_run_is_recorded_and_the_next_one_is_compared_with_it(lab: SmallLab) -
     assert "stand-in" in lab.deploy("bench", *WORDS).stdout
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(("speed", "verdict", "code"), [(1e-6, "as expected", 0), (1e6, "BENCH-SLOW", 7)])
 def test_the_gate_is_the_profile(lab: SmallLab, speed: float, verdict: str, code: int) -> None:
     profile = lab.folder / "models" / f"{MODEL}.yml"

@@ -30,7 +30,7 @@ SCRAPE_S = 0.5
 """Time limit of one scrape of four nodes."""
 SHOWN_S = 2.0
 """Time limit from a killed rank to the page and to `status --watch`."""
-SCRAPES = 20
+SCRAPES = 8
 SCRAPE_EVERY_S = 15
 SOAK_S = float(os.environ.get("SOAK_S", "0"))
 """How long ranks are killed, one after the other; `make long`: 600."""

@@ -25,7 +25,8 @@ from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500), needs_root]
 
-NODES = ("node0", "node1")
+NODES = ("node0",)
+"""What a second one would show is that ansible takes several: tests/lab/test_viewers.py."""
 HOST_SETTING = Path("/proc/sys/kernel/numa_balancing")
 PASSWORD = "let me in"
 ASKED = "operator ALL=(ALL:ALL) ALL\n"
@@ -77,7 +78,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    with small_lab("prepare", level=2) as lab:
+    with small_lab("prepare", nodes=len(NODES), level=2) as lab:
         if lab.running_level() != 2:
             pytest.skip("nodes that boot systemd can't be had here")
         become = {"ansible_become": True, "ansible_become_user": "l40s"}

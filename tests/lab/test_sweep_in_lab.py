@@ -1,5 +1,5 @@
-"""`sweep` against a gang of two emulated nodes that serves: four candidates, the controller killed three times on the
-way; the same table, nothing measured twice, and what served before serves again."""
+"""`sweep` against a gang of two emulated nodes that serves: two candidates, the controller killed within one and
+between both; the same table, nothing measured twice, and what served before serves again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800), needs_root]
 
 WORDS = (
     *("sweep", "--model", MODEL, "--load", "1,4", "--input", "20", "--output", "10"),
-    *("--layout", "tp4", "--layout", "pp2,tp2", "--vary", "chunk=2048,4096"),
+    *("--layout", "tp4", "--layout", "pp2,tp2"),
 )
-CANDIDATES = ["tp4+chunk=2048", "tp4+chunk=4096", "pp2,tp2+chunk=2048", "pp2,tp2+chunk=4096"]
+CANDIDATES = ["tp4", "pp2,tp2"]
 RUNS_S = 600.0
 
 
@@ -57,7 +57,7 @@ def kill_after(lab: SmallLab, wanted: int) -> None:
     assert not over, said
 
 
-def test_it_is_killed_three_times_and_ends_with_what_served_before(lab: SmallLab) -> None:
+def test_it_is_killed_twice_and_ends_with_what_served_before(lab: SmallLab) -> None:
     before = lab.gang()
     refused = lab.deploy(*WORDS, code=2)
     assert "with --replace" in refused.stderr and lab.gang()["state"] == "ready"
@@ -67,7 +67,7 @@ def test_it_is_killed_three_times_and_ends_with_what_served_before(lab: SmallLab
     assert {one["state"] for one in waiting} == {"left"} and measured(lab) == 0
 
     at_kill: list[dict[str, list[dict[str, Any]]]] = []
-    for wanted in (1, 3, 6):
+    for wanted in (1, 2):
         kill_after(lab, wanted)
         at_kill.append(points(lab))
     page = lab.folder / "sweep.html"

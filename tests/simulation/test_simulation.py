@@ -96,14 +96,14 @@ def test_two_controllers_and_one_that_is_killed_or_stands_still_at_any_step(scen
 
 def test_every_command_ends_whatever_befalls_a_node_and_is_never_healed() -> None:
     cases = list(commanding.unhealed())
-    some = random.Random(drawn("simulation: unhealed")).sample(cases, max(60, share(len(cases))))
+    some = random.Random(drawn("simulation: unhealed")).sample(cases, max(30, share(len(cases))))
     nothing_violated(commanding.explore(iter(some), 0, STEPS))
 
 
 def test_every_command_ends_with_two_faults_of_which_one_is_not_healed() -> None:
     rng, scenes = random.Random(drawn("simulation: half healed")), list(commanding.unhealed())
     nothing_violated(
-        commanding.explore((commanding.half_healed(rng, scenes) for _ in range(max(60, share(len(scenes))))), 0, STEPS)
+        commanding.explore((commanding.half_healed(rng, scenes) for _ in range(max(30, share(len(scenes))))), 0, STEPS)
     )
 
 

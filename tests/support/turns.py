@@ -21,13 +21,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "tests/turns.md"
 MARK = "turns"
+T = TypeVar("T")
 ALL = "all"
 NEVER = "never"
 HEAD = """# Variations, and when each was played last
@@ -50,6 +51,15 @@ def drawn(name: str) -> int:
     """A seed for a sample: the commit's, so that the same commit plays the same; with TURN=all another one each time.
     name: of the sample"""
     return secrets.randbelow(1 << 32) if os.environ.get("TURN") == ALL else of_commit(name)
+
+
+def sampled(name: str, rows: Sequence[T], play: int) -> list[T]:
+    """So many rows of a kind whose variations are too many and too quick for a page of them: the commit chooses; all of
+    them with TURN=all. name: of what they are"""
+    if os.environ.get("TURN") == ALL:
+        return list(rows)
+    places = sorted(range(len(rows)), key=lambda place: _number(_commit(), f"{name} {place}"))[:play]
+    return [rows[place] for place in sorted(places)]
 
 
 @dataclass

@@ -25,8 +25,9 @@ def written() -> dict[str, Any]:
     return {name: yaml.safe_load(text) for name, text in files.items()}
 
 
-RECORDED, ALERTS = (group["rules"] for group in written()["l40s.rules.yml"]["groups"])
-DASHBOARD = written()["l40s-dashboard.json"]
+WRITTEN = written()
+RECORDED, ALERTS = (group["rules"] for group in WRITTEN["l40s.rules.yml"]["groups"])
+DASHBOARD = WRITTEN["l40s-dashboard.json"]
 
 
 def own_names(expr: str) -> set[str]:
@@ -57,7 +58,7 @@ def test_every_alert_says_what_to_do_and_what_explains_it(alert: dict[str, Any])
 def test_a_failed_gang_is_told_without_any_waiting() -> None:
     (failed,) = [alert for alert in ALERTS if alert["alert"] == "L40sGangFailed"]
     assert failed["labels"]["severity"] == "critical" and "for" not in failed
-    delivery = written()["alertmanager.yml"]
+    delivery = WRITTEN["alertmanager.yml"]
     (critical,) = delivery["route"]["routes"]
     assert critical["matchers"] == ['severity="critical"'] and critical["group_wait"] == "0s"
     assert delivery["receivers"][0]["webhook_configs"] == [{"url": "http://receiver", "send_resolved": True}]

@@ -131,7 +131,7 @@ def candidate(name: str) -> CandidateResult:
 @pytest.fixture
 def cluster(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
-    return Cluster(local(), monkeypatch)
+    return Cluster(local(nodes=1, ranks_each=1), monkeypatch)
 
 
 def test_each_is_measured_at_each_load_and_nothing_is_left(cluster: Cluster) -> None:
@@ -166,6 +166,7 @@ def test_the_best_is_kept(cluster: Cluster) -> None:
     assert (view.plan_id, view.serves, found.kept) == ("plan-b", True, "b")
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     "failure",
     [
@@ -206,6 +207,7 @@ def test_one_that_breaks_under_load_has_its_cause_and_its_points(cluster: Cluste
     assert [point.requests for point in found.results[0].points] == [1]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     "stop",
     [
