@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.load import Load
+from tests.support.load import Load, Stream
+from tests.support.load import answered as asked
 from tests.support.router import OLD_ROUTER, NotInstalled, router_environment, router_group
 from tests.support.small_lab import MODEL, SmallLab
 from tests.support.waiting import until
@@ -125,6 +126,30 @@ def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: Sma
     load = loaded(lab, MODEL)
     assert load.bad == [] and answered(lab)["gang1"] == before["gang1"]
     assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
+
+
+def test_the_router_refuses_what_is_too_much_and_leaves_no_gang_alone_for_it(lab: SmallLab) -> None:
+    """429 and Retry-After by its own limit; the gangs' circuits stay closed, so that the next request is served."""
+    most = 3
+    group = router_group(router_environment(), lab.folder / "router", lab.router_port)
+    group["vars"]["l40s_router_max_requests"] = most
+    lab.write_inventory(router=group)
+    assert "its settings differ" in lab.deploy("router", "up").stderr
+    lab.deploy("router", "down")
+    lab.deploy("router", "up")
+    assert router(lab)["max_requests"] == most
+    assert f"at most {most} requests at once" in lab.deploy("router", "status").stdout
+
+    streams = [Stream.of(lab.router_url, MODEL, 4000) for _ in range(most)]
+    for stream in streams:
+        stream.under_way()
+    with asked(f"{lab.router_url}/v1/completions", {"model": OTHER, "prompt": "x", "max_tokens": 2}) as refused:
+        assert refused.status == 429 and int(refused.headers["Retry-After"]) > 0
+        assert "concurrency limit" in refused.read().decode()
+    assert listed(lab) == sorted((MODEL, OTHER)) and all(worker["healthy"] for worker in router(lab)["workers"])
+    for stream in streams:
+        stream.abandon()
+    until(lambda: ask(lab, MODEL) == 200 and ask(lab, OTHER) == 200, 30.0)
 
 
 def test_behind_the_old_router_a_second_model_is_refused_and_nothing_stops(lab: SmallLab) -> None:

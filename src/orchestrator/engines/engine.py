@@ -183,12 +183,25 @@ def phases_of(*, rendezvous: str, shards: str, graphs: str) -> tuple[PhasePatter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimit:
+    """How many requests may wait in a gang before further ones are refused.
+
+    waiting: of the whole gang; running: how many it runs at once, None where that is not known; source: who says so
+    """
+
+    waiting: int
+    running: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What one node's engine should do, in no version's words.
 
     dist_init:   host:port of the rendezvous, '' where one node needs none
     whole_dense: dense layers are kept complete on every rank, because their cut would not end on a block
     micro_batch: most requests in a pipeline stage at once; None spreads CONCURRENCY over the stages
+    queue:       None lets any number of requests wait
     """
 
     model_path: str
@@ -203,6 +216,7 @@ class Intent:
     nccl_port: int | None = None
     trust_remote_code: bool = False
     graphs: CudaGraphs = _UNSAID
+    queue: QueueLimit | None = None
 
 
 def option(flag: str, value: object, source: str) -> Option:
@@ -225,6 +239,9 @@ class Names:
     expert_parallel: str | None = None
     micro_batch: str | None = None
     nccl_port: str | None = None
+    max_running: str = "--max-running-requests"
+    max_queued: str = "--max-queued-requests"
+    """Most requests that may wait; not every version has it."""
     cuda_graph_max_bs: str
     cuda_graph_sizes: str
     config: str | None = None
@@ -376,6 +393,13 @@ class Engine:
         if intent.trust_remote_code:
             yield Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code")
         yield from self.graph_options(intent.graphs)
+        if intent.queue is not None:
+            yield self.queue_option(intent.queue, intent.layout.attention_data_parallel)
+
+    def queue_option(self, queue: QueueLimit, groups: int = 1) -> Option:
+        """The limit in this family's words; each of so many groups of attention data parallelism has a queue of its own
+        (managers/scheduler.py: _abort_on_queued_limit)."""
+        return option(self.names.max_queued, -(-queue.waiting // groups), queue.source)
 
     def graph_options(self, graphs: CudaGraphs) -> tuple[Option, ...]:
         """What is captured and compiled. The largest size is named beside a list of them: 0.4.4 leaves out what is

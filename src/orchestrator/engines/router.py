@@ -48,6 +48,9 @@ _FLAGS: tuple[tuple[str, str], ...] = (
     ("--shutdown-grace-period-secs", "60"),
     ("--log-level", "warn"),
 )
+_BODY_S = 60
+"""A client that sends the head of a request and no more holds one of the admitted requests for so long; by default for
+300 s."""
 _BY_MODEL: tuple[str, ...] = (
     "--enable-igw",
     # It would look for each model's tokenizer on a hub, and gangs have their own.
@@ -190,8 +193,12 @@ def command(
     *,
     policy: str = ROUTER_POLICIES[0],
     tls: bool = False,
+    max_requests: int | None = None,
 ) -> list[str]:
-    """The router's command line. Gangs are added once it runs; its keys are in files that only it can read."""
+    """The router's command line. Gangs are added once it runs; its keys are in files that only it can read.
+
+    max_requests: that it lets in at once; it answers 429 to further ones. None: its own limit, thousands
+    """
     words = [f"{at.venv}/bin/python3", f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", at.release.module]
     words += ["--host", host, "--port", str(port)]
     words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
@@ -199,6 +206,9 @@ def command(
     for flag, value in _FLAGS:
         words += [flag, value]
     words += at.release.options
+    if max_requests is not None:  # they wait in the engines' queues, where they are seen, and not in the router's
+        words += ["--max-concurrent-requests", str(max_requests), "--queue-size", "0"]
+        words += ["--stream-body-stall-timeout-secs", str(_BODY_S)] if at.release.by_model else []
     if tls:
         words += ["--tls-cert-path", f"{_SECRETS}{CERTIFICATE_FILE}", "--tls-key-path", f"{_SECRETS}{_KEY_FILE}"]
     return words

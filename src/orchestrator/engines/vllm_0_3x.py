@@ -25,12 +25,14 @@ from orchestrator.engines.engine import (
     Lookup,
     MemoryAsked,
     Names,
+    QueueLimit,
     element_bytes,
     of_nodes,
     option,
 )
 from orchestrator.engines.known_flags import Option
 from orchestrator.engines.registry import Dialect
+from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
 
@@ -153,6 +155,19 @@ class VllmEngine(Engine):
             return (option(self.names.cuda_graph_max_bs, graphs.max_bs, why),)
         return ()
 
+    def queue_option(self, queue: QueueLimit, groups: int = 1) -> Option:
+        """It counts those that run as well, of all groups (v1/engine/async_llm.py: check_admission). Raises InputError
+        where it is not known how many run."""
+        del groups
+        if queue.running is None:
+            raise InputError(
+                "vLLM counts running and waiting requests together, and how many run at once is not known here",
+                where="inventory: l40s_max_queued",
+                fix=f"say it with {self.names.max_running} in l40s_args",
+            )
+        words = f"{queue.running} run and {queue.waiting} wait: {queue.source}"
+        return option(self.names.max_queued, queue.running + queue.waiting, words)
+
     def _options(self, intent: Intent) -> Iterator[Option]:
         """The first node serves; the others are given no port, since they have no HTTP."""
         layout = intent.layout
@@ -219,6 +234,8 @@ def _engine(version: str) -> Engine:
         names=Names(
             tensor_parallel="--tensor-parallel-size",
             pipeline_parallel="--pipeline-parallel-size",
+            max_running="--max-num-seqs",
+            max_queued="--max-num-queued-reqs",
             cuda_graph_max_bs="--max-cudagraph-capture-size",
             cuda_graph_sizes="--cudagraph-capture-sizes",
             config="--config",

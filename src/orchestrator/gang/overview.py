@@ -65,7 +65,8 @@ def state_words(view: GangView, reason: str = "") -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterGlance:
     """The router as it was seen. state: of its agent, None where that could not be asked; workers: None where
-    the router does not report them; error: why something could not be read; findings: what is wrong beside that."""
+    the router does not report them; error: why something could not be read; findings: what is wrong beside that.
+    request_limit: most requests that it lets in at once, None where nobody limits them."""
 
     url: str
     node: str
@@ -73,6 +74,7 @@ class RouterGlance:
     workers: tuple[Worker, ...] | None = None
     error: DeployError | None = None
     findings: tuple[Finding, ...] = ()
+    request_limit: int | None = None
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -119,6 +121,7 @@ class RouterGlance:
             "node": self.node,
             "state": self.condition and self.condition.value,
             "healthy": self.healthy,
+            "max_requests": self.request_limit,
             "workers": None if self.workers is None else workers,
             "models": None if self.workers is None else self._models(views),
             "error": self.error and self.error.as_json(),
@@ -202,7 +205,11 @@ def _gang(view: GangView) -> dict[str, Any]:
         **{name: getattr(view, name) for name in ("trouble", "model", "stack", "plan_id", "run_id")},
         "cause": cause_json(view.cause),
         "secondary": [cause_json(cause) for cause in view.secondary],
-        "service": {"url": view.service_url, "healthy": bool(view.service_healthy)},
+        "service": {
+            "url": view.service_url,
+            "healthy": bool(view.service_healthy),
+            "max_queued": view.request_limit,
+        },
         "transport": [
             {
                 "id": finding.id,

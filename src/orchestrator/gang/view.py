@@ -100,6 +100,7 @@ class GangView:
     proved:    features that the plan asks for and the engine's log confirms, with the nodes if not all confirm them
     ordered:   names of the nodes that know that a person has ended this run
     certificate: PEM text of what its clients are shown; '' for none, or where an older release started it
+    request_limit: most requests that may wait in it; of a router: most that it lets in at once; None: no limit
     """
 
     name: str
@@ -117,6 +118,7 @@ class GangView:
     service_healthy: bool | None = None
     canary_text: str | None = None
     certificate: str = ""
+    request_limit: int | None = None
     nodes: tuple[NodeView, ...] = ()
     transport: tuple[Finding, ...] = ()
     members: tuple[str, ...] = ()
@@ -226,6 +228,7 @@ def _service(leader: Report | None) -> dict[str, Any]:
         "service_healthy": healthy,
         "canary_text": text,
         "certificate": leader.certificate,
+        "request_limit": leader.request_limit,
     }
 
 

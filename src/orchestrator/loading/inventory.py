@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.loading import resources
 from orchestrator.loading.ansible_yaml import AnsibleInventory, Origin, wrong
-from orchestrator.loading.node_spec import ANSIBLES, OURS, SPARE, Variables, node_spec
+from orchestrator.loading.node_spec import ANSIBLES, MOST_REQUESTS, OURS, SPARE, Variables, node_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
 from orchestrator.model.chosen import replicas_of
 from orchestrator.model.errors import InputError
@@ -36,6 +36,7 @@ _EQUAL_IN_A_GANG: Mapping[str, Callable[[NodeSpec], object]] = {
     "l40s_nccl_port": lambda node: node.ports.nccl,
     "l40s_agent_port": lambda node: node.ports.agent,
     "l40s_lease": lambda node: node.lease_s,
+    "l40s_max_queued": lambda node: node.overrides.max_queued,
     "l40s_stack": lambda node: node.stack,
     "l40s_transport": lambda node: node.transport,
 }
@@ -65,6 +66,8 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
     for gang in gangs:
         _refuse_disagreement(gang, variables)
     _refuse_shared(source, gangs, variables)
+    if ROUTER_GANG in source.groups:
+        _refuse_queues(gangs, variables)
     router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GANG, ())])
     recipients = _recipients(variables[gangs[0].leader.name])
     resources.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
@@ -116,6 +119,18 @@ def _refuse_disagreement(gang: GangSpec, variables: Mapping[str, Variables]) -> 
                 wanted = f"one {name} for all nodes of gang {gang.name!r}"
                 fix = f"set {name} below vars: of the group {gang.name}"
                 raise wrong(variables[node.name].place(name), what, wanted, fix)
+
+
+def _refuse_queues(gangs: Sequence[GangSpec], variables: Mapping[str, Variables]) -> None:
+    """An engine answers 503 when its queue is full, and after three of these the router leaves the gang alone for 15 s,
+    full or not (`--cb-failure-threshold` of engines/router.py)."""
+    limited = next((gang.leader for gang in gangs if gang.leader.overrides.max_queued), None)
+    if limited is not None:
+        raise variables[limited.name].wrong(
+            "l40s_max_queued",
+            "no limit of a gang behind a router, which stops sending requests to a gang that refuses some",
+            "remove it; instead, set l40s_router_max_requests below vars: of the group router",
+        )
 
 
 def _refuse_shared(source: AnsibleInventory, gangs: Sequence[GangSpec], variables: Mapping[str, Variables]) -> None:
@@ -172,6 +187,7 @@ def _router(source: AnsibleInventory, gangs: Sequence[GangSpec], hosts: Sequence
         tls_key=key,
         aliases=_aliases(gangs),
         gang_key_file=_gang_key_file(variables, gangs) if node.api_key_file else None,
+        max_requests=variables.number("l40s_router_max_requests", 1, MOST_REQUESTS),
     )
 
 

@@ -15,7 +15,7 @@ from orchestrator.loading.ansible_yaml import Origin, Variable, wrong
 from orchestrator.loading.yaml_fields import shown
 from orchestrator.model.deadlines import seconds_of
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides, Reach, Transport
+from orchestrator.model.inventory import AUTO, GangPorts, NodeSpec, Overrides, Reach, Transport
 
 _TRUE = {"yes", "on", "true", "1", "y", "t"}  # as Ansible's boolean(), module_utils/parsing/convert_bool.py
 _FALSE = {"no", "off", "false", "0", "n", "f"}
@@ -165,10 +165,11 @@ OURS = (
     "l40s_dist_init_port", "l40s_engine_user",
     "l40s_env", "l40s_env_public", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port",
     "l40s_ib_hca", "l40s_ib_sl", "l40s_ib_tc",
-    "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_notify", "l40s_port_failover",
+    "l40s_lease", "l40s_max_queued", "l40s_model_root", "l40s_nccl_port", "l40s_notify", "l40s_port_failover",
     "l40s_role",
-    "l40s_router_metrics_port", "l40s_router_policy", "l40s_router_port", "l40s_router_tls_cert", "l40s_router_tls_key",
-    "l40s_router_venv", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
+    "l40s_router_max_requests", "l40s_router_metrics_port", "l40s_router_policy", "l40s_router_port",
+    "l40s_router_tls_cert", "l40s_router_tls_key", "l40s_router_venv",
+    "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
     "l40s_transport", "l40s_venv", "l40s_viewers", "l40s_viewers_logs",
 )  # fmt: skip
 """Every variable of ours; inventory/reference.yml explains each."""
@@ -308,7 +309,20 @@ def _overrides(variables: Variables) -> Overrides:
         env=variables.pairs("l40s_env"),
         env_public=variables.env_names("l40s_env_public"),
         args=arguments,
+        max_queued=_max_queued(variables),
     )
+
+
+MOST_REQUESTS = 100_000
+"""That a queue or a router may be told to hold."""
+
+
+def _max_queued(variables: Variables) -> str:
+    """A number in digits, AUTO, or '' where nothing is said."""
+    if variables.text("l40s_max_queued") == AUTO:
+        return AUTO
+    number = variables.number("l40s_max_queued", 1, MOST_REQUESTS)
+    return "" if number is None else str(number)
 
 
 def _refuse_unknown(variables: Variables) -> None:

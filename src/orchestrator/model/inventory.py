@@ -111,6 +111,13 @@ class Overrides:
     env_public: tuple[str, ...] = ()
     """`l40s_env_public`: names whose values anybody may see."""
     args: tuple[str, ...] = ()
+    max_queued: str = ""
+    """`l40s_max_queued`: requests that may wait in the gang, as digits, or AUTO for what its plan chooses; '' for any
+    number."""
+
+
+AUTO = "auto"
+"""The plan is to choose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +236,7 @@ class RouterSpec:
     policy: how it chooses a gang for a request, one of ROUTER_POLICIES
     gang_key_file: `l40s_api_key_file` of the gangs, where the router asks its clients for a key of its own
     aliases: by gang, the names beside its model's that requests for it may give
+    max_requests: most that all its gangs have at once, further ones are refused; None lets any number in
     """
 
     node: NodeSpec
@@ -240,6 +248,7 @@ class RouterSpec:
     tls_key: str | None = None
     gang_key_file: str | None = None
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    max_requests: int | None = None
 
     @property
     def scheme(self) -> str:

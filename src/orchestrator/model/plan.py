@@ -25,6 +25,7 @@ class Memory:
         None where nothing was
     capture_s, compile_s: seconds that these take of a start, and more of the first one; None where nothing was measured
     least_free: the least that was seen free in a run of this very plan, by NVML; None where nothing was kept
+    requests: of 2,048 tokens each, that run at once in the whole gang by KV tokens and flags; None where not known
     next_fraction: a static fraction that would leave just that, and next_kv_tokens; None where the reserve has no more
     """
 
@@ -43,6 +44,7 @@ class Memory:
     least_free: int | None = None
     next_fraction: float | None = None
     next_kv_tokens: int | None = None
+    requests: int | None = None
     explanation: tuple[str, ...] = ()
 
 

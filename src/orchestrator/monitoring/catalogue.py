@@ -51,6 +51,7 @@ _METRICS = (
     Metric("l40s_gang_start_phase_duration_seconds", "How long each phase of the last start took.", ("gang", "phase")),
     Metric("l40s_gang_canary_duration_seconds", "How long the last probe that generates a token took.", _GANG),
     Metric("l40s_gang_lease_seconds", "Silence after which the gang stops itself.", _GANG),
+    Metric("l40s_gang_max_queued", "Requests that may wait in the gang; absent where any number may.", _GANG),
     Metric("l40s_lock_held", "1 while a command works on the gang.", ("gang", "holder", "command")),
     Metric("l40s_lock_age_seconds", "Time since the lock's holder last renewed it.", _GANG),
     Metric("l40s_guard_up", "1 while a guard watches the gang.", _GANG),
@@ -89,6 +90,11 @@ _METRICS = (
         "l40s_rail_congestion_marks_total", "ECN marks and congestion notifications, by counter.", (*_PORT, "counter")
     ),
     Metric("l40s_router_up", "1 while the router runs and lists its workers.", ("node",)),
+    Metric(
+        "l40s_router_max_requests",
+        "Requests that the router lets in at once; absent without a limit.",
+        ("node",),
+    ),
     Metric("l40s_router_worker_healthy", "1 while the router sends requests to this gang.", ("gang", "url")),
     Metric("l40s_router_worker_requests", "Requests of the router that run on this gang.", ("gang", "url")),
     Metric("l40s_finding", "Number of these findings in doctor's last check.", ("id", "severity", "node")),

@@ -187,6 +187,7 @@ def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> N
         l40s_gang_start_late=view.late is not None,
         l40s_gang_failed=1 if failed else None,
         l40s_gang_lease_seconds=gang.leader.lease_s,
+        l40s_gang_max_queued=view.request_limit,
         l40s_gang_start_duration_seconds=max(ready, default=None),
         l40s_gang_canary_duration_seconds=probed if probed > 0 else None,
     )
@@ -246,7 +247,11 @@ def _node(families: Families, who: dict[str, object], node: NodeView, answer: No
 
 
 def _router(families: Families, router: RouterGlance, views: tuple[GangView, ...]) -> None:
-    families.add({"node": router.node}, l40s_router_up=router.workers is not None)
+    families.add(
+        {"node": router.node},
+        l40s_router_up=router.workers is not None,
+        l40s_router_max_requests=router.request_limit,
+    )
     gangs = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
     for worker in router.workers or ():
         families.add(

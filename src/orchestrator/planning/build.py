@@ -15,7 +15,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
-from orchestrator.planning import choices, drafts, layout, memory, page_cache, reserve, start_estimate
+from orchestrator.planning import admission, choices, drafts, layout, memory, page_cache, reserve, start_estimate
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning.choices import rdma_choice, tcp_choices
 from orchestrator.planning.dimensions import context_length
@@ -112,22 +112,27 @@ def _plan_gang(
     budgets = _Budgets(gang=gang, stack=stack, extra_args=asked.extra_args, seen=seen, host=hosts[gang.leader.name])
     profile, its_layout = _layout(gang, profile, stack, asked, budgets)
     its_memory = budgets.of(profile, its_layout)
+    engine, flags = engine_of(stack), budgets.flags(profile)
+    running = admission.at_once(engine, its_memory, its_layout, flags)
+    asked_queue = gang.leader.overrides.max_queued
+    queue = admission.queue_limit(asked_queue, engine, flags, running, f"gang {gang.name}: l40s_max_queued")
     about = replace(
         _choices(gang, profile, stack, topologies, hosts, gpus, its_layout),
         extra_args=asked.extra_args,
         api_key=known.api_keys.get(gang.name, ""),
         graphs=its_memory.graphs,
+        queue=queue,
     )
     caches = page_cache.fits(about.to_read, its_layout, gpus, topologies)
     read = page_cache.to_read(about.to_read, its_layout)
     start = start_estimate.estimate(profile, its_layout, its_memory, read=read, fits=caches)
-    in_words = filter(None, [page_cache.words(caches), start_estimate.words(start)])
+    in_words = filter(None, [*admission.words(running, queue), page_cache.words(caches), start_estimate.words(start)])
     plan = GangPlan(
         name=gang.name,
         dialect=stack.dialect,
         engine_version=stack.engine_version,
         layout=its_layout,
-        memory=replace(its_memory, explanation=(*its_memory.explanation, *in_words)),
+        memory=replace(its_memory, requests=running, explanation=(*its_memory.explanation, *in_words)),
         dist_init=dist_init(about),
         http_port=gang.leader.ports.http,
         nccl_port=gang.leader.ports.nccl,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.engines.cuts import kept_whole
-from orchestrator.engines.engine import Engine
+from orchestrator.engines.engine import Engine, QueueLimit
 from orchestrator.engines.registry import first_with
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides
@@ -57,6 +57,7 @@ class GangChoices:
         gang uses, none where they were not read
     extra_args: engine flags of the command line; api_key: its fingerprint, '' for none
     to_read: bytes of the checkpoint; graphs: batch sizes that are captured, None where only the flags may tell
+    queue: most requests that may wait, None for any number
     """
 
     gang: GangSpec
@@ -74,6 +75,7 @@ class GangChoices:
     api_key: str = ""
     to_read: int
     graphs: tuple[int, ...] | None = None
+    queue: QueueLimit | None = None
 
     @property
     def cuda(self) -> bool:

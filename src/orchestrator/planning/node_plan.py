@@ -76,6 +76,7 @@ def _place(about: GangChoices, node: NodeSpec) -> NodePlan:
         model_path=model_path(node, about.profile),
         leader=Endpoint(address=about.tcp[gang.leader.name].address, port=gang.leader.ports.agent),
         lease_s=gang.leader.lease_s,
+        request_limit=about.queue.waiting if about.queue else None,
         api_key=about.api_key or None,
     )
 
@@ -144,4 +145,5 @@ def _intent(about: GangChoices, node: NodeSpec) -> Intent:
         nccl_port=node.ports.nccl,
         trust_remote_code=about.profile.trust_remote_code,
         graphs=about.engine.graphs(about.profile) if about.cuda else CudaGraphs(),
+        queue=about.queue,
     )

@@ -200,7 +200,7 @@ def short_digest(value: Any) -> str:
 
 
 _WORD_BY_WORD = ("argv", "command", "flags", "env")
-_SAID_ELSEWHERE = ("watch", "network", "layout", "graph_batch", "http_url", "sources", "env_public")
+_SAID_ELSEWHERE = ("watch", "network", "layout", "graph_batch", "request_limit", "http_url", "sources", "env_public")
 _OF_ONE_RUN = {"protocol", "run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang"}
 _NOT_COMPARED = {*_OF_ONE_RUN, *_WORD_BY_WORD, *_SAID_ELSEWHERE}
 """Keys that differ from run to run without any meaning, those that are compared word by word, and those that follow

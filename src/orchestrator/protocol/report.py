@@ -166,6 +166,9 @@ class Report(Message):
     """PEM text of the certificate that clients are shown; '' for none, and in reports of older releases."""
     serves_at: str = ""
     """ADDRESS:PORT of the gang's service, as this node's part of the plan has it; '' in reports of older releases."""
+    request_limit: int | None = None
+    """Most requests that may wait in the gang; of a router: most that it lets in at once. None: no limit, or an older
+    release wrote it."""
     service_healthy: bool | None = None
     """None where this node does not serve HTTP for the gang."""
     service_checked_at: float = 0.0

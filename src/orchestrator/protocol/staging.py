@@ -276,6 +276,8 @@ class NodePlan(Message):
     service: ServiceOrder | None = None
     canary: Canary | None = None
     watch: Watch = Watch()
+    request_limit: int | None = None
+    """Most requests that may wait in the gang; of a router: most that it lets in at once. None: nobody limits them."""
     api_key: str | None = None
     """Fingerprint of the engine's API key; the key itself is in no plan."""
 

@@ -22,6 +22,7 @@ PAGES = {
     "docs/plan.md": "docs/zh/plan.md",
     "docs/habits.md": "docs/zh/habits.md",
     "docs/runbooks.md": "docs/zh/runbooks.md",
+    "docs/service.md": "docs/zh/service.md",
 }
 MARK = re.compile(r"^<!-- translated from (?P<page>\S+), (?P<title>.+): (?P<digest>\w+) -->$", re.MULTILINE)
 

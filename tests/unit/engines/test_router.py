@@ -67,6 +67,14 @@ def test_the_policy_is_the_inventorys(policy: str) -> None:
     assert words[words.index("--policy") + 1] == policy and words.count("--policy") == 1
 
 
+@pytest.mark.parametrize(("release", "more"), [(router.SMG, ["--stream-body-stall-timeout-secs", "60"]),
+                                               (router.SGLANG_ROUTER, [])])  # fmt: skip
+def test_what_is_too_much_is_refused_where_that_is_asked_for(release: router.RouterRelease, more: list[str]) -> None:
+    at = router.InstalledRouter(release, "/v")
+    usual, limited = (router.command(at, "::", 1, 2, "/ready", max_requests=most) for most in (None, 160))
+    assert limited == [*usual, "--max-concurrent-requests", "160", "--queue-size", "0", *more]
+
+
 def test_the_launch_script_is_what_is_run() -> None:
     at = router.InstalledRouter(router.SMG, "/opt/it's")
     words = router.command(at, "0.0.0.0", 30000, 29000, "/ready", tls=True)

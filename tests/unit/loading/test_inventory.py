@@ -357,6 +357,28 @@ def test_how_it_chooses_a_gang(tmp_path: Path) -> None:
         read(tmp_path, "router: {hosts: {a: {l40s_router_policy: least}}}\n")
 
 
+def test_how_many_requests_it_lets_in(tmp_path: Path) -> None:
+    assert read(tmp_path, "router: {hosts: {a: }}\n").max_requests is None
+    assert read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: 160}}}\n").max_requests == 160
+    with pytest.raises(InputError, match="an integer from 1 to 100000"):
+        read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: 0}}}\n")
+
+
+@pytest.mark.parametrize(("written", "read_as"), [("auto", "auto"), ("64", "64"), ("'64'", "64")])
+def test_a_gangs_own_limit_is_refused_behind_a_router(tmp_path: Path, written: str, read_as: str) -> None:
+    limited = f"all: {{vars: {{l40s_max_queued: {written}}}}}\n"
+    file = tmp_path / "hosts.yml"
+    file.write_text(GANGS + limited)
+    assert {node.overrides.max_queued for node in load_inventory(file).nodes} == {read_as}
+    with pytest.raises(InputError, match="l40s_router_max_requests below vars: of the group router"):
+        read(tmp_path, limited + "router: {hosts: {head: }}\n")
+
+
+def test_a_limit_is_a_number_or_left_to_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="an integer from 1 to 100000"):
+        read(tmp_path, "all: {vars: {l40s_max_queued: many}}\n")
+
+
 def test_a_gangs_node_may_run_it(tmp_path: Path) -> None:
     assert read(tmp_path, "router: {hosts: {a: }}\n").node.gang == "router"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,11 @@ def test_locks_guards_and_routers() -> None:
     assert value(found, "l40s_lock_held", holder="ops@desk (pid 1)", command="l40s-deploy restart g") == 1
     assert value(found, "l40s_lock_age_seconds", gang="g") == 3 and value(found, "l40s_guard_up", gang="g") == 1
     assert value(found, "l40s_router_worker_healthy", gang="g") == 1 and value(found, "l40s_router_up") == 1
+    assert value(found, "l40s_router_max_requests") is None and value(found, "l40s_gang_max_queued") is None
+    limited = scene(
+        replace(report(0), request_limit=81), report(1), router=RouterGlance(url="u", node="head", request_limit=160)
+    )
+    assert value(limited, "l40s_router_max_requests") == 160 and value(limited, "l40s_gang_max_queued", gang="g") == 81
     unlisted = scene(report(0), report(1), router=RouterGlance(url="u", node="head"))
     assert value(unlisted, "l40s_router_up") == 0 and value(unlisted, "l40s_gang_degraded") is None
 

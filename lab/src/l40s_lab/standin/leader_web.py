@@ -21,6 +21,10 @@ Routes = Mapping[str, Callable[[], None] | None]
 """Path -> its handler; None if this version has no such path."""
 
 
+class QueueFull(Exception):
+    """As many requests wait as may."""
+
+
 class LeaderHandler(Handler):
     """Node 0. `settings`, `model` and `engine` are set on a subclass by leader_handler."""
 
@@ -89,6 +93,9 @@ class LeaderHandler(Handler):
         except BadRequest as error:
             problem = {"object": "error", "message": str(error), "type": "BadRequestError", "param": None, "code": 400}
             self.answer(400, problem)
+        except QueueFull:
+            message = "The request queue is full."
+            self.answer(503, {"object": "error", "message": message, "type": "503", "param": None, "code": 503})
         except (Abandoned, BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
@@ -172,6 +179,8 @@ class LeaderHandler(Handler):
         )
 
     def _questions(self, prompts: list[Any], asked: dict[str, Any], count: int) -> list[Question]:
+        if self._full():
+            raise QueueFull
         limit = answers.count_of(asked.get("max_completion_tokens", asked.get("max_tokens")), count)
         copies = answers.count_of(asked.get("n"), 1) or 1
         given = asked.get("max_completion_tokens", asked.get("max_tokens")) is not None
@@ -183,6 +192,17 @@ class LeaderHandler(Handler):
             for prompt in prompts
             for _ in range(min(copies, 128))
         ]
+
+    def _full(self) -> bool:
+        """The real one counts those that wait alone, so that a burst on a free engine can be refused too."""
+        most = self.settings.max_queued
+        return most is not None and self._load()[1] >= most
+
+    def _load(self) -> tuple[int, int]:
+        """Requests that run, and that wait."""
+        all_of_them, most = len(self.engine.in_flight), self.settings.max_running
+        running = all_of_them if most is None else min(all_of_them, most)
+        return running, all_of_them - running
 
     def _check_length(self, tokens: int, wanted: int) -> None:
         """Requests that tokenizer_manager.py refuses: a prompt, or prompt and answer, longer than the context."""
@@ -299,11 +319,11 @@ class LeaderHandler(Handler):
         self.answer(200, facts)
 
     def _loads(self) -> None:
-        running = len(self.engine.in_flight)
+        running, waiting = self._load()
         load = {
             "dp_rank": 0,
             "num_running_reqs": running,
-            "num_waiting_reqs": 0,
+            "num_waiting_reqs": waiting,
             "num_used_tokens": 0,
             "max_total_num_tokens": self.engine.pool,
             "token_usage": 0.0,
@@ -328,9 +348,10 @@ class LeaderHandler(Handler):
 
     def _metrics(self) -> None:
         label = json.dumps(self.settings.served_name)
+        running, waiting = self._load()
         figures = (
-            ("num_running_reqs", "gauge", len(self.engine.in_flight)),
-            ("num_queue_reqs", "gauge", 0),
+            ("num_running_reqs", "gauge", running),
+            ("num_queue_reqs", "gauge", waiting),
             ("num_used_tokens", "gauge", 0),
             ("token_usage", "gauge", 0.0),
             ("gen_throughput", "gauge", 0.0),

@@ -46,7 +46,7 @@ class Service:
 
 
 class Scheduler:
-    """All running requests share each step, as in continuous batching."""
+    """All running requests share each step, as in continuous batching; the others wait, first come first served."""
 
     def __init__(
         self, settings: Settings, log: Log, group: Leader, service: Service, pool: int, on_step: Callable[[], None]
@@ -61,7 +61,9 @@ class Scheduler:
         self._service = service
         self._pool = max(pool, 1)
         self._on_step = on_step
+        self._most = settings.max_running
         self._running: dict[str, _Running] = {}
+        self._queued: dict[str, _Running] = {}
         self._step = 0
         self._stopping = False
         self._logged = (0, time.monotonic())
@@ -93,14 +95,23 @@ class Scheduler:
         rid = str(document["rid"])
         if document.get("do") == "abort":
             self._running.pop(rid, None)
+            self._queued.pop(rid, None)
+            self._admit()
             return
-        self._running[rid] = _Running(int(str(document["tokens"])))
+        self._queued[rid] = _Running(int(str(document["tokens"])))
+        self._admit()
         if not document.get("quiet"):
             self._log.line(
                 self._version.prefill.format(
                     new=1, tokens=document["prompt"], running=len(self._running) - 1, rate=0.0, graph=self._graphs[0]
                 )
             )
+
+    def _admit(self) -> None:
+        """As many of the waiting ones as may run."""
+        while self._queued and (self._most is None or len(self._running) < self._most):
+            rid = next(iter(self._queued))
+            self._running[rid] = self._queued.pop(rid)
 
     def _make_token(self) -> None:
         self._step += 1
@@ -117,6 +128,7 @@ class Scheduler:
             out.append((rid, running.done, finished))
             if finished:
                 del self._running[rid]
+        self._admit()
         self._service.send({"out": out})
         self._tell_rate(len(out))
 

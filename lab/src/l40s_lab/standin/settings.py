@@ -31,6 +31,7 @@ class Settings:
     follows_peers:    ranks end when a peer's connection ends, as with gloo; otherwise they ignore it
     health_timeout:   seconds that /health waits for a token; the default is one of the pauses that speed multiplies
     load_barrier:     seconds that a loaded rank waits for the others (hard-coded in the real engine)
+    max_running:      requests that share a step, None for all; max_queued: that may wait beside them
     step_s:           shortest time for one token through all ranks; 0.02 is the reference cluster's pace
     cuda_deaths:      ranks end like processes with CUDA, and follow their peers (cuda_death.py)
     orphan_s:         a rank of 0.4.4 outlives its launcher; here it ends by itself after this time
@@ -52,6 +53,8 @@ class Settings:
     device: str
     mem_fraction: float
     max_total_tokens: int | None
+    max_running: int | None
+    max_queued: int | None
     graph_max_bs: int
     graphs: bool
     metrics: bool
@@ -141,6 +144,8 @@ def read_settings(version: Version, given: Given) -> Settings:
         device=given("--device", "cuda"),
         mem_fraction=given("--mem-fraction-static", _mem_fraction(version, tp_size)),
         max_total_tokens=given("--max-total-tokens"),
+        max_running=given("--max-running-requests"),
+        max_queued=given("--max-queued-requests"),
         graph_max_bs=given("--cuda-graph-max-bs-decode", given("--cuda-graph-max-bs", 160)),
         graphs=not given("--disable-cuda-graph", False),
         metrics=given("--enable-metrics", False),

@@ -140,6 +140,8 @@ def _router_lines(router: RouterGlance, seen: Overview) -> list[Text]:
     head = Text.assemble(("router", "bold"), " ", styled(state), f"  {printable(router.url)}")
     if parts := [f"{word}: {', '.join(names)}" for word, names in _placed(router, seen).items() if names]:
         head.append(f"  {printable('; '.join(parts))}")
+    if router.request_limit is not None:
+        head.append(f"  at most {router.request_limit:,} requests at once")
     wrong = router.error
     below = [f"  {wrong.where}: {wrong.what} (fix: {wrong.fix})"] if wrong else []
     below += [f"  {words}" for words in router.remarks]

@@ -105,8 +105,9 @@ def _change(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> i
 
 
 def _show(state: RouterState, screen: Screen) -> None:
-    cause = state.view.cause
-    screen.show(f"router {state.view.state.value}  {state.url}", *(cause_lines(cause) if cause else ()))
+    cause, limit = state.view.cause, state.view.request_limit
+    most = "" if limit is None else f"  at most {limit:,} requests at once"
+    screen.show(f"router {state.view.state.value}  {state.url}{most}", *(cause_lines(cause) if cause else ()))
     if state.view.state is GangState.FAILED:
         screen.show("  start it again: l40s-deploy router up")
     screen.show(*(f"  {node.name}: {node.error}" for node in state.view.unreachable))
@@ -126,6 +127,7 @@ def _json(state: RouterState) -> dict[str, Any]:
     return {
         "state": state.view.state.value,
         "url": state.url,
+        "max_requests": state.view.request_limit,
         "workers": [
             {
                 "url": worker.url,

@@ -167,7 +167,7 @@ def _clock(moment: Moment) -> Text:
 def _gang_line(view: GangView, moment: Moment) -> Text:
     line = Text.assemble((printable(view.name), "bold"), " ", styled(moment.seen.headline(view)))
     cause = f"{view.cause.node}: {view.cause.text}" if view.cause else ""
-    words = cause or serving_words(moment.gangs.get(view.name)) or view.progress
+    words = cause or serving_words(moment.gangs.get(view.name), view.request_limit) or view.progress
     return line.append(f"  {printable(words)}") if words else line
 
 
@@ -176,7 +176,7 @@ def _gang_picture(view: GangView, moment: Moment, *, wide: bool) -> list[Rendera
     events = moment.events.get(view.name, ())
     newest = (since_ready(events) if view.serves else events)[-EVENTS:]
     happened = [f"{clock_time(event.at)} {event.node}: {event.words}" for event in newest]
-    busy = serving_words(moment.gangs.get(view.name))
+    busy = serving_words(moment.gangs.get(view.name), view.request_limit)
     return [*_gang_blocks(view, moment.seen, moment.nodes, busy, wide=wide), *lines(happened, "dim")]
 
 
@@ -216,7 +216,7 @@ class ChangeLines:
         for view in moment.seen.views:
             cause = f": {view.cause.node}: {view.cause.text}" if view.cause else ""
             self._say(view.name, f"{view.name}: {moment.seen.headline(view)}{cause}", moment)
-            now, busy = time.monotonic(), serving_words(moment.gangs.get(view.name))
+            now, busy = time.monotonic(), serving_words(moment.gangs.get(view.name), view.request_limit)
             if busy and now - self._told.get(view.name, -LINE_EVERY_S) >= LINE_EVERY_S:
                 self._told[view.name] = now
                 self._line(f"{view.name}: {busy}", moment)
@@ -288,14 +288,16 @@ def _rail_errors(ports: Sequence[PortRate]) -> Text:
     return Text(str(sum(port.errors for port in ports)) if ports else "", "dim")
 
 
-def serving_words(load: GangLoad | None) -> str:
-    """'312.4 tokens/s, 12 running, 3 queued, KV cache 41 %'; '' where the engine does not tell."""
+def serving_words(load: GangLoad | None, max_queued: int | None = None) -> str:
+    """'312.4 tokens/s, 12 running, 3 of 81 queued, KV cache 41 %'; '' where the engine does not tell. max_queued: most
+    that may wait, None for any number"""
     if load is None:
         return ""
     words = [] if load.tokens_s is None else [f"{load.tokens_s:.1f} tokens/s"]
     if load.prompt_tokens_s:
         words.append(f"{load.prompt_tokens_s:.0f} prompt tokens/s")
-    words += [f"{load.now.running} running", f"{load.now.queued} queued"]
+    limit = "" if max_queued is None else f" of {max_queued}"
+    words += [f"{load.now.running} running", f"{load.now.queued}{limit} queued"]
     words += [] if load.now.cache_used is None else [f"KV cache {100 * load.now.cache_used:.0f} %"]
     words += [] if load.now.accept_length is None else [f"{load.now.accept_length:.2f} tokens a step"]
     return ", ".join(words)

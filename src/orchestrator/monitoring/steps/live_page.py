@@ -70,6 +70,7 @@ class PageGang:
     service_url: str
     service_healthy: bool
     load: GangLoad | None
+    max_queued: int | None
     remarks: tuple[str, ...]
     nodes: tuple[PageNode, ...]
     cause: Cause | None
@@ -165,6 +166,7 @@ def _gang(view: GangView, moment: Moment, nodes: Mapping[tuple[str, str], PageNo
         service_url=view.service_url,
         service_healthy=bool(view.service_healthy),
         load=moment.gangs.get(view.name),
+        max_queued=view.request_limit,
         remarks=view.remarks,
         nodes=tuple(nodes[view.name, node.name] for node in view.nodes),
         cause=last.cause if last and not view.cause else view.cause,

@@ -139,6 +139,7 @@ def staged(run: Run, now: float) -> Report:
         service_url=run.service.url if run.service else "",
         certificate=_certificate(run),
         serves_at=run.serves_at,
+        request_limit=run.request_limit,
         service_healthy=False if run.service else None,
         boot_id=processes.boot_id(),
         clock=clock.ANCHOR,

@@ -83,7 +83,7 @@ def test_the_document(run: Run) -> None:
     (told,) = json.loads(out)["gangs"]
     assert code == 0
     assert (told["name"], told["state"], told["model"], told["cause"]) == ("g", "ready", "M", None)
-    assert told["service"] == {"url": "http://192.0.2.1:8000", "healthy": True}
+    assert told["service"] == {"url": "http://192.0.2.1:8000", "healthy": True, "max_queued": None}
     assert [(one["name"], one["node_rank"], one["state"], one["phase"]) for one in told["nodes"]] == [
         ("a", 0, "ready", ""),
         ("b", 1, "ready", ""),

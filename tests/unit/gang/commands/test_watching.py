@@ -16,7 +16,7 @@ from tests.support.terminal import Shown, Terminal, rendered
 
 from orchestrator.cli.screen import Screen
 from orchestrator.engines.serving import Serving
-from orchestrator.gang.commands.watching import ChangeLines, watch
+from orchestrator.gang.commands.watching import ChangeLines, serving_words, watch
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.status.live import GangLoad, Moment, NodeLoad
 from orchestrator.gang.timeline import PortRate, TimelineEvent
@@ -229,3 +229,8 @@ def test_what_happens_after_the_start_is_shown(shown: Callable[..., Shown]) -> N
     later = TimelineEvent(at=99.0, node="node1", what="rails", words="RDMA ports that are down: mlx5_0")
     told = shown(replace(seen, events={"gang0": (*seen.events["gang0"], later)}))
     assert "RDMA ports that are down: mlx5_0" in told.text and "step 8" not in told.text
+
+
+def test_how_many_may_wait_is_said_where_somebody_limits_them() -> None:
+    busy = moment().gangs["gang0"]
+    assert "12 running, 3 queued" in serving_words(busy) and "12 running, 3 of 81 queued" in serving_words(busy, 81)

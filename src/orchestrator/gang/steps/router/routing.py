@@ -630,7 +630,14 @@ def _start_of(router: Router, health_path: str, at: words.InstalledRouter, *, pl
     spec, front = router.spec, _front(router.spec)
     tls = spec.tls_cert is not None
     argv = words.command(
-        at, spec.node.http_host, spec.port, spec.metrics_port, health_path, policy=spec.policy, tls=tls
+        at,
+        spec.node.http_host,
+        spec.port,
+        spec.metrics_port,
+        health_path,
+        policy=spec.policy,
+        tls=tls,
+        max_requests=spec.max_requests,
     )
     plan_id = plan_id or short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
@@ -656,6 +663,7 @@ def _start_of(router: Router, health_path: str, at: words.InstalledRouter, *, pl
         lease_s=spec.node.lease_s,
         service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
         watch=words.watch(health_path),
+        request_limit=spec.max_requests,
         secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
         launch_script=words.launch_script(at.release, argv),
     )

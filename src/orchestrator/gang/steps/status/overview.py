@@ -136,6 +136,7 @@ def glance(fleet: Fleet, spec: RouterSpec) -> RouterGlance:
         workers=workers,
         error=wrong,
         findings=certificate_findings(spec, view),
+        request_limit=view.request_limit,
     )
 
 
