@@ -19,7 +19,7 @@ STEPS_OF_UP = (
 LOOKS = {"gang/steps/operation.py": 2, "gang/steps/raising.py": 1}
 """By file, its places that look at gangs: what every node knows, the chosen gangs before they are locked, and a start
 that is followed. A number here may only fall."""
-OF_OTHER_COMMANDS = {"would_stop_of", "diff_inventory"}
+OF_OTHER_COMMANDS = {"would_stop", "diff_inventory"}
 """Functions in these files that `up` does not call: they are whole commands."""
 
 

@@ -205,6 +205,8 @@ class SimulatedFleet:
 
     def close(self) -> None: ...
 
+    def let_go(self) -> None: ...
+
     def on_every(
         self, work: Callable[[Any], Any], *, only: Collection[str] | None = None, patience: object = None
     ) -> PerNode[Any]:

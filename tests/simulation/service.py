@@ -31,11 +31,13 @@ from tests.simulation.gang import AT_ONCE, LEASE_S, Fault, Gang, Violated
 from tests.simulation.network import Net
 from tests.simulation.node import ANSWERS_S, Engine, Node
 from tests.simulation.world import World
+from tests.support.commands import unasked
 
 from orchestrator.engines import router as words
 from orchestrator.engines.router import SMG
 from orchestrator.gang.steps import down, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.gang.steps.router import claim, routing
 from orchestrator.gang.steps.router.claim import RouterClaim
@@ -402,25 +404,31 @@ def _on(service: Service, spec: GangSpec) -> Gang:
     return max(service.gangs.values(), key=lambda gang: len(names & set(gang.names)))
 
 
+def _operation(inventory: Inventory) -> Operation:
+    return unasked(inventory, SimulatedFleet(tuple(inventory.nodes)))
+
+
 def _restart(_: Service, inventory: Inventory, name: str, said: Said) -> None:
-    verb = ROLLING if restart.can_roll(inventory, (name,)) else RESTART
+    verb = ROLLING if restart.can_roll(_operation(inventory), (name,)) else RESTART
     _restarted(inventory, name, said, verb)
 
 
 def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb) -> None:
     request = RestartRequest(verb=verb, gangs=(name,), command=f"restart {name}", timeout_s=UP_S)
-    restart.restart(inventory, request, said)
+    restart.restart(_operation(inventory), request, said)
 
 
 def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
     def before() -> None:
         try:
-            for gang in routing.withdraw(inventory, (name,)):
+            for gang in routing.withdraw(_operation(inventory), (name,)):
                 said.step(gang, "the last one that served behind the router")
         except DeployError as failure:
             said.step(name, f"{failure.where}: {failure.what}")
 
-    stopped = down.down(inventory, down.DownRequest(gangs=(name,), command=f"down {name}"), before_stop=before)
+    stopped = down.down(
+        _operation(inventory), down.DownRequest(gangs=(name,), command=f"down {name}"), before_stop=before
+    )
     for node in stopped:
         if node.error is not None:
             said.step(node.gang, f"{node.node}: {node.error.what}")
@@ -496,7 +504,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
     moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
     more: list[tuple[Any, str, Any]] = []
-    more += [(module, "Fleet", SimulatedFleet) for module in (down, restart, routing, claim)]
+    more += [(module, "Fleet", SimulatedFleet) for module in (routing, claim)]
     more += [(module, "time", moment) for module in (restart, restart_sequence, routing, claim)]
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import unconnected
 
 from orchestrator.cli.main import main, parser_of
 from orchestrator.cli.options import seconds
@@ -20,7 +21,6 @@ from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import RestartResult
 from orchestrator.gang.steps.restart_sequence import ROLLING
 from orchestrator.gang.steps.rollback import ROLLBACK
-from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.errors import Exit
 
 ONE = "all: {children: {gangs: {children: {g0: {hosts: {a: {ansible_host: 192.0.2.1}}}}}}}\n"
@@ -83,7 +83,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(down, "down", note("down", ()))
     monkeypatch.setattr(restart, "restart", note("restart", RestartResult(views=(), seconds=0.0)))
     for module in (down, rollback, restart):
-        monkeypatch.setattr(module, "open_cluster", lambda args, _: load_inventory(Path(args.inventory)))
+        monkeypatch.setattr(module, "connected", unconnected)
     monkeypatch.setattr(restart, "answers", lambda *_: [])
     return asked
 

@@ -9,14 +9,13 @@ from typing import Any
 from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
 from orchestrator.gang.serving import Serving, model_words
 from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
-from orchestrator.gang.steps.operation import standing_inventory
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.router.routing import withdraw
-from orchestrator.model.chosen import called, refuse_unnamed, the_one_gang
+from orchestrator.model.chosen import called, chosen_gangs, refuse_unnamed, the_one_gang
 from orchestrator.model.deadlines import STOP_S
 from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
@@ -50,13 +49,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
     inventory, gangs = _meant(args, screen)
+    with connected(inventory) as nodes:
+        return _down(args, nodes.as_standing(), gangs, screen)
+
+
+def _down(args: argparse.Namespace, operation: Operation, gangs: tuple[str, ...], screen: Screen) -> int:
     request = DownRequest(gangs=gangs, now=args.now, force=args.force, timeout_s=args.timeout)
     if not args.all:
-        refuse_unnamed(inventory, gangs, command_line())
+        refuse_unnamed(operation.inventory, gangs, command_line())
     if args.dry_run:
-        return show_rehearsal(would_stop(inventory, request.gangs, now=args.now), screen)
+        chosen = chosen_gangs(operation.inventory, request.gangs)
+        return show_rehearsal(would_stop(operation.fleet, chosen, now=args.now), screen)
     last: dict[str, str] = {}
-    stopped = down(inventory, request, before_stop=lambda: last.update(_take_out(inventory, request.gangs, screen)))
+    stopped = down(operation, request, before_stop=lambda: last.update(_take_out(operation, request.gangs, screen)))
     if args.json:
         screen.json({"nodes": [_json(node) for node in stopped], "last_behind_router": list(last)})
     else:
@@ -68,20 +73,20 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _meant(args: argparse.Namespace, screen: Screen) -> tuple[Inventory, tuple[str, ...]]:
     """The inventory, and the names of the gangs in it; with the former name of the gang that has another one now."""
-    if args.former_name is None:
-        return open_cluster(args, screen), tuple(args.gang)
     written = open_inventory(args, screen)
+    if args.former_name is None:
+        return written, tuple(args.gang)
     gang = the_one_gang(written, args.gang, command="down --as")
-    return standing_inventory(called(written, gang.name, args.former_name)), (args.former_name,)
+    return called(written, gang.name, args.former_name), (args.former_name,)
 
 
-def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> Serving:
+def _take_out(operation: Operation, gangs: tuple[str, ...], screen: Screen) -> Serving:
     """Remove the gangs from the router first; a router that does not answer does not delay the stop.
 
     Those that were the last ones behind it to serve their model.
     """
     try:
-        last = withdraw(inventory, gangs)
+        last = withdraw(operation, gangs)
     except DeployError as failure:
         screen.say(f"{failure.where}: {failure.what}")
         return {}

@@ -5,19 +5,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from orchestrator.cli.options import add_accept, add_all, add_hung_after, add_timeout, add_usual_of_gangs
+from orchestrator.cli.options import (
+    add_accept,
+    add_all,
+    add_hung_after,
+    add_timeout,
+    add_usual_of_gangs,
+    open_inventory,
+)
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_dry_run, interrupted, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.maintenance import MAINTENANCE
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.restart import RestartResult, can_roll, rehearse_restart, restart
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import Inventory
 from orchestrator.rooms import answers
 
 
@@ -65,9 +71,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves again; 7 when accepted answers of `golden` have changed."""
     _refuse_strays(args)
-    inventory = open_cluster(args, screen)
+    with connected(open_inventory(args, screen)) as nodes:
+        return _restart(args, nodes.as_standing(), screen)
+
+
+def _restart(args: argparse.Namespace, operation: Operation, screen: Screen) -> int:
     request = RestartRequest(
-        verb=_verb(args, inventory),
+        verb=_verb(args, operation),
         gangs=tuple(args.gang),
         command=command_line(),
         now=args.now,
@@ -82,15 +92,15 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     )
 
     def finish(done: RestartResult) -> int:
-        checks = answers("after_ready", inventory, done.views, args, screen)
+        checks = answers("after_ready", operation.inventory, done.views, args, screen)
         (_show_rolled if done.rolled else show_restarted)(done, screen)
         return say_checks(checks, screen)
 
-    return carry_out(inventory, request, args, screen, finish)
+    return carry_out(operation, request, args, screen, finish)
 
 
 def carry_out(
-    inventory: Inventory,
+    operation: Operation,
     request: RestartRequest,
     args: argparse.Namespace,
     screen: Screen,
@@ -99,8 +109,8 @@ def carry_out(
     """Restart, or with --dry-run say what would be done. finish: shows what was done, and has the exit code."""
     try:
         with RisingProgress(screen) as shown:
-            would = rehearse_restart(inventory, request, shown) if args.dry_run else None
-            done = restart(inventory, request, shown) if would is None else None
+            would = rehearse_restart(operation, request, shown) if args.dry_run else None
+            done = restart(operation, request, shown) if would is None else None
     except KeyboardInterrupt:
         if args.dry_run:
             raise
@@ -123,13 +133,13 @@ def _refuse_strays(args: argparse.Namespace) -> None:
         )
 
 
-def _verb(args: argparse.Namespace, inventory: Inventory) -> RestartVerb:
+def _verb(args: argparse.Namespace, operation: Operation) -> RestartVerb:
     """Where a router serves other gangs meanwhile they restart one after the other, of whom none need be named."""
     if args.rolling or args.all_at_once:
         return ROLLING if args.rolling else RESTART
-    one_by_one = not args.now and can_roll(inventory, args.gang)
+    one_by_one = not args.now and can_roll(operation, args.gang)
     if not one_by_one and not args.all:
-        refuse_unnamed(inventory, args.gang, command_line())
+        refuse_unnamed(operation.inventory, args.gang, command_line())
     if args.maintenance:
         return MAINTENANCE
     return ROLLING if one_by_one else RESTART

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_accept, add_all, add_timeout, add_usual_of_gangs
+from orchestrator.cli.options import add_accept, add_all, add_timeout, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import add_all_at_once, add_dry_run
 from orchestrator.gang.commands.restart import carry_out, show_restarted
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.model.chosen import refuse_unnamed
@@ -27,9 +27,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves its previous plan; 130 when interrupted."""
-    inventory = open_cluster(args, screen)
-    if not args.all:
-        refuse_unnamed(inventory, args.gang, command_line())
     request = RestartRequest(
         verb=ROLLBACK,
         gangs=tuple(args.gang),
@@ -38,4 +35,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         accept=tuple(args.accept),
         all_at_once=args.all_at_once,
     )
-    return carry_out(inventory, request, args, screen, lambda done: show_restarted(done, screen))
+    with connected(open_inventory(args, screen)) as nodes:
+        operation = nodes.as_standing()
+        if not args.all:
+            refuse_unnamed(operation.inventory, args.gang, command_line())
+        return carry_out(operation, request, args, screen, lambda done: show_restarted(done, screen))

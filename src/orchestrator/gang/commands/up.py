@@ -9,7 +9,6 @@ from typing import Any
 from orchestrator.cli.options import add_accept, add_hung_after, add_timeout, add_usual, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
@@ -137,16 +136,20 @@ def _clients_use(inventory: Inventory, views: Iterable[GangView]) -> list[str]:
 
 def _finish(args: argparse.Namespace, screen: Screen) -> int:
     """Without a model: what an interrupted command had begun."""
-    inventory = open_cluster(args, screen)
+    with connected(open_inventory(args, screen)) as nodes:
+        return _resume(args, nodes.as_standing(), screen)
+
+
+def _resume(args: argparse.Namespace, operation: Operation, screen: Screen) -> int:
     if args.dry_run:
-        return show_rehearsal(rehearse_resume(inventory, args.gang), screen)
+        return show_rehearsal(rehearse_resume(operation, args.gang), screen)
     try:
         with RisingProgress(screen) as shown:
-            views, left = resume(inventory, args.gang, shown, command=command_line(), timeout_s=args.timeout)
+            views, left = resume(operation, args.gang, shown, command=command_line(), timeout_s=args.timeout)
     except KeyboardInterrupt:
         screen.say("detached: gangs that were started continue on their own; repeat `l40s-deploy up` to finish")
         return Exit.INTERRUPTED
-    checks = answers("after_ready", inventory, views, args, screen)
+    checks = answers("after_ready", operation.inventory, views, args, screen)
     if args.json:
         screen.json({"left": list(left), **status_json(views), **checks_json(checks)})
     else:

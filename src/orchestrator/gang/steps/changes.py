@@ -34,16 +34,10 @@ class GangRehearsal:
     what: str
 
 
-def would_stop(inventory: Inventory, gangs: Sequence[str], *, now: bool) -> tuple[GangRehearsal, ...]:
+def would_stop(fleet: Fleet, specs: Sequence[GangSpec], *, now: bool) -> tuple[GangRehearsal, ...]:
     """Nodes that do not answer are named; they hold nothing up, as they do not hold `down` up."""
-    return would_stop_of(chosen_gangs(inventory, gangs), now=now)
-
-
-def would_stop_of(specs: Sequence[GangSpec], *, now: bool) -> tuple[GangRehearsal, ...]:
-    """The same of these gangs, of the router's too."""
-    with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
-        views = see(fleet, specs)
-        refuse_elsewhere(views, to_end=True)
+    views = see(fleet, specs)
+    refuse_elsewhere(views, to_end=True)
     return tuple(would(view, "", _stopping(spec, view, now)) for spec, view in zip(specs, views, strict=True))
 
 

@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.status.reports import because, refuse_elsewhere, see, where, words_before
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import MARGIN_S, STOP_S
 from orchestrator.model.errors import DeployError, GangFailed
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import StopAnswer, StopRequest
@@ -57,15 +58,15 @@ class StopResult:
 
 
 def down(
-    inventory: Inventory, request: DownRequest, *, before_stop: Callable[[], None] = lambda: None
+    operation: Operation, request: DownRequest, *, before_stop: Callable[[], None] = lambda: None
 ) -> tuple[StopResult, ...]:
     """Stop all chosen gangs at once; a node that can't be reached delays no other.
 
     before_stop is called once every lock is held. Raises LockHeld and RunsElsewhere, with nothing changed and nothing
     called; LockHeld too where another command has taken a gang over meanwhile: what was stopped may serve again.
     """
-    gangs = chosen_gangs(inventory, request.gangs)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
+    fleet, gangs = operation.fleet, chosen_gangs(operation.inventory, request.gangs)
+    with ExitStack() as opened:
         refuse_elsewhere(see(fleet, gangs, patience=StragglerWait()), to_end=True)
         held = [
             opened.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))

@@ -137,6 +137,10 @@ class Operation:
         other way."""
         return self.on(to_start(self.inventory, self.answers, names, replicas=replicas))
 
+    def as_standing(self) -> Operation:
+        """With the gangs as they stand: those that were started with --replicas are a gang for each node."""
+        return self.on(as_standing(self.inventory, self.answers))
+
     def asked_again(self) -> Operation:
         """With what the nodes report now."""
         return replace(self, answers=_answers(self.fleet, self.inventory))

@@ -22,6 +22,7 @@ from orchestrator.gang.steps.changes import GangRehearsal, would
 from orchestrator.gang.steps.checks import refuse_starts
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, GangRestart, RestartRequest, RestartSequence
 from orchestrator.gang.steps.router.claim import RouterTurn
@@ -55,25 +56,26 @@ class RestartResult:
     rolled: bool = False
 
 
-def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> RestartResult:
+def restart(operation: Operation, request: RestartRequest, watcher: Watcher) -> RestartResult:
     """Have the chosen gangs stop, and serve again by the plan that the verb wants, behind the router.
 
     Before it locks anything it waits until no other command changes a gang behind the router.
     Raises before anything is stopped: Unreachable, LockHeld, InputError where a gang's nodes have no such plan or too
     few gangs would serve, what the checks of the starts refuse. Later what a step raises, with what became of them.
     """
-    with Fleet(inventory.nodes) as fleet:  # given back before the wait, which may be long
-        specs, _ = _Restart(inventory, fleet, request, watcher).answering()
+    inventory = operation.inventory
+    specs, _ = _Restart(inventory, operation.fleet, request, watcher).answering()
     with _turn_of(inventory, request, [gang.name for gang in specs], watcher) as turn:
+        operation.fleet.let_go()
         waited = turn.wait()
-        if waited and request.verb is RESTART and not request.now and can_roll(inventory, request.gangs):
+        if waited and request.verb is RESTART and not request.now and can_roll(operation, request.gangs):
             request = replace(request, verb=ROLLING)  # those that were out when it was typed serve meanwhile
-        return _restart(inventory, request, watcher, turn)
+        return _restart(operation, request, watcher, turn)
 
 
-def _restart(inventory: Inventory, request: RestartRequest, watcher: Watcher, turn: RouterTurn) -> RestartResult:
-    verb = request.verb
-    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, turn: RouterTurn) -> RestartResult:
+    inventory, fleet, verb = operation.inventory, operation.fleet, request.verb
+    with ExitStack() as opened:
         wanted = _Restart(inventory, fleet, request, watcher)
         specs, _ = wanted.answering()
         why = verb.what.value if verb.work else ""
@@ -117,12 +119,11 @@ def _turn_of(inventory: Inventory, request: RestartRequest, gangs: Collection[st
     )
 
 
-def rehearse_restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> tuple[GangRehearsal, ...]:
+def rehearse_restart(operation: Operation, request: RestartRequest, watcher: Watcher) -> tuple[GangRehearsal, ...]:
     """What `restart` would do; takes no lock and changes nothing. Raises what it would raise before it stops a gang."""
-    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
-        wanted = _Restart(inventory, fleet, request, watcher)
-        gangs = wanted.restarts(*wanted.answering())
-        opened.enter_context(wanted.router(gangs))
+    wanted = _Restart(operation.inventory, operation.fleet, request, watcher)
+    gangs = wanted.restarts(*wanted.answering())
+    with wanted.router(gangs):
         wanted.refuse(gangs)
     after = ", one gang after the other" if len(gangs) > 1 and not request.verb.together else ""
     return tuple(
@@ -223,16 +224,17 @@ def _alone(inventory: Inventory, turn: GangRestart) -> InputError:
     )
 
 
-def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
+def can_roll(operation: Operation, names: Sequence[str]) -> bool:
     """Whether a router serves, and a gang that it can send requests to while one of these (none: of all) is down. One
     that this inventory does not have counts too: another operator's may."""
+    inventory = operation.inventory
     if inventory.router is None:
         return False
     chosen = {gang.name for gang in chosen_gangs(inventory, names)}
-    with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
+    with serving_router(inventory.router) as router:
         if router is None:
             return False
-        views = [view for view in see(fleet, inventory.gangs, patience=StragglerWait()) if view.serves]
+        views = [view for view in see(operation.fleet, inventory.gangs, patience=StragglerWait()) if view.serves]
         serving = {**{view.name: view.model for view in views}, **others_serving(router, views)}
     return bool(serving) and not alone(chosen, serving)
 
@@ -241,15 +243,16 @@ Resumed = tuple[tuple[GangView, ...], tuple[str, ...]]
 """The gangs that were restarted, as they were seen last; and what is left for the operator to do, as text."""
 
 
-def resume(inventory: Inventory, names: Sequence[str], watcher: Watcher, *, command: str, timeout_s: float) -> Resumed:
+def resume(operation: Operation, names: Sequence[str], watcher: Watcher, *, command: str, timeout_s: float) -> Resumed:
     """Finish interrupted work on the chosen gangs that no command holds. timeout_s: for each gang's start.
 
     First every partly changed gang serves again and is in the router, then `go_on`. A changed plan that not all nodes
     of a gang have yet is given up: the gang keeps its previous one. Raises InputError where nothing was begun,
     Unreachable before anything is done, LockHeld, and what a start raises; what is not finished stays begun.
     """
+    inventory, fleet = operation.inventory, operation.fleet
     gangs = chosen_gangs(inventory, names)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
+    with ExitStack() as opened:
         specs = {gang.name: gang for gang in as_they_run(fleet, gangs)}
         left = _left(fleet, specs.values())
         opened.enter_context(_turn_to_finish(inventory, left, command, watcher)).announce()
@@ -264,7 +267,7 @@ def resume(inventory: Inventory, names: Sequence[str], watcher: Watcher, *, comm
         for begun in waiting:
             if not _goes_on(begun):
                 locks[begun.gang].finish()
-    went_on, words = go_on(inventory, waiting, command, watcher)
+    went_on, words = go_on(operation, waiting, command, watcher)
     views |= {view.name: view for view in went_on}
     return tuple(views[name] for name in specs if name in views), words
 
@@ -275,12 +278,11 @@ def _turn_to_finish(inventory: Inventory, left: Sequence[GangOperation], command
     return RouterTurn(inventory, turning, command, watcher, patience_s=0.0)
 
 
-def rehearse_resume(inventory: Inventory, names: Sequence[str]) -> tuple[GangRehearsal, ...]:
+def rehearse_resume(operation: Operation, names: Sequence[str]) -> tuple[GangRehearsal, ...]:
     """What `resume` would do to the gangs on which a command was interrupted. Raises as it does."""
-    gangs = chosen_gangs(inventory, names)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        left = {begun.gang: begun for begun in _left(fleet, gangs)}
-        views = see(fleet, [gang for gang in gangs if gang.name in left])
+    gangs = chosen_gangs(operation.inventory, names)
+    left = {begun.gang: begun for begun in _left(operation.fleet, gangs)}
+    views = see(operation.fleet, [gang for gang in gangs if gang.name in left])
     return tuple(would(view, view.plan_id, _would(left[view.name])) for view in views)
 
 
@@ -367,7 +369,7 @@ def _options(kept: Mapping[str, Any]) -> dict[str, Any]:
     return known | ({"now": kept["now"]} if isinstance(kept.get("now"), bool) else {})
 
 
-def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, watcher: Watcher) -> Resumed:
+def go_on(operation: Operation, waiting: Sequence[GangOperation], command: str, watcher: Watcher) -> Resumed:
     """Restart the gangs that an interrupted rolling restart had not reached, by its options, as far as they are ones of
     this release. What else was not reached serves as before, until its own command is repeated."""
     words = tuple(
@@ -381,12 +383,12 @@ def go_on(inventory: Inventory, waiting: Sequence[GangOperation], command: str, 
         return (), words
     gangs = tuple(begun.gang for begun in rolling)
     request = RestartRequest(verb=ROLLING, gangs=gangs, command=command, **_options(rolling[0].options))
-    return restart(inventory, request, watcher).views, words
+    return restart(operation, request, watcher).views, words
 
 
-def settle(fleet: Fleet, inventory: Inventory, gangs: Iterable[str], command: str) -> None:
+def settle(operation: Operation, gangs: Iterable[str], command: str) -> None:
     """Remove the records of what was begun on these gangs: they serve. Skip gangs locked by another command."""
     names = set(gangs)
-    for gang in (member for member in inventory.gangs if member.name in names):
-        with suppress(DeployError), GangLock(fleet, gang, command) as lock:
+    for gang in (member for member in operation.inventory.gangs if member.name in names):
+        with suppress(DeployError), GangLock(operation.fleet, gang, command) as lock:
             lock.finish()

@@ -56,11 +56,11 @@ def up(operation: Operation, request: UpRequest, watcher: Watcher) -> UpResult:
     inventory = operation.inventory
     done, begun = _serve(operation, request, watcher)
     if request.strict:
-        refuse_transport(inventory, done.views, command=request.command)
+        refuse_transport(operation, done.views, command=request.command)
     try:
         enrol(inventory, done.views, watcher, command=request.command)
-        settle(operation.fleet, inventory, [left.gang for left in begun], request.command)
-        return _go_on(inventory, done, begun, request, watcher)
+        settle(operation, [left.gang for left in begun], request.command)
+        return _go_on(operation, done, begun, request, watcher)
     except DeployError as failure:
         return replace(done, failure=failure)
 
@@ -174,17 +174,13 @@ def _one_by_one(here: UpOperation, gang: GangSpec, requests: Mapping[str, Stagin
 
 
 def _go_on(
-    inventory: Inventory, done: UpResult, begun: Sequence[GangOperation], request: UpRequest, watcher: Watcher
+    operation: Operation, done: UpResult, begun: Sequence[GangOperation], request: UpRequest, watcher: Watcher
 ) -> UpResult:
     """Restart what an interrupted rolling restart had not reached; gangs that this command has started have served it
     as well."""
     runs = {view.name: view.run_id for view in done.views if view.name in done.ready_before}
-    waiting = [
-        operation
-        for operation in begun
-        if operation.what is not OperationKind.CHANGE and runs.get(operation.gang) == operation.was_run
-    ]
-    views, words = go_on(inventory, waiting, request.command, watcher)
+    waiting = [left for left in begun if left.what is not OperationKind.CHANGE and runs.get(left.gang) == left.was_run]
+    views, words = go_on(operation, waiting, request.command, watcher)
     for sentence in words:
         watcher.step("not done", sentence)
     now = {view.name: view for view in (*done.views, *views)}
@@ -212,12 +208,12 @@ def _models(rise: Sequence[Staged], turns: Sequence[GangRestart]) -> dict[str, s
     return {start.gang.name: start.model for start in (*rise, *(turn.plan for turn in turns))}
 
 
-def refuse_transport(inventory: Inventory, views: Sequence[GangView], *, command: str) -> None:
+def refuse_transport(operation: Operation, views: Sequence[GangView], *, command: str) -> None:
     """For --strict: stop every gang whose traffic does not travel as planned and which is slower for it, and raise
     FindingsError with the first; quiet where there is none."""
     wrong = {view.name: refused for view in views if (refused := refusal(view))}
     if wrong:
-        down(inventory, DownRequest(gangs=tuple(wrong), now=True, command=command))
+        down(operation, DownRequest(gangs=tuple(wrong), now=True, command=command))
         raise next(iter(wrong.values()))
 
 

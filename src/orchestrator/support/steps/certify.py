@@ -275,7 +275,9 @@ class _Certification:
             return
         self.screen.say(f"{name}: stopping what was started")
         try:
-            refuse_leftovers(down(self.inventory, DownRequest(gangs=(name,), now=True, command=self.options.command)))
+            request = DownRequest(gangs=(name,), now=True, command=self.options.command)
+            with connected(self.inventory) as operation:
+                refuse_leftovers(down(operation, request))
         except DeployError as failure:
             self.screen.say(f"{name} may still run: {failure.what}. Stop it with `l40s-deploy down {name}`")
             self.failure = self.failure or failure
@@ -387,8 +389,8 @@ class _Certification:
         )
         self.restarts = True
         try:
-            with self.screen.rising() as shown:
-                outcome = restart(self.inventory, request, shown)
+            with self.screen.rising() as shown, connected(self.inventory) as operation:
+                outcome = restart(operation, request, shown)
         except LockHeld:
             self.restarts = False
             raise

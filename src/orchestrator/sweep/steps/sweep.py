@@ -151,7 +151,8 @@ class _Sweep:
         self._say_others()
         with self.screen.rising() as watcher, self._turn(watcher) as turn:
             turn.wait()
-            last = withdraw(self.inventory, (self.gang.name,))
+            with connected(self.inventory) as operation:
+                last = withdraw(operation, (self.gang.name,))
             if last:
                 watcher.step(self.gang.name, "it served alone behind the router: requests fail until the sweep ends")
             self._down(now=False)
@@ -177,7 +178,8 @@ class _Sweep:
 
     def _down(self, *, now: bool) -> None:
         request = DownRequest(gangs=(self.gang.name,), now=now, command=self.options.command)
-        refuse_leftovers(down(alone(self.inventory, self.gang), request))
+        with connected(alone(self.inventory, self.gang)) as operation:
+            refuse_leftovers(down(operation, request))
 
     def _untried(self) -> list[str]:
         """Names of the trials of the network that are still to come."""

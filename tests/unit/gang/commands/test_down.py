@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.commands import unconnected
 
 from orchestrator.cli.main import main
 from orchestrator.gang.commands import down as verb
 from orchestrator.gang.steps.down import DownRequest, StopResult
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.model.errors import Unreachable
-from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.verbs import StopAnswer
 
 INVENTORY = """
@@ -106,14 +107,14 @@ def test_as_names_what_the_gang_was_called_when_it_was_started(
 ) -> None:
     asked: list[tuple[list[tuple[str, str]], tuple[str, ...]]] = []
 
-    def down(inventory: Inventory, request: DownRequest, **_: object) -> tuple[StopResult, ...]:
-        asked.append(([(gang.name, gang.leader.gang) for gang in inventory.gangs], request.gangs))
+    def down(operation: Operation, request: DownRequest, **_: object) -> tuple[StopResult, ...]:
+        asked.append(([(gang.name, gang.leader.gang) for gang in operation.inventory.gangs], request.gangs))
         return ()
 
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(INVENTORY)
     monkeypatch.setattr(verb, "down", down)
-    monkeypatch.setattr(verb, "standing_inventory", lambda inventory: inventory)
+    monkeypatch.setattr(verb, "connected", unconnected)
     assert main(["down", "-i", str(inventory), "g", "--as", "old"]) == 0
     assert asked == [([("old", "old")], ("old",))]
     assert main(["down", "-i", str(inventory), "none", "--as", "old"]) == 2

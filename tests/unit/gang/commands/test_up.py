@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.commands import unconnected
 from tests.support.reference_cluster import gang as reference
 from tests.support.reference_plan import plan_of
 
@@ -18,7 +19,6 @@ from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.steps.operation import UpRequest, UpResult
 from orchestrator.gang.steps.raising import failure_of
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.errors import (
     DeployError,
     FindingsError,
@@ -158,7 +158,7 @@ def test_without_a_model_it_finishes_what_was_begun(
         asked.append(tuple(names))
         return done
 
-    monkeypatch.setattr(verb, "open_cluster", lambda args, _: load_inventory(Path(args.inventory)))
+    monkeypatch.setattr(verb, "connected", unconnected)
     monkeypatch.setattr(verb, "resume", resume)
     for typed in (["up", "-i", str(inventory), *named, "--no-golden"] for named in (["g"], ["--gang", "g"])):
         assert main(typed) == 0 and asked.pop() == ("g",)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.commands import rehearse_restart, restart
 from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.reference_cluster import topology
 from tests.support.turns import by_turns
@@ -24,7 +25,6 @@ from orchestrator.gang.steps import checks
 from orchestrator.gang.steps import restart as restart_module
 from orchestrator.gang.steps.checks import against_on_nodes, against_starts, say_gone
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.restart import rehearse_restart, restart
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.staging import Staged, other_checkpoint

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import unasked
 from tests.support.local_gang import Local, Notes
 from tests.support.waiting import until
 
@@ -153,7 +154,7 @@ def test_a_down_that_lost_its_lock_meanwhile_does_not_say_that_all_is_stopped(
     monkeypatch.setattr(down_steps, "see", lambda *_, **__: ())
     monkeypatch.setattr(down_steps, "stop_gangs", stopped)
     with pytest.raises(LockHeld, match="ann@h"):
-        down_steps.down(Inventory(path="hosts.yml", gangs=(GANG,)), down_steps.DownRequest())
+        down_steps.down(unasked(Inventory(path="hosts.yml", gangs=(GANG,))), down_steps.DownRequest())
 
 
 def test_a_node_that_is_down_costs_a_holder_no_second_question(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

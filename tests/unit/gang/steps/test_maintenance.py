@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import down, restart
 from tests.support.local_gang import LocalGang, Notes
 
 from orchestrator.gang.guarding import may_finish
 from orchestrator.gang.steps import maintenance
-from orchestrator.gang.steps.down import DownRequest, down
+from orchestrator.gang.steps.down import DownRequest
 from orchestrator.gang.steps.maintenance import AWAY, BACK, MAINTENANCE, STILL, boot_of, place
-from orchestrator.gang.steps.restart import restart
 from orchestrator.gang.steps.restart_sequence import RestartRequest, RestartStep, how_to_go_on
 from orchestrator.gang.steps.status.reports import interrupted
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable

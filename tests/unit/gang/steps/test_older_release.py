@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import down, restart
 from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.recorded_release import APPLICATION
 from tests.support.waiting import until
 
-from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.restart import restart
+from orchestrator.gang.steps.down import DownRequest
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.history import why

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.commands import down, rehearse_restart, restart, up, would_stop
 from tests.support.folders import delete_in_use
 from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.ports import free_port
@@ -19,13 +20,10 @@ from tests.support.waiting import slack
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import down as module
 from orchestrator.gang.steps import raising
-from orchestrator.gang.steps import up as up_module
-from orchestrator.gang.steps.changes import would_stop
-from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
+from orchestrator.gang.steps.down import DownRequest, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.operation import BeforeGoCheck, UpRequest, UpResult, connected, starts_of
-from orchestrator.gang.steps.restart import rehearse_restart, restart
+from orchestrator.gang.steps.operation import BeforeGoCheck, UpRequest, starts_of
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history, why
@@ -57,11 +55,6 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 
 CHECK = BeforeGoCheck(TEST_BEFORE_GO_S, lambda *_: None)
-
-
-def up(inventory: Inventory, request: UpRequest, notes: Any) -> UpResult:
-    with connected(inventory) as operation:
-        return up_module.up(operation, request, notes)
 
 
 def elsewhere(gang: LocalGang, tmp_path: Path) -> Inventory:

@@ -21,9 +21,10 @@ from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, Worker, running_requests, workers
 from orchestrator.gang.agreement import DISAGREES
 from orchestrator.gang.serving import Serving, lost_models
-from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop_of
+from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
 from orchestrator.gang.steps.router.host import (
     ask_from,
@@ -468,7 +469,8 @@ def would_start_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
 
 def would_stop_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
     """What `stop_router` would do. Raises InputError where the inventory has no router."""
-    return would_stop_of([router_gang(wanted_router(inventory))], now=False)
+    with Router(wanted_router(inventory)) as router:
+        return would_stop(router.fleet, [router.gang], now=False)
 
 
 def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, command: str) -> None:
@@ -498,16 +500,17 @@ def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
         watcher.step(name, f"{failure.where}: {failure.what}")
 
 
-def withdraw(inventory: Inventory, gangs: Iterable[str]) -> Serving:
+def withdraw(operation: Operation, gangs: Iterable[str]) -> Serving:
     """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run.
 
     By its name, the model of each of those in the router after which no healthy one is left there that serves it.
     """
+    inventory = operation.inventory
     names = {gang.name for gang in chosen_gangs(inventory, tuple(gangs))}
-    with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
+    with serving_router(inventory.router) as router:
         if router is None:
             return {}
-        views = see(fleet, inventory.gangs, patience=StragglerWait())
+        views = see(operation.fleet, inventory.gangs, patience=StragglerWait())
         seen = with_addresses(inventory, views, router.workers())
         serving = behind_router(router, seen)
         for view in seen:

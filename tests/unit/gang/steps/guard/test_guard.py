@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import commands
+from tests.support.commands import restart
 from tests.support.local_gang import Local, LocalGang, Notes
 
 from orchestrator.gang.guarding import GuardAction, Policy
@@ -16,7 +18,6 @@ from orchestrator.gang.steps import down, raising
 from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
-from orchestrator.gang.steps.restart import restart
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
 from orchestrator.model.errors import InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
@@ -114,7 +115,7 @@ def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_t
     seen = gang.view()
     assert seen.state is GangState.FAILED
     assert seen.cause is not None and seen.cause.tp_rank == 3
-    down.down(gang.inventory, down.DownRequest())
+    commands.down(gang.inventory, down.DownRequest())
     assert look(gang)[1:] == (GangState.ABSENT, GuardAction.NOTHING)
 
 

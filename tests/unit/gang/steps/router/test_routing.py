@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.support.certificates import certified_key
+from tests.support.commands import unasked
 
 from orchestrator.engines import router as words
 from orchestrator.engines.serving import RUN_LABEL, Worker
@@ -299,7 +300,7 @@ def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tup
 
 def roll(world: World, **request: Any) -> DeployError:
     with pytest.raises(DeployError) as failed:
-        restart.restart(INVENTORY, RestartRequest(verb=ROLLING, **request), world)  # type: ignore[arg-type]
+        restart.restart(unasked(INVENTORY), RestartRequest(verb=ROLLING, **request), world)  # type: ignore[arg-type]
     return failed.value
 
 
@@ -669,7 +670,7 @@ def test_an_interruption_leaves_what_is_not_finished(
 
     monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", interrupted)
     with pytest.raises(signal):
-        restart.restart(INVENTORY, RestartRequest(verb=ROLLING), world)  # type: ignore[arg-type]
+        restart.restart(unasked(INVENTORY), RestartRequest(verb=ROLLING), world)  # type: ignore[arg-type]
     assert {name: begun.turning for name, begun in Lock.kept.items()} == {"b": True, "c": False}
     assert sorted(set(world.behind)) == ["http://a", "http://c"]
 
@@ -683,7 +684,7 @@ def test_an_interruption_while_requests_are_waited_for_has_changed_nothing(
 
     monkeypatch.setattr(restart_sequence, "wait_until_drained", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        restart.restart(INVENTORY, RestartRequest(verb=ROLLING), world)  # type: ignore[arg-type]
+        restart.restart(unasked(INVENTORY), RestartRequest(verb=ROLLING), world)  # type: ignore[arg-type]
     assert not rolled and sorted(set(world.behind)) == ["http://a", "http://b", "http://c"]
     assert [begun.turning for begun in Lock.kept.values()] == [False] * 3
 
@@ -703,7 +704,7 @@ def test_a_restart_that_waited_for_its_turn_takes_the_gang_out_of_the_router_fir
     monkeypatch.setattr(RouterTurn, "wait", lambda _: True)
     monkeypatch.setattr(restart, "can_roll", lambda *_: True)
     world.router = router(GangState.READY)
-    done = restart.restart(INVENTORY, RestartRequest(gangs=("a",)), world)  # type: ignore[arg-type]
+    done = restart.restart(unasked(INVENTORY), RestartRequest(gangs=("a",)), world)  # type: ignore[arg-type]
     assert done.rolled and rolled == [("a", ("http://b", "http://c"))]
 
 
@@ -741,10 +742,10 @@ def test_down_learns_that_it_takes_the_last_one_out(world: World, monkeypatch: p
     monkeypatch.setattr(
         routing.Router, "workers", lambda _: tuple(Worker(url, url, url != "http://b", 0) for url in world.behind)
     )
-    assert routing.withdraw(INVENTORY, ["b"]) == {}
+    assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
     world.behind.append("http://b")
-    assert routing.withdraw(INVENTORY, ["a"]) == {"a": "m"}
-    assert routing.withdraw(INVENTORY, ["a"]) == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {"a": "m"}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {}
 
 
 def test_another_model_takes_no_requests_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -753,9 +754,9 @@ def test_another_model_takes_no_requests_over(world: World, monkeypatch: pytest.
     monkeypatch.setattr(
         routing.Router, "workers", lambda _: tuple(Worker(url, url, healthy=True, load=0) for url in world.behind)
     )
-    assert not restart.can_roll(INVENTORY, ["a"]) and restart.can_roll(INVENTORY, ["b"])
-    assert routing.withdraw(INVENTORY, ["b"]) == {}
-    assert routing.withdraw(INVENTORY, ["a"]) == {"a": "other"}
+    assert not restart.can_roll(unasked(INVENTORY), ["a"]) and restart.can_roll(unasked(INVENTORY), ["b"])
+    assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {"a": "other"}
 
 
 def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_its_address(
@@ -768,8 +769,8 @@ def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_i
     world.behind = ["http://a", "http://b"]
     monkeypatch.setattr(routing.Router, "workers", lambda _: tuple(Worker(url, url, True, 0) for url in world.behind))
     stated = replace(INVENTORY, gangs=(replace(GANGS[0], url="http://a"), *GANGS[1:]))
-    assert routing.withdraw(INVENTORY, ["a"]) == {} and world.behind == ["http://a", "http://b"]
-    assert routing.withdraw(stated, ["a"]) == {} and world.behind == ["http://b"]
+    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {} and world.behind == ["http://a", "http://b"]
+    assert routing.withdraw(unasked(stated), ["a"]) == {} and world.behind == ["http://b"]
 
 
 def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_requests_are_waited_for(
@@ -793,10 +794,10 @@ def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_reques
 
     monkeypatch.setattr(routing, "ask_from", asked)
     monkeypatch.setattr(routing, "POLL_S", 0.0)
-    assert routing.withdraw(INVENTORY, ["a"]) == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {}
     assert world.behind == ["http://b"] and quiet == left
     runs["http://b"] = "r7"  # a forged run: another gang's known address is never taken for its own
-    assert routing.withdraw(INVENTORY, ["a"]) == {} and world.behind == ["http://b"]
+    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {} and world.behind == ["http://b"]
 
 
 def _load(running: int) -> dict[str, int]:

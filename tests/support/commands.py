@@ -1,0 +1,63 @@
+"""The commands on gangs with operations of their own, as a process that was typed has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orchestrator.gang.steps import changes
+from orchestrator.gang.steps import down as down_steps
+from orchestrator.gang.steps import restart as restart_steps
+from orchestrator.gang.steps import up as up_steps
+from orchestrator.gang.steps.changes import GangRehearsal
+from orchestrator.gang.steps.down import DownRequest, StopResult
+from orchestrator.gang.steps.operation import Operation, UpRequest, UpResult, connected
+from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.restart import RestartResult
+from orchestrator.gang.steps.restart_sequence import RestartRequest
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.inventory import Inventory
+from orchestrator.model.per_node import PerNode
+from orchestrator.remote.fleet import Fleet
+
+
+def unasked(inventory: Inventory, fleet: object = None) -> Operation:
+    """An operation whose nodes have told nothing yet. fleet: in place of the nodes' own"""
+    connections: Fleet = fleet or Fleet(inventory.nodes)  # type: ignore[assignment]
+    return Operation(inventory=inventory, fleet=connections, answers=PerNode(values={}, failures={}))
+
+
+@contextmanager
+def unconnected(inventory: Inventory) -> Iterator[Operation]:
+    """In place of `operation.connected`, where nothing is to be asked."""
+    yield unasked(inventory)
+
+
+def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
+    with connected(inventory) as operation:
+        return up_steps.up(operation, request, watcher)
+
+
+def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> RestartResult:
+    with connected(inventory) as operation:
+        return restart_steps.restart(operation, request, watcher)
+
+
+def rehearse_restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> tuple[GangRehearsal, ...]:
+    with connected(inventory) as operation:
+        return restart_steps.rehearse_restart(operation, request, watcher)
+
+
+def rehearse_resume(inventory: Inventory, names: tuple[str, ...]) -> tuple[GangRehearsal, ...]:
+    with connected(inventory) as operation:
+        return restart_steps.rehearse_resume(operation, names)
+
+
+def down(inventory: Inventory, request: DownRequest, **more: object) -> tuple[StopResult, ...]:
+    with connected(inventory) as operation:
+        return down_steps.down(operation, request, **more)  # type: ignore[arg-type]
+
+
+def would_stop(inventory: Inventory, names: tuple[str, ...], *, now: bool) -> tuple[GangRehearsal, ...]:
+    with connected(inventory) as operation:
+        return changes.would_stop(operation.fleet, chosen_gangs(inventory, names), now=now)
