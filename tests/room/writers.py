@@ -1,4 +1,4 @@
-"""Functions that make or write files, found in the code itself; `python -m tests.room.writers` writes the page."""
+"""Functions that make or write files, found in the code itself; `python -m tests.room` writes the page."""
 
 from __future__ import annotations
 
@@ -8,24 +8,39 @@ import errno
 import io
 import os
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
 from orchestrator.bench.store import keep_raw
+from orchestrator.checkpoint.on_node import shard
+from orchestrator.checkpoint.on_node.digests import Digests
+from orchestrator.checkpoint.on_node.push.target import PushTarget
+from orchestrator.checkpoint.on_node.target import target_failures
+from orchestrator.checkpoint.on_node.unfinished import Unfinished
+from orchestrator.hosts.steps import bundle as stack_bundle
+from orchestrator.hosts.steps import prepare, runner, stack
+from orchestrator.jobs.on_node import job
+from orchestrator.loading import sources
 from orchestrator.model.errors import DeployError
 from orchestrator.model.lacks import lack_of
 from orchestrator.node import files
 from orchestrator.node.agent import record
 from orchestrator.node.bounded_log import append_line
+from orchestrator.node.engine import scratch
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_errors import os_failures
+from orchestrator.node.verbs import lock, same_root, stage
+from orchestrator.protocol.verbs import LockHolder
 from orchestrator.records import documents
 from orchestrator.remote import app_archive, ssh_keys
 from orchestrator.support.steps import bundle
+from orchestrator.tuning.on_node import tune
+from orchestrator.tuning.steps import packs
 from orchestrator.tuning.steps import run as tuning
 
 ROOT = Path(__file__).parents[2]
@@ -102,12 +117,39 @@ def elsewhere(writer: str) -> str:
 
 PLAYED: Mapping[str, Play] = {
     "bench/store.py:keep_raw": lambda _: keep_raw("a", "text"),
+    "checkpoint/on_node/digests.py:Digests.keep": lambda folder: Digests(f"{folder}/s").keep(Path("/").stat(), "a"),
+    "checkpoint/on_node/push/target.py:PushTarget.open": lambda folder: PushTarget(folder / "t", {"a": 1}).open(),
+    "checkpoint/on_node/shard.py:can_share": lambda folder: _of_target(lambda: _shared(folder), folder),
+    "checkpoint/on_node/unfinished.py:Unfinished.take": lambda folder: _of_target(
+        lambda: os.close(Unfinished(folder / "t", ".j", beside=".p").take("push")), folder
+    ),
+    "hosts/steps/bundle.py:_write_tar": lambda folder: stack_bundle._write_tar(folder / "b.tar", {"a": "b"}, {}),
+    "hosts/steps/prepare.py:_unpacked": lambda folder: prepare._unpacked(mock.Mock(lock="a==1"), folder),
+    "hosts/steps/runner.py:_settings": lambda folder: runner._settings(folder, 1, "word"),
+    "hosts/steps/stack.py:_beside": lambda folder: _entered(stack._beside(folder / "out.tar")),
+    "jobs/on_node/job.py:_folder": lambda folder: _on_node(
+        lambda _: _entered(job._folder(str(folder), mock.Mock(owner=lambda: None))), folder
+    ),
+    "loading/sources.py:_run": lambda folder: sources._run("ansible-inventory", folder / "hosts.yml", "--list"),
     "node/agent/record.py:_append": lambda folder: _on_node(lambda path: record._append(path, "x\n"), folder),
     "node/bounded_log.py:append_line": lambda folder: _on_node(lambda path: append_line(path, "x"), folder),
     "node/engine/logfile.py:LogFile._append": lambda folder: LogFile(str(folder / "log")).write(b"x"),
+    "node/engine/scratch.py:make": lambda folder: scratch.make(mock.Mock(folder=str(folder / "gangs/g/runs/r"))),
     "node/files.py:write": lambda folder: _on_node(lambda path: files.write(path, "x"), folder),
     "node/files.py:write_json_in_any_case": lambda folder: _on_node(
         lambda path: files.write_json_in_any_case(path, {"a": 1}), folder
+    ),
+    "node/verbs/lock.py:_acquire": lambda folder: _in_state(
+        lambda: lock._acquire(f"{folder}/gangs/g/lock", LockHolder(token="t"), "", "node0"), folder
+    ),
+    "node/verbs/same_root.py:answer": lambda folder: same_root.answer(
+        {"op": "write", "directory": str(folder), "name": f".l40s-nonce-{7:016x}", "names": [], "child": ""}
+    ),
+    "node/verbs/stage.py:make_cache": lambda folder: _in_state(
+        lambda: stage.make_cache(str(folder), mock.Mock(env={"XDG_CACHE_HOME": f"{folder}/cache/p"})), folder
+    ),
+    "node/verbs/stage.py:make_folders": lambda folder: _in_state(
+        lambda: stage.make_folders(str(folder), f"{folder}/gangs/g/runs/r"), folder
     ),
     "records/documents.py:RunRecord.event": lambda folder: documents.RunRecord(folder).event("x"),
     "records/documents.py:note": lambda _: documents.note("up", gang="g", holder={}),
@@ -117,6 +159,13 @@ PLAYED: Mapping[str, Play] = {
         mock.Mock(known_hosts=[folder / "known"], host_key_name="h"), "ssh-ed25519", "AAAA"
     ),
     "support/steps/bundle.py:_write": lambda folder: bundle._write(folder / "b.tar.gz", {"a": "b"}),
+    "tuning/on_node/tune.py:_Keeping.__enter__": lambda folder: _in_state(
+        lambda: _entered(tune._Keeping(folder / "venv", dry=False)), folder
+    ),
+    "tuning/on_node/tune.py:_write": lambda folder: _in_state(
+        lambda: tune._write(f"{folder}/venv/lib/configs/c.json", "{}"), folder
+    ),
+    "tuning/steps/packs.py:_write_folder": lambda folder: packs._write_folder(folder / "pack", {"a/b": "c"}),
     "tuning/steps/run.py:keep_result": lambda _: tuning.keep_result("k", {}),
 }
 
@@ -124,6 +173,26 @@ PLAYED: Mapping[str, Play] = {
 def _on_node(write: Callable[[str], object], folder: Path) -> None:
     with os_failures(str(folder / "x")):
         write(str(folder / "x"))
+
+
+def _in_state(write: Callable[[], object], folder: Path) -> None:
+    with files.state_failures(str(folder)):
+        write()
+
+
+def _of_target(write: Callable[[], object], folder: Path) -> None:
+    with target_failures(folder / "t"):
+        write()
+
+
+def _shared(folder: Path) -> bool:
+    with Path(sys.executable).resolve().open("rb") as source:
+        return shard.can_share(source.fileno(), folder)
+
+
+def _entered(context: AbstractContextManager[object]) -> None:
+    with context:
+        pass
 
 
 @contextmanager
@@ -139,7 +208,8 @@ def no_room(kind: str, folder: Path) -> Iterator[None]:
         return call
 
     with ExitStack() as stack:
-        for module, name in ((os, "open"), (os, "mkdir"), (builtins, "open"), (io, "open")):
+        makers = ((os, "open"), (os, "mkdir"), (builtins, "open"), (io, "open"), (tarfile, "bltn_open"))
+        for module, name in makers:
             stack.enter_context(mock.patch.object(module, name, refusing(getattr(module, name))))
         if kind == "inodes":
             stack.enter_context(mock.patch.object(os, "statvfs", lambda _: NO_INODES))
@@ -150,7 +220,8 @@ def outcome(writer: str, kind: str) -> str:
     """What comes of it: `goes on`, or the words. Raises what is no words."""
     with tempfile.TemporaryDirectory(prefix="room-") as name:
         folder = Path(name)
-        with mock.patch.dict(os.environ, {"XDG_STATE_HOME": name}), no_room(kind, folder):
+        places = {"XDG_STATE_HOME": name, "TMPDIR": name}
+        with mock.patch.dict(os.environ, places), mock.patch.object(tempfile, "tempdir", name), no_room(kind, folder):
             try:
                 PLAYED[writer](folder)
             except (DeployError, Failure) as told:
@@ -164,7 +235,7 @@ def outcome(writer: str, kind: str) -> str:
 
 HEAD = """# No room
 
-Written by `python -m tests.room.writers`, from the functions in src/ that make or write a file. Each kind of room was
+Written by `python -m tests.room`, from the functions in src/ that make or write a file. Each kind of room was
 refused to the ones below, and this is what came of it. The guard and the exporter write nothing of their own: the
 guard's notes are `note` and `write_whole` of the controller, and the router's are its node's agent's.
 
@@ -192,8 +263,3 @@ def _said(writer: str) -> str:
     if list(by_words) == ["goes on"]:
         return "played: goes on without it"
     return "played: " + "<br>".join(f"**{', '.join(kinds)}**: {words}" for words, kinds in by_words.items())
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
-    sys.stdout.write(f"{PAGE}\n")

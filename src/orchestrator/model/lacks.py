@@ -10,7 +10,7 @@ import traceback
 from dataclasses import dataclass
 
 from orchestrator.model.errors import InputError
-from orchestrator.protocol.lacks import OF, Lack
+from orchestrator.protocol.lacks import NO_THREAD, OF, Lack
 
 HERE = "this machine"
 
@@ -52,7 +52,7 @@ def lack_of(error: BaseException) -> InputError | None:
     """
     if isinstance(error, MemoryError):
         return InputError(KNOWN[Lack.MEMORY].what, where=HERE, fix=KNOWN[Lack.MEMORY].fix)
-    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+    if isinstance(error, RuntimeError) and NO_THREAD in str(error):
         return InputError(KNOWN[Lack.PROCESSES].what, where=HERE, fix=KNOWN[Lack.PROCESSES].fix)
     if isinstance(error, FileNotFoundError) and "usable temporary directory" in str(error):
         return InputError(f"{error.strerror}", where=HERE, fix="free space there, or name another place in $TMPDIR")

@@ -105,6 +105,10 @@ def answer_of(name: str, request: dict[str, Any] | None = None) -> dict[str, Any
     except Failure as failure:
         return refusal(failure)
     except Exception as defect:
+        from orchestrator.node.os_errors import used_up
+
+        if (lack := used_up(defect, f"node verb {name}")) is not None:
+            return refusal(lack)
         import traceback
 
         what, fix = f"{type(defect).__name__}: {defect}", "report this bug with the lines in `trace`"
@@ -154,7 +158,13 @@ def _answer_line(line: bytes) -> None:
 
 def _answer_in_a_child(which: object, verb: str, request: dict[str, object]) -> None:
     """Forked from here, where Python and the verb's modules are loaded already. Its end without an answer is one."""
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as wrong:
+        from orchestrator.node.os_errors import os_failure
+
+        _say(which, refusal(os_failure(wrong, f"node verb {verb}")))
+        return
     if child == 0:
         status = 1
         try:

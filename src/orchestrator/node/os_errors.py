@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.lacks import NUMBERS, OF, Lack
+from orchestrator.protocol.lacks import NO_THREAD, NUMBERS, OF, Lack
 
 FULL = NUMBERS[Lack.SPACE]
 DENIED = NUMBERS[Lack.RIGHTS]
@@ -22,6 +22,8 @@ def failure_of(wrong: Exception, where: str, verb: str) -> Failure:
     """What a thread of a verb has died of. where: as for os_failure."""
     if isinstance(wrong, Failure):
         return wrong
+    if (lack := used_up(wrong, where)) is not None:
+        return lack
     if isinstance(wrong, OSError):
         return os_failure(wrong, where)
     return Failure("defect", f"{type(wrong).__name__}: {wrong}", verb, "report this")
@@ -37,6 +39,16 @@ def os_failure(wrong: OSError, where: str) -> Failure:
         return Failure("unreadable", words, place, "check its owner and mode, and those of the directories above it")
     fix = "check the disk (`dmesg`), then run the same command again; it resumes where it stopped"
     return Failure("io", words, place, fix)
+
+
+def used_up(wrong: Exception, where: str) -> Failure | None:
+    """The failure for what this machine had not to give, in whichever way Python says so; else None. where: as for
+    os_failure"""
+    if isinstance(wrong, MemoryError):
+        wrong = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    elif isinstance(wrong, RuntimeError) and NO_THREAD in str(wrong):
+        wrong = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return no_room(wrong, str(wrong.filename or where)) if isinstance(wrong, OSError) else None
 
 
 def errno_name(wrong: OSError) -> str:

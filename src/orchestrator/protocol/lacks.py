@@ -43,4 +43,6 @@ NUMBERS: Mapping[Lack, tuple[int, ...]] = {
     ),
 }
 """errno(3). EAGAIN is fork's and clone's: what reads without waiting looks at it itself."""
+NO_THREAD = "can't start new thread"
+"""What Python says, in a RuntimeError, where the kernel has no thread to give (Modules/_threadmodule.c)."""
 OF = {number: lack for lack, numbers in NUMBERS.items() for number in numbers}

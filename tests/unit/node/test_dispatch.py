@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -99,3 +100,32 @@ def test_parts_together_are_the_list_and_none_is_too_long() -> None:
     assert len(json.dumps({"digests": digests})) > LONGEST
     assert max(len(json.dumps(part)) for part in parts) < LONGEST / 2
     assert not list(in_parts([]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [(RuntimeError("can't start new thread"), "no-processes"), (MemoryError(), "no-memory")]
+)
+def test_a_lack_in_the_middle_of_a_verb_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, wrong: Exception, kind: str
+) -> None:
+    def refused(_: str) -> Any:
+        raise wrong
+
+    monkeypatch.setattr(dispatch, "_found", refused)
+    answer = dispatch.answer_of("probe", {})
+    assert answer is not None and answer["error"]["kind"] == kind and "trace" not in answer["error"]
+
+
+def test_a_verb_for_which_no_process_is_left_is_answered_and_the_next_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(dispatch, "tell", said.append)
+    monkeypatch.setattr(os, "fork", refused)
+    dispatch._answer_line(json.dumps({"id": 7, "verb": "look", "request": {}}).encode())
+    (answer,) = said
+    assert (answer["id"], answer["error"]["kind"]) == (7, "no-processes")
+    assert "ulimit -u" in answer["error"]["fix"]

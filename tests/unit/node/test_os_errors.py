@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import state_failures
-from orchestrator.node.os_errors import os_failures
+from orchestrator.node.os_errors import failure_of, os_failures, used_up
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,23 @@ def test_a_read_only_file_system_is_nobodys_rights(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="mounted read-only") as told, state_failures(str(tmp_path)):
         raise OSError(errno.EROFS, "Read-only file system", f"{tmp_path}/x/y")
     assert "remount,rw" in told.value.fix and f"-T {tmp_path})" in told.value.fix
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (RuntimeError("can't start new thread"), "no-processes"),
+        (MemoryError(), "no-memory"),
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "no-processes"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/models/M/a"), "no-descriptors"),
+    ],
+)
+def test_what_the_machine_had_not_to_give_is_no_defect(wrong: Exception, kind: str) -> None:
+    lack = used_up(wrong, "/models/M")
+    assert lack is not None and lack.kind == kind and "report" not in lack.fix
+    assert failure_of(wrong, "/models/M", "push-receive").kind == kind
+
+
+@pytest.mark.parametrize("wrong", [RuntimeError("dictionary changed size"), FileNotFoundError(errno.ENOENT, "no", "a")])
+def test_a_defect_stays_one(wrong: Exception) -> None:
+    assert used_up(wrong, "/models/M") is None

@@ -100,11 +100,11 @@ class GangLock:
         self._nodes = [node.name for node in self.gang.nodes]
         try:
             self._acquire()
+            threading.Thread(target=self._keep, daemon=True).start()
         except BaseException:
             self.release()
             raise
         _held.append(self)
-        threading.Thread(target=self._keep, daemon=True).start()
         self._note("begins")
         return self
 

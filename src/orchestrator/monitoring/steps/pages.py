@@ -44,7 +44,11 @@ class CachedValue:
     def value(self) -> tuple[Any, str]:
         """The newest one, None before the first; and why reading failed, '' where it did not."""
         if time.monotonic() - self._at > self._every_s and self._free.acquire(blocking=False):
-            threading.Thread(target=self._again, daemon=True).start()
+            try:
+                threading.Thread(target=self._again, daemon=True).start()
+            except RuntimeError as none:  # no thread to be had: the next request tries again
+                self._error = str(none)
+                self._free.release()
         return self._value, self._error
 
     def _again(self) -> None:

@@ -7,6 +7,7 @@ of a variable is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -103,7 +104,8 @@ class Gathering:
         at = time.time()
         asking = threading.Thread(target=self._ask_ras, daemon=True)
         if self.asked.leads and self.asked.network.ras:
-            asking.start()
+            with contextlib.suppress(RuntimeError):  # no thread to be had: the rest is looked at
+                asking.start()
         first = self._instant()
         time.sleep(min(APART_S, self.left()))
         again = self._instant()

@@ -7,6 +7,7 @@ connection ends after the answer. All processes of a node listen on the same por
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -94,7 +95,8 @@ class Inquiry:
         elif still and not asking and now - self._asked_at >= AGAIN_S:
             self._asked_at = now
             self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
-            self._thread.start()
+            with contextlib.suppress(RuntimeError):  # no thread to be had: it is asked again later
+                self._thread.start()
 
     def _ask(self) -> None:
         if not self.address:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -258,3 +259,21 @@ def test_the_lock_of_a_killed_controller_on_this_machine_is_taken_over_at_once(
         lock.__enter__()
         with GangLock(fleet, gang.gang, "down") as taken:
             assert taken.token != "t"
+
+
+def test_a_lock_that_nobody_can_keep_fresh_is_given_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if getattr(thread, "_target", None) == lock._keep:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    gang = local()
+    with Fleet(gang.gang.nodes) as fleet:
+        lock = GangLock(fleet, gang.gang, "restart")
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="new thread"), lock:
+            pass
+        assert not any(Path(gang.state_dir(rank), "gangs/gang0/lock").exists() for rank in range(2))
+        assert lock not in locks._held

@@ -307,3 +307,17 @@ def test_the_stand_in_s_answers_are_of_the_documented_form() -> None:
     assert played.keys() == documented.keys()
     assert played["ranks"][0].keys() == documented["ranks"][0].keys()
     assert played["ranks"][0]["status"].keys() == documented["ranks"][0]["status"].keys()
+
+
+def test_without_a_thread_it_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def refused(thread: threading.Thread) -> None:
+        begun.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    inquiry = Inquiry("", NODES)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    for now in (0.0, 1.0, ras.AGAIN_S):
+        inquiry.follow(now, still=True)
+    assert begun == ["ras"] * 2 and inquiry.verdict is None

@@ -68,6 +68,7 @@ from orchestrator.model.errors import DeployError, FindingsError, InputError, Lo
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG, Event, GangSpec, Inventory, Recipient, RouterSpec
+from orchestrator.model.lacks import lack_of
 from orchestrator.model.notice import Notice
 from orchestrator.model.plan import Plan
 from orchestrator.planning.choices import TCP
@@ -281,6 +282,10 @@ class _Post:
         except Exception as defect:
             if self.request.once:
                 raise
+            if (lack := lack_of(defect)) is not None:
+                self._warn(f"this look failed: {lack.where}: {lack.what}")
+                self._look_failed(f"{lack.where}: {lack.what}", lack.fix)
+                return
             frame = traceback.extract_tb(defect.__traceback__)[-1]
             place = f"{Path(frame.filename).name}:{frame.lineno}"
             self._warn(f"this look failed by a defect of l40s-deploy ({place}: {defect!r:.200}); report it")
