@@ -17,7 +17,7 @@ MAY_BE_LOST = {
 
 WANTED = {
     "bytes": "df -h FOLDER", "inodes": "df -i FOLDER", "quota": "df -h FOLDER", "descriptors": "ulimit -n",
-    "memory": "ps aux", "read-only": "mount|writable|another file|another path",
+    "memory": "ps aux", "read-only": "mount|writable|another file|another path|choose a path",
 }  # fmt: skip
 """The command that shows what is used up."""
 

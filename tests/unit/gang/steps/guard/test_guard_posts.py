@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -445,6 +447,26 @@ def test_looks_that_fail_are_told_as_a_guard_without_power(monkeypatch: pytest.M
     for _ in range(5):
         at._look_again()
     assert len(ears.views) == 1 and ears.ids == ["GUARD-POWERLESS"] and "broken" in ears.views[0].remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("lack", "words"),
+    [
+        (RuntimeError("can't start new thread"), "no more threads"),
+        (MemoryError(), "the memory is used up"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "no file can be opened"),
+    ],
+)
+def test_looks_that_fail_for_a_lack_of_this_machine_are_no_defect(
+    monkeypatch: pytest.MonkeyPatch, lack: Exception, words: str
+) -> None:
+    Script(monkeypatch, a=[lack])
+    ears = Ears()
+    at = post(ears, inventory("a").gangs[0])
+    for _ in range(5):
+        at._look_again()
+    (told,) = ears.views
+    assert words in told.remarks[0] and "defect" not in told.remarks[0]
 
 
 def test_a_failed_gang_that_waits_for_a_node_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
