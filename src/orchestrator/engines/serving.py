@@ -39,6 +39,11 @@ class Serving:
     cache_used: float | None = None
     accept_length: float | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """gangs[].serving of `status --json`."""
+        shares = {"cache_used": self.cache_used, "accept_length": self.accept_length}
+        return {"running": self.running, "queued": self.queued, **shares}
+
 
 def serving(metrics: str) -> Serving | None:
     """Out of the answer to /metrics; None where that holds nothing of an engine."""

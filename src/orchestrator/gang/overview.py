@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.engines.serving import ServedModel, Worker
+from orchestrator.engines.serving import ServedModel, Serving, Worker
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.pace import took
 from orchestrator.gang.paths import rail_sentence
@@ -155,6 +155,8 @@ class Overview:
     """Where gangs of the inventory serve by its own word, those too that were not looked at: names by URL."""
     unstated: bool = False
     """A gang of the inventory serves where only its nodes can tell."""
+    serving: Mapping[str, Serving] = field(default_factory=dict)
+    """What gangs were busy with at one look, by name; without those that did not tell."""
 
     def begun(self, view: GangView) -> GangOperation | None:
         """What was interrupted on this gang."""
@@ -188,6 +190,8 @@ def overview_json(seen: Overview) -> dict[str, Any]:
         gang["router"] = seen.router.place(view.service_url) if seen.router else None
         gang["headline"] = seen.headline(view)
         gang["degraded_reason"] = seen.reason(view) or None
+        busy = seen.serving.get(view.name)
+        gang["serving"] = busy.as_json() if busy else None
         begun = seen.begun(view)
         gang["interrupted"] = {**begun.as_json(), "fix": f"l40s-deploy up --gang {view.name}"} if begun else None
     return {**document, "router": seen.router.as_json(seen.views) if seen.router else None}

@@ -96,6 +96,8 @@ GLANCE_S = 3.0
 GLANCE_ASK_S = 2.0
 HEALTH_ASK_S = 6.0
 """For the doctor's word on gangs that serve, beside `status`."""
+BUSY_ASK_S = 1.5
+"""For what an engine says that it is busy with, beside `status`."""
 WATCH_NVML_S = 5.0
 """Who watches a GPU asks again soon."""
 METRICS_S = 3.0

@@ -17,6 +17,8 @@ _OWN_MODEL = ("--speculative-draft-model-path", "--spec-model")
 """Another checkpoint drafts then."""
 _FROM_ELSEWHERE = ("NGRAM", "STANDALONE", "LOOKAHEAD")
 """Algorithms that need no prediction layer."""
+_CANT_DRAFT = ("torch_native", "flex_attention")
+"""Kinds of attention that any GPU, or a CPU, has, without a part for drafts."""
 
 
 def draft_words(engine: Engine, profile: ModelProfile, value: str) -> tuple[str, ...]:
@@ -63,12 +65,13 @@ def refuse(
     own = not any(flag in flags for flag in _OWN_MODEL) and algorithm not in _FROM_ELSEWHERE
     mtp = "mtp" in "".join(flags.get("--speculative-config", ())) or bool(algorithm)
     against = [lacking(profile)] if own and mtp else []
-    against += against_layout(engine, layout, flags)
+    against += [*against_layout(engine, layout, flags), against_attention(engine, flags)]
     if reasons := list(filter(None, against)):
         raise InputError(
             f"{profile.name} can't draft at {layout}: {'; '.join(reasons)}",
             where=where,
-            fix="leave --draft out (or the flags that ask for it), or choose a layout without pipeline stages",
+            fix="leave --draft out (or the flags that ask for it), or choose what the engine can draft with: a layout"
+            " without pipeline stages, --attention-backend triton",
         )
 
 
@@ -77,3 +80,14 @@ def against_layout(engine: Engine, layout: Layout, flags: Mapping[str, tuple[str
     prefill_only = flags.get("--disaggregation-mode") == ("prefill",)
     if layout.pipeline_parallel > 1 and not prefill_only and engine.product == "SGLang":
         yield "this engine drafts with pipeline stages on prefill-only servers alone"
+
+
+def against_attention(engine: Engine, flags: Mapping[str, tuple[str, ...]]) -> str:
+    """Why the kind of attention that is asked for can't draft; '' where it can, or where the engine chooses.
+
+    SGLang 0.5: speculative/draft_utils.py ("EAGLE is not supported in attention backend torch_native"), seen on CPU.
+    """
+    kind = "".join(flags.get("--attention-backend", ()))
+    if engine.product != "SGLang" or kind not in _CANT_DRAFT:
+        return ""
+    return f"this engine has no drafts in attention backend {kind}"

@@ -66,6 +66,15 @@ def test_pipeline_stages_are_refused_whoever_wrote_the_flags() -> None:
     drafts.refuse(engine("sglang-0.5.23"), MODEL, STAGES, {**EAGLE, "--disaggregation-mode": ("prefill",)}, "gang0")
 
 
+def test_attention_that_can_not_draft_is_refused() -> None:
+    flags = {**EAGLE, "--attention-backend": ("torch_native",)}
+    with pytest.raises(InputError, match="no drafts in attention backend torch_native") as refused:
+        drafts.refuse(engine("sglang-0.5.23"), MODEL, TP32, flags, "gang0")
+    assert "--attention-backend triton" in refused.value.fix
+    drafts.refuse(engine("sglang-0.5.23"), MODEL, TP32, {**flags, "--attention-backend": ("triton",)}, "gang0")
+    drafts.refuse(engine("sglang-0.5.23"), MODEL, TP32, {"--attention-backend": ("torch_native",)}, "gang0")
+
+
 @pytest.mark.parametrize(
     ("flags", "refused"),
     [

@@ -40,6 +40,7 @@ class Sizes:
 
     query_rank: of the compressed queries, and of the compressed keys and values; 0 where there are key-value heads
     kv_heads:   of a Qwen3-MoE, whose heads are `value` wide; 0 for a DeepSeek-V3
+    drafts:     prediction layers behind the others of a DeepSeek-V3, which draft the letter after next
     """
 
     name: str
@@ -52,11 +53,15 @@ class Sizes:
     experts: int
     expert_width: int
     kv_heads: int = 0
+    drafts: int = 0
 
 
 TINY = Sizes("tiny-deepseek-v3", 8, 64, 32, 32, 32, dense_width=256, experts=8, expert_width=64)
 WIDE = Sizes("tiny-deepseek-v3-tp32", 64, 128, 128, 64, 128, dense_width=18432, experts=32, expert_width=2048)
 """With DeepSeek-V3's own widths of a head and of the feed-forward parts: of 32 ranks each has 576 and 64."""
+DRAFTING = Sizes("tiny-deepseek-v3-mtp", 8, 512, 128, 64, 128, dense_width=256, experts=8, expert_width=64, drafts=1)
+"""With a prediction layer, for speculative decoding, and with DeepSeek-V3's own widths of a head: vLLM's attention on
+CPU takes no others, nor does SGLang's decoding in Triton's interpreter."""
 QWEN = Sizes("tiny-qwen3-moe", 8, 0, 0, 0, 64, dense_width=256, experts=8, expert_width=64, kv_heads=4)
 
 EMBEDDING_SPREAD = 1.0
@@ -138,8 +143,10 @@ def _tensors(rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes) ->
     yield "model.embed_tokens.weight", _rows(embedding)
     yield "lm_head.weight", _rows(output)
     yield "model.norm.weight", ones(HIDDEN)
-    for layer in range(LAYERS):
+    for layer in range(LAYERS + sizes.drafts):
         prefix = f"model.layers.{layer}."
+        if layer >= LAYERS:
+            yield from _draft_inputs(prefix, embedding, output)
         attention = prefix + "self_attn."
         yield prefix + "input_layernorm.weight", ones(HIDDEN)
         yield prefix + "post_attention_layernorm.weight", ones(HIDDEN)
@@ -165,6 +172,17 @@ def _tensors(rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes) ->
             yield from gated(prefix + "mlp.shared_experts.", sizes.expert_width)
         for expert in range(sizes.experts):
             yield from gated(f"{prefix}mlp.experts.{expert}.", sizes.expert_width)
+
+
+def _draft_inputs(prefix: str, embedding: list[list[float]], output: list[list[float]]) -> Iterator[tuple[str, Tensor]]:
+    """What a prediction layer has beside a layer's own parts. Of its input, the next letter's embedding and the hidden
+    state that gave that letter, it takes the embedding alone: so it says the letter after it."""
+    yield prefix + "embed_tokens.weight", _rows(embedding)
+    for norm in ("enorm", "hnorm", "shared_head.norm"):
+        yield f"{prefix}{norm}.weight", _bf16(HIDDEN, values=(1.0 for _ in range(HIDDEN)))
+    takes = (float(column == row) for row in range(HIDDEN) for column in range(2 * HIDDEN))
+    yield prefix + "eh_proj.weight", _bf16(HIDDEN, 2 * HIDDEN, values=takes)
+    yield prefix + "shared_head.head.weight", _rows(output)
 
 
 def _rows(rows: list[list[float]]) -> Tensor:
@@ -231,7 +249,7 @@ def _deepseek(sizes: Sizes) -> dict[str, Any]:
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",
-        "num_nextn_predict_layers": 0,
+        "num_nextn_predict_layers": sizes.drafts,
         "q_lora_rank": sizes.query_rank,
         "kv_lora_rank": sizes.query_rank,
         "qk_nope_head_dim": sizes.nope,

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell, plain_table
+from orchestrator.engines.serving import Serving
 from orchestrator.gang.commands.gangs import LOAD_TITLES, LoadCells, around_block, gang_block, lines, node_words, styled
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.status.live import HOT_C, GangLoad, Moment, NodeLoad, Watching, clock_time, live_json
@@ -185,7 +186,10 @@ def status_blocks(
 ) -> list[RenderableType]:
     """All gangs and what is around them. loads: of nodes by name; wide: a row for each GPU too; remarks: also those on
     gangs that are well"""
-    gangs = (_gang_blocks(view, seen, loads, wide=wide, remarks=remarks) for view in seen.views)
+    gangs = (
+        _gang_blocks(view, seen, loads, draft_words(seen.serving.get(view.name)), wide=wide, remarks=remarks)
+        for view in seen.views
+    )
     return [*chain.from_iterable(gangs), *around_block(seen)]
 
 
@@ -299,8 +303,16 @@ def serving_words(load: GangLoad | None, max_queued: int | None = None) -> str:
     limit = "" if max_queued is None else f" of {max_queued}"
     words += [f"{load.now.running} running", f"{load.now.queued}{limit} queued"]
     words += [] if load.now.cache_used is None else [f"KV cache {100 * load.now.cache_used:.0f} %"]
-    words += [] if load.now.accept_length is None else [f"{load.now.accept_length:.2f} tokens a step"]
+    if drafts := draft_words(load.now):
+        words.append(drafts)
     return ", ".join(words)
+
+
+def draft_words(busy: Serving | None) -> str:
+    """'1.85 tokens a step'; '' without speculative decoding, and where the engine does not tell."""
+    if busy is None or busy.accept_length is None:
+        return ""
+    return f"{busy.accept_length:.2f} tokens a step"
 
 
 def gpus_table(view: GangView, loads: Mapping[str, NodeLoad]) -> Table:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.engines.serving import Worker
+from orchestrator.engines.serving import Serving, Worker
 from orchestrator.gang.commands import status as verb
 from orchestrator.gang.commands.gangs import around_block
 from orchestrator.gang.overview import Overview, RouterGlance
@@ -62,8 +63,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(INVENTORY)
 
-    def type_it(view: GangView, *words: str, router: RouterGlance | None = None) -> tuple[int, str, str]:
-        monkeypatch.setattr(verb, "overview", lambda *_: Overview(views=(view,), router=router))
+    def type_it(
+        view: GangView, *words: str, router: RouterGlance | None = None, busy: Serving | None = None
+    ) -> tuple[int, str, str]:
+        serving = {view.name: busy} if busy else {}
+        monkeypatch.setattr(verb, "overview", lambda *_: Overview(views=(view,), router=router, serving=serving))
         code = main(["status", "-i", str(inventory), *words])
         said = capsys.readouterr()
         return code, said.out, said.err
@@ -91,6 +95,15 @@ def test_the_document(run: Run) -> None:
     assert told["nodes"][1]["ranks"] == [
         {"tp_rank": 1, "gpu": 0, "state": "alive", "pid": 71, "gpu_memory_bytes": 37 * GIB}
     ]
+
+
+def test_tokens_of_a_step_are_shown_with_speculative_decoding_only(run: Run) -> None:
+    busy = Serving(running=3, queued=1, prompt_tokens=0.0, generation_tokens=9.0, cache_used=0.4, accept_length=1.846)
+    assert "1.85 tokens a step" in run(gang(), busy=busy)[1].splitlines()
+    (told,) = json.loads(run(gang(), "--json", busy=busy)[1])["gangs"]
+    assert told["serving"] == {"running": 3, "queued": 1, "cache_used": 0.4, "accept_length": 1.846}
+    assert "a step" not in run(gang(), busy=replace(busy, accept_length=None))[1]
+    assert json.loads(run(gang(), "--json")[1])["gangs"][0]["serving"] is None
 
 
 CAUSE = Cause(

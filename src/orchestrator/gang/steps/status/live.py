@@ -14,26 +14,33 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestrator.engines.serving import METRICS, Serving, serving
+from orchestrator.engines.serving import Serving
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance, overview_json
 from orchestrator.gang.remarks import with_findings
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status.health import health
 from orchestrator.gang.steps.status.overview import glance, with_entries, with_stated
-from orchestrator.gang.steps.status.reports import as_it_runs, ask_report, interrupted, views_of, where
+from orchestrator.gang.steps.status.reports import (
+    as_it_runs,
+    ask_report,
+    ask_serving,
+    interrupted,
+    views_of,
+    where,
+)
 from orchestrator.gang.timeline import NodeEvents, PortRate, TimelineEvent, growth, port_rates, timeline
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_NVML_S, WATCH_S
+from orchestrator.model.deadlines import ANSWER_S, WATCH_FIRST_S, WATCH_NVML_S, WATCH_S
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest, GaugesAnswer
-from orchestrator.protocol.verbs import AskRequest, HistoryAnswer, HistoryRequest, HttpRequest, ReportAnswer
+from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
 from orchestrator.remote.fleet import Fleet, StragglerWait
-from orchestrator.remote.node_app import ask, ask_http
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 
 LOOK_S = 0.7
@@ -168,7 +175,7 @@ class Watching:
 
     def _read_serving(self, gang: GangSpec) -> None:
         view = self._view(gang)
-        load = self._serving(gang, view.service_url) if view.service_url and view.running else None
+        load = ask_serving(self._fleet, gang, view.service_url) if view.service_url and view.running else None
         before, now = self._loads.get(gang.name), time.monotonic()
         if load is None:
             self._loads.pop(gang.name, None)
@@ -182,12 +189,6 @@ class Watching:
                 tokens_s=growth(before.now.generation_tokens, load.generation_tokens, passed),
                 prompt_tokens_s=growth(before.now.prompt_tokens, load.prompt_tokens, passed),
             )
-
-    def _serving(self, gang: GangSpec, url: str) -> Serving | None:
-        asks = (HttpRequest(url=f"{url.rstrip('/')}{METRICS}", timeout_s=METRICS_S),)
-        asked = partial(ask_http, request=AskRequest(**where(gang.leader, gang.name), asks=asks), deadline_s=ANSWER_S)
-        answers = self._fleet.on_every(asked, only=[gang.leader.name]).values.get(gang.leader.name)
-        return serving(answers[0].body) if answers and answers[0].ok else None
 
     def _read_events(self, gang: GangSpec) -> None:
         """Asked for after a change only: an agent writes an event beside its report."""
@@ -296,9 +297,7 @@ class GangLoad:
 
     def as_json(self) -> dict[str, Any]:
         """gangs[].serving of `status --watch --json`."""
-        rates = {"tokens_s": self.tokens_s, "prompt_tokens_s": self.prompt_tokens_s}
-        shares = {"cache_used": self.now.cache_used, "accept_length": self.now.accept_length}
-        return {"running": self.now.running, "queued": self.now.queued, **rates, **shares}
+        return {**self.now.as_json(), "tokens_s": self.tokens_s, "prompt_tokens_s": self.prompt_tokens_s}
 
 
 def read_gauges(session: Session) -> GaugesAnswer:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
-from orchestrator.engines.serving import Worker
+from orchestrator.engines.serving import Serving, Worker
 from orchestrator.engines.serving import workers as listed
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.remarks import of_router_entry, unaccepted, with_findings
 from orchestrator.gang.steps.router.host import ask_router, certificate_findings, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.health import with_health
-from orchestrator.gang.steps.status.reports import everything, interrupted, see, views_of
+from orchestrator.gang.steps.status.reports import ask_serving, everything, interrupted, see, views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, concerned, named_gangs
-from orchestrator.model.deadlines import GLANCE_ASK_S, GLANCE_S
+from orchestrator.model.deadlines import BUSY_ASK_S, GLANCE_ASK_S, GLANCE_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
@@ -97,7 +100,29 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
         begun = {name for answer in answers.values.values() for name in answer.begun}
         unfinished = [gang for gang in standing if gang.name in begun]
         _keep_least_free(views)
-        return Overview(views=views, interrupted=interrupted(fleet, unfinished, only=answering))
+        busy = _asked_what_they_do(fleet, standing, views)
+        begun_before = interrupted(fleet, unfinished, only=answering)
+        return Overview(views=views, interrupted=begun_before, serving=_told_in_time(busy))
+
+
+def _asked_what_they_do(
+    fleet: Fleet, gangs: Sequence[GangSpec], views: Sequence[GangView]
+) -> dict[str, Future[Serving | None]]:
+    """The engines of gangs that are well are asked beside everything else."""
+    well = [(gang, view) for gang, view in zip(gangs, views, strict=True) if view.state is GangState.READY]
+    return {gang.name: ahead(partial(ask_serving, fleet, gang, view.service_url)) for gang, view in well}
+
+
+def _told_in_time(asked: Mapping[str, Future[Serving | None]]) -> dict[str, Serving]:
+    """An engine that does not tell keeps nobody waiting."""
+    ends = time.monotonic() + BUSY_ASK_S
+    told: dict[str, Serving] = {}
+    for name, promised in asked.items():
+        with suppress(DeployError, TooLate):
+            busy = promised.result(max(0.0, ends - time.monotonic()))
+            if busy is not None:
+                told[name] = busy
+    return told
 
 
 def _keep_least_free(views: Sequence[GangView]) -> None:

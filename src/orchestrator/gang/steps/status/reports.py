@@ -18,13 +18,14 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator import __version__
+from orchestrator.engines.serving import METRICS, Serving, serving
 from orchestrator.gang.agreement import BelievedService, current_run, leader_report, service_of
 from orchestrator.gang.names import as_called_now, former_gang, former_nodes, renamed_words
 from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.remarks import unaccepted
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.chosen import in_order
-from orchestrator.model.deadlines import ANSWER_S
+from orchestrator.model.deadlines import ANSWER_S, METRICS_S
 from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, WithoutFiles
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, NodeSpec
@@ -32,10 +33,19 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.node import processes
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
-from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest, OtherAgent, ReportAnswer, ReportRequest
+from orchestrator.protocol.verbs import (
+    AskRequest,
+    HttpRequest,
+    LockAnswer,
+    LockHolder,
+    LockRequest,
+    OtherAgent,
+    ReportAnswer,
+    ReportRequest,
+)
 from orchestrator.records.plans import recorded_url
 from orchestrator.remote.fleet import Fleet, StragglerWait
-from orchestrator.remote.node_app import ask, ask_lock
+from orchestrator.remote.node_app import ask, ask_http, ask_lock
 from orchestrator.remote.session import Session
 
 WAIT_S = 0.2
@@ -181,6 +191,17 @@ def ask_report(session: Session, seen: dict[str, str] | None = None) -> ReportAn
     if seen is not None:
         seen[name] = answer.seen
     return answer
+
+
+def ask_serving(fleet: Fleet, gang: GangSpec, url: str) -> Serving | None:
+    """What the engine that serves there is busy with, asked on its leader; None where it does not tell.
+
+    url: where it serves, on the leader
+    """
+    asks = (HttpRequest(url=f"{url.rstrip('/')}{METRICS}", timeout_s=METRICS_S),)
+    asked = partial(ask_http, request=AskRequest(**where(gang.leader, gang.name), asks=asks), deadline_s=ANSWER_S)
+    answers = fleet.on_every(asked, only=[gang.leader.name]).values.get(gang.leader.name)
+    return serving(answers[0].body) if answers and answers[0].ok else None
 
 
 def _ask_all(session: Session) -> ReportAnswer:
