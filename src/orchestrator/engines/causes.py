@@ -8,9 +8,8 @@ write into a log could else make its reader stand still.
 
 from __future__ import annotations
 
-from orchestrator.protocol.kernel_lines import BROKEN_MEMORY_FIX, MACHINE_CHECK, MEMORY_BROKEN, PCI_ADDRESS
 from orchestrator.protocol.staging import CausePattern
-from orchestrator.protocol.xids import XIDS, Xid
+from orchestrator.protocol.xids import XIDS
 
 _COMPLETION = r"Got completion (?:from peer (?P<peer>\S{1,128}) )?with (?:error|status)[ =]{1,4}(?:\w{1,40}\()?"
 """NCCL src/transport/net_ib: a number up to 2.27, from 2.28 on its name with the number in brackets (ibv_wc_status)."""
@@ -33,13 +32,6 @@ _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
     r"|device-side assert triggered)"
 )
-_XID = r"NVRM: Xid \(PCI:(?P<own>[0-9A-Fa-f:.]{7,16})[^)]{0,16}\): "
-_MORE_XIDS: dict[int | str, Xid] = {
-    94: Xid("GPU-ECC", "has an uncorrectable ECC error in its memory, which ended the process", XIDS[48].fix, ""),
-    r"154\b.{0,128} to 0x[1-9]": Xid("XID-154", "needs a reset, or its node a reboot", XIDS[48].fix, ""),
-    r"(?:14[4-9]|150), \w{1,32} Fatal": Xid("GPU-NVLINK", "has a fatal NVLink error", XIDS[74].fix, ""),
-}
-"""Of which an agent makes no finding: by number, and more of the line. 144 to 150: NVLink 5's."""
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
 COMMON = (
@@ -247,7 +239,8 @@ COMMON = (
         r"peer access is not supported",
         text="two GPUs of this node can't map each other's memory",
         fix="see which pairs can: `nvidia-smi topo -p2p r`; without P2P between them set NCCL_P2P_DISABLE=1 and"
-        " --disable-custom-all-reduce",
+        " --disable-custom-all-reduce, and where NCCL names transport/shm.cc NCCL_CUMEM_HOST_ENABLE=0 (nccl issue"
+        " 1838)",
     ),
     CausePattern(
         id="CUSTOM-ALL-REDUCE",
@@ -522,6 +515,14 @@ COMMON = (
         fix="name ports of one link type in NCCL_IB_HCA, the same on all nodes (`l40s-deploy plan --show env`)",
     ),
     CausePattern(
+        id="NCCL-PLUGIN",
+        pattern=r"NCCL WARN NET/OFI .{0,256}(?:[Cc]ouldn't|[Ff]ailed|[Nn]o eligible providers|[Ee]rror|ERROR)",
+        text="NCCL's network plugin for libfabric (EFA, Slingshot) failed: its words are in the line",
+        fix="compare the plugin, libfabric and the driver with each other (`fi_info -p efa`); NCCL_NET_PLUGIN=none as a"
+        " proof: without it NCCL takes verbs or sockets",
+        weak=True,
+    ),
+    CausePattern(
         id="NCCL-GRAPH-FILE",
         pattern=r"NCCL WARN XML Import Channel : dev \S{1,32} not found",
         text="NCCL_GRAPH_FILE names a graph of another machine: its GPUs or cards are not those of this one",
@@ -726,7 +727,7 @@ COMMON = (
     ),
     CausePattern(
         id="LEADER-UNREACHABLE",
-        pattern=r"The client socket has timed out (?:after \d{1,9}ms )?while trying to connect to"
+        pattern=r"The client socket has timed out (?:after \d{1,9}m?s )?while trying to connect to"
         r" \((?P<peer>[^)]{1,128})\)"
         r"|TCP client failed to connect/validate to host (?P<peer_store>\S{1,128})"
         r"|DistNetworkError: The client socket has failed to connect to (?P<peer_at_end>\S{1,128}) \(errno: 111",
@@ -768,7 +769,8 @@ COMMON = (
         id="PEER-LOST",
         pattern=r"ncclRemoteError|Connection closed by (remote )?peer|Connection reset by (remote )?peer"
         r"|remote process exited or there was a network error|NCCL communicator was aborted"
-        r"|Failed to recv, got 0 bytes|[Cc]onnect to \S{1,128} returned (?:\d{1,4}\()?Connection refused"
+        r"|Failed to recv, got 0 bytes|Call to connect (?:timeout|returned|failed) ?: Connection refused"
+        r"|[Cc]onnect to \S{1,128} returned (?:\d{1,4}\()?Connection refused"
         r"|socket(?:Start|Poll)Connect: exceeded retries|maybe TCPStore server has shut down too early"
         r"|Call to (?:recv|send)\w{0,8} .{0,128} failed ?: ",
         text="the connection to another rank or node was lost",
@@ -792,169 +794,6 @@ COMMON = (
     ),
 )
 """What both families of versions write."""
-
-KERNEL = (
-    CausePattern(
-        id="CGROUP-OUT-OF-MEMORY",
-        pattern=r"oom-kill:constraint=CONSTRAINT_MEMCG|[Mm]emory cgroup out of memory: Kill",
-        text="the kernel ended a process: the memory limit of its cgroup (container, systemd unit, Slurm job) was"
-        " reached, not the node's",
-        fix="raise that limit: `--memory` of the container, MemoryMax of the unit, `--mem` of the job",
-    ),
-    CausePattern(
-        id="HOST-OUT-OF-MEMORY",
-        pattern=r"oom-kill:constraint=CONSTRAINT_(?:CPUSET|MEMORY_POLICY)",
-        text="the kernel ended a process: the NUMA nodes that it is bound to were out of main memory",
-        fix="bind it to more NUMA nodes, or find what else uses their memory: `numastat -m`",
-    ),
-    CausePattern(
-        id="HOST-OUT-OF-MEMORY",
-        pattern=r"oom-kill:constraint=CONSTRAINT_NONE|(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process",
-        text="the kernel ended a process: the node was out of main memory",
-        fix="find what else uses memory on the node: `ps aux --sort -rss`",
-    ),
-    CausePattern(
-        id="HOST-OUT-OF-MEMORY",
-        weak=True,
-        pattern=r"oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
-        r"|unit has been killed by the OOM killer|invoked oom-killer:|Failed with result 'oom-kill'"
-        r"|Killed \S{1,256} due to memory (?:pressure|used)|ray\.exceptions\.OutOfMemoryError|'(?:cicc|ptxas)' died due"
-        r"|\b[1-9]\d{0,6} Workers \(tasks / actors\) killed due to memory pressure|The node was low on resource: memory"
-        r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
-        text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
-        " memory",
-        fix="find what else uses memory on the node (`ps aux --sort -rss`), or raise the limit of the container or job",
-    ),
-    CausePattern(
-        id="GPU-BAR1-SMALL",
-        pattern=r"NVRM: .{0,64}PCI I/O region assigned to your NVIDIA device is invalid",
-        text="the firmware gave a GPU no memory window (BAR), so the driver can't use it",
-        fix="enable Above 4G Decoding (and SR-IOV's MMIO size) in the BIOS, or boot with pci=realloc",
-    ),
-    CausePattern(
-        id="GPU-LOST",
-        pattern=r"NVRM: .{0,64}(?:RmInitAdapter|rm_init_adapter) failed",
-        text="a GPU did not come up under its driver",
-        fix="power-cycle the node, and read the NVRM lines before it; if it is always the same card, reseat it",
-    ),
-    CausePattern(
-        id="IOMMU-TRANSLATING",
-        pattern=r"\b(?:nvidia|mlx5_core) [0-9a-f]{4}:(?P<own>[0-9a-f:.]{7}): AMD-Vi: Event logged \[IO_PAGE_FAULT"
-        r"|DMAR: \[DMA (?:Write|Read)[^\]]{0,32}\] Request device \[(?P<own_by_intel>[0-9a-f:.]{7,12})\] "
-        r".{0,16}fault addr",
-        text="the IOMMU refused a device's access to memory that it does not map, as P2P between GPUs and cards needs",
-        fix="boot with iommu=pt (Intel: intel_iommu=off) or turn the IOMMU off in the BIOS, and ACS with it"
-        " (`l40s-deploy doctor`); NCCL_P2P_DISABLE=1 as a proof (nccl issue 2079)",
-        weak=True,
-    ),
-    CausePattern(
-        id="XID-119",
-        pattern=r"NVRM: (?P<own_gpu>GPU\d{1,3}) _kgsp\w{1,40}: (?:\*{8,64} GSP Timeout|Heartbeat timed out)",
-        text=f"a GPU {XIDS[119].what}",
-        fix=XIDS[119].fix,
-        weak=True,
-    ),
-    CausePattern(
-        id="PCIE-ERROR",
-        pattern=rf"(?P<own>{PCI_ADDRESS}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)"
-        rf"|(?P<own_contained>{PCI_ADDRESS}): DPC: containment event",
-        text="a card, or the way to it, had a fatal PCIe error",
-        fix="reseat the card and its riser, check its power; `journalctl -k | grep AER` has the details",
-        weak=True,
-    ),
-    CausePattern(
-        id="MEMORY-BROKEN",
-        pattern=MEMORY_BROKEN,
-        text="main memory of this node has an uncorrectable error, which ended a process",
-        fix=BROKEN_MEMORY_FIX,
-    ),
-    CausePattern(
-        id="MACHINE-CHECK",
-        pattern=MACHINE_CHECK,
-        text="the processor or its memory reported a hardware error",
-        fix=BROKEN_MEMORY_FIX,
-        weak=True,
-    ),
-    CausePattern(
-        id="NIC-DOWN",
-        pattern=r"mlx5_core \S{1,16}: Port module event\[error\]: module \d{1,3}, "
-        r"(?:Cable error|Bad or unsupported cable|High Temperature|Bus stuck)",
-        text="a network card's cable or module failed",
-        fix="check the cable, the module and the switch port, then `l40s-deploy doctor`",
-    ),
-    CausePattern(
-        id="STORAGE-FAILED",
-        pattern=r"\bI/O error, dev \S{1,32}, sector |nvme\S{1,16}: (?:I/O|Device not ready)\b.{0,64}(?:timeout|abort)"
-        r"|EXT4-fs error|XFS \(\S{1,32}\): .{0,64}(?:I/O error|orruption)|nfs: server \S{1,128} not responding",
-        text="a disk, or a file server, of this node does not answer or fails",
-        fix="read the kernel log around it; replace the disk, or mend the file server and mount it again",
-        weak=True,
-    ),
-    CausePattern(
-        id="JOB-CANCELLED",
-        pattern=r"slurmstepd: error: \*{3} (?:STEP|JOB) \S{1,64} ON \S{1,128} CANCELLED AT \S{1,32} DUE TO ",
-        text="Slurm ended the job: its time limit, a preemption or a failed node, as the line says",
-        fix="give it a longer --time, or a partition that does not preempt",
-    ),
-    CausePattern(
-        id="IMAGE-MISSING",
-        pattern=r"\bErrImagePull\b|\bImagePullBackOff\b|Failed to pull image \"|pull access denied for \S"
-        r"|manifest (?:unknown|for \S{1,256} not found)",
-        text="the container's image could not be fetched: a wrong name or tag, no right to it, or no way to"
-        " its registry",
-        fix="pull it on the node by hand (`docker pull IMAGE`, `crictl pull IMAGE`), which says why",
-        weak=True,
-    ),
-    CausePattern(
-        id="PROBE-FAILED",
-        pattern=r"failed (?:liveness|startup) probe, will be restarted",
-        text="Kubernetes ended the container, since its probe got no answer in time: it loads longer than the probe"
-        " waits, or the engine stood still",
-        fix="give the startup probe failureThreshold x periodSeconds of the longest load; look before it in the"
-        " engine's log",
-        weak=True,
-    ),
-    CausePattern(
-        id="GPU-UNSCHEDULED",
-        pattern=r"nodes are available: .{0,400}Insufficient nvidia\.com/gpu",
-        text="no node of the Kubernetes cluster has as many free GPUs as the pod asks for",
-        fix="compare `kubectl describe nodes | grep nvidia.com/gpu` with the request; without a device plugin a node"
-        " offers none",
-        weak=True,
-    ),
-    CausePattern(
-        id="ENGINE-MISSING",
-        pattern=r"exec: .?(?:sglang|vllm|python3?|/\S{1,128}).?: (?:executable file not found"
-        r"|stat /\S{1,128}: no such file)",
-        text="the container's image does not have the program that it is to start",
-        fix="compare the image and its command with the stack's",
-    ),
-    CausePattern(
-        id="KILLED",
-        pattern=r"(?<!\()\bexit code:? -9\b|\bexitcode ?[=:] ?-9\b|exited with code 137\b|Signal 9 \(SIGKILL\)",
-        text="a process was killed (SIGKILL): by the OOM killer (`dmesg -T | grep -i oom`), or after another failure",
-        fix="read that node's kernel log, and what the other ranks and nodes wrote before",
-        secondary=True,
-    ),
-    CausePattern(
-        id="GPU-KERNEL-FAULT",
-        pattern=rf"{_XID}(?:13|31|109)\b",
-        text="a GPU kernel made an illegal memory access, or did not end in time (109): a bug in it, or a faulty GPU",
-        fix="if it is always the same GPU, replace it; otherwise try the stack without CUDA graphs",
-        weak=True,
-    ),
-    *(
-        CausePattern(
-            id="GPU-LOST" if number == 79 else xid.id,
-            pattern=rf"{_XID}{number}\b",
-            text=f"a GPU {xid.what}",
-            fix=xid.fix,
-            weak=xid.id == "XID-154",
-        )
-        for number, xid in (*XIDS.items(), *_MORE_XIDS.items())
-    ),
-)
-"""What the kernel, or who runs a container or job, writes; people paste it together with the engine's lines."""
 
 REMARKS = (
     CausePattern(

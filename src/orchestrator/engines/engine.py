@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from orchestrator.engines.exceptions import POINTERS, RAISED
 from orchestrator.engines.known_flags import KnownFlags, Option, known_flags
 from orchestrator.engines.serving import METRICS
 from orchestrator.model.errors import InputError
@@ -142,6 +143,8 @@ WATCH = Watch(
     rank_prefix=r"^\[[^\]]{0,128}\bTP(?P<tp>\d{1,6})\b",
     requests=r"^(?:\[[\d :-]{19}\] )?(?:\x1b\[\d{1,3}m)?INFO(?:\x1b\[\d{0,3}m)?" + ACCESS,
     harmless=HARMLESS,
+    raised=RAISED,
+    pointers=POINTERS,
     own=r"NCCL INFO (?:Bootstrap ?: Using |NET/IB\w{0,16} : Using.{0,1024}; OOB )"
     r"(?P<interface>[^\s:]{1,32}):(?P<address>[^\s<]{1,64})",
     probe=ProbeOrder(

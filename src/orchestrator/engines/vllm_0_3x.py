@@ -197,6 +197,8 @@ def _watch() -> Watch:
     return Watch(
         phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in _PHASES),
         causes=(*_OWN, *map(_worded, COMMON)),
+        raised=tuple(map(_worded, WATCH.raised)),
+        pointers=WATCH.pointers,
         remarks=tuple(replace(remark, fix=_TUNED_BY_HAND) for remark in REMARKS),
         # /health is 503 only once the engine is marked as dead, and 200 while it hangs: the agent generates a token
         http={**WATCH.http, "generate": WATCH.http["completions"], "info": "/version"},

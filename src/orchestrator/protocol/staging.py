@@ -98,6 +98,8 @@ class Watch(Message):
     http:         paths by purpose: alive, generate, metrics, models, completions
     barrier_s:    how long loaded ranks wait for the others, 0 where they do not
     allowed_s:    seconds that each phase of a healthy start of this model may take on slow hardware
+    raised:       kinds of exceptions: a pattern is searched in `Class: words`, a line break and `path:line` of the one
+                  that ended a traceback, where no cause is known; pointers: of exceptions that tell of another one
     shared_names: patterns (glob) of files that it leaves in shared memory and whose names hold no process id
     proofs:       log lines that show that what the plan asks for is in use; id: of the remark that says the opposite
     """
@@ -112,6 +114,8 @@ class Watch(Message):
     harmless: str = ""
     own: str = ""
     causes: tuple[CausePattern, ...] = ()
+    raised: tuple[CausePattern, ...] = ()
+    pointers: str = ""
     remarks: tuple[CausePattern, ...] = ()
     proofs: tuple[CausePattern, ...] = ()
     http: Mapping[str, str] = field(default_factory=dict)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.engines.causes import COMMON, KERNEL
+from orchestrator.engines.causes import COMMON
+from orchestrator.engines.host_causes import HOST, HOST_GENERAL
 from orchestrator.engines.literals import required, shapes_of, telling, words_in
 
-PATTERNS = [cause.pattern for cause in (*COMMON, *KERNEL)]
+PATTERNS = [cause.pattern for cause in (*COMMON, *HOST, *HOST_GENERAL)]
 
 
 @pytest.mark.parametrize(

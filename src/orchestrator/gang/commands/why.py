@@ -84,6 +84,8 @@ def _of_logs(summary: LogsSummary) -> Iterator[RenderableType]:
             yield f"  NCCL's first warning: {summary.nccl_warning}"
         if summary.exception:
             yield f"  the engine's own last exception: {summary.exception}"
+        if summary.error:
+            yield f"  the first line that tells of an error: {summary.error}"
         yield from _look_next(summary)
     yield from (f"  also {cause.node}: {cause.text}" for cause in summary.secondary)
 
@@ -96,7 +98,7 @@ def _written_by(summary: LogsSummary) -> str:
         return written
     if summary.nccl_warning:
         return "lines of NCCL; none tells its version"
-    if summary.exception or summary.cause or summary.secondary:
+    if summary.exception or summary.cause or summary.secondary or summary.error:
         return "lines that do not tell which engine wrote them"
     return "no line of an engine or of NCCL was recognised"
 
@@ -104,7 +106,7 @@ def _written_by(summary: LogsSummary) -> str:
 def _look_next(summary: LogsSummary) -> Iterator[str]:
     """Whose logs to ask for, where these show echoes alone, and what has NCCL tell more."""
     echoes = [line for cause in summary.secondary for line in cause.lines if line]
-    own = [words for words in (summary.exception, summary.nccl_warning) if words]
+    own = [words for words in (summary.exception, summary.nccl_warning, summary.error) if words]
     if echoes and all(any(_says(line, words) for line in echoes) for words in own):
         peers = {match["peer"]: None for match in map(_PEER.search, echoes) if match}
         others = ", ".join(peers) or "every other node and rank, and of the kernel"

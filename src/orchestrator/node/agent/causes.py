@@ -68,8 +68,8 @@ LINES_SHOWN = 3
 """Lines to keep of a log that does not explain the end: just enough to see how far it got."""
 
 _BY_DEVICES = frozenset(
-    {EXCEPTION, "COLLECTIVE-TIMEOUT", "ENGINE-WATCHDOG", "GPU-DRIVER", "GPU-KERNEL-FAULT", "GPU-LOST",
-     "IB-UNREACHABLE", "RDMA-CARD-FAILED", "RDMA-PORT-DOWN", "SHM-GONE"}
+    {EXCEPTION, "COLLECTIVE-TIMEOUT", "CUDA-CALL-FAILED", "CUDA-LIBRARY", "ENGINE-WATCHDOG", "GPU-DRIVER",
+     "GPU-KERNEL-FAULT", "GPU-LOST", "IB-UNREACHABLE", "RDMA-CARD-FAILED", "RDMA-PORT-DOWN", "SHM-GONE"}
 )  # fmt: skip
 """Ids in engines/causes.py whose real cause may be a broken GPU, link or memory."""
 _ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
@@ -195,7 +195,7 @@ def hung(
 
 def _weight(suspicion: Suspicion | None, death: Death) -> Weight:
     """Exit code 0 was ordered: the engine's leader ends (sglang 0.5: ShutdownReq), and its node says why."""
-    if suspicion is not None and suspicion.id == EXCEPTION:
+    if suspicion is not None and suspicion.raised:
         return Weight.UNSURE  # the reason for the order is unknown here
     if suspicion is not None:
         return Weight.FOLLOWED if suspicion.secondary else Weight.SEEN

@@ -95,6 +95,8 @@ MOST_DIGITS = 9
 EXCEPTION = "EXCEPTION"
 """Signature of an exception that no pattern knows."""
 LINES_SHOWN = 8
+MOST_WORDS = 400
+"""Characters of an exception that are shown with its kind."""
 LONGEST_SHOWN = 2048
 """Characters of a line that are searched and kept: LINES_SHOWN of them fit into one message of the leader link
 (LONGEST_MESSAGE in node/network/wire.py) even where JSON needs 12 bytes for each."""
@@ -112,6 +114,8 @@ class Suspicion:
     tp_rank: int | None
     at: float
     lines: tuple[str, ...]
+    raised: bool = False
+    """It is an exception, of a known kind or not: a later one of the same process replaces it."""
 
 
 NEVER = re.compile(r"(?!)")
@@ -134,6 +138,8 @@ class LogWatch:
 
     phases: Sequence[tuple[str, re.Pattern[str]]] = ()
     causes: Sequence[KnownCause] = ()
+    raised: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
+    pointers: re.Pattern[str] = NEVER
     remarks: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     proofs: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     """Features that the plan asks for and that the log has neither confirmed nor denied yet."""
@@ -168,6 +174,8 @@ class LogWatch:
                 KnownCause(entry, _compiled(entry.pattern), _compiled(entry.after), _compiled(entry.unless))
                 for entry in watch.causes
             ],
+            raised=[(_compiled(entry.pattern), entry) for entry in watch.raised],
+            pointers=_compiled(watch.pointers),
             remarks=[(_compiled(entry.pattern), entry) for entry in watch.remarks],
             proofs=[(_compiled(entry.pattern), entry) for entry in watch.proofs],
             rank_prefix=_compiled(watch.rank_prefix),
@@ -242,14 +250,14 @@ class LogWatch:
 
         def order(suspicion: Suspicion) -> tuple[bool, bool, bool, bool]:
             others = tp_rank is not None and suspicion.tp_rank != tp_rank
-            return suspicion.secondary, suspicion.id == EXCEPTION, suspicion.weak, others
+            return suspicion.secondary, suspicion.raised, suspicion.weak, others
 
         recent = (suspicion for suspicion in self.suspicions(since, until) if self._may_explain(suspicion, tp_rank))
         return min(recent, key=order, default=None)
 
     def _may_explain(self, suspicion: Suspicion, tp_rank: int | None) -> bool:
         """If ranks mark their lines, an exception of the launcher does not explain a rank's death."""
-        launchers = suspicion.id == EXCEPTION and suspicion.tp_rank is None
+        launchers = suspicion.raised and suspicion.tp_rank is None
         return not launchers or tp_rank is None or not any(owner is not None for owner, _ in self._recent)
 
     def suspicions(self, since: float, until: float = math.inf) -> list[Suspicion]:
@@ -354,27 +362,41 @@ class LogWatch:
 
     def _look_for_exceptions(self, owner: int | None, now: float, *, known: bool) -> None:
         """An exception that no pattern knows is a cause too, if it is the last one that its process has logged."""
-        raised = self.tracebacks.raised
+        raised = self._root()
         new = raised is not None and raised is not self._raised
         self._raised = raised
         if owner is not None or (new and not known):
             self._suspicions = [
-                suspicion for suspicion in self._suspicions if suspicion.id != EXCEPTION or suspicion.tp_rank != owner
+                suspicion for suspicion in self._suspicions if not suspicion.raised or suspicion.tp_rank != owner
             ]
         if raised is None or not new or known or (owner is None and self.phase.name == "ready"):
             return
-        self._suspicions.append(
-            Suspicion(
-                id=EXCEPTION,
-                text=f"engine process exited: {raised.words}",
-                fix="no known cause matches: read the traceback with `l40s-deploy logs --around-failure`",
-                secondary=False,
-                weak=False,
-                tp_rank=owner,
-                at=now,
-                lines=tuple(line for whose, line in self._recent if owner == whose)[-3:],
-            )
-        )
+        self._suspicions.append(self._of_exception(raised, owner, now))
+
+    def _root(self) -> RankException | None:
+        """The newest exception, or the one before it where it only tells of what was told before."""
+        raised, told_before = self.tracebacks.raised, self._raised is not None or bool(self._suspicions)
+        if raised is not None and raised is not self._raised and told_before and self.pointers.search(raised.text):
+            self.tracebacks.raised = self._raised
+        return self.tracebacks.raised
+
+    def _of_exception(self, raised: RankException, owner: int | None, now: float) -> Suspicion:
+        lines = tuple(line for whose, line in self._recent if owner == whose)[-3:]
+        kind, words = self.kind_of(raised.text, raised.file)
+        if kind is None:
+            text = f"engine process exited: {raised.words}"
+            fix = "no known cause matches: read the traceback with `l40s-deploy logs --around-failure`"
+            return Suspicion(EXCEPTION, text, fix, False, False, owner, now, lines, raised=True)
+        text = f"{kind.text}{words}: {raised.text[:MOST_WORDS]}"
+        return Suspicion(kind.id, text, kind.fix, kind.secondary, kind.weak, owner, now, lines, raised=True)
+
+    def kind_of(self, text: str, file: str = "") -> tuple[CausePattern | None, str]:
+        """The kind of an exception, `Class: words` raised at `path:line`, and the object that it names, in brackets."""
+        place = f"{shown(text)}\n{file}"
+        for pattern, kind in self.raised:
+            if match := pattern.search(place):
+                return kind, self._between(match)
+        return None, ""
 
     def _has_room(self, cause: CausePattern) -> bool:
         """A primary cause may replace a secondary one."""

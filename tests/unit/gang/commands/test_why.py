@@ -35,10 +35,23 @@ def test_one_cause_its_lines_and_the_fix(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_no_known_cause_is_said_with_the_engines_own_exception(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "--log", str(LOGS / "vllm-unknown.log")]) == 0
-    assert "no cause is known\n  the engine's own last exception: KeyError" in capsys.readouterr().out
+    assert "no cause is known\n  the engine's own last exception: RuntimeError: nobody" in capsys.readouterr().out
     assert main(["why", "--log", str(LOGS / "vllm-unknown.log"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["cause"] is None and told["exception"].startswith("KeyError") and told["version"] == "0.11.1"
+    assert (
+        told["cause"] is None and told["exception"].startswith("RuntimeError: nobody") and told["version"] == "0.11.1"
+    )
+
+
+def test_where_nothing_else_is_known_the_first_line_of_an_error_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("I0717 07:30:06.1 9 x.cpp:1] up\nE0717 07:30:06.2 9 x.cpp:58] nobody has seen this\nE0717 later\n")
+    assert main(["why", "--log", str(log)]) == 0
+    assert "first line that tells of an error: " in (shown := capsys.readouterr().out) and "nobody has seen" in shown
+    assert main(["why", "--log", str(log), "--json"]) == 0
+    assert "nobody has seen this" in json.loads(capsys.readouterr().out)["error"]
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_a_killed_ranks_cause_carries_its_own_lines_only() -> None:
 BACKEND = (
     "[2026-11-22 12:27:45 TP{rank}] Scheduler hit an exception: Traceback (most recent call last):",
     '  File "/srt/layers/attention/registry.py", line 77, in create_fa3',
-    "ImportError: Can not import FA3 in sgl_kernel. Please check your installation.",
+    "RuntimeError: Can not import FA3 in sgl_kernel. Please check your installation.",
 )
 SIGQUIT = ("[2026-11-22 12:27:45] Received sigquit from a child process. It usually means the child failed.",)
 
@@ -186,10 +186,18 @@ def test_an_exception_that_no_pattern_knows_is_the_cause_with_its_file() -> None
     ):
         assert (told.weight, told.cause.tp_rank, told.cause.signature) == (Weight.UNSURE, 9, "EXCEPTION")
         assert told.cause.text.startswith(
-            "engine process exited: ImportError: Can not import FA3 in sgl_kernel. Please check your installation."
+            "engine process exited: RuntimeError: Can not import FA3 in sgl_kernel. Please check your installation."
             " (/srt/layers/attention/registry.py:77)"
         )
         assert told.cause.lines[-1] == BACKEND[-1] and not told.cause.secondary
+
+
+def test_an_exception_of_a_known_kind_is_named_with_its_words_and_one_that_points_at_it_is_not() -> None:
+    missing = (*BACKEND[:2], "ImportError: cannot import name 'fa3' from 'sgl_kernel' (/venv/sgl_kernel/__init__.py)")
+    pointer = ("Traceback (most recent call last):", BACKEND[1], "RuntimeError: failed. See root cause above.")
+    told = causes.engine_ended("node1", KILLED, watched((9.0, missing, 9, ""), (9.1, pointer, 0, "")), 10.0, NODES)
+    assert (told.weight, told.cause.signature) == (Weight.UNSURE, "PACKAGES-DIFFER")
+    assert "cannot import name 'fa3' from 'sgl_kernel'" in told.cause.text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Literal
 
 from orchestrator.doctor.rules.support.registry import all_rules
-from orchestrator.engines import causes, router
+from orchestrator.engines import causes, exceptions, host_causes, router
 from orchestrator.engines.hang_kinds import KINDS
 from orchestrator.planning.page_cache import KEPT
 from orchestrator.planning.reserve import ID as RESERVE_SMALL
@@ -213,7 +213,8 @@ def catalogue() -> Mapping[str, FindingEntry]:
 
 
 def _of_causes() -> Iterator[FindingEntry]:
-    tables = [value for value in vars(causes).values() if isinstance(value, tuple)]
+    modules = (causes, host_causes, exceptions)
+    tables = [value for module in modules for value in vars(module).values() if isinstance(value, tuple)]
     for cause in (*(cause_known for table in tables for cause_known in table), *router.WATCH.causes):
         if isinstance(cause, CausePattern):
             yield FindingEntry(
@@ -222,5 +223,5 @@ def _of_causes() -> Iterator[FindingEntry]:
                 cause.text,
                 f"Fix: {cause.fix}" if cause.fix else cause.text,
                 ("lines of the engine's log",),
-                "engines/causes.py: messages of the engine, NCCL and Gloo",
+                "engines/causes.py, exceptions.py, host_causes.py: words of the engine, NCCL, Gloo and the host",
             )

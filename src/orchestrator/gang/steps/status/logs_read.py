@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.engines import nccl_log
-from orchestrator.engines.causes import KERNEL
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.host_causes import HOST, HOST_GENERAL, TOLD_ALONE
 from orchestrator.engines.literals import may_match, required, shapes_of, telling, words_in
 from orchestrator.engines.registry import dialects, newest
 from orchestrator.loading.given_files import lines_of_file, named_file
@@ -24,7 +24,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.causes import Statement, Weight
-from orchestrator.node.engine.watch import EXCEPTION, LogWatch, Suspicion
+from orchestrator.node.engine.watch import EXCEPTION, MOST_WORDS, LogWatch, Suspicion
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.staging import CausePattern, Watch
@@ -58,11 +58,14 @@ _BARE_EXCEPTION = re.compile(
     r"|Failed: Cuda error .{0,400})"
 )
 """An exception's own line, where its traceback was left out; XLA's; a CUDA check's that ends its process."""
+_FRAME = re.compile(r'(?:^|\s)File "([^"]{1,512})", line (\d{1,7}), in \S')
 _OF_EXCEPTIONS = required(_BARE_EXCEPTION.pattern)
-_NOT_THE_ROOT = re.compile(r"See root cause above|\bEngineDeadError\b|\bEngineGenerateError\b")
-"""Of an exception: it only tells that another one, which is above it, ended a process."""
 _NO_EXCEPTION = re.compile(r"\bWARN|Warning\b|\bignored\b|\bINFO\b|\bDEBUG\b")
 """Before an exception's words: the line only tells of one."""
+_ERROR = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b|\berror: |\bFatal\b|\b[Ff]ailed (?:to|with)\b|\bpanicked at")
+_ERROR_OF_GLOG = re.compile(r"[EF]\d{4} \d\d:\d\d:")
+_NO_ERROR = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?)\b")
+"""A logger calls the line less than an error."""
 _OF_VERSIONS = tuple(word for pattern in (_VLLM, _SGLANG, _NCCL) for word in required(pattern.pattern))
 _BEGIN = "Traceback (most recent call last)"
 _HOST = re.compile(
@@ -81,6 +84,7 @@ class LogsSummary:
     secondary: what else was recognised, in the order of the files
     exception: the engine's own last one, with or without its traceback, '' where it logged none
     nccl_warning: NCCL's first, '' where it gave none
+    error:     where there is none of these, the first line that tells of an error, '' where none does
     next_log:  what to ask for next where no cause is known, '' where nothing would tell more
     engine, version: sglang or vllm, and its version; nccl: NCCL's. '' where no line says it
     transport: in words, '' where no line says it; findings: what is wrong with it in any case
@@ -90,6 +94,7 @@ class LogsSummary:
     secondary: tuple[Cause, ...] = ()
     exception: str = ""
     nccl_warning: str = ""
+    error: str = ""
     next_log: str = ""
     engine: str = ""
     version: str = ""
@@ -107,10 +112,8 @@ class LogsSummary:
         }
 
 
-_TELLING = ("LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING")
-"""Causes that follow from another node's, and that tell a reader of one node's log what to look at there."""
 _TRIED_AGAIN = re.compile(r"\[W\S{0,32} .{0,64}socket\.cpp|^\[c10d\] The client socket has failed to connect")
-_TEXTS = ("exception", "nccl_warning", "next_log", "engine", "version", "nccl", "transport")
+_TEXTS = ("exception", "nccl_warning", "error", "next_log", "engine", "version", "nccl", "transport")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,9 @@ class _Stream:
     """NCCL's first."""
     bare: str = ""
     """The last exception's line, whether or not a traceback led to it."""
+    file: str = ""
+    """`path:line` of the frame above that line, '' where there is none."""
+    _frame: str = ""
 
     @property
     def node(self) -> str:
@@ -156,6 +162,8 @@ class _Stream:
 
     def feed(self, line: str, *, plain: bool) -> None:
         """plain: the line has no word of any pattern."""
+        if 'File "' in line and (frame := _FRAME.search(line)):
+            self._frame = f"{frame[1]}:{frame[2]}"
         if plain:
             self.watch.feed(line, 0.0, plain=True)
             return
@@ -164,14 +172,14 @@ class _Stream:
         if may_match(_OF_EXCEPTIONS, line):
             match = _BARE_EXCEPTION.search(line)
             if match and not _NO_EXCEPTION.search(line[: match.start()]) and not self._is_root_above(match["words"]):
-                self.bare = match["words"].strip()
+                self.bare, self.file, self._frame = match["words"].strip(), self._frame, ""
         if self.watch.own is not None and (match := self.watch.own.search(line)):
             self.addresses.add(match["address"])
         if self.watch.feed(line, 0.0) and self.watch.phase.name == "ready":
             self.watch.finish(float("inf"))
 
     def _is_root_above(self, words: str) -> bool:
-        return self.bare != "" and _NOT_THE_ROOT.search(words) is not None
+        return self.bare != "" and self.watch.pointers.search(words) is not None
 
     def _feed_of_nccl(self, line: str) -> None:
         if match := _NCCL_HOST.search(line):
@@ -189,11 +197,13 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     streams = list(_streams(texts, _dialects_engine(engine, version)))
     cause, exception = _first(_statements(streams), streams)
     warning = next((stream.warning for stream in streams if stream.warning), "")
+    nothing = not (cause or exception or warning)
     return LogsSummary(
         cause=cause,
         secondary=_others(streams, cause),
         exception=exception,
         nccl_warning=warning,
+        error=next(_errors(texts), "") if nothing else "",
         next_log="" if cause else _next_log(warning, exception, texts),
         engine=engine,
         version=version,
@@ -201,6 +211,16 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
         transport="; ".join(filter(None, dict.fromkeys(stream.transport for stream in streams))),
         findings=tuple(finding for stream in streams for finding in _sure_findings(stream)),
     )
+
+
+def _errors(texts: Mapping[str, _Text]) -> Iterator[str]:
+    """Lines that tell of an error, whoever wrote them."""
+    for text in texts.values():
+        kinds = telling(required(_ERROR.pattern), dict.fromkeys(text.shapes))
+        for line, shape in zip(text.lines, text.shapes, strict=True):
+            tells = shape in kinds and _ERROR.search(line) and not _NO_ERROR.search(line)
+            if tells or _ERROR_OF_GLOG.match(line):
+                yield line.strip()[:MOST_WORDS]
 
 
 def _statements(streams: Sequence[_Stream]) -> list[Statement]:
@@ -249,7 +269,7 @@ def _dialects_engine(product: str, version: str) -> Engine:
 def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
     """A file's lines by whoever a prefix names."""
     of_engine = engine.watch()
-    known = replace(of_engine, causes=KERNEL + of_engine.causes)
+    known = replace(of_engine, causes=HOST + of_engine.causes + HOST_GENERAL)
     for name, text in texts.items():
         kinds = dict.fromkeys(text.shapes)
         there = words_in(words_of(known), kinds)
@@ -302,7 +322,7 @@ def _around(lines: Sequence[str]) -> re.Pattern[str] | None:
 
 def _statement(stream: _Stream, seen: Suspicion, nodes: Mapping[str, str]) -> Statement:
     known = Weight.FOLLOWED if seen.secondary else Weight.SEEN
-    weight = Weight.UNSURE if seen.id == EXCEPTION else known
+    weight = Weight.UNSURE if seen.raised else known
     blames = causes.blames(stream.watch, 0.0, nodes) if seen.secondary or seen.weak else ()
     return Statement(_cause(stream, seen), weight, tuple(name for name in blames if name != stream.node))
 
@@ -314,22 +334,40 @@ def _cause(stream: _Stream, seen: Suspicion) -> Cause:
 
 def _first(statements: list[Statement], streams: list[_Stream]) -> tuple[Cause | None, str]:
     """The one cause, and the engine's last exception where that is all there is."""
-    raised = [stream.watch.tracebacks.raised for stream in streams]
-    last = next((exception.words for exception in reversed(raised) if exception is not None), "")
-    bare = next((stream.bare for stream in reversed(streams) if stream.bare), "")
-    if not last or (_NOT_THE_ROOT.search(last) and bare and not _NOT_THE_ROOT.search(bare)):
-        last = bare
-    if not statements:
-        return None, last
-    chosen = causes.choose({f"{place}": statement for place, statement in enumerate(statements)})
-    if chosen.signature == EXCEPTION:
+    exception, teller = _last_exception(streams)
+    chosen = None
+    if statements:
+        chosen = causes.choose({f"{place}": statement for place, statement in enumerate(statements)})
+    if chosen is not None and chosen.signature == EXCEPTION:
         return None, chosen.text.removeprefix("engine process exited: ")
-    return (None if chosen.secondary and not _tells(chosen) else chosen), last
+    if chosen is None or chosen.secondary:
+        if teller is not None and (known := _of_kind(exception, teller)):
+            return known, exception
+        return (chosen if chosen is not None and _tells(chosen) else None), exception
+    return chosen, exception
+
+
+def _last_exception(streams: Sequence[_Stream]) -> tuple[str, _Stream | None]:
+    """Of the logs, one that is no pointer at another where there is one, and whose it is."""
+    raised = [(stream.watch.tracebacks.raised, stream) for stream in reversed(streams)]
+    told = [(exception.words, stream) for exception, stream in raised if exception is not None]
+    told += [(stream.bare, stream) for stream in reversed(streams) if stream.bare]
+    roots = ((words, stream) for words, stream in told if not stream.watch.pointers.search(words))
+    return next(roots, told[0] if told else ("", None))
+
+
+def _of_kind(exception: str, stream: _Stream) -> Cause | None:
+    """The cause that an exception without a traceback's header is by its kind."""
+    kind, words = stream.watch.kind_of(exception, stream.file if exception == stream.bare else "")
+    if kind is None:
+        return None
+    text = f"{kind.text}{words}: {exception[:MOST_WORDS]}"
+    return Cause(node=stream.node, signature=kind.id, text=text, fix=kind.fix, lines=(exception,))
 
 
 def _tells(cause: Cause) -> bool:
     """A warning of a connection that is tried again tells nothing: the other end may have come later."""
-    return cause.signature in _TELLING and not any(map(_TRIED_AGAIN.search, cause.lines[-1:]))
+    return cause.signature in TOLD_ALONE and not any(map(_TRIED_AGAIN.search, cause.lines[-1:]))
 
 
 def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
@@ -338,7 +376,7 @@ def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
         _cause(stream, suspicion)
         for stream in streams
         for suspicion in stream.watch.suspicions(0.0)
-        if suspicion.id != EXCEPTION
+        if not suspicion.raised
     ]
     others: dict[tuple[str, str], Cause] = {}
     for one in seen:

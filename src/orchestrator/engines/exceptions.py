@@ -1,0 +1,212 @@
+"""Kinds of exceptions: what the one that ended a process means, where no line of the log is a known cause.
+
+The object that an exception names (a package, a setting, a file, a kernel) is in its own words, which are shown with
+its kind. Searched in `Class: words` of the exception and, on a line of its own, `path:line` where it was raised;
+specific kinds stand before general ones. What is of no kind stays unknown.
+"""
+
+from __future__ import annotations
+
+from orchestrator.protocol.staging import CausePattern
+
+_GPU = (
+    r"(?:capability|\b(?:sm|SM)_?\d{2,3}[af]?\b|\bAmpere\b|\bHopper\b|\bBlackwell\b|\bTuring\b|\bVolta\b"
+    r"|(?:[Cc]urrent|[Tt]his|[Yy]our) (?:GPU|device|hardware)\b)"
+)
+_NOT = (
+    r"(?:[Nn]o compiled|[Nn]ot (?:supported|available|implemented|compatible)|[Uu]nsupported|[Oo]nly (?:be )?"
+    r"(?:\S{1,32} (?:is|are) )?(?:supports?|supported|available|works?)|do(?:es)? not support|[Rr]equire[sd]?"
+    r"|[Mm]inimum|[Ii]ncompatible)"
+)
+_HUB = r"(?:[\w.-]{0,64}huggingface\.co|[\w.-]{0,64}modelscope\.\w{2,3}|hf-mirror\.com|[\w.-]{0,64}\.hf\.co)"
+_REFUSED = r"^(?:[\w.]{0,128}\.)?(?:ValueError|AssertionError|NotImplementedError|ValidationError)"
+_OF_A_REQUEST = (
+    r"/(?:entrypoints|openai|serving\w{0,32}|protocol\w{0,16}|multimodal|renderers)[/.]|sampling_params"
+    r"|tokenizer_manager|input_processor|async_llm|io_struct|http_server"
+)
+"""Of files: they refuse what a client asks, which ends nothing."""
+
+POINTERS = (
+    r"See (?:root cause|inner exception|stack trace)|\bEngineDeadError\b|\bEngineGenerateError\b|\bChildFailedError\b"
+    r"|Worker failed with error '|[Ee]ngine (?:core initialization|process) failed|check the stack trace above"
+    r"|\bCalledProcessError\b|\bRayTaskError\b|\b(?:Ray)?ActorDiedError\b|\bRayActorError\b|\bWorkerCrashedError\b"
+    r"|\bNodeDiedError\b|^(?:SystemExit|KeyboardInterrupt|asyncio\.\w{0,32}\.?CancelledError)\b"
+)
+"""Of exceptions that only tell that another one, which was told before, ended a process."""
+
+RAISED = (
+    CausePattern(
+        id="CUDA-FORKED",
+        pattern=r"Cannot re-initialize CUDA in forked subprocess",
+        text="a process that had already used CUDA was forked, which CUDA does not survive",
+        fix="set VLLM_WORKER_MULTIPROC_METHOD=spawn in l40s_env, and start the engine by its own command; an import"
+        " that touches the GPU before the fork does the same",
+    ),
+    CausePattern(
+        id="MODEL-DENIED",
+        pattern=rf"40[13] Client Error: .{{0,64}}{_HUB}|\bGatedRepoError\b",
+        text="the model's hub does not give the model to this account",
+        fix="copy the checkpoint to this node's model root, or set HF_TOKEN in l40s_env to an account's token that may",
+    ),
+    CausePattern(
+        id="MODEL-MISSING",
+        pattern=r"\b(?:RepositoryNotFoundError|RevisionNotFoundError|EntryNotFoundError)\b|\b404 Client Error\b",
+        text="the model's hub has no such model, revision or file",
+        fix="correct the model's name, or name a directory below the node's model root",
+    ),
+    CausePattern(
+        id="HUB-UNREACHABLE",
+        pattern=rf"(?:host='|https://){_HUB}|\bHfHubHTTPError\b|huggingface_hub\.\w{{1,16}}\.\w{{0,32}}(?:Timeout"
+        rf"|Connect)"
+        r"|CAS service error",
+        text="the model's hub can't be reached from this node, or refuses: no route, a proxy whose certificate is not"
+        " trusted, or its rate limit, as its words say",
+        fix="copy the checkpoint to this node's model root (`l40s-deploy checkpoint push SRC --node NODE`), and set"
+        " HF_HUB_OFFLINE=1 in l40s_env",
+    ),
+    CausePattern(
+        id="SERVER-UNREACHABLE",
+        pattern=r"HTTPS?ConnectionPool\(host='(?P<peer>[^']{1,128})', port=\d{1,5}\): (?:Max retries|Read timed out)"
+        r"|\bClientConnectorError: Cannot connect to host (?P<peer_host>\S{1,128})"
+        r"|^(?:\w{1,32}\.)?(?:httpx|httpcore|requests\.exceptions)\.(?:Connect\w{1,16}|ReadTimeout)\b",
+        text="a server that the engine asks over HTTP can't be reached",
+        fix="look whether it runs and listens on that address, and whether http_proxy stands between (no_proxy)",
+        weak=True,
+    ),
+    CausePattern(
+        id="TOKENIZER-UNREADABLE",
+        pattern=r"untagged enum \w{1,64}|Converting from SentencePiece|could not parse ModelProto"
+        r"|Couldn't instantiate the backend"
+        r" tokenizer|\n\S{0,512}/(?:tokenization_\w{1,64}|convert_slow_tokenizer|tokenizers?)\.py:\d",
+        text="the model's tokenizer can't be read: Transformers or tokenizers of another version than its files were"
+        " written with, a package for it that is missing, or an incomplete file",
+        fix="verify the files with `l40s-deploy checkpoint verify MODEL`; otherwise choose a stack whose Transformers"
+        " the model's config.json asks for",
+    ),
+    CausePattern(
+        id="KERNEL-COMPILE",
+        pattern=r"Failed to compile|Ninja build failed|Error building extension|NVCC compilation failed|PTXASError"
+        r"|\b(?:CompilationError|InductorError|BackendCompilerFailed|LoweringException)\b"
+        r"|nvrtc\w{0,32}\W.{0,64}(?:error|fail)"
+        r"|Runtime check failed .{0,64}compiler|\n\S{0,512}/(?:jit/(?:core|cpp_ext|compiler)|cpp_extension|triton/"
+        r"(?:compiler|backends)/[\w/]{1,64})\.py:\d",
+        text="a GPU kernel did not compile at the start",
+        fix="read the compiler's lines above it: another version of the CUDA toolkit than torch's, or a stale cache"
+        " (delete ~/.cache/flashinfer, ~/.triton/cache, ~/.cache/deep_gemm and ~/.cache/vllm)",
+        weak=True,
+    ),
+    CausePattern(
+        id="GPU-ARCH",
+        pattern=rf"{_NOT}[^\n]{{0,96}}{_GPU}|{_GPU}[^\n]{{0,96}}(?:{_NOT}|or newer|or above|or higher)",
+        text="this GPU's architecture has no kernel for what the engine was asked to use",
+        fix="choose another backend or quantisation (--attention-backend, --moe-runner-backend), or a stack that knows"
+        " this GPU",
+        weak=True,
+    ),
+    CausePattern(
+        id="CUDA-LIBRARY",
+        pattern=r"\bCU(?:BLAS|BLASLT|DNN|SOLVER|SPARSE|FFT|RAND)_STATUS_(?P<own>\w{1,64})|\bcuDNN error\b",
+        text="a CUDA library (cuBLAS, cuDNN) failed: most often the GPU has no memory left for it, or another version"
+        " of it was loaded than torch was built for",
+        fix="leave more GPU memory free (--mem-fraction-static), look for other processes in `nvidia-smi`, and unset"
+        " LD_LIBRARY_PATH",
+        weak=True,
+    ),
+    CausePattern(
+        id="CUDA-CALL-FAILED",
+        pattern=r"CUDA (?:driver |runtime )?error\b|Cuda(?: error|failure)|CUDA_ERROR_[A-Z]{2}|\bcudaError[A-Z]",
+        text="a call of CUDA failed",
+        fix="read `dmesg -T | grep NVRM` on this node; CUDA_LAUNCH_BLOCKING=1 in l40s_env shows the call",
+        weak=True,
+    ),
+    CausePattern(
+        id="PACKAGES-DIFFER",
+        pattern=r"^ImportError: |^ModuleNotFoundError: |partially initialized module|AttributeError: module '"
+        r"|got an unexpected keyword argument|missing \d{1,2} required (?:positional|keyword-only) argument"
+        r"|takes (?:from \d{1,2} to )?\d{1,2} positional arguments? but|operator \w{1,64}::\w{1,64} does not exist"
+        r"|'_OpNamespace' '|[Nn]umpy is not available|numpy\.(?:dtype|ufunc) size changed|\bis required for a normal"
+        r"|Either a revision or a version must be|NumPy 1\.x|undefined symbol: ",
+        text="Python packages of the stack's environment don't fit each other, or one is missing: it was changed after"
+        " its installation, or mixes versions",
+        fix="install the stack anew as its lock says (`l40s-deploy prepare`); `pip check` in its environment names what"
+        " does not fit",
+        weak=True,
+    ),
+    CausePattern(
+        id="QUANTISATION-UNSUPPORTED",
+        pattern=r"(?:[Qq]uanti[sz]|\b(?:awq|gptq|fp8|nvfp4|mxfp4|marlin|bitsandbytes|gguf|AWQ|GPTQ|FP8|NVFP4|MXFP4"
+        r"|GGUF)\b)"
+        rf"[^\n]{{0,128}}(?:{_NOT}|does not match|[Uu]nknown|[Ii]nvalid|not found)"
+        r"|(?:[Nn]ot supported|[Uu]nsupported|[Uu]nknown|[Ii]nvalid)[^\n]{0,64}[Qq]uanti[sz]"
+        r"|^(?:KeyError|ValueError|AttributeError|NotImplementedError|AssertionError"
+        r"|RuntimeError: The size of tensor)\b"
+        r"[^\n]{0,512}\n\S{0,512}/quantization/|^KeyError: '(?:F[48]\w{0,12}|BF16|[UI]\d{1,2})'",
+        text="the engine does not take the checkpoint's quantisation for this model",
+        fix="compare --quantization and quantization_config of config.json with what the stack's engine supports for"
+        " this model; take another quantisation of it, or a newer stack",
+        weak=True,
+    ),
+    CausePattern(
+        id="WEIGHTS-DIFFER",
+        pattern=r"^KeyError: '(?:model|language_model|visual|transformer|layers|lm_head|mtp)\.[\w.]{1,200}'"
+        r"|^(?:KeyError|AssertionError|ValueError|RuntimeError)\b[^\n]{0,512}\n\S{0,512}"
+        r"/(?:weight_utils|model_loader/\w{1,64}|load_\w{1,64}|parameter)\.py:\d",
+        text="a weight of the checkpoint is not what the engine expects: another quantisation or config.json, an engine"
+        " that does not know the model, or a parallel degree that does not divide it",
+        fix="compare its config.json with `l40s-deploy plan --show argv`; `l40s-deploy checkpoint verify MODEL`",
+        weak=True,
+    ),
+    CausePattern(
+        id="MODEL-UNSUPPORTED",
+        pattern=r"AttributeError: '\w{1,128}Config' object has no attribute '",
+        text="the model's configuration has not what the engine asks of it: the engine does not know the model, or its"
+        " Transformers has another version",
+        fix="choose a newer stack (l40s_stack), or one that is patched for the model",
+        weak=True,
+    ),
+    CausePattern(
+        id="FILE-BROKEN",
+        pattern=r"\bJSONDecodeError: |\byaml\.\w{1,32}\.\w{0,32}Error\b",
+        text="a file of settings can't be parsed: it is empty, cut off or not what its name says",
+        fix="find it by the frame below; of a checkpoint, `l40s-deploy checkpoint verify MODEL`",
+        weak=True,
+    ),
+    CausePattern(
+        id="FILE-DENIED",
+        pattern=r"^PermissionError: \[Errno 1?\d\] [^:\n]{1,64}: b?['\"](?P<own>/[^'\"\n]{1,512})",
+        text="the engine's user may not use a file or directory",
+        fix="give it to that user, or let the user pass through the folders above (`namei -l FILE` shows who may)",
+        weak=True,
+    ),
+    CausePattern(
+        id="FILE-MISSING",
+        pattern=r"^FileNotFoundError: \[Errno 2\] No such file or directory: b?['\"](?P<own>[^'\"\n]{1,512})",
+        text="the engine does not find a file, directory or program",
+        fix="look on this node whether it exists there (in a container: whether it is mounted), and who was to make it",
+        weak=True,
+    ),
+    CausePattern(
+        id="SETTING-REFUSED",
+        pattern=r"\bvalidation errors? for \w{1,64}(?:Config|Args)\b|^NotImplementedError: \S"
+        rf"|{_REFUSED}: [^\n]{{0,512}}(?:\b(?:must|should|cannot|can't|can only|only supports?|at least|at most"
+        rf"|exceeds?"
+        r"|(?:greater|less|larger|smaller) than|not supported|unsupported|incompatible|requires?|divisible|mutually"
+        rf"|Unknown|Invalid|invalid)\b)[^\n]{{0,512}}\n(?!\S{{0,512}}(?:{_OF_A_REQUEST}))\S{{1,512}}\.py:\d",
+        text="the engine refuses a setting, or its combination with the model or this hardware",
+        fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
+        weak=True,
+    ),
+    CausePattern(
+        id="ENGINE-DEFECT",
+        pattern=r"^(?:AttributeError|TypeError|IndexError|NameError|UnboundLocalError|AssertionError|KeyError"
+        r"|ZeroDivisionError)\b[^\n]{0,512}"
+        rf"\n(?!\S{{0,512}}(?:{_OF_A_REQUEST}))\S{{0,512}}/(?:sglang|vllm|flashinfer|transformers"
+        rf"|sgl_kernel)/\S{{1,512}}\.py:\d",
+        text="the engine's own code failed on what it was not written for: this model, setting, or version of a"
+        " package",
+        fix="search the engine's issues for these words; try its newest release, the model's usual settings, or the"
+        " stack"
+        " that its maker names",
+        weak=True,
+    ),
+)

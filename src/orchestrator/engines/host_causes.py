@@ -1,0 +1,369 @@
+"""What the kernel, who runs a container or job, and parts beside the engine write, and what it means.
+
+People paste these lines together with the engine's. Agents look for none of them: they ask the kernel itself.
+Sources: Linux, systemd.exec(5), NVIDIA's container toolkit, kubelet, Ray, UCX, NVSHMEM and Mooncake, and the issues
+named in tests/unit/gang/steps/status/logs. A pattern takes time in proportion to the text, as in engines/causes.py.
+"""
+
+from __future__ import annotations
+
+from orchestrator.protocol.kernel_lines import BROKEN_MEMORY_FIX, MACHINE_CHECK, MEMORY_BROKEN, PCI_ADDRESS
+from orchestrator.protocol.staging import CausePattern
+from orchestrator.protocol.xids import XIDS, Xid
+
+_XID = r"NVRM: Xid \(PCI:(?P<own>[0-9A-Fa-f:.]{7,16})[^)]{0,16}\): "
+_MORE_XIDS: dict[int | str, Xid] = {
+    94: Xid("GPU-ECC", "has an uncorrectable ECC error in its memory, which ended the process", XIDS[48].fix, ""),
+    r"154\b.{0,128} to 0x[1-9]": Xid("XID-154", "needs a reset, or its node a reboot", XIDS[48].fix, ""),
+    r"(?:14[4-9]|150), \w{1,32} Fatal": Xid("GPU-NVLINK", "has a fatal NVLink error", XIDS[74].fix, ""),
+}
+"""Of which an agent makes no finding: by number, and more of the line. 144 to 150: NVLink 5's."""
+
+HOST = (
+    CausePattern(
+        id="CGROUP-OUT-OF-MEMORY",
+        pattern=r"oom-kill:constraint=CONSTRAINT_MEMCG|[Mm]emory cgroup out of memory: Kill",
+        text="the kernel ended a process: the memory limit of its cgroup (container, systemd unit, Slurm job) was"
+        " reached, not the node's",
+        fix="raise that limit: `--memory` of the container, MemoryMax of the unit, `--mem` of the job",
+    ),
+    CausePattern(
+        id="HOST-OUT-OF-MEMORY",
+        pattern=r"oom-kill:constraint=CONSTRAINT_(?:CPUSET|MEMORY_POLICY)",
+        text="the kernel ended a process: the NUMA nodes that it is bound to were out of main memory",
+        fix="bind it to more NUMA nodes, or find what else uses their memory: `numastat -m`",
+    ),
+    CausePattern(
+        id="HOST-OUT-OF-MEMORY",
+        pattern=r"oom-kill:constraint=CONSTRAINT_NONE|(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process",
+        text="the kernel ended a process: the node was out of main memory",
+        fix="find what else uses memory on the node: `ps aux --sort -rss`",
+    ),
+    CausePattern(
+        id="HOST-OUT-OF-MEMORY",
+        weak=True,
+        pattern=r"oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
+        r"|unit has been killed by the OOM killer|invoked oom-killer:|Failed with result 'oom-kill'"
+        r"|Killed \S{1,256} due to memory (?:pressure|used)|ray\.exceptions\.OutOfMemoryError|'(?:cicc|ptxas)' died due"
+        r"|\b[1-9]\d{0,6} Workers \(tasks / actors\) killed due to memory pressure|The node was low on resource: memory"
+        r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
+        text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
+        " memory",
+        fix="find what else uses memory on the node (`ps aux --sort -rss`), or raise the limit of the container or job",
+    ),
+    CausePattern(
+        id="GPU-BAR1-SMALL",
+        pattern=r"NVRM: .{0,64}PCI I/O region assigned to your NVIDIA device is invalid",
+        text="the firmware gave a GPU no memory window (BAR), so the driver can't use it",
+        fix="enable Above 4G Decoding (and SR-IOV's MMIO size) in the BIOS, or boot with pci=realloc",
+    ),
+    CausePattern(
+        id="GPU-LOST",
+        pattern=r"NVRM: .{0,64}(?:RmInitAdapter|rm_init_adapter) failed",
+        text="a GPU did not come up under its driver",
+        fix="power-cycle the node, and read the NVRM lines before it; if it is always the same card, reseat it",
+    ),
+    CausePattern(
+        id="IOMMU-TRANSLATING",
+        pattern=r"\b(?:nvidia|mlx5_core) [0-9a-f]{4}:(?P<own>[0-9a-f:.]{7}): AMD-Vi: Event logged \[IO_PAGE_FAULT"
+        r"|DMAR: \[DMA (?:Write|Read)[^\]]{0,32}\] Request device \[(?P<own_by_intel>[0-9a-f:.]{7,12})\] "
+        r".{0,16}fault addr",
+        text="the IOMMU refused a device's access to memory that it does not map, as P2P between GPUs and cards needs",
+        fix="boot with iommu=pt (Intel: intel_iommu=off) or turn the IOMMU off in the BIOS, and ACS with it"
+        " (`l40s-deploy doctor`); NCCL_P2P_DISABLE=1 as a proof (nccl issue 2079)",
+        weak=True,
+    ),
+    CausePattern(
+        id="XID-119",
+        pattern=r"NVRM: (?P<own_gpu>GPU\d{1,3}) _kgsp\w{1,40}: (?:\*{8,64} GSP Timeout|Heartbeat timed out)",
+        text=f"a GPU {XIDS[119].what}",
+        fix=XIDS[119].fix,
+        weak=True,
+    ),
+    CausePattern(
+        id="PCIE-ERROR",
+        pattern=rf"(?P<own>{PCI_ADDRESS}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)"
+        rf"|(?P<own_contained>{PCI_ADDRESS}): DPC: containment event",
+        text="a card, or the way to it, had a fatal PCIe error",
+        fix="reseat the card and its riser, check its power; `journalctl -k | grep AER` has the details",
+        weak=True,
+    ),
+    CausePattern(
+        id="MEMORY-BROKEN",
+        pattern=MEMORY_BROKEN,
+        text="main memory of this node has an uncorrectable error, which ended a process",
+        fix=BROKEN_MEMORY_FIX,
+    ),
+    CausePattern(
+        id="MACHINE-CHECK",
+        pattern=MACHINE_CHECK,
+        text="the processor or its memory reported a hardware error",
+        fix=BROKEN_MEMORY_FIX,
+        weak=True,
+    ),
+    CausePattern(
+        id="NIC-DOWN",
+        pattern=r"mlx5_core \S{1,16}: Port module event\[error\]: module \d{1,3}, "
+        r"(?:Cable error|Bad or unsupported cable|High Temperature|Bus stuck)",
+        text="a network card's cable or module failed",
+        fix="check the cable, the module and the switch port, then `l40s-deploy doctor`",
+    ),
+    CausePattern(
+        id="STORAGE-FAILED",
+        pattern=r"\bI/O error, dev \S{1,32}, sector |nvme\S{1,16}: (?:I/O|Device not ready)\b.{0,64}(?:timeout|abort)"
+        r"|EXT4-fs error|XFS \(\S{1,32}\): .{0,64}(?:I/O error|orruption)|nfs: server \S{1,128} not responding",
+        text="a disk, or a file server, of this node does not answer or fails",
+        fix="read the kernel log around it; replace the disk, or mend the file server and mount it again",
+        weak=True,
+    ),
+    CausePattern(
+        id="UNIT-START-TIMEOUT",
+        pattern=r"\.service: [Ss]tart operation timed out",
+        text="systemd ended the engine while it started: its unit's TimeoutStartSec is shorter than a load takes",
+        fix="set TimeoutStartSec= in the unit above the longest load, or Type=exec, which waits for no readiness",
+        weak=True,
+    ),
+    CausePattern(
+        id="ENGINE-MISSING",
+        pattern=r"\.service: .{0,64}\bstatus=203/EXEC|Failed at step EXEC spawning \S",
+        text="the program of the systemd unit does not exist on this node, or its user may not execute it",
+        fix="compare ExecStart= of the unit (`systemctl cat UNIT`) with the path of the stack's environment",
+    ),
+    CausePattern(
+        id="UNIT-SETUP",
+        pattern=r"\.service: .{0,64}\bstatus=2(?P<own>(?:0[0-24-9]|[1-4]\d)/[A-Z_]{3,32})",
+        text="systemd could not set the unit up before it started the program: the step is named after the status, as"
+        " CHDIR (its directory), USER, GROUP, LIMITS or NAMESPACE (a path that it binds)",
+        fix="correct that setting of the unit (`systemctl cat UNIT`); systemd.exec(5) lists the steps",
+    ),
+    CausePattern(
+        id="NUMA-BIND-REFUSED",
+        pattern=r"^setting (?:membind|cpunodebind|preferred|interleave)\b.{0,16}: |^libnuma: Warning: (?:node|cpu)"
+        r" argument .{0,64} out of range",
+        text="numactl could not bind the process to its NUMA nodes, and did not start it: the container may not set a"
+        " memory policy, or its cpuset does not have that node",
+        fix="start the container with --cap-add SYS_NICE, or without binding its memory (`numactl --show` in it lists"
+        " what is allowed)",
+    ),
+    CausePattern(
+        id="GPU-UNSCHEDULED",
+        pattern=r"Allocate failed due to (?:requested number of devices unavailable|no healthy devices present)",
+        text="the node had no healthy, free GPU left when Kubernetes was to give it to the pod",
+        fix="compare `kubectl describe node | grep nvidia.com/gpu` with the GPUs that `nvidia-smi -L` lists there, and"
+        " read the device plugin's log",
+        weak=True,
+    ),
+    CausePattern(
+        id="XID-119",
+        pattern=r"NVRM: (?P<own>GPU\d{1,3}) _issueRpcAndWait: rpcSendMessage failed",
+        text=f"a GPU {XIDS[119].what}",
+        fix=XIDS[119].fix,
+        weak=True,
+    ),
+    CausePattern(
+        id="GDR-REFUSED",
+        pattern=r"[Ff]ailed to register memory \S{1,64}: (?:Bad address|Operation not (?:permitted|supported))"
+        r"|(?:local_nic: (?P<own>[\w.-]{1,64})\b.{0,256}|\bRDMA\b.{0,128})(?:local protection|remote access) error",
+        text="a network card could not use memory that was registered for RDMA: GPU memory without nvidia-peermem or"
+        " DMA-BUF, an IOMMU that translates, or memory that was freed",
+        fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; as a proof, transfer over TCP",
+        weak=True,
+    ),
+    CausePattern(
+        id="IB-UNREACHABLE",
+        pattern=r"ibrc\.cpp:\d{1,6}: non-zero status: (?:101|110|113) ibv_modify_qp failed"
+        r"|local_nic: (?P<own>[\w.-]{1,64}), peer_nic: (?P<peer>\S{1,128}),.{0,200}transport retry counter exceeded"
+        r"|(?:[Ss]tatus|wc|WC|completion)\b.{0,64}transport retry counter exceeded",
+        text="an RDMA port can't reach its peer: ports on different rails, a wrong GID index, or a fabric problem",
+        fix="test the two ports with ib_write_bw; name the ports and the GID index (NVSHMEM_HCA_LIST,"
+        " NVSHMEM_IB_GID_INDEX, --disaggregation-ib-device)",
+        weak=True,
+    ),
+    CausePattern(
+        id="STACK-DIFFERS",
+        pattern=r"Version mismatch: The cluster was started with",
+        text="this node has another version of Ray or Python than its Ray cluster's head; the lines below it say which",
+        fix="start the same image, or the same environment, on every node",
+    ),
+    CausePattern(
+        id="RAY-HEAD-UNREACHABLE",
+        pattern=r"Failed to connect to GCS at address (?P<peer>\S{1,128})|Failed to get cluster ID from GCS"
+        r"|Could not find any running Ray instance|Failed to connect to GCS within \d{1,6} seconds"
+        r"|Failed to connect to Ray cluster|GCS cannot be reached",
+        text="Ray's head node can't be reached: it has ended or never started, listens on another address, or a"
+        " firewall is between",
+        fix="look whether the head runs (`ray status` there) and listens on the address that this node was given, not"
+        " on 127.0.0.1",
+        secondary=True,
+    ),
+    CausePattern(
+        id="RAY-NODE-LOST",
+        pattern=r"\baddress: (?P<peer>[\w.:-]{1,128}) and node name: .{0,256}marked dead because the detector"
+        r" has missed"
+        r"|this node manager has mistakenly been marked as dead by the GCS",
+        text="Ray's head has heard no heartbeat of a node: its raylet ended, or can't be reached on all of its ports",
+        fix="read raylet.out and the kernel log of that node; open all of Ray's ports between the nodes, or fix them"
+        " (--node-manager-port, --object-manager-port)",
+        secondary=True,
+    ),
+    CausePattern(
+        id="ROUTER-NO-WORKERS",
+        pattern=r"No available workers \(all|error_code=.?no_available_workers|waiting for workers to become healthy",
+        text="the router has no engine that is healthy: none started in time, or each failed its requests",
+        fix="read the engines' own logs; `curl ENGINE/health` from the router's host shows whether it reaches them",
+        secondary=True,
+    ),
+    CausePattern(
+        id="PEER-LOST",
+        pattern=r"NIXL_ERR_REMOTE_DISCONNECT|remote mooncake session (?P<peer>\S{1,128}) is not alive"
+        r"|KVTransferError\(.{0,128}(?:could be dead|Failed due to an unknown reason from another)",
+        text="the instance at the other end of a KV transfer is gone",
+        fix="read that instance's log first",
+        secondary=True,
+    ),
+    CausePattern(
+        id="CPU-TOO-OLD",
+        pattern=r"\bIllegal instruction\b.{0,8}\(core dumped\)|\*{3} SIGILL received|Fatal Python error: Illegal instr",
+        text="a process ended on an instruction that this processor does not have: a package was built for a newer one"
+        " (AVX2, AVX-512, AMX), or a virtual machine hides them",
+        fix="compare `lscpu | grep Flags` with the package's requirement; of a virtual machine, pass the host's"
+        " processor through",
+        secondary=True,
+    ),
+    CausePattern(
+        id="PROCESS-CRASHED",
+        pattern=r"\bBus error\b.{0,8}\(core dumped\)|\*{3} SIGBUS received|Fatal Python error: Bus error",
+        text="a process crashed (SIGBUS): memory that it had mapped was not there, as where /dev/shm is full or a file"
+        " that it reads became shorter",
+        fix="look at `df -h /dev/shm` while it starts (in a container --shm-size or --ipc=host), and at `dmesg -T`",
+        secondary=True,
+    ),
+    CausePattern(
+        id="PROCESS-CRASHED",
+        pattern=r"\bSegmentation fault\b.{0,8}\(core dumped\)|\*{3} SIGSEGV received"
+        r"|Fatal Python error: Segmentation fault|Failed core proc\(s\): \{[^}]{0,256}: -(?:4|6|7|11)\b"
+        r"|^(?:double free or corruption|corrupted size vs|munmap_chunk\(\)|(?:free|malloc|realloc)\(\): (?:in|un"
+        r"|mis|cor))|!{7} Segfault encountered !{7}",
+        text="a process crashed in native code, as by SIGSEGV; a stack below the line names the library, where there"
+        " is one",
+        fix="read that stack: of a compiler delete its cache, of a library install the version that the stack names",
+        secondary=True,
+    ),
+    CausePattern(
+        id="MAIN-UNGUARDED",
+        pattern=r"An attempt has been made to start a new process before the$",
+        text="a script starts the engine while it is imported, and each process of the engine imports it again",
+        fix="start the engine below `if __name__ == '__main__':`, or by its own command",
+    ),
+    CausePattern(
+        id="JOB-CANCELLED",
+        pattern=r"slurmstepd: error: \*{3} (?:STEP|JOB) \S{1,64} ON \S{1,128} CANCELLED AT \S{1,32} DUE TO ",
+        text="Slurm ended the job: its time limit, a preemption or a failed node, as the line says",
+        fix="give it a longer --time, or a partition that does not preempt",
+    ),
+    CausePattern(
+        id="IMAGE-MISSING",
+        pattern=r"\bErrImagePull\b|\bImagePullBackOff\b|Failed to pull image \"|pull access denied for \S"
+        r"|manifest (?:unknown|for \S{1,256} not found)",
+        text="the container's image could not be fetched: a wrong name or tag, no right to it, or no way to"
+        " its registry",
+        fix="pull it on the node by hand (`docker pull IMAGE`, `crictl pull IMAGE`), which says why",
+        weak=True,
+    ),
+    CausePattern(
+        id="PROBE-FAILED",
+        pattern=r"failed (?:liveness|startup) probe, will be restarted",
+        text="Kubernetes ended the container, since its probe got no answer in time: it loads longer than the probe"
+        " waits, or the engine stood still",
+        fix="give the startup probe failureThreshold x periodSeconds of the longest load; look before it in the"
+        " engine's log",
+        weak=True,
+    ),
+    CausePattern(
+        id="GPU-UNSCHEDULED",
+        pattern=r"nodes are available: .{0,400}Insufficient nvidia\.com/gpu",
+        text="no node of the Kubernetes cluster has as many free GPUs as the pod asks for",
+        fix="compare `kubectl describe nodes | grep nvidia.com/gpu` with the request; without a device plugin a node"
+        " offers none",
+        weak=True,
+    ),
+    CausePattern(
+        id="ENGINE-MISSING",
+        pattern=r"exec: .?(?:sglang|vllm|python3?|/\S{1,128}).?: (?:executable file not found"
+        r"|stat /\S{1,128}: no such file)",
+        text="the container's image does not have the program that it is to start",
+        fix="compare the image and its command with the stack's",
+    ),
+    CausePattern(
+        id="KILLED",
+        pattern=r"(?<!\()\bexit code:? -9\b|\bexitcode ?[=:] ?-9\b|exited with code 137\b"
+        r"|Failed core proc\(s\): \{[^}]{0,256}: -9\b|Signal 9 \(SIGKILL\)",
+        text="a process was killed (SIGKILL): by the OOM killer (`dmesg -T | grep -i oom`), or after another failure",
+        fix="read that node's kernel log, and what the other ranks and nodes wrote before",
+        secondary=True,
+    ),
+    CausePattern(
+        id="GPU-KERNEL-FAULT",
+        pattern=rf"{_XID}(?:13|31|109)\b",
+        text="a GPU kernel made an illegal memory access, or did not end in time (109): a bug in it, or a faulty GPU",
+        fix="if it is always the same GPU, replace it; otherwise try the stack without CUDA graphs",
+        weak=True,
+    ),
+    *(
+        CausePattern(
+            id="GPU-LOST" if number == 79 else xid.id,
+            pattern=rf"{_XID}{number}\b",
+            text=f"a GPU {xid.what}",
+            fix=xid.fix,
+            weak=xid.id == "XID-154",
+        )
+        for number, xid in (*XIDS.items(), *_MORE_XIDS.items())
+    ),
+)
+
+HOST_GENERAL = (
+    CausePattern(
+        id="NVSHMEM-FAILED",
+        pattern=r"/nvshmem\S{0,200}:\d{1,6}: (?P<own>(?:NULL value|non-zero status: \d{1,4}) ?.{1,128})"
+        r"|(?P<own_transport>init failed for transport: \w{1,32})|nvshmem initialization failed",
+        text="NVSHMEM, which DeepEP sends with, could not be set up: it needs nvidia-peermem, the RDMA devices in the"
+        " container and, for IBGDA, the right to create device queues",
+        fix="load nvidia-peermem with PeerMappingOverride=1 of the driver set; give the container /dev/infiniband and"
+        " IPC_LOCK (as a proof, --privileged); without IBGDA use DeepEP's normal mode",
+        weak=True,
+    ),
+    CausePattern(
+        id="UCX-FAILED",
+        pattern=r"\bUCX  ?(?:ERROR|FATAL) {1,8}(?P<own>.{1,200})",
+        text="UCX could not use the network",
+        fix="compare UCX_NET_DEVICES and UCX_TLS with `ucx_info -d` on this node; UCX_LOG_LEVEL=info says more",
+        secondary=True,
+    ),
+    CausePattern(
+        id="CONTAINER-TOOLKIT",
+        pattern=r"CDI devices: (?P<own_cdi>failed to .{1,200})|nvidia-container-(?:cli|runtime-hook"
+        r"|runtime)(?:\.\w{1,16})?: (?P<own>[a-z]{2,16} error: .{1,200})",
+        text="NVIDIA's hook, or its CDI specification, could not bring the GPUs into the container",
+        fix="run `nvidia-container-cli -k -d /dev/tty info` on the node, and upgrade nvidia-container-toolkit; of"
+        " CDI, write"
+        " its specification anew (`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`), as after each new"
+        " driver; of"
+        " ldcache, compare `ldconfig` in /etc/nvidia-container-runtime/config.toml with the host's",
+        weak=True,
+    ),
+    CausePattern(
+        id="CONTAINER-START",
+        pattern=r"(?:OCI runtime create failed|failed to create (?:shim task|containerd task)|runc create failed)"
+        r".{0,256}?(?:container process|container init|rootfs|hook #\d)\W{1,8}(?P<own>.{1,200})",
+        text="the container runtime could not start the container",
+        fix="read what follows in the line; `docker inspect CONTAINER` shows its command, mounts and devices",
+        weak=True,
+    ),
+)
+"""General ones, which stand behind all others: the words of the line say more."""
+
+TOLD_ALONE = frozenset(
+    {"CPU-TOO-OLD", "LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING", "PROCESS-CRASHED", "RAY-HEAD-UNREACHABLE",
+     "RAY-NODE-LOST", "ROUTER-NO-WORKERS", "UCX-FAILED"}
+)  # fmt: skip
+"""Of causes that follow from another: where a log shows nothing else they tell its reader what to look at."""
