@@ -235,7 +235,8 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-P2P-REFUSED",
-        pattern=r"(?:Error: CUDA error: |Cuda failure (?:\d{1,4} )?'|Cuda error \S{1,128} ')"
+        pattern=r"(?:Error: CUDA error: |Cuda failure (?:\d{1,4} )?'|Cuda error \S{1,128} '"
+        r"|CUDA IPC handle : (?:217 )?)"
         r"peer access is not supported",
         text="two GPUs of this node can't map each other's memory",
         fix="see which pairs can: `nvidia-smi topo -p2p r`; without P2P between them set NCCL_P2P_DISABLE=1 and"

@@ -121,7 +121,9 @@ RAISED = (
     ),
     CausePattern(
         id="PACKAGES-DIFFER",
-        pattern=r"^ImportError: |^ModuleNotFoundError: |partially initialized module|AttributeError: module '"
+        pattern=r"^ImportError: |^ModuleNotFoundError: "
+        r"|Failed to import \w{1,64}\.\S{1,200} because of the following|partially initialized module"
+        r"|AttributeError: module '"
         r"|got an unexpected keyword argument|missing \d{1,2} required (?:positional|keyword-only) argument"
         r"|takes (?:from \d{1,2} to )?\d{1,2} positional arguments? but|operator \w{1,64}::\w{1,64} does not exist"
         r"|'_OpNamespace' '|[Nn]umpy is not available|numpy\.(?:dtype|ufunc) size changed|\bis required for a normal"

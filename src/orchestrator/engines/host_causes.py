@@ -154,6 +154,32 @@ HOST = (
         weak=True,
     ),
     CausePattern(
+        id="DEVICE-PLUGIN",
+        pattern=r"device plugin \w{1,32} rpc failed with err: rpc error: code = Unavailable"
+        r"|endpoint not found in cache for a registered resource: (?P<own>\S{1,128})"
+        r"|Allocate failed due to rpc error: code = Unavailable",
+        text="the device plugin that gives GPUs to pods is not registered at this node's kubelet, or does not answer"
+        " it",
+        fix="read the device plugin's log on the node (`kubectl -n kube-system logs -l"
+        " name=nvidia-device-plugin-ds`), and"
+        " start its pod again: a kubelet that was restarted forgets it",
+        weak=True,
+    ),
+    CausePattern(
+        id="MOUNT-FAILED",
+        pattern=r"MountVolume\.\w{1,32} failed for volume \"(?P<own>[^\"]{1,128})\"",
+        text="a volume of the pod could not be mounted on the node",
+        fix="read what follows in the line; `kubectl describe pvc` and the storage driver's log on the node say more",
+        weak=True,
+    ),
+    CausePattern(
+        id="KERNEL-COMPILE",
+        pattern=r"\d{1,4} errors? detected in the compilation of \"|\bnvlink error {1,4}:",
+        text="a GPU kernel did not compile or link: the lines above it name the source",
+        fix="compare the CUDA toolkit with torch's version, and the libraries that it was built with",
+        weak=True,
+    ),
+    CausePattern(
         id="XID-119",
         pattern=r"NVRM: (?P<own>GPU\d{1,3}) _issueRpcAndWait: rpcSendMessage failed",
         text=f"a GPU {XIDS[119].what}",
@@ -357,6 +383,13 @@ HOST_GENERAL = (
         r".{0,256}?(?:container process|container init|rootfs|hook #\d)\W{1,8}(?P<own>.{1,200})",
         text="the container runtime could not start the container",
         fix="read what follows in the line; `docker inspect CONTAINER` shows its command, mounts and devices",
+        weak=True,
+    ),
+    CausePattern(
+        id="CONTAINER-START",
+        pattern=r"\b[Ff]ailed (?:to )?create pod sandbox\b(?P<own>.{0,200})",
+        text="the container runtime could not set the pod up: its network or the runtime itself, as the line says",
+        fix="read what follows in the line, and containerd's log on the node (`journalctl -u containerd`)",
         weak=True,
     ),
 )
