@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.support.load import complete
+from tests.support.load import answered, complete
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
@@ -20,15 +22,25 @@ pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(2400)]
 
 FAIL_S = 60.0
 """From a rank's death to a gang without a process; SGLang itself needs up to 7 s to notice."""
+RUNNING, QUEUED, TOO_MANY = 4, 6, 30
+"""Requests that the engine runs at once, that may wait in it, and that are sent at once."""
+FULL = {"sglang": "The request queue is full.", "vllm": "The engine is currently busy"}
+"""What it says of each request too many, with HTTP 503."""
 LOAD = ("--input", "20", "--output", "10", "--prompts", "8", "--rate", "100", "--concurrency", "4")
 
 
 @pytest.mark.parametrize(
-    ("engine", "title"),
-    [("sglang", "sglang::scheduler_TP1"), pytest.param("vllm", "VLLM::Worker_TP1", marks=pytest.mark.long)],
+    ("engine", "title", "most"),
+    [
+        ("sglang", "sglang::scheduler_TP1", "--max-running-requests"),
+        pytest.param("vllm", "VLLM::Worker_TP1", "--max-num-seqs", marks=pytest.mark.long),
+    ],
 )
-def test_from_nothing_to_a_measured_service_and_through_a_killed_rank_to_nothing(engine: str, title: str) -> None:
+def test_from_nothing_to_a_measured_service_and_through_a_killed_rank_to_nothing(
+    engine: str, title: str, most: str
+) -> None:
     with small_lab(f"{engine}-{os.getpid()}", engine=engine) as lab:
+        lab.write_inventory(vars={"l40s_args": [most, str(RUNNING)], "l40s_max_queued": QUEUED})
         lab.serve()
         gang = lab.gang()
         assert (gang["state"], gang["model"], gang["cause"]) == ("ready", lab.model, None)
@@ -39,6 +51,7 @@ def test_from_nothing_to_a_measured_service_and_through_a_killed_rank_to_nothing
         assert ranks == {"node0": [(0, "alive")], "node1": [(1, "alive")]}
         assert complete(gang["service"]["url"], lab.model, CANARY_PROMPT, len(CANARY_TEXT)) == CANARY_TEXT
         _measure(lab)
+        _too_many(lab, gang["service"]["url"])
 
         node, killed = lab.rank(1)
         assert title in lab.on(node, f"ps -o args= -p {killed}")
@@ -62,3 +75,20 @@ def _measure(lab: SmallLab) -> None:
     first = json.loads(lab.deploy("bench", *LOAD, "--json", "--gate", code=2, timeout=600).stdout)
     assert (first["verdict"], first["stand_in"], first["stack"]) == ("not judged", False, "sglang-0.5.23-cpu")
     assert first["serving"]["output_tok_s"] > 0 and first["machines"]["before"].keys() == lab.hosts().keys()
+
+
+def _too_many(lab: SmallLab, url: str) -> None:
+    """Those that find the queue full are refused at once, the others served; afterwards all is as before."""
+    assert lab.gang()["service"]["max_queued"] == QUEUED
+
+    def ask(number: int) -> tuple[int, str]:
+        body = {"model": lab.model, "prompt": f"number {number}", "max_tokens": 64, "ignore_eos": True}
+        with answered(f"{url}/v1/completions", body) as answer:
+            return answer.status, answer.read().decode()
+
+    with ThreadPoolExecutor(TOO_MANY) as clients:
+        answers = list(clients.map(ask, range(TOO_MANY)))
+    statuses = Counter(status for status, _ in answers)
+    assert set(statuses) == {200, 503} and statuses[200] >= QUEUED, statuses
+    assert all(FULL[lab.engine] in text for status, text in answers if status == 503), answers
+    assert ask(TOO_MANY)[0] == 200
