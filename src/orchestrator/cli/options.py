@@ -98,6 +98,14 @@ def count(text: str, least: int = 1) -> int:
     return number
 
 
+def share(text: str, *, least_percent: float = 0.0) -> float:
+    """`5%`, or bare 5, is 0.05: the type of an option that takes a percentage of at most 100."""
+    number = text.removesuffix("%")
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,3})?", number, re.ASCII) or not least_percent <= float(number) <= 100:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a percentage from {least_percent:g} to 100, as in 5%")
+    return float(number) / 100
+
+
 def add_timeout(
     parser: argparse.ArgumentParser,
     what: str = "give up if a gang takes longer than this to start",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.golden.answers import SENTENCE, Answer, PromptBaseline, compare, logprob_distance
+from orchestrator.golden.answers import SENTENCE, Answer, AnswerComparison, PromptBaseline, compare, logprob_distance
 from orchestrator.protocol.message import Message
 
 LEAST = 2
@@ -101,18 +101,15 @@ def noise_in(accepted: Mapping[str, PromptBaseline], answers: Iterable[BatchedAn
 
 def differing(
     accepted: Mapping[str, PromptBaseline], answers: Iterable[BatchedAnswer], noise: float
-) -> tuple[BatchedAnswer, ...]:
-    """Answers to accepted prompts that are other ones, and no tie explains it."""
-    return tuple(
-        each
-        for each in answers
-        if each.prompt in accepted and not compare(each.prompt, accepted[each.prompt], each.answer, noise=noise).same
-    )
+) -> tuple[tuple[BatchedAnswer, AnswerComparison], ...]:
+    """Answers to accepted prompts that are other ones, and no tie explains it; with what was compared."""
+    known = [each for each in answers if each.prompt in accepted]
+    compared = [compare(each.prompt, accepted[each.prompt], each.answer, noise=noise) for each in known]
+    return tuple((each, told) for each, told in zip(known, compared, strict=True) if not told.same)
 
 
-def difference(accepted: PromptBaseline, answered: BatchedAnswer, *, alone: bool) -> BatchDifference:
+def difference(answered: BatchedAnswer, compared: AnswerComparison, *, alone: bool) -> BatchDifference:
     """One of `differing`, as it is told."""
-    compared = compare(answered.prompt, accepted, answered.answer, noise=0.0)
     return BatchDifference(
         prompt=answered.prompt,
         request=answered.request,

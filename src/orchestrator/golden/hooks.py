@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.options import seconds
+from orchestrator.cli.options import seconds, share
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Exit, InputError
@@ -33,7 +32,7 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
         )
         parser.add_argument(
             "--gate-within",
-            type=_share,
+            type=share,
             metavar="PERCENT",
             help="how much slower the new plan may be (5%%), beyond the noise of the runs",
         )
@@ -52,14 +51,6 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
             help="send the accepted prompts of `golden` again this often; a difference calls --on-failed (24h; 0: "
             "never)",
         )
-
-
-def _share(text: str) -> float:
-    """`5%` is 0.05. Raises ArgumentTypeError for anything but 0 to 100 percent."""
-    number = text.removesuffix("%")
-    if not re.fullmatch(r"\d{1,3}(\.\d{1,3})?", number, re.ASCII) or float(number) > 100:
-        raise argparse.ArgumentTypeError(f"{text!r}: wanted a percentage, such as 5%")
-    return float(number) / 100
 
 
 def gate(args: argparse.Namespace) -> Gate | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.options import share
 from orchestrator.model.deadlines import TEST_BEFORE_GO_S
 from orchestrator.model.errors import FindingsError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec
@@ -28,28 +29,17 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
         add_nettest_min(parser)
 
 
-ENOUGH_PERCENT = 80.0
-
-
 def add_nettest_min(parser: argparse.ArgumentParser) -> None:
     """--nettest-min PERCENT."""
+    from orchestrator.nettest.verdict import ENOUGH
+
     parser.add_argument(
         "--nettest-min",
-        type=_percent,
-        default=ENOUGH_PERCENT,
+        type=partial(share, least_percent=1),
+        default=ENOUGH,
         metavar="PERCENT",
-        help="a figure below this share of the expected one is slow (80)",
+        help=f"a figure below this share of the expected one is slow ({ENOUGH * 100:g})",
     )
-
-
-def _percent(text: str) -> float:
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = 0.0
-    if not 0 < percent <= 100:
-        raise argparse.ArgumentTypeError(f"found {text!r}, wanted per cent, more than 0 and at most 100")
-    return percent
 
 
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
@@ -58,7 +48,7 @@ def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
 
     if not args.nettest:
         return None
-    return BeforeGoCheck(TEST_BEFORE_GO_S, partial(tested_before, args.nettest_min / 100))
+    return BeforeGoCheck(TEST_BEFORE_GO_S, partial(tested_before, args.nettest_min))
 
 
 def tested_before(

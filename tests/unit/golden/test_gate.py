@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.options import share
 from orchestrator.golden.gate import SPEED, GatePart, GateReport, OldSpeed, decided, old_speeds, speed_part
-from orchestrator.golden.hooks import _share, gate
+from orchestrator.golden.hooks import gate
 from orchestrator.model.errors import InputError
 
 LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
@@ -88,11 +89,13 @@ def asked(**options: Any) -> argparse.Namespace:
 
 def test_the_options() -> None:
     assert gate(asked(gate=False)) is None
-    usual, wider = gate(asked()), gate(asked(gate_within=_share("12.5%")))
+    usual, wider = gate(asked()), gate(asked(gate_within=share("12.5%")))
     assert usual is not None and wider is not None
     assert (usual.within, wider.within) == (0.05, 0.125)
     with pytest.raises(InputError, match="without --gate"):
         gate(asked(gate=False, gate_within=0.1))
     for wrong in ("", "%", "-5%", "101%", "5 %", "0x5", "1e1", "\u0665%"):
         with pytest.raises(argparse.ArgumentTypeError):
-            _share(wrong)
+            share(wrong)
+    with pytest.raises(argparse.ArgumentTypeError, match="found '0', wanted a percentage from 1 to 100"):
+        share("0", least_percent=1)

@@ -111,10 +111,8 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
         refuse_busy(fleet, gang, view.service_url, why=SLOWED)
         looked = look(fleet, gang.nodes)
         gpu = gpu_of(looked.all()[gang.leader.name])
-        about = {
-            "findings": findings_now(gang, view, looked.values),
-            "tuned": tuned_now(fleet, gang, bench.engine.stack, gpu),
-        }
+        findings = findings_now(gang, view, looked.values)
+        tuned = tuned_now(fleet, gang, bench.engine.stack, gpu)
         warm, loaded = _warm_up(bench, progress)
         record = bench.record(gpu=gpu, at=time.time(), stand_in=warm.result.stand_in)
         measure = _measure_of(record, order.load)
@@ -124,18 +122,16 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
                 return bench.run(lambda done, of: progress(f"run {number}", done, of))
 
         ran = until_decided(bench_once, order.enough or measure.decided)
-        machines = {
-            "before": _states(looked.values),
-            "loaded": loaded,
-            "after": _states(look(fleet, gang.nodes).values),
-        }
+        after = _states(look(fleet, gang.nodes).values)
         least_free = bench.least_free_after()
-    raw_file = keep_raw(record["id"], bench_client.without_arguments(ran[-1].text))
-    return bench.judged(
-        {**record, **about, "machines": machines, "raw_file": raw_file, "least_free_bytes": least_free},
-        ran,
-        measure,
-    )
+    about = {
+        "findings": findings,
+        "tuned": tuned,
+        "machines": {"before": _states(looked.values), "loaded": loaded, "after": after},
+        "raw_file": keep_raw(record["id"], bench_client.without_arguments(ran[-1].text)),
+        "least_free_bytes": least_free,
+    }
+    return bench.judged({**record, **about}, ran, measure)
 
 
 def until_decided(bench_once: Callable[[int], _Ran], enough: Enough) -> list[_Ran]:
@@ -249,7 +245,7 @@ class _Bench:
 
     def run(self, progress: Callable[[int, int], None]) -> _Ran:
         """One run of the client. Raises NodeError where it fails, its figures mean nothing, or others' requests ran."""
-        leader, load, dataset = self.gang.leader, self.order.load, self.order.dataset
+        leader, load = self.gang.leader, self.order.load
         words = bench_client.command(
             engine_of(reported_stack(self.engine.stack)),
             load,
@@ -257,21 +253,7 @@ class _Bench:
             model=self.view.model,
             tokenizer=self.engine.model_path,
         )
-        prompts = dataset.text if dataset else text.own_text(max(text.TURNS, load.prompts))
-        job = JobOrder(
-            word="bench",
-            noun="benchmark client",
-            files={bench_client.DATASET: prompts},
-            modules=bench_client.LEFT_OUT,
-            command=("-m", *words),
-            env=bench_client.ENVIRONMENT,
-            key=bench_client.KEY,
-            result=bench_client.RESULT,
-            progress=bench_client.PROGRESS,
-            engine_log=bench_client.DECODE_LINE,
-            deadline_s=self.order.timeout_s,
-            too_long="check `l40s-deploy status`; allow more time with --timeout, or use fewer requests",
-        )
+        job = self._job(("-m", *words))
         place = f"{leader.name}: {words[0]}"
         for _ in range(STARTS):
             heard = _ClientAnswers(progress)
@@ -292,6 +274,24 @@ class _Bench:
             what = f"{most} were in the engine at once, and {load.concurrency} of ours at most"
             raise disturbed(self.gang, what)
         return self._ran(result, heard)
+
+    def _job(self, command: tuple[str, ...]) -> JobOrder:
+        load, dataset = self.order.load, self.order.dataset
+        prompts = dataset.text if dataset else text.own_text(max(text.TURNS, load.prompts))
+        return JobOrder(
+            word="bench",
+            noun="benchmark client",
+            files={bench_client.DATASET: prompts},
+            modules=bench_client.LEFT_OUT,
+            command=command,
+            env=bench_client.ENVIRONMENT,
+            key=bench_client.KEY,
+            result=bench_client.RESULT,
+            progress=bench_client.PROGRESS,
+            engine_log=bench_client.DECODE_LINE,
+            deadline_s=self.order.timeout_s,
+            too_long="check `l40s-deploy status`; allow more time with --timeout, or use fewer requests",
+        )
 
     def _ran(self, result: BenchResult, heard: _ClientAnswers) -> _Ran:
         """With the speed of decoding alone where all requests were sent at once. The log counts one micro-batch under

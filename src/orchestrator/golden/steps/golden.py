@@ -190,7 +190,7 @@ def _judged_in_batches(
     assert golden.baseline is not None
     accepted = golden.baseline.prompts
     wrong = differing(accepted, answers, golden.baseline.batch_noise or 0.0)
-    names = tuple(dict.fromkeys(each.prompt for each in wrong))
+    names = tuple(dict.fromkeys(each.prompt for each, _ in wrong))
     alone = {
         name: answer is not None and compare(name, accepted[name], answer).same
         for name, answer in asked(fleet, gang, url, names, lambda *_: None)
@@ -198,7 +198,7 @@ def _judged_in_batches(
     check = BatchCheck(
         sizes=tuple(sorted({each.beside + 1 for each in answers})),
         answers=sum(each.prompt in accepted for each in answers),
-        differ=tuple(difference(accepted[each.prompt], each, alone=alone[each.prompt]) for each in wrong),
+        differ=tuple(difference(each, compared, alone=alone[each.prompt]) for each, compared in wrong),
     )
     verdict = GoldenVerdict.DIFFERS if wrong else golden.verdict
     return replace(golden, in_batches=check, verdict=verdict)

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from orchestrator.engines.router import SMG
@@ -65,12 +66,7 @@ def build(
     lock = _lock(stack, name, find_links) if stack.install == "venv" else ""
     with _beside(out) as place:
         folders = {"wheels": place}
-
-        def part(kind: str) -> Path:
-            folders[kind] = place / kind
-            folders[kind].mkdir()
-            return folders[kind]
-
+        part = partial(_folder_in, place, folders)
         if stack.install == "venv":
             _bring_wheels(lock, place, progress, python=python, find_links=find_links, deadline_s=timeout_s)
             if words_from is not None:
@@ -82,6 +78,13 @@ def build(
             parts.download_debs(wanted, part("debs"), deadline_s=timeout_s)
         debian = parts.release() if "debs" in folders else ""
         return write_bundle(out, stack, python=python, lock=lock, folders=folders, debian=debian)
+
+
+def _folder_in(place: Path, folders: dict[str, Path], kind: str) -> Path:
+    """A new folder for parts of this kind, kept in `folders`."""
+    folders[kind] = place / kind
+    folders[kind].mkdir()
+    return folders[kind]
 
 
 def _bring_wheels(

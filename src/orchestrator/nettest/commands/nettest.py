@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         gangs=tuple(args.gang),
         model=args.model,
         stack=args.stack,
-        enough=args.nettest_min / 100,
+        enough=args.nettest_min,
         command=command_line(),
         timeout_s=args.timeout,
         verify_only=args.verify,

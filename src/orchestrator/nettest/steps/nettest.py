@@ -161,8 +161,7 @@ class NettestSetup:
 def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | None = None) -> TestedGang:
     """Run the ranks on every node of a gang, judge their figures, keep them. Raises as `run_now` does."""
     began, at = time.monotonic() if begin is None else begin, time.time()
-    gang, shape = setup.gang, setup.shape
-    places = _places(setup)
+    gang, shape, places = setup.gang, setup.shape, _places(setup)
     ranks = sum(len(place.ranks) for place in places)
     if ranks < 2:
         raise _no_network(gang)
@@ -199,10 +198,14 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
     )
     tested = _kept(setup, result, at)
     if broke is not None:
-        complete = f"what the GPUs measured is complete, and kept in {tested.file}"
-        broke.what = f"in the test of RDMA ports: {broke.what}\n    {complete}"
-        raise broke
+        raise _with_what_is_kept(broke, tested)
     return tested
+
+
+def _with_what_is_kept(broke: DeployError, tested: TestedGang) -> DeployError:
+    complete = f"what the GPUs measured is complete, and kept in {tested.file}"
+    broke.what = f"in the test of RDMA ports: {broke.what}\n    {complete}"
+    return broke
 
 
 def _expected(

@@ -50,7 +50,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import Load
 from orchestrator.nettest.steps import nettest
-from orchestrator.nettest.verdict import NettestVerdict
+from orchestrator.nettest.verdict import ENOUGH, NettestVerdict
 from orchestrator.planning import prediction
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.records.documents import write_document
@@ -62,8 +62,6 @@ from orchestrator.tuning.steps import kernels
 
 AT_ONCE = (1, 4, 32, 128)
 """Requests: the articles' decode table."""
-ENOUGH = 0.8
-"""As `nettest` judges."""
 SEEN_S, LOOK_S = 120.0, 0.2
 """How long the failure that a kill is may take to be reported, and how often it is looked for."""
 KILL_S = 10.0

@@ -39,6 +39,7 @@ from orchestrator.model.measured import CandidateResult, CandidateState, Network
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import Load
 from orchestrator.nettest.steps import nettest
+from orchestrator.nettest.verdict import ENOUGH
 from orchestrator.protocol.staging import Asked
 from orchestrator.records.sweeps import keep_sweep
 from orchestrator.remote.fleet import Fleet
@@ -49,8 +50,6 @@ from orchestrator.sweep.noise import enough, point_of
 from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions, alone, up_request
 
 Progress = Callable[[str, int, int], None]
-ENOUGH = 0.8
-"""Of what is expected of the network, as `nettest` judges: a trial says it, and goes on."""
 OF_THE_CANDIDATE = (FindingsError, GangFailed, InputError, NodeError, VerificationDiffers)
 """What a candidate may fail with; a node that does not answer, a held lock and an interruption end the sweep."""
 OF_OTHERS = (Disturbed, RunsElsewhere)

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.gang.steps.operation import UpOperation
+from orchestrator.jobs.messages import JobOrder
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import template
@@ -102,17 +103,7 @@ def check(
                 lines.append(line)
                 progress(name, len({answered.kernel for answered in lines if answered.verdict}), len(order.cases))
 
-        job = in_its_place(
-            PROGRAM,
-            "check of kernels",
-            replace(in_place_of(request), gpus=request.gpus[:1], tp_ranks=request.tp_ranks[:1]),
-            order,
-            deadline_s=timeout_s,
-            beside=f"stop it with `l40s-deploy down {gang.name}`",
-            too_long="allow more time with --timeout; if it persists, check the GPU with `l40s-deploy doctor`",
-        )
-        job = replace(job, files={**job.files, HELPER: template(HELPER)})
-        follow(session, gang.name, job, KernelLine, take, fenced)
+        follow(session, gang.name, _job(gang, request, order, timeout_s), KernelLine, take, fenced)
 
     lost = fleet.on_every(check_on, only=list(requests)).failures
     causes = engine_of(stack).watched.causes
@@ -122,6 +113,20 @@ def check(
         if name not in lost or lines
     }
     return CheckedGang(gang=gang.name, stack=stack.name, real=first.device == "cuda", nodes=nodes, lost=lost)
+
+
+def _job(gang: GangSpec, request: StagingRequest, order: KernelsOrder, timeout_s: float) -> JobOrder:
+    """The program in the engine's place, on the node's first GPU."""
+    job = in_its_place(
+        PROGRAM,
+        "check of kernels",
+        replace(in_place_of(request), gpus=request.gpus[:1], tp_ranks=request.tp_ranks[:1]),
+        order,
+        deadline_s=timeout_s,
+        beside=f"stop it with `l40s-deploy down {gang.name}`",
+        too_long="allow more time with --timeout; if it persists, check the GPU with `l40s-deploy doctor`",
+    )
+    return replace(job, files={**job.files, HELPER: template(HELPER)})
 
 
 def _order(request: StagingRequest, topology: Topology | None, model: str) -> KernelsOrder:

@@ -100,6 +100,11 @@ def run_tuning(
             answers = fleet.on_every(partial(run.on_node, token=fence(fleet, gang.name)))
     if run.queue.open and answers.failures and not answers.values:
         raise next(iter(answers.failures.values()))
+    return _packed(run, out, before, answers.failures, time.monotonic() - begin)
+
+
+def _packed(run: _TuneRun, out: Path, before: int, lost: Mapping[str, DeployError], seconds: float) -> TunedGang:
+    """Write what was tuned. before: jobs of an earlier run; lost: nodes that dropped out; seconds: of this run"""
     pack, left = run.pack()
     if pack.texts:
         save_pack(out, pack)
@@ -110,8 +115,8 @@ def run_tuning(
         before=before,
         failed={**run.failed, **run.queue.lost},
         left=left,
-        lost=answers.failures,
-        seconds=time.monotonic() - begin,
+        lost=lost,
+        seconds=seconds,
     )
 
 
@@ -141,23 +146,27 @@ def _planned(
             fix="no tuning needed: its matrices do not run in Triton kernels",
         )
     marks = (stack.engine_version, triton, gpu, stack.device, most, sorted(file.name for file in needed))
-    pack = Pack(
-        dialect=stack.dialect,
-        engine_version=next(iter(held.values())).versions.get("sglang", stack.engine_version),
-        device=device_name(gpu),
-        triton=triton,
-        texts={},
-        made=MEASURED if stack.device == "cuda" else INTERPRETED,
-    )
     return _TuneRun(
         gang=gang.name,
         requests=requests,
         parts={file.name: part_name(file.folder, file.name, rules, own) for file in needed},
         jobs=jobs,
         spaces={file.name: candidates(file.name, most) for file in needed},
-        empty=pack,
+        empty=_empty_pack(stack, next(iter(held.values())), gpu, triton),
         key=f"{profile.name}-{short_digest([str(mark) for mark in marks])}",
         progress=progress,
+    )
+
+
+def _empty_pack(stack: Stack, held: Holdings, gpu: str, triton: str) -> Pack:
+    """held: of a node, which has what all have"""
+    return Pack(
+        dialect=stack.dialect,
+        engine_version=held.versions.get("sglang", stack.engine_version),
+        device=device_name(gpu),
+        triton=triton,
+        texts={},
+        made=MEASURED if stack.device == "cuda" else INTERPRETED,
     )
 
 

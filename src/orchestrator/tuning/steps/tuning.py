@@ -169,11 +169,7 @@ def kit_of(
         failures={name: failure for name, failure in answers.failures.items() if name in mine},
     )
     try:
-        profile = laid_out(profile, request.layout, stack) if request.layout else profile
-        pinned = layouts.pins(request)
-        chosen = layouts.usual(replace(profile, **pinned), len(gang.nodes), gang.leader.gpus)
-        where = f"gang {gang.name}, stack {stack.name}"
-        layouts.refuse(profile, chosen, layouts.abilities(engine_of(stack)), where=where)
+        profile, chosen = _laid_out(gang, stack, profile, request)
     except InputError as refusal:
         return replace(kit, refusal=refusal)
 
@@ -186,10 +182,18 @@ def kit_of(
         if held.root:  # its own GPU, Triton and directory may differ from its peers'
             own = wanted(mine[name], gpus.get(name, gpu), held.versions.get("triton", stack.triton_version))
             rows[name] = tuple(judged(file, rules, held) for file in own)
-    compiled = rules.skips_compiled and "--enable-torch-compile" in asked(
-        engine_of(stack), profile, stack, gang.leader, ()
-    )
+    flags = asked(engine_of(stack), profile, stack, gang.leader, ())
+    compiled = rules.skips_compiled and "--enable-torch-compile" in flags
     return replace(kit, layout=chosen, wanted=wanted(gang.leader, gpu, triton), rows=rows, compiled=compiled)
+
+
+def _laid_out(gang: GangSpec, stack: Stack, profile: ModelProfile, request: PlanRequest) -> tuple[ModelProfile, Layout]:
+    """The profile with what was asked for, and the layout. Raises InputError where the engine can't run it."""
+    profile = laid_out(profile, request.layout, stack) if request.layout else profile
+    chosen = layouts.usual(replace(profile, **layouts.pins(request)), len(gang.nodes), gang.leader.gpus)
+    where = f"gang {gang.name}, stack {stack.name}"
+    layouts.refuse(profile, chosen, layouts.abilities(engine_of(stack)), where=where)
+    return profile, chosen
 
 
 def _triton(stack: Stack, holdings: Mapping[str, Holdings]) -> tuple[str, str]:
