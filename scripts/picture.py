@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from orchestrator.doctor.commands.examples import example_folder  # noqa: E402
+from orchestrator.doctor.steps.doctor_report import page_of, report_html  # noqa: E402
 from orchestrator.doctor.steps.recordings import examine_given, given  # noqa: E402
-from orchestrator.doctor.steps.report import page_of, report_html  # noqa: E402
 from orchestrator.gang.commands.gangs import gang_block  # noqa: E402
 from orchestrator.gang.view import GangView, NodeView  # noqa: E402
 from orchestrator.loading.resources import templates  # noqa: E402

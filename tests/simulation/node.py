@@ -22,7 +22,7 @@ from orchestrator.node.engine.tree import ProcessDeath, Rank
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.link import REPORT_S, DeathReport
-from orchestrator.node.network.rails import Rails
+from orchestrator.node.network.nccl_transport import Rails
 from orchestrator.node.supervision import Death
 from orchestrator.protocol.planned import NodeNetwork
 from orchestrator.protocol.report import AgentState, RankState, Report

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.nettest.messages import NettestLine, NettestStep, RanksOrder
-from orchestrator.nettest.report import Verification, verified
+from orchestrator.nettest.nettest_report import Verification, verified
 from orchestrator.nettest.schedule import LARGE, Place, schedule, verification
 
 ROOT = Path(__file__).parents[2]

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.golden.test_plans import CASES, plan_of_case
 from tests.support.faults import FAULTS
 from tests.support.healthy_cluster import cluster_with
-from tests.unit.bench.steps.test_report import record
+from tests.unit.bench.steps.test_bench_report import record
 
-from orchestrator.bench.steps.report import bench_html, newest_curves
-from orchestrator.bench.steps.report import page_of as bench_of
+from orchestrator.bench.steps.bench_report import bench_html, newest_curves
+from orchestrator.bench.steps.bench_report import page_of as bench_of
 from orchestrator.doctor.steps.doctor import NcclExpectation, diagnose
-from orchestrator.doctor.steps.report import page_of as report_of
-from orchestrator.doctor.steps.report import pictures, report_html
+from orchestrator.doctor.steps.doctor_report import page_of as report_of
+from orchestrator.doctor.steps.doctor_report import pictures, report_html
 from orchestrator.engines.serving import Serving, Worker
 from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.operations import GangOperation, OperationKind

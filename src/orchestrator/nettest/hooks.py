@@ -56,7 +56,7 @@ def tested_before(
 ) -> None:
     """Between *armed* and *go*: a slow network, or wrong data, keeps the ranks from starting. enough: the share of the
     expected speed that must be reached."""
-    from orchestrator.nettest.report import findings
+    from orchestrator.nettest.nettest_report import findings
     from orchestrator.nettest.steps import nettest
     from orchestrator.nettest.verdict import NettestVerdict
 

@@ -40,7 +40,7 @@ VERBS = {
     "staged": "orchestrator.node.verbs.stage:staged",
     "ask": "orchestrator.node.verbs.figures:ask",
     "job": "orchestrator.jobs.on_node.job:stream",
-    "rails": "orchestrator.nettest.on_node.rails:stream",
+    "rails": "orchestrator.nettest.on_node.port_test:stream",
     "listen": "orchestrator.node.network.reach:stream",
     "dial": "orchestrator.node.network.reach:dial",
     "push-offer": "orchestrator.checkpoint.on_node.push.giver:stream",

@@ -48,7 +48,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import Load
 from orchestrator.nettest.messages import NettestLine
-from orchestrator.nettest.report import ModelShape, NettestResult, Verification
+from orchestrator.nettest.nettest_report import ModelShape, NettestResult, Verification
 from orchestrator.nettest.schedule import Place, schedule
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import judge_links, judge_tests

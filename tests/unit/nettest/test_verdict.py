@@ -15,7 +15,7 @@ from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from orchestrator.model.finding import Severity
 from orchestrator.model.profile import Between
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine
-from orchestrator.nettest.report import (
+from orchestrator.nettest.nettest_report import (
     Corrupt,
     ModelShape,
     NettestResult,

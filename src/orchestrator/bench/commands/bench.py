@@ -102,13 +102,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged or
     decided."""
     from orchestrator.bench import store
-    from orchestrator.bench.steps import report
+    from orchestrator.bench.steps import bench_report
 
     if args.old_load:
         screen.say("--sweep is called --load now, and goes with the next release: `sweep` compares plans")
         args.load = args.load or args.old_load
     if args.html:
-        report.refuse_unwritable(args.html)
+        bench_report.refuse_unwritable(args.html)
     if args.markdown and args.json:
         raise InputError(
             "--markdown and --json are two forms of the same runs",
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _measure(args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.bench.steps import bench, report
+    from orchestrator.bench.steps import bench, bench_report
     from orchestrator.cli.transfers import counting
 
     load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
@@ -144,7 +144,7 @@ def _measure(args: argparse.Namespace, screen: Screen) -> int:
     measured = tuple(gang.record for gang in benched)
     _page(measured, args, screen)
     if args.json:
-        screen.json(report.loads_json(benched) if args.load else report.bench_json(benched[0]))
+        screen.json(bench_report.loads_json(benched) if args.load else bench_report.bench_json(benched[0]))
     elif args.load:
         _markdown(measured, screen)
         for gang in benched:
@@ -158,7 +158,7 @@ def _measure(args: argparse.Namespace, screen: Screen) -> int:
 
 def _page(records: Sequence[Mapping[str, Any]], args: argparse.Namespace, screen: Screen) -> None:
     """The page that --html asks for."""
-    from orchestrator.bench.steps.report import write_page
+    from orchestrator.bench.steps.bench_report import write_page
 
     if args.html:
         write_page(records, args.html)
@@ -166,7 +166,7 @@ def _page(records: Sequence[Mapping[str, Any]], args: argparse.Namespace, screen
 
 
 def _markdown(records: Sequence[Mapping[str, Any]], screen: Screen) -> None:
-    from orchestrator.bench.steps.report import markdown
+    from orchestrator.bench.steps.bench_report import markdown
 
     screen.out.print(markdown(records), markup=False, soft_wrap=True, highlight=False)
 
@@ -252,7 +252,7 @@ def _list(records: Sequence[dict[str, Any]], screen: Screen) -> int:
 
 def _compare(first: Mapping[str, Any], second: Mapping[str, Any], screen: Screen) -> int:
     """The second record beside the first, and what they do not share: their figures are not those of one case then."""
-    from orchestrator.bench.steps.report import figures_json
+    from orchestrator.bench.steps.bench_report import figures_json
     from orchestrator.bench.verdict import judge
 
     judged = judge(second["serving"], first["serving"], second.get("runs", ()))

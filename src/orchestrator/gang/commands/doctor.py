@@ -128,7 +128,7 @@ def _write(
         for path in dump_xml(examination.cluster.topologies, Path(args.dump_xml)):
             screen.say(f"topology written to {path}")
     if args.report:
-        from orchestrator.doctor.steps.report import write_report
+        from orchestrator.doctor.steps.doctor_report import write_report
 
         names = list(examination.cluster.topologies)
         labels = {} if args.saved else labels_of(open_inventory(args, None), names).values  # files hold none

@@ -28,7 +28,7 @@ MOST_DRAWINGS = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPast:
     """What is kept of before. runs: of all gangs; verdicts: of each gang's newest failed run, by gang; bench: what
-    `bench.steps.report.page_of` gives for the newest case, {} for none; hours: each gang's last hour."""
+    `bench.steps.bench_report.page_of` gives for the newest case, {} for none; hours: each gang's last hour."""
 
     runs: tuple[PastRun, ...] = ()
     verdicts: Mapping[str, FailureVerdict] | None = None

@@ -10,11 +10,11 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator import __version__
-from orchestrator.bench.steps.report import bench_html, newest_curves
-from orchestrator.bench.steps.report import page_of as bench_of
+from orchestrator.bench.steps.bench_report import bench_html, newest_curves
+from orchestrator.bench.steps.bench_report import page_of as bench_of
 from orchestrator.bench.store import all_benches
-from orchestrator.doctor.steps.report import page_of as report_of
-from orchestrator.doctor.steps.report import pictures, report_html
+from orchestrator.doctor.steps.doctor_report import page_of as report_of
+from orchestrator.doctor.steps.doctor_report import pictures, report_html
 from orchestrator.gang.steps.examination import examine_inventory
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.live import Watching, live_json

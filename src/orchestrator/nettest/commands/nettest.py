@@ -18,8 +18,8 @@ from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import Exit
 from orchestrator.model.words import counted
 from orchestrator.nettest.hooks import add_nettest_min
+from orchestrator.nettest.nettest_report import NettestResult, findings
 from orchestrator.nettest.rails import rails
-from orchestrator.nettest.report import NettestResult, findings
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps.nettest import TestedGang
 from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict

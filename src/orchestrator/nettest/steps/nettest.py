@@ -25,9 +25,9 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import collected, lost_first
 from orchestrator.model.profile import Between
 from orchestrator.model.topology import Topology
-from orchestrator.nettest import report
+from orchestrator.nettest import nettest_report
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RanksOrder
-from orchestrator.nettest.report import ModelShape, NettestResult, Verification, verified
+from orchestrator.nettest.nettest_report import ModelShape, NettestResult, Verification, verified
 from orchestrator.nettest.schedule import Place, schedule, verification
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import (
@@ -228,7 +228,7 @@ def _kept(setup: NettestSetup, result: NettestResult, at: float) -> TestedGang:
     """The result with its record, which is written unless it was a trial. at: Unix seconds."""
     first = setup.first
     of_run = {"addresses": addresses_of(setup.gang.nodes), "plan_id": first.plan_id, "model": first.model}
-    record = {**report.as_json(result), **of_run, "stack": first.stack}
+    record = {**nettest_report.as_json(result), **of_run, "stack": first.stack}
     file = str(write_nettest(record, at)) if setup.options.kept else ""
     return TestedGang(result=result, record=record, file=file)
 
@@ -476,7 +476,7 @@ def _moved(setup: NettestSetup, heard: _NettestAnswers) -> tuple[Finding, ...]:
     return tuple(
         finding
         for name, request in requests.items()
-        for finding in report.transport_findings(
+        for finding in nettest_report.transport_findings(
             name, request.network, heard.logs[name].splitlines(), len(requests), predicted
         )
     )

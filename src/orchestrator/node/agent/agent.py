@@ -42,9 +42,9 @@ from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
 from orchestrator.node.look import kernel_log
-from orchestrator.node.network import link, rails
+from orchestrator.node.network import link, nccl_transport
 from orchestrator.node.network.link import RETRY_S, Hub, Spoke
-from orchestrator.node.network.rails import Rails
+from orchestrator.node.network.nccl_transport import Rails
 from orchestrator.node.network.wire import Sockets
 from orchestrator.node.os_errors import NO_DESCRIPTORS
 from orchestrator.node.supervision import UNKNOWN, Death
@@ -313,7 +313,7 @@ class Agent:
         if state is AgentState.READY:
             self._ready_at = clock.now()
             self.log.watch.finish(clock.now())  # a worker's log does not say that the engine is ready
-            self.disk.put(partial(rails.note, self.run))
+            self.disk.put(partial(nccl_transport.note, self.run))
         self.record.event("state", state=state.value)
         self._pulsed = 0.0
         self.flush()

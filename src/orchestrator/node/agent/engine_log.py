@@ -14,7 +14,7 @@ from orchestrator.node.agent.record import Now, Record
 from orchestrator.node.engine.logfile import LineCutter, LogFile, Redactor
 from orchestrator.node.engine.vitality import Vitality
 from orchestrator.node.engine.watch import LogWatch
-from orchestrator.node.network.rails import Rails
+from orchestrator.node.network.nccl_transport import Rails
 from orchestrator.protocol.planned import NodeNetwork
 
 MOST_REMARKS = 20

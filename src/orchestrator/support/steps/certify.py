@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.bench.steps import bench, report
+from orchestrator.bench.steps import bench, bench_report
 from orchestrator.bench.verdict import BenchVerdict, gravest
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
@@ -341,7 +341,7 @@ class _Certification:
             benched = bench.at_loads(self.inventory, order, self.options.at_once, at)
         self._stood_in(any(gang.record["stand_in"] for gang in benched))
         slow = gravest([gang.verdict for gang in benched]) is BenchVerdict.SLOW
-        result = report.loads_json(benched)
+        result = bench_report.loads_json(benched)
         return StepVerdict.DIFFERS if slow else StepVerdict.OK, {**result, "prediction": self._predicted(result)}
 
     def _predicted(self, result: Mapping[str, Any]) -> dict[str, Any] | None:

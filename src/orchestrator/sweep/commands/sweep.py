@@ -126,7 +126,7 @@ def _variation(text: str) -> Variation:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 where something is measured, 5 where nothing could be; an error's own."""
-    from orchestrator.bench.steps.report import refuse_unwritable
+    from orchestrator.bench.steps.bench_report import refuse_unwritable
     from orchestrator.sweep.steps import plans, sweep
 
     if args.html:

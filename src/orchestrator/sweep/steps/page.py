@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.bench.steps.report import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, Point, Series, chart
+from orchestrator.bench.steps.bench_report import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, Point, Series, chart
 from orchestrator.loading.resources import templates
 from orchestrator.model.measured import CandidateResult, CandidateState, LoadPoint, SweepRecord, best
 from orchestrator.records.documents import write_whole

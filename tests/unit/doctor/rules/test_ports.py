@@ -14,8 +14,8 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import COSTLY, marks_of, run_rules
 from orchestrator.doctor.steps.doctor import Examination, diagnose
+from orchestrator.doctor.steps.doctor_report import _cells, pictures
 from orchestrator.doctor.steps.recordings import examine_given, given
-from orchestrator.doctor.steps.report import _cells, pictures
 from orchestrator.gang.commands.watching import load_cells
 from orchestrator.gang.steps.status.live import NodeLoad
 from orchestrator.gang.timeline import port_rates

@@ -20,7 +20,7 @@ import pytest
 from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_with
 from tests.support.waiting import until
-from tests.unit.bench.steps.test_report import SWEEP, record
+from tests.unit.bench.steps.test_bench_report import SWEEP, record
 from tests.unit.gang.commands.test_watching import load, moment
 
 from orchestrator.cli.main import main

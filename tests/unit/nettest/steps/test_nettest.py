@@ -26,7 +26,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Between
 from orchestrator.nettest import hooks
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine, NettestStep, RailsLine, RanksOrder
-from orchestrator.nettest.report import Corrupt, NettestResult, Verification, as_json
+from orchestrator.nettest.nettest_report import Corrupt, NettestResult, Verification, as_json
 from orchestrator.nettest.schedule import schedule
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps import ports as rails

@@ -14,7 +14,7 @@ import pytest
 from tests.support.local_gang import LocalGang, Notes
 
 from orchestrator.bench.steps import bench as benching
-from orchestrator.bench.steps import report as benching_report
+from orchestrator.bench.steps import bench_report as benching_report
 from orchestrator.bench.verdict import BenchVerdict
 from orchestrator.gang.steps.operation import UpResult
 from orchestrator.loading.profiles import load_profile

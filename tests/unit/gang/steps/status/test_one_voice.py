@@ -11,7 +11,7 @@ from tests.support.healthy_cluster import cluster_with
 
 from orchestrator.doctor.commands.findings import document
 from orchestrator.doctor.steps.doctor import Examination, diagnose, forbidding
-from orchestrator.doctor.steps.report import page_of
+from orchestrator.doctor.steps.doctor_report import page_of
 from orchestrator.gang.commands.why import _told
 from orchestrator.gang.guarding import GuardMemory, _at_peace
 from orchestrator.gang.overview import Overview, status_json

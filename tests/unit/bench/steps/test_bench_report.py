@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.bench.steps.report import (
+from orchestrator.bench.steps.bench_report import (
     BOTTOM,
     HEIGHT,
     LEFT,

@@ -14,7 +14,7 @@ import pytest
 from tests.support.waiting import until
 
 from orchestrator.nettest.messages import RailRun, RailsLine, RailsOrder, alone
-from orchestrator.nettest.on_node import rails
+from orchestrator.nettest.on_node import port_test
 from orchestrator.nettest.rails import average_gbps
 from orchestrator.node import processes
 from orchestrator.protocol.staging import Endpoint, StagingRequest
@@ -30,10 +30,10 @@ sys.exit(ib_write_bw.main())
 """
 NODE = """import sys
 from orchestrator.node import dispatch
-from orchestrator.nettest.on_node import rails
-rails._PLACES = sys.argv[1]
-rails._PEERMEM, rails._DRIVER = (sys.argv[1] + "/peermem",), sys.argv[1] + "/version"
-rails.RELEASE_S = 30.0
+from orchestrator.nettest.on_node import port_test
+port_test._PLACES = sys.argv[1]
+port_test._PEERMEM, port_test._DRIVER = (sys.argv[1] + "/peermem",), sys.argv[1] + "/version"
+port_test.RELEASE_S = 30.0
 sys.exit(dispatch.serve(["rails"]))
 """
 
@@ -98,7 +98,7 @@ def test_packets_are_of_the_plans_class(traffic: int | None, level: int | None) 
     engine = StagingRequest(gang="g", run_id="r", node="n", node_rank=0, nnodes=2, leader=Endpoint(port=1))
     order = RailsOrder(run=engine, tcp_port=5000, runs=(), traffic_class=traffic, service_level=level, wait_s=1,
                        deadline_s=1)  # fmt: skip
-    words = rails._words("ib_write_bw", order, run(0, "mlx5_0", to=HERE))
+    words = port_test._words("ib_write_bw", order, run(0, "mlx5_0", to=HERE))
     wanted = ["--tclass=106", "-S", "3"] if traffic is not None else []
     assert words == ["ib_write_bw", "-d", "mlx5_0", "-i", "1", "-p", "5000", "-s", "1048576", "-n", "250", "-F",
                      "--report_gbits", "-x", "3", *wanted, "--", HERE]  # fmt: skip

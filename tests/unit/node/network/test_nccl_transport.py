@@ -13,8 +13,8 @@ from orchestrator.node import files
 from orchestrator.node.agent import record
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine.vitality import Vitality
-from orchestrator.node.network import rails
-from orchestrator.node.network.rails import Rails
+from orchestrator.node.network import nccl_transport
+from orchestrator.node.network.nccl_transport import Rails
 from orchestrator.node.verbs import report
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import TransportLines
@@ -114,7 +114,7 @@ def noted_in(folder: Path) -> TransportLines | None:
 def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
     (tmp_path / "engine.log.1").write_bytes(RECORDED.read_bytes() * 3)
     (tmp_path / "engine.log").write_bytes(b"\xff progress 1%\r" + RECORDED.read_bytes())
-    rails.note(run(tmp_path))
+    nccl_transport.note(run(tmp_path))
     noted = noted_in(tmp_path)
     assert noted is not None
     assert noted.network == NodeNetwork(transport=Transport.RDMA)
@@ -125,5 +125,5 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
 
 def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path) -> None:
     assert noted_in(tmp_path) is None
-    rails.note(run(tmp_path))
+    nccl_transport.note(run(tmp_path))
     assert noted_in(tmp_path) == TransportLines(network=NodeNetwork(transport=Transport.RDMA))
