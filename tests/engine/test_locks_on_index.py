@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.unit.hosts.steps.test_bundle import OURS
 
-from orchestrator.engines.registry import newest, order
+from orchestrator.engines.registry import newest
+from orchestrator.model.engine_versions import order
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from typing import TypeVar
 from orchestrator import engines
 from orchestrator.engines.engine import Engine
 from orchestrator.model.chosen import no_such
+from orchestrator.model.engine_versions import order
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.profile import Stack
 
@@ -66,12 +66,6 @@ def since(*steps: tuple[str, T]) -> Callable[[str], T]:
         return [value, *(changed for first, changed in later if order(first) <= order(version))][-1]
 
     return at
-
-
-def order(version: str) -> tuple[int, ...]:
-    """0.4.4.post1 as (0, 4, 4, 1): release, then post-release; what follows a `+` or `-` counts for nothing."""
-    numbers = [int(number) for number in re.findall(r"\d+", re.split(r"[+-]", version, maxsplit=1)[0])]
-    return tuple((numbers + [0] * 4)[:4])
 
 
 def _position(version: str) -> int:

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.yaml_fields import Section
+from orchestrator.model.engine_versions import NAMED_VERSIONS
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import (
     FIGURES,
@@ -66,12 +67,14 @@ def _profile(top: Section) -> ModelProfile:
         window_layers=layers,
         dimensions=dimensions,
         expected=tuple(_expected(name, entry) for name, entry in top.sections("expected")),
-        graphs=tuple(_graphs(top, prefix, entry) for prefix, entry in top.sections("graphs")),
+        graphs=tuple(_graphs(top, versions, entry) for versions, entry in top.sections("graphs")),
         flags=_by_version(top.section("flags")),
         env=_by_version(top.section("env")),
-        refused=tuple(entry.into(ModelRefusal, versions=_version(prefix)) for prefix, entry in top.sections("refused")),
+        refused=tuple(
+            entry.into(ModelRefusal, versions=_versions(entry, versions)) for versions, entry in top.sections("refused")
+        ),
         layouts=tuple(
-            entry.into(NamedLayout, name=name, versions=_version(entry.text("versions", "all")))
+            entry.into(NamedLayout, name=name, versions=_versions(entry, entry.text("versions", "all"), "versions"))
             for name, entry in top.sections("layouts")
         ),
         vision=top.section("vision").into(Vision) if "vision" in top.names() else None,
@@ -104,17 +107,18 @@ def _parts(section: Section) -> tuple[tuple[str, str], ...]:
 
 
 def _by_version(section: Section) -> tuple[tuple[str, str, str], ...]:
-    """Stack version prefix ('' for every version) -> name -> value."""
-    return tuple((_version(prefix), name, value) for prefix in section.names() for name, value in section.words(prefix))
+    """Engine versions ('' for all), name, value."""
+    return tuple(
+        (_versions(section, versions, versions), name, value)
+        for versions in section.names()
+        for name, value in section.words(versions)
+    )
 
 
-def _graphs(top: Section, prefix: str, entry: Section) -> CudaGraphs:
-    """prefix: of the engine version"""
-    if not re.fullmatch(r"all|\d+(\.\w+)*\.?", prefix):
-        raise entry.wrong("", f"found {prefix!r}, wanted all or the beginning of an engine version, as 0.5")
+def _graphs(top: Section, versions: str, entry: Section) -> CudaGraphs:
     graphs = entry.into(
         CudaGraphs,
-        versions=_version(prefix),
+        versions=_versions(entry, versions),
         sizes=_sizes(entry),
         torch_compile_max_bs=entry.optional_number("torch_compile_max_bs", least=0),
     )
@@ -122,7 +126,7 @@ def _graphs(top: Section, prefix: str, entry: Section) -> CudaGraphs:
         raise entry.wrong("max_bs", "found it beside sizes, wanted one of both: the last size is the largest batch")
     captured, compiled = graphs.sizes or graphs.max_bs is not None, graphs.torch_compile_max_bs is not None
     for key, twice in (("cuda_graph_max_bs", captured), ("torch_compile_max_bs", compiled)):
-        if twice and prefix == "all" and key in top.names():
+        if twice and versions == "all" and key in top.names():
             raise top.wrong(key, "found it beside graphs.all, wanted one of both")
     return graphs
 
@@ -136,8 +140,12 @@ def _sizes(entry: Section) -> tuple[int, ...]:
     return sizes
 
 
-def _version(prefix: str) -> str:
-    return "" if prefix == "all" else prefix
+def _versions(section: Section, versions: str, key: str = "") -> str:
+    """As `holds_for` reads them. key: where they stand in their section; '' where its own name is meant."""
+    if not re.fullmatch(NAMED_VERSIONS, versions):
+        wanted = "wanted all, the beginning of an engine version, as 0.5, or the first one, as 0.5.23+"
+        raise section.wrong(key, f"found {versions!r}, {wanted}")
+    return "" if versions == "all" else versions
 
 
 def _expected(name: str, entry: Section) -> ExpectedSpeeds:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
+from orchestrator.model.engine_versions import holds_for
 from orchestrator.protocol.staging import Canary
 
 Wiring = Literal["right", "wrong"]
@@ -155,7 +156,7 @@ class Dimensions:
 class ModelRefusal:
     """Why some stacks can't serve a model on some GPUs.
 
-    versions: prefix of the engine versions that it holds for, '' for all
+    versions: the engine versions that it holds for, as `holds_for` reads them, '' for all
     below:    the compute capability from which it works, as 90 for 9.0; 0 where no GPU is known to work
     source:   where that was read or seen
     """
@@ -182,7 +183,7 @@ class NamedLayout:
     attention_data_parallel: groups of ranks, each with its own requests
     micro_batch: most requests in a pipeline stage at once, None for the plan's own figure
     flags, env:  what this layout asks for beside the profile's, as (name, value)
-    versions:    prefix of the engine versions that can, '' for all
+    versions:    the engine versions that can, as `holds_for` reads them, '' for all
     note:        what is known about it, in one honest sentence
     """
 
@@ -202,7 +203,7 @@ class NamedLayout:
 class CudaGraphs:
     """What of decoding is captured as CUDA graphs, and compiled; a larger batch runs without.
 
-    versions: prefix of the engine versions that it holds for, '' for all
+    versions: the engine versions that it holds for, as `holds_for` reads them, '' for all
     sizes:    batch sizes that are captured, in order; () where the engine chooses them
     max_bs:   the largest batch that is captured; None for the engine's own, or the last of `sizes`
     torch_compile_max_bs: the largest batch that torch.compile compiles, 0 for none; None where nobody says
@@ -284,7 +285,7 @@ class ModelProfile:
         version too; otherwise only what names this version is."""
         of_all = CudaGraphs(max_bs=self.cuda_graph_max_bs, torch_compile_max_bs=self.torch_compile_max_bs)
         its = sorted(
-            (graphs for graphs in self.graphs if version.startswith(graphs.versions)),
+            (graphs for graphs in self.graphs if holds_for(graphs.versions, version)),
             key=lambda graphs: len(graphs.versions),
         )
         merged = CudaGraphs()

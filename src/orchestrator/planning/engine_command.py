@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from orchestrator.engines.engine import Engine, Intent
 from orchestrator.engines.known_flags import KnownFlags, Option
 from orchestrator.engines.registry import engine_of
+from orchestrator.model.engine_versions import holds_for
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import ModelProfile, Stack
@@ -51,7 +52,7 @@ def _merged(
 def _added(
     engine: Engine, flags: KnownFlags, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
 ) -> Iterable[Option]:
-    wanted = [(flag, value) for prefix, flag, value in profile.flags if engine.version.startswith(prefix)]
+    wanted = [(flag, value) for versions, flag, value in profile.flags if holds_for(versions, engine.version)]
     profile_words = [word for pair in wanted for word in pair if word]
     stack_words = [word for pair in stack.flags for word in pair if word]
     for words, where, source in (

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from orchestrator.engines.cuts import kept_whole
 from orchestrator.engines.engine import Engine, QueueLimit
 from orchestrator.engines.registry import first_with
+from orchestrator.model.engine_versions import holds_for
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides
 from orchestrator.model.profile import ModelProfile, Stack
@@ -104,7 +105,7 @@ def environment(about: GangChoices, node: NodeSpec) -> tuple[Setting, ...]:
     Raises InputError for a name in the profile, the stack or the inventory that no environment can hold.
     """
     profile, stack, by_hand = about.profile, about.stack, node.overrides
-    asked = [(name, value) for prefix, name, value in profile.env if about.engine.version.startswith(prefix)]
+    asked = [(name, value) for versions, name, value in profile.env if holds_for(versions, about.engine.version)]
     for where, variables in (
         (f"profile {profile.name}: env", asked),
         (f"stack {stack.name}: env", stack.env),

@@ -20,6 +20,7 @@ from typing import Any
 from orchestrator.engines.cuts import DENSE, MOE, misfits
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import engine_of
+from orchestrator.model.engine_versions import holds_for
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.profile import Dimensions, ModelProfile, ModelRefusal, NamedLayout, Stack
@@ -299,7 +300,7 @@ def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
             where=where,
             fix=f"use one of: {known}" if known else "this profile names no layouts: give the degrees",
         )
-    if not engine_of(stack).version.startswith(chosen.versions):
+    if not holds_for(chosen.versions, engine_of(stack).version):
         raise InputError(
             f"the layout {name} needs SGLang {chosen.versions}, and the stack {stack.name} is {stack.engine_version}",
             where=where,
@@ -330,7 +331,7 @@ def _at(profile: ModelProfile, degrees: NamedLayout | Layout) -> ModelProfile:
 def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
     """The first layout that the profile names for exactly so many GPUs, '' for none: what a replica takes where nobody
     asked for another."""
-    listed = (named for named in profile.layouts if engine_of(stack).version.startswith(named.versions))
+    listed = (named for named in profile.layouts if holds_for(named.versions, engine_of(stack).version))
     return next((named.name for named in listed if named.tensor_parallel * named.pipeline_parallel == gpus), "")
 
 
@@ -347,7 +348,7 @@ def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> Mo
         (
             each
             for each in profile.refused
-            if engine_of(stack).version.startswith(each.versions)
+            if holds_for(each.versions, engine_of(stack).version)
             and (not each.below or (stack.device == "cuda" and least < each.below))
         ),
         None,
@@ -390,7 +391,7 @@ def adapted(
     fits: whether the weights of the profile with that layout leave room for a KV cache
     """
     by_arithmetic = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=able)
-    own = (_with(profile, named) for named in profile.layouts if engine_of(stack).version.startswith(named.versions))
+    own = (_with(profile, named) for named in profile.layouts if holds_for(named.versions, engine_of(stack).version))
     for candidate in (profile, *own, *(_at(profile, layout) for layout in by_arithmetic)):
         layout = usual(candidate, nodes, gpus_per_node)
         if not reasons(candidate, layout, able) and fits(candidate, layout):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from orchestrator.engines.registry import engine_of
+from orchestrator.model.engine_versions import holds_for
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.inventory import GangSpec
@@ -199,6 +200,6 @@ def _works(profile: ModelProfile, stack: Stack, able: frozenset[str], nodes: int
     own = (
         layout.usual(named, nodes, each)
         for named in profile.layouts
-        if engine_of(stack).version.startswith(named.versions) and not named.flags and not named.env
+        if holds_for(named.versions, engine_of(stack).version) and not named.flags and not named.env
     )
     return tuple(dict.fromkeys((*by_arithmetic, *(named for named in own if not layout.reasons(profile, named, able)))))
