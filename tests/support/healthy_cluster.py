@@ -174,7 +174,7 @@ def dressed(machine: MachineFiles) -> HealthyNode:
     machine.write("/sys/devices/system/cpu/cpu0/cpuidle/state0", {"name": "POLL", "latency": 0, "disable": 0})
     machine.write("/sys/devices/system/cpu/cpu0/cpuidle/state1", {"name": "C1", "latency": 2, "disable": 0})
     machine.write("/proc/sys/kernel", {"numa_balancing": 0})
-    machine.write("/proc/sys/vm", {"nr_hugepages": 0})
+    machine.write("/proc/sys/vm", {"nr_hugepages": 0, "zone_reclaim_mode": 0})
     machine.write("/proc/driver/nvidia", {"version": "NVRM version: NVIDIA UNIX Kernel Module  570.86.10"})
     bond = node.interface("bond0")
     machine.write(f"{bond}/bonding", {"ad_aggregator": 1})

@@ -36,7 +36,8 @@ _OPAQUE = (
 _HEADER, _WHOLE_CONFIG = 64, 4096
 """Bytes of a configuration space that any user may read, and bytes that root may read."""
 _THIS_MACHINES = ("/devices/system/cpu/online",)
-_SHOWN_SETTINGS = ("/sys/kernel/numa_balancing", "/sys/kernel/osrelease", "/sys/vm/nr_hugepages")
+_SHOWN_SETTINGS = ("/sys/kernel/numa_balancing", "/sys/kernel/osrelease", "/sys/vm/nr_hugepages",
+                   "/sys/vm/zone_reclaim_mode")  # fmt: skip
 _SHOWN_ETC = ("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml")
 
 

@@ -287,15 +287,17 @@ def _is_public(address: str) -> bool:
         "/sys/devices/system/cpu/cpu0/cpuidle/*",
         "/proc/sys/kernel/numa_balancing",
         "/proc/sys/vm/nr_hugepages",
+        "/proc/sys/vm/zone_reclaim_mode",
     ),
-    source="NVIDIA and NCCL tuning guides; Linux Documentation/admin-guide/pm/cpuidle.rst; not measured",
+    source="NVIDIA and NCCL tuning guides; Linux Documentation/admin-guide/pm/cpuidle.rst and sysctl/vm.rst; not"
+    " measured",
     weight=80,
 ).of_node
 def host_setting(node: Node) -> Iterator[Finding]:
     """One note for each setting; a file that does not exist is no finding."""
     jitter = "more jitter in every all-reduce (not measured)"
     for name, (judge, fix) in _SETTINGS.items():
-        effect = "less page cache for loading weights" if name == "nr_hugepages" else jitter
+        effect = "less page cache for loading weights" if name in _OF_PAGE_CACHE else jitter
         yield from (note(title, seen, effect=effect, fix=fix, devices=(name,)) for title, seen in judge(node))
 
 
@@ -345,12 +347,26 @@ def _hugepages(node: Node) -> Wrong:
         yield f"{taken} GiB of {total} GiB of memory are reserved as huge pages", evidence
 
 
+def _zone_reclaim(node: Node) -> Wrong:
+    """With one NUMA domain there is no other whose free memory could be taken."""
+    path = "/proc/sys/vm/zone_reclaim_mode"
+    value = node.snapshot.text(path)
+    if number(value) > 0 and len(node.topology.numa) > 1:
+        yield (
+            f"zone_reclaim_mode is {value}: a full NUMA domain drops cached files while others have free memory",
+            f"{path} = {value}",
+        )
+
+
 _SETTINGS: Mapping[str, tuple[Callable[[Node], Wrong], str]] = {
     "scaling_governor": (_governor, "run `sudo cpupower frequency-set -g performance`"),
     "cpuidle": (_deep_sleep, "run `sudo cpupower idle-set -D 10`, or `sudo tuned-adm profile latency-performance`"),
     "numa_balancing": (_numa_balancing, "run `sudo sysctl -w kernel.numa_balancing=0`"),
     "nr_hugepages": (_hugepages, "run `sudo sysctl -w vm.nr_hugepages=0`, unless something needs them"),
+    "zone_reclaim_mode": (_zone_reclaim, "run `sudo sysctl -w vm.zone_reclaim_mode=0`"),
 }
+_OF_PAGE_CACHE = ("nr_hugepages", "zone_reclaim_mode")
+"""Settings that cost page cache; the others cost latency."""
 
 
 @Rule(

@@ -33,7 +33,7 @@ _MODULES = ("nvidia", "nvidia_peermem", "nv_peer_mem", "mlx5_core", "mlx5_ib", "
 _SETTINGS = (
     "kernel/numa_balancing", "kernel/osrelease", "kernel/random/boot_id", "net/ipv4/ip_local_port_range",
     "net/ipv4/ip_local_reserved_ports", "net/core/rmem_max", "net/core/wmem_max", "vm/nr_hugepages",
-    "vm/max_map_count", "vm/overcommit_memory",
+    "vm/max_map_count", "vm/overcommit_memory", "vm/zone_reclaim_mode",
 )  # fmt: skip
 _ARP_SETTINGS = ("arp_ignore", "arp_announce", "rp_filter", "accept_local")
 _PLAIN_FILES = (

@@ -62,6 +62,24 @@ def test_a_port_of_another_kind_than_its_peers_is_found(nodes: int) -> None:
     assert [(one.node, one.devices) for one in found] == [("node1", ("mlx5_2",))]
 
 
+@pytest.mark.parametrize(
+    ("written", "domains", "found"), [("1", 2, True), ("0", 2, False), (None, 2, False), ("1", 1, False)]
+)
+def test_dropping_cached_files_by_numa_domain_is_noted_where_there_are_several(
+    written: str | None, domains: int, found: bool
+) -> None:
+    node, path = healthy_node(), "/proc/sys/vm/zone_reclaim_mode"
+    del node.files[path]
+    if written is not None:
+        node.files[path] = f"{written}\n"
+    for domain in range(domains, 2):
+        node.remove(f"/sys/devices/system/node/node{domain}")
+    notes = [one for one in of_rule("HOST-SETTING", node) if one.devices == ("zone_reclaim_mode",)]
+    assert [(one.severity, one.fix) for one in notes] == (
+        [(Severity.NOTE, "run `sudo sysctl -w vm.zone_reclaim_mode=0`")] if found else []
+    )
+
+
 def test_a_single_node_is_not_judged_against_itself() -> None:
     node = healthy_node()
     fault("port set to InfiniBand").breaks(node)

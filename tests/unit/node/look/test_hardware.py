@@ -32,6 +32,7 @@ def test_more_than_a_topology_is_read(tmp_path: Path) -> None:
     machine = reference_machine()
     machine.files |= {
         "/proc/sys/kernel/numa_balancing": "1\n",
+        "/proc/sys/vm/zone_reclaim_mode": "1\n",
         "/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
         "/proc/sys/net/ipv4/conf/bond0/rp_filter": "2\n",
         "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module\n",
