@@ -22,7 +22,7 @@ types: setup
 unit: setup
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not lab and not engine and not processes" tests lab/tests
 
-check: lint types unit ## lint, types and unit tests, under a minute
+check: lint types unit ## lint, types and unit tests
 
 test: setup ## everything that CI runs: lint, types, unit, lab and the real engine
 	@$(MAKE) --no-print-directory -j2 -O lint types compiled

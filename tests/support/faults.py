@@ -1,6 +1,6 @@
 """Every readable fault of one node in four: one function per fault, with the findings it must cause.
 
-The table is the proof of the rules (tests/unit/rules), and the reference of findings has what `doctor` says of each.
+The table is the proof of the rules (tests/unit/doctor/rules); the reference of findings has what `doctor` says of each.
 """
 
 from __future__ import annotations

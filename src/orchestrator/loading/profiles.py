@@ -143,7 +143,7 @@ def _sizes(entry: Section) -> tuple[int, ...]:
 def _versions(section: Section, versions: str, key: str = "") -> str:
     """As `holds_for` reads them. key: where they stand in their section; '' where its own name is meant."""
     if not re.fullmatch(NAMED_VERSIONS, versions):
-        wanted = "wanted all, the beginning of an engine version, as 0.5, or the first one, as 0.5.23+"
+        wanted = "wanted all, the beginning of an engine version, as 0.5, or the first version with a + behind it"
         raise section.wrong(key, f"found {versions!r}, {wanted}")
     return "" if versions == "all" else versions
 
