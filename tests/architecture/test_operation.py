@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+import pytest
 from tests.support.sources import PRODUCT
 
 STEPS_OF_UP = (
@@ -37,6 +38,11 @@ def counted(*names: str) -> dict[str, int]:
 
 def test_up_connects_its_nodes_in_one_place() -> None:
     assert counted("Fleet") == {"gang/steps/operation.py": 1}
+
+
+@pytest.mark.parametrize("name", ["down", "restart", "restart_sequence", "rollback", "maintenance"])
+def test_steps_of_other_commands_open_nothing_of_their_own(name: str) -> None:
+    assert places(ast.parse((PRODUCT / f"gang/steps/{name}.py").read_text()), "Fleet") == 0
 
 
 def test_up_looks_at_gangs_in_few_places() -> None:
