@@ -18,8 +18,10 @@ from tests.chaos.rows import ENDING, OLDER, PLACES, NotHere, Row
 from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
 from tests.support.older_release import RUN, unpacked
+from tests.support.ports import free_port
 from tests.support.preloaded import Running, preloaded
 from tests.support.prometheus import Receiver, receiver
+from tests.support.router import ROUTER_PORTS, NotInstalled, router_environment, router_group
 from tests.support.small_lab import ENVIRONMENT, MODEL, SmallLab
 from tests.support.waiting import slack
 
@@ -88,6 +90,8 @@ class Stage:
     pager: Receiver = field(default_factory=Receiver)
     """Hears what guards send."""
     _open: ExitStack = field(default_factory=ExitStack)
+    router: dict[str, Any] = field(default_factory=dict)
+    """Its group of the inventory, while there is one."""
     serving: bool = False
     """The last row left a ready gang, which the next may use."""
     _fleet: Fleet | None = None
@@ -179,6 +183,8 @@ class Stage:
         self.upset[node] = how
         if how == "fsfreeze":
             self.disks.freeze(node)
+        elif how == "unrouted":
+            self.lab.deploy("router", "remove", "gang0")
         elif how == "shared-state":
             with self.root_of_labs():
                 self.disks.share(sorted(PLACES.values()))
@@ -188,6 +194,8 @@ class Stage:
     def _calm(self, node: str, how: str) -> None:
         if how == "fsfreeze":
             self.disks.thaw(node)
+        elif how == "unrouted":
+            self.lab.deploy("router", "add", "gang0")
         elif how == "shared-state":
             with self.root_of_labs():
                 self.disks.part()
@@ -219,7 +227,26 @@ class Stage:
     def _write_inventory(self, **more: Any) -> None:
         """With a short lease, and a receiver of what guards tell."""
         notify = [{"kind": "webhook", "url": self.pager.url}]
-        self.lab.write_inventory(vars={"l40s_lease": LEASE_S, "l40s_notify": notify, **more})
+        group = {"router": self.router} if self.router else {}
+        self.lab.write_inventory(vars={"l40s_lease": LEASE_S, "l40s_notify": notify, **more}, **group)
+
+    def route(self) -> None:
+        """A router on this machine from now on, with what serves. Raises NotHere where none can be installed."""
+        try:
+            environment = router_environment()
+        except NotInstalled as why:
+            raise NotHere(str(why)) from None
+        self.router = router_group(environment, self.lab.folder / "router", free_port(adjacent=ROUTER_PORTS))
+        self._write_inventory()
+        self.let_go()
+
+    def unroute(self) -> None:
+        """End the router, if there is one."""
+        if self.router:
+            self.lab.deploy("router", "down", code=None)
+            self.router = {}
+            self._write_inventory()
+            self.let_go()
 
     def told(self) -> str:
         """What guards have told their receivers last, as they keep it."""
@@ -312,6 +339,7 @@ def clear(stage: Stage) -> None:
     """Whatever happened: heal everything, and end whatever runs."""
     for node in sorted(stage.broken):
         stage.fault("heal", node)
+    stage.unroute()
     if stage.serving:
         return
     with suppress(NodeGone):
@@ -363,7 +391,9 @@ class Game:
             stage.lab.deploy("down", "--now")
         if row.first:
             node, *words = row.first.split()
-            if words == ["own-disk"]:
+            if words == ["router"]:
+                stage.route()
+            elif words == ["own-disk"]:
                 with stage.root_of_labs():
                     stage.disks.give(node)
             else:
@@ -371,6 +401,8 @@ class Game:
         if row.begins_served:
             if not (ready and stage.gang()["state"] == "ready"):
                 stage.lab.serve()
+            if stage.router:
+                stage.lab.deploy("router", "up")
             if "failed_requests" in row.end:
                 self.load_it()
 
