@@ -285,7 +285,9 @@ def _wanted(row: Row) -> str:
         words.append("then " + ", ".join(row.steps))
     words.append(str(end["state"]))
     words += [
-        f"{name.replace('_', ' ')} {end[name]}" for name in ("blames", "verb", "says", "failed_requests") if name in end
+        f"{name.replace('_', ' ')} {end[name]}"
+        for name in ("blames", "verb", "other", "says", "failed_requests")
+        if name in end
     ]
     return "; ".join(words).replace("|", "/")
 

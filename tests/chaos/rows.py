@@ -33,7 +33,7 @@ OLDER = "older"
 
 
 class NotHere(Exception):
-    """This machine can't play the row: it has no loop devices (a container), or its repository no older commit."""
+    """This machine can't play the row: no loop devices (a container), no older commit, no router."""
 
 
 @dataclass(frozen=True)
