@@ -73,7 +73,7 @@ def continued(url: str) -> str:
 
 
 def accept_length(lab: SmallLab) -> float | None:
-    serving = lab.gang()["serving"]
+    serving = lab.gang(code=0)["serving"]
     length: float | None = serving and serving["accept_length"]
     return length
 

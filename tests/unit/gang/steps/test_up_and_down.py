@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.ports import free_port
 from tests.support.waiting import slack
 
+from orchestrator.engines.serving import Serving
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import down as module
 from orchestrator.gang.steps import raising
@@ -26,6 +28,7 @@ from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.operation import BeforeGoCheck, UpRequest, starts_of
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
+from orchestrator.gang.steps.status import overview as looking
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
@@ -193,6 +196,30 @@ def test_up_status_down(local: Local) -> None:
     gang.nothing_left()
     assert status([gang.gang]).views[0].state is GangState.ABSENT
     assert [node.was for node in down(gang.inventory, DownRequest())] == ["stopped"] * 3
+
+
+def test_status_tells_what_the_engine_does_and_no_engine_keeps_it_waiting(
+    serving: LocalGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, late = Serving(running=2, queued=0, prompt_tokens=1.0, generation_tokens=2.0), threading.Event()
+    monkeypatch.setattr(looking, "ask_serving", lambda *_: busy)
+    assert status(serving.inventory.gangs).serving == {"gang0": busy}
+    monkeypatch.setattr(looking, "ask_serving", lambda *_: late.wait(600.0))
+    monkeypatch.setattr(looking, "BUSY_ASK_S", 0.1)
+    seen = status(serving.inventory.gangs)
+    assert seen.views[0].state is GangState.READY and not seen.serving
+    late.set()
+
+
+def test_what_goes_wrong_with_that_question_is_no_failure_of_status(
+    serving: LocalGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(looking, "ask_serving", broken)
+    seen = status(serving.inventory.gangs)
+    assert seen.views[0].state is GangState.READY and not seen.serving
 
 
 def test_a_short_timeout_of_down_says_what_still_stops_and_the_next_one_finds_it_stopped(local: Local) -> None:

@@ -114,11 +114,11 @@ def _asked_what_they_do(
 
 
 def _told_in_time(asked: Mapping[str, Future[Serving | None]]) -> dict[str, Serving]:
-    """An engine that does not tell keeps nobody waiting."""
+    """An engine that does not tell keeps nobody waiting, and a gang is shown whatever becomes of this question."""
     ends = time.monotonic() + BUSY_ASK_S
     told: dict[str, Serving] = {}
     for name, promised in asked.items():
-        with suppress(DeployError, TooLate):
+        with suppress(Exception):
             busy = promised.result(max(0.0, ends - time.monotonic()))
             if busy is not None:
                 told[name] = busy
