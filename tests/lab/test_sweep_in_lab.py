@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800), needs_root]
 
 WORDS = (
     *("sweep", "--model", MODEL, "--load", "1,4", "--input", "20", "--output", "10"),
-    *("--layout", "tp4", "--layout", "pp2,tp2"),
+    *("--layout", "tp4", "--layout", "pp2,tp2", "--vary", "chunk=2048"),
 )
-CANDIDATES = ["tp4", "pp2,tp2"]
+CANDIDATES = ["tp4+chunk=2048", "pp2,tp2+chunk=2048"]
 RUNS_S = 600.0
 
 
