@@ -149,6 +149,8 @@ class _Stream:
     """The last exception's line, whether or not a traceback led to it."""
     file: str = ""
     """`path:line` of the frame above that line, '' where there is none."""
+    survived: str = ""
+    """The newest exception before the engine entered another phase of its start: it went on."""
     _frame: str = ""
 
     @property
@@ -175,8 +177,21 @@ class _Stream:
                 self.bare, self.file, self._frame = match["words"].strip(), self._frame, ""
         if self.watch.own is not None and (match := self.watch.own.search(line)):
             self.addresses.add(match["address"])
+        phase = self.watch.phase.name
         if self.watch.feed(line, 0.0) and self.watch.phase.name == "ready":
             self.watch.finish(float("inf"))
+        elif self.watch.phase.name != phase:
+            raised = self.watch.tracebacks.raised
+            self.survived = raised.text if raised is not None else self.bare
+
+    def suspect(self) -> Suspicion | None:
+        """What ended it; an exception that it survived did not."""
+        seen = self.watch.suspect(0.0)
+        return None if seen is not None and seen.raised and self.has_survived(seen.text) else seen
+
+    def has_survived(self, words: str) -> bool:
+        """words: they hold an exception's"""
+        return self.survived != "" and self.survived[:MOST_WORDS] in words
 
     def _is_root_above(self, words: str) -> bool:
         return self.bare != "" and self.watch.pointers.search(words) is not None
@@ -225,7 +240,7 @@ def _errors(texts: Mapping[str, _Text]) -> Iterator[str]:
 
 def _statements(streams: Sequence[_Stream]) -> list[Statement]:
     nodes = {address: stream.node for stream in streams for address in stream.addresses}
-    return [_statement(stream, seen, nodes) for stream in streams if (seen := stream.watch.suspect(0.0))]
+    return [_statement(stream, seen, nodes) for stream in streams if (seen := stream.suspect())]
 
 
 def _sure_findings(stream: _Stream) -> Iterator[Finding]:
@@ -359,7 +374,7 @@ def _last_exception(streams: Sequence[_Stream]) -> tuple[str, _Stream | None]:
 def _of_kind(exception: str, stream: _Stream) -> Cause | None:
     """The cause that an exception without a traceback's header is by its kind."""
     kind, words = stream.watch.kind_of(exception, stream.file if exception == stream.bare else "")
-    if kind is None:
+    if kind is None or stream.has_survived(exception):
         return None
     text = f"{kind.text}{words}: {exception[:MOST_WORDS]}"
     return Cause(node=stream.node, signature=kind.id, text=text, fix=kind.fix, lines=(exception,))

@@ -277,6 +277,15 @@ def test_a_connection_that_is_tried_again_is_no_cause_of_a_hang(errno: str, seco
     assert (seen.cause, [one.signature for one in seen.secondary]) == (None, secondary)
 
 
+@pytest.mark.parametrize("header", [[BEGIN], []])
+def test_an_exception_that_the_engine_survived_is_shown_and_no_cause(header: list[str]) -> None:
+    raised = [*header, '  File "/v/sglang/x.py", line 7, in <module>', "ImportError: cannot import name 'a' from 'b'"]
+    went_on = "[2025-05-03 01:53:10 TP0] Load weight begin. avail mem=43.80 GB"
+    assert (seen := read_logs({"a": raised}).cause) is not None and seen.signature == "PACKAGES-DIFFER"
+    after = read_logs({"a": [*raised, went_on]})
+    assert after.cause is None and after.exception.startswith("ImportError: cannot import")
+
+
 def test_what_ended_native_code_is_shown_where_nothing_is_known() -> None:
     thrown = ["terminate called after throwing an instance of 'c10::Error'", "  what():  nobody has seen this before"]
     seen = read_logs({"a": thrown})
