@@ -171,6 +171,8 @@ class RestartSequence:
     our_turn: Callable[[], None] = lambda: None
     views: tuple[GangView, ...] = ()
     """Of the gangs that serve again."""
+    returned: set[str] = field(default_factory=set)
+    """Gangs that are back on what they ran before."""
     _risen: tuple[GangView, ...] = ()
     _begun: dict[str, tuple[GangLock, GangOperation]] = field(default_factory=dict)
     """What is not finished yet, by gang."""
@@ -339,6 +341,7 @@ class RestartSequence:
         except DeployError as second:
             return f"restoring plan {turn.before.plan_id} failed too: {second.where}: {second.what}"
         self._finished([turn.name])
+        self.returned.add(turn.name)
         return f"{turn.name} is back on {self.request.verb.returns} {turn.before.plan_id}"
 
 

@@ -34,7 +34,7 @@ from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without
-from orchestrator.model.errors import DeployError, FindingsError, InputError
+from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.planning.plan_file import GangDiff, summary
@@ -148,7 +148,7 @@ def _change_over(
         behind = {worker.url for worker in router.workers() if worker.healthy} if router is not None else set()
         turns = sorted(turns, key=lambda turn: turn.url in behind)
         judge = _gate(here, turns[0])
-        return RestartSequence(
+        sequence = RestartSequence(
             inventory=here.inventory,
             fleet=here.fleet,
             router=router,
@@ -165,7 +165,13 @@ def _change_over(
             check=lambda batch: refuse_on_nodes(here.fleet, [turn.plan for turn in batch]),
             accept=partial(_accept, request.strict, judge, watcher),
             our_turn=turn.still_ours,
-        ).run(turns, here.locks)
+        )
+        try:
+            return sequence.run(turns, here.locks)
+        except GangFailed as failure:
+            if judge.keys() & sequence.returned:  # a plan that does not start has not passed
+                raise VerificationDiffers(failure.what, where=failure.where, fix=failure.fix) from failure
+            raise
 
 
 def _one_by_one(here: UpOperation, gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
