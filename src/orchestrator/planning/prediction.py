@@ -165,7 +165,11 @@ def _first_token(layout: Layout, requests: int) -> Range:
 
 
 def _start(profile: ModelProfile, layout: Layout) -> tuple[float, float]:
-    """Seconds from nothing to ready: of fast disks and compiled kernels, of slow disks and torch.compile."""
+    """Seconds from nothing to ready: of fast disks and compiled kernels, of slow disks and torch.compile.
+
+    By figures of the day when the page was written: `start_estimate`, by which plans go, may follow what is measured
+    later, and a prediction may not.
+    """
     read = to_read(checkpoint_bytes(profile), layout)
     weights = (max(_TENSORS_S, read / FAST_DISK), read / SLOW_DISK)
     phases = (_RENDEZVOUS, _NCCL, weights, _KV_CACHE, _GRAPHS, _WARM_UP)

@@ -213,10 +213,7 @@ def prepared(
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
         views = see(fleet, chosen)
         everybody_answers(views)
-        standing = {
-            view.name: replace(with_spares(gang, view.stand_ins), spares=())
-            for gang, view in zip(chosen, views, strict=True)
-        }
+        standing = {gang.name: gang for gang in map(_as_manned, chosen, views)}
         locks = {
             name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
             for name, gang in standing.items()
@@ -241,6 +238,11 @@ def prepared(
             locks=locks,
             topologies=planned.topologies,
         )
+
+
+def _as_manned(gang: GangSpec, view: GangView) -> GangSpec:
+    """With the spares that take part in what runs now, and without those that wait."""
+    return replace(with_spares(gang, view.stand_ins), spares=())
 
 
 def _others(operation: Operation, chosen: Collection[str]) -> tuple[GangView, ...]:

@@ -23,6 +23,7 @@ from orchestrator.node import files
 from orchestrator.node.engine import logfile
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
+from orchestrator.node.viewers import user_name
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.staging import Secrets, StagingRequest, launch_digest
 
@@ -172,7 +173,7 @@ def refuse_others_folder(folder: str) -> None:
         except FileNotFoundError:
             continue  # we will create it, in a folder that is checked here
         if state.st_uid != 0:
-            raise _others(part, f"belongs to {_name(state.st_uid)}")
+            raise _others(part, f"belongs to {user_name(state.st_uid)}")
         if not stat.S_ISLNK(state.st_mode) and state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX:
             raise _others(part, "can be written by users other than its owner")
 
@@ -211,15 +212,8 @@ def _read(path: str) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
         if state.st_uid != os.geteuid():
-            what = f"belongs to {_name(state.st_uid)}, and {_name(os.geteuid())} would execute it"
+            what = f"belongs to {user_name(state.st_uid)}, and {user_name(os.geteuid())} would execute it"
             raise Failure("not-root-alone", what, path, _AGAIN)
         if state.st_mode & 0o022 or not stat.S_ISREG(state.st_mode):
             raise Failure("not-root-alone", "can be written by users other than its owner", path, _AGAIN)
         return file.read()
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

@@ -39,15 +39,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--plan", metavar="FILE", help="use the plan that `plan --out` wrote, if it is still valid, instead of --model"
     )
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
-    parser.add_argument("--tp", type=count, metavar="N", help="tensor parallel degree")
-    parser.add_argument("--pp", type=count, metavar="N", help="pipeline parallel degree")
-    parser.add_argument("--ep", type=count, metavar="N", help="expert parallel degree")
-    parser.add_argument(
-        "--attn-dp",
-        type=count,
-        metavar="N",
-        help="attention data parallel degree: groups of ranks, each with its own requests",
-    )
+    _add_degrees(parser)
     add_layout(parser)
     parser.add_argument(
         "--for",
@@ -81,6 +73,18 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="NAME -- FLAGS",
         help="NAME: a gang, as --gang NAME, else a model, as --model NAME; after --: extra engine flags",
+    )
+
+
+def _add_degrees(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tp", type=count, metavar="N", help="tensor parallel degree")
+    parser.add_argument("--pp", type=count, metavar="N", help="pipeline parallel degree")
+    parser.add_argument("--ep", type=count, metavar="N", help="expert parallel degree")
+    parser.add_argument(
+        "--attn-dp",
+        type=count,
+        metavar="N",
+        help="attention data parallel degree: groups of ranks, each with its own requests",
     )
 
 
