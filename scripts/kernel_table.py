@@ -39,7 +39,9 @@ HEAD = """# Triton's kernels on an L40S, compiled without one
 
 <!-- made by scripts/kernel_table.py -->
 Compiled on {day} for sm_89 by Triton {triton} and its ptxas, out of SGLang {sglang} with torch {torch}: what
-profiles of a full-depth rank show, and INT8's, at the shapes of one rank of {plans}.
+profiles of a full-depth rank show, and INT8's, at the shapes of one rank of
+{plans}.
+
 An L40S gives a block {shared:,} bytes of shared memory. Compiling proves that a kernel can be loaded there, not that it
 is right or fast: `l40s-deploy stack check` runs it.
 

@@ -5,8 +5,8 @@ A room's hooks.py has those of these functions that it needs:
 options(verb, parser)           more options for `up`, `restart`, `guard` or `doctor`
 actions(verb, parsers)          more words below `stack`
 instead(verb, args, screen)     an exit code, where the options ask for something else than the verb does; else None
-before_go(args)                 a BeforeGoCheck of gang/steps/operation.py between *armed* and *go*, or None
-gate(args)                      a GangGate of gang/steps/operation.py for the first gang that `up` changes, or None
+before_go(args)                 a BeforeGoCheck of gang/steps/up_operation.py between *armed* and *go*, or None
+gate(args)                      a GangGate of gang/steps/up_operation.py for the first gang that `up` changes, or None
 after_ready(inventory, views, args, screen)   what became of a check of gangs that serve now, or None
 guard_event(args)               a GuardCheck of gang/steps/guard/guard.py, which asks a serving gang now and then
 notifier(inventory, say)        who is told of events: a context manager with look(view) and tell(notice)

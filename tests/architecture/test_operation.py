@@ -10,6 +10,7 @@ from tests.support.sources import PRODUCT
 STEPS_OF_UP = (
     "gang/steps/standing.py",
     "gang/steps/operation.py",
+    "gang/steps/up_operation.py",
     "gang/steps/up.py",
     "gang/steps/raising.py",
     "gang/steps/changes.py",
@@ -17,7 +18,7 @@ STEPS_OF_UP = (
     "gang/steps/checks.py",
 )
 """From the choice of the gangs to their start; the router and its claim have their own, and so has a restart."""
-LOOKS = {"gang/steps/operation.py": 2, "gang/steps/raising.py": 1}
+LOOKS = {"gang/steps/operation.py": 1, "gang/steps/up_operation.py": 1, "gang/steps/raising.py": 1}
 """By file, its places that look at gangs: what every node knows, the chosen gangs before they are locked, and a start
 that is followed. A number here may only fall."""
 OF_OTHER_COMMANDS = {"would_stop", "diff_inventory"}

@@ -26,10 +26,10 @@ from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import up
-from orchestrator.gang.steps.operation import UpRequest
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.steps.staging import newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, views_of
+from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without

@@ -11,10 +11,11 @@ from orchestrator.gang.steps import restart as restart_steps
 from orchestrator.gang.steps import up as up_steps
 from orchestrator.gang.steps.changes import GangRehearsal
 from orchestrator.gang.steps.down import DownRequest, StopResult
-from orchestrator.gang.steps.operation import Operation, UpRequest, UpResult, connected
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import RestartResult
 from orchestrator.gang.steps.restart_sequence import RestartRequest
+from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode

@@ -13,9 +13,9 @@ from tests.support.messages import message
 from tests.support.ports import free_port
 
 from orchestrator.gang.guarding import GuardDecision
-from orchestrator.gang.steps.operation import UpRequest, starts_of
 from orchestrator.gang.steps.raising import raise_all
 from orchestrator.gang.steps.status.reports import see
+from orchestrator.gang.steps.up_operation import UpRequest, starts_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.plan import GangPlan, Memory, Plan

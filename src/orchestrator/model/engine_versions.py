@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 NAMED_VERSIONS = r"all|\d+(\.\w+)*[.+]?"
-"""What a profile may write: `0.5` (0.5 and 0.5.23, but no 0.50), `0.5.23+` (from 0.5.23 on), or `all`."""
+"""What a profile may write: how its versions begin (`0.5`: 0.5.23; `0.3`: 0.32 and 0.33), the first of them (`0.5.23+`),
+or `all`."""
 
 
 def order(version: str) -> tuple[int, ...]:
@@ -18,5 +19,4 @@ def holds_for(versions: str, version: str) -> bool:
     """Whether an entry of a profile is meant for an engine version. versions: as NAMED_VERSIONS, '' for all."""
     if versions.endswith("+"):
         return order(version) >= order(versions)
-    wanted = versions.rstrip(".").split(".") if versions else []
-    return version.split(".")[: len(wanted)] == wanted
+    return version.startswith(versions)

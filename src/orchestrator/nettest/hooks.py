@@ -14,7 +14,7 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.staging import StagingRequest
 
 if TYPE_CHECKING:
-    from orchestrator.gang.steps.operation import BeforeGoCheck, UpOperation
+    from orchestrator.gang.steps.up_operation import BeforeGoCheck, UpOperation
 
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def add_nettest_min(parser: argparse.ArgumentParser) -> None:
 
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     """Where it is asked for."""
-    from orchestrator.gang.steps.operation import BeforeGoCheck
+    from orchestrator.gang.steps.up_operation import BeforeGoCheck
 
     if not args.nettest:
         return None

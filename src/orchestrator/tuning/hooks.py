@@ -9,7 +9,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.model.deadlines import KERNELS_S
 
 if TYPE_CHECKING:
-    from orchestrator.gang.steps.operation import BeforeGoCheck
+    from orchestrator.gang.steps.up_operation import BeforeGoCheck
 
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def instead(verb: str, args: argparse.Namespace, screen: Screen) -> int | None:
 
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     """Where it is asked for."""
-    from orchestrator.gang.steps.operation import BeforeGoCheck
+    from orchestrator.gang.steps.up_operation import BeforeGoCheck
     from orchestrator.tuning.steps.kernels import checked_before
 
     return BeforeGoCheck(KERNELS_S, checked_before) if args.check_kernels else None

@@ -33,12 +33,12 @@ from orchestrator.gang.guarding import GuardAction, GuardDecision
 from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.down import StopResult
-from orchestrator.gang.steps.operation import UpResult
 from orchestrator.gang.steps.restart import RestartResult
 from orchestrator.gang.steps.router.routing import RouterState
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.logs import LogLine
+from orchestrator.gang.steps.up_operation import UpResult
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.prepare import PrepareResult
 from orchestrator.hosts.steps.runner import HostEvent, HostResult

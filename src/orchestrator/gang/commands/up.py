@@ -12,9 +12,10 @@ from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
-from orchestrator.gang.steps.operation import BeforeGoCheck, GangGate, Operation, UpRequest, UpResult, connected
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.restart import rehearse_resume, resume
 from orchestrator.gang.steps.up import rehearse, up
+from orchestrator.gang.steps.up_operation import BeforeGoCheck, GangGate, UpRequest, UpResult
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import without
 from orchestrator.model.errors import Exit, Undone

@@ -22,7 +22,7 @@ from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps.changes import compare
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.operation import Gated, Operation, UpOperation, UpRequest, UpResult, prepared, starts_of
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, raise_all
 from orchestrator.gang.steps.restart import go_on, settle
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
@@ -31,6 +31,7 @@ from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mi
 from orchestrator.gang.steps.router.routing import KeyRefused, enrol, say_failures, serving_router
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
+from orchestrator.gang.steps.up_operation import Gated, UpOperation, UpRequest, UpResult, prepared, starts_of
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without

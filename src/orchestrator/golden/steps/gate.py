@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from orchestrator.bench.steps import bench
 from orchestrator.bench.store import all_benches
 from orchestrator.bench.text import NAME
-from orchestrator.gang.steps.operation import Gated
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.status.reports import as_they_run
+from orchestrator.gang.steps.up_operation import Gated
 from orchestrator.gang.view import GangView
 from orchestrator.golden.answers import Baseline
 from orchestrator.golden.batches import AT_ACCEPTANCE

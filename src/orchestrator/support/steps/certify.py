@@ -25,13 +25,14 @@ from orchestrator.bench.verdict import BenchVerdict, gravest
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
 from orchestrator.gang.steps.examination import examine_inventory
-from orchestrator.gang.steps.operation import UpRequest, UpResult, connected
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import RestartResult, restart
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.standing import runs_in
 from orchestrator.gang.steps.status.reports import everything, see
 from orchestrator.gang.steps.up import up
+from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.deadlines import KERNELS_S

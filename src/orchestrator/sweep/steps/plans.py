@@ -11,7 +11,7 @@ from orchestrator.bench.text import NAME, Dataset
 from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.doctor.steps.plan_findings import examined
 from orchestrator.engines.registry import engine_of
-from orchestrator.gang.steps.operation import UpRequest
+from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import FindingsError, InputError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec, Inventory

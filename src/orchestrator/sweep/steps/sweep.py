@@ -15,12 +15,13 @@ from orchestrator.bench.steps import bench
 from orchestrator.engines.settings import NCCL_TRIALS, SAME_TEXT
 from orchestrator.gang.claims import taking_turns
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
-from orchestrator.gang.steps.operation import UpRequest, connected
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.routing import withdraw
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.steps.up import asked_of, planned_again, up
+from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.gang.view import GangView
 from orchestrator.golden.steps import golden
 from orchestrator.model.errors import (

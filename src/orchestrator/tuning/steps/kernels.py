@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.locks import GangLock, fence
-from orchestrator.gang.steps.operation import UpOperation
+from orchestrator.gang.steps.up_operation import UpOperation
 from orchestrator.jobs.messages import JobOrder
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile, load_stack

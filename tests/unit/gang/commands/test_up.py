@@ -16,8 +16,8 @@ from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import up as verb
 from orchestrator.gang.commands.outcome import RisingProgress
-from orchestrator.gang.steps.operation import UpRequest, UpResult
 from orchestrator.gang.steps.raising import failure_of
+from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import (
     DeployError,

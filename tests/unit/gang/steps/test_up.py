@@ -18,20 +18,12 @@ from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.operation import (
-    BeforeGoCheck,
-    GangGate,
-    Gated,
-    Operation,
-    UpOperation,
-    UpRequest,
-    UpResult,
-    connected,
-)
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up import asked_of, leave
+from orchestrator.gang.steps.up_operation import BeforeGoCheck, GangGate, Gated, UpOperation, UpRequest, UpResult
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import without
 from orchestrator.model.errors import Exit, GangFailed, InputError, NodeError, VerificationDiffers

@@ -25,13 +25,13 @@ from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.down import DownRequest, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.operation import BeforeGoCheck, UpRequest, starts_of
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status import overview as looking
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
+from orchestrator.gang.steps.up_operation import BeforeGoCheck, UpRequest, starts_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import called
 from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
@@ -185,7 +185,7 @@ def test_up_status_down(local: Local) -> None:
     document = status_json(status([gang.gang]).views)
     (told,) = document["gangs"]
     assert (told["name"], told["state"], told["model"], told["cause"]) == ("gang0", "ready", "Fake", None)
-    assert told["service"] == {"url": f"http://{gang.http}", "healthy": True}
+    assert told["service"] == {"url": f"http://{gang.http}", "healthy": True, "max_queued": None}
     ranks = [rank for node in told["nodes"] for rank in node["ranks"]]
     assert [rank["tp_rank"] for rank in ranks] == list(range(6))
     assert all(rank["state"] == "alive" and rank["pid"] for rank in ranks)

@@ -18,7 +18,7 @@ from tests.support.local_gang import Notes
 from tests.support.reference_cluster import gang, topologies
 from tests.support.sources import ROOT
 
-from orchestrator.gang.steps.operation import UpRequest
+from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
 from orchestrator.model.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers

@@ -16,7 +16,7 @@ from tests.support.local_gang import LocalGang, Notes
 from orchestrator.bench.steps import bench as benching
 from orchestrator.bench.steps import bench_report as benching_report
 from orchestrator.bench.verdict import BenchVerdict
-from orchestrator.gang.steps.operation import UpResult
+from orchestrator.gang.steps.up_operation import UpResult
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import DeployError, Exit, InputError, LockHeld, NodeError
 from orchestrator.model.gang_state import GangState

@@ -16,7 +16,7 @@ from tests.unit.sweep.made import LOAD, record, result
 
 from orchestrator.bench.steps import bench as benching
 from orchestrator.engines.settings import NCCL_TRIALS
-from orchestrator.gang.steps.operation import UpResult
+from orchestrator.gang.steps.up_operation import UpResult
 from orchestrator.golden.steps import golden as asking
 from orchestrator.model.errors import (
     DeployError,

@@ -15,7 +15,7 @@ from tests.support.reference_cluster import gang, topologies
 from tests.unit.nettest.steps.test_nettest import LOST, Fleet
 
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.steps.operation import UpRequest
+from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
 from orchestrator.model.errors import DeployError, Exit, VerificationDiffers

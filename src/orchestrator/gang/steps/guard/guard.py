@@ -52,7 +52,7 @@ from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, ended, heard
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.operation import UpRequest, UpResult, connected
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import finish
 from orchestrator.gang.steps.router.claim import RouterTurn
@@ -62,6 +62,7 @@ from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, interrupted, is_worked_on, see
 from orchestrator.gang.steps.up import asked_of, planned_again, up, words_to_return
+from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import as_written, chosen_gangs, staffed
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld, Unreachable
