@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 NAMED_VERSIONS = r"all|\d+(\.\w+)*[.+]?"
-"""What a profile may write: how its versions begin (`0.5`: 0.5.23; `0.3`: 0.32 and 0.33), the first of them (`0.5.23+`),
-or `all`."""
+"""What a profile may write: how its versions begin (`0.5`: 0.5.23; `0.3`: 0.32 and 0.33), the first of them (as
+`0.5.23+`), or `all`."""
 
 
 def order(version: str) -> tuple[int, ...]:
