@@ -164,7 +164,8 @@ def victims(run: pathlib.Path, report: dict[str, Any], what: str) -> list[int]:
         parent = report.get("engine_pid") or 0
         return [int(parent)] if parent else []
     number = int(what.split()[1])
-    return [int(rank["pid"]) for rank in report.get("ranks") or () if rank["tp_rank"] == number]
+    ranks = (rank for rank in report.get("ranks") or () if rank["tp_rank"] == number)
+    return [int(rank["pid"]) for rank in ranks if rank["pid"]]  # 0 before it is found: that would be our own group
 
 
 def signalled(pids: list[int], how: str) -> list[int]:
