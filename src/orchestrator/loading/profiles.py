@@ -261,7 +261,13 @@ def reported_profile(name: str) -> ModelProfile:
 
 
 def reported_stack(name: str) -> Stack:
-    """The same of a stack."""
+    """The same of a stack. A file that the inventory names by a path goes first, and may be called otherwise than its
+    stack."""
+    for path in resources.stacks_by_path():
+        with contextlib.suppress(InputError):
+            stack = load_stack(str(path))
+            if stack.name == name:
+                return stack
     return load_stack(_known("stack", name, stack_names()))
 
 

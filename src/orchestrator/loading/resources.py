@@ -51,7 +51,7 @@ Kind = Literal["models", "stacks", "tuned"]
 _beside: list[Path] = []
 """The folder of the inventory that this process reads; empty until it has read one."""
 _by_path: list[Path] = []
-"""Folders of stack files that this inventory names by their path: what runs is known by the stack's name alone."""
+"""Stack files that this inventory names by their path: what runs is known by the stack's name alone."""
 
 
 def remember(inventory: Path) -> None:
@@ -65,8 +65,12 @@ def remember(inventory: Path) -> None:
 
 def remember_stacks(names: Iterable[str]) -> None:
     """Count the folders of those that are a path to a .yml among those that are searched for stacks."""
-    paths = {Path(name).absolute().parent for name in names if name.endswith((".yml", ".yaml"))}
-    _by_path[:] = sorted(paths)
+    _by_path[:] = sorted({Path(name).absolute() for name in names if name.endswith((".yml", ".yaml"))})
+
+
+def stacks_by_path() -> tuple[Path, ...]:
+    """The files of stacks that the inventory names by a path."""
+    return tuple(_by_path)
 
 
 def folders(kind: Kind) -> tuple[Path, ...]:
@@ -74,7 +78,8 @@ def folders(kind: Kind) -> tuple[Path, ...]:
     inventory's DIR, where a stack's path leads that the inventory names, inventory/stacks of the working directory,
     the shipped one. The same for models, but for paths."""
     beside = [place for folder in _beside for place in (folder / kind, folder / "inventory" / kind)]
-    beside += _by_path if kind == "stacks" else ()
+    if kind == "stacks":
+        beside += dict.fromkeys(path.parent for path in _by_path)
     return (*beside, Path("inventory") / kind, data_dir("inventory") / kind)
 
 

@@ -78,6 +78,20 @@ def test_a_profile_beside_the_inventory_comes_before_a_shipped_one(tmp_path: Pat
     assert len(profile_names()) == len(list((SHIPPED / "models").glob("*.yml")))
 
 
+@pytest.mark.parametrize("name", ["mine", "sglang-0.5.23"], ids=["called otherwise than its file", "as a shipped one"])
+def test_what_a_node_runs_is_the_stack_that_the_inventory_names_by_its_path(tmp_path: Path, name: str) -> None:
+    changed = tmp_path / "kept/changed.yml"
+    copied("stacks", "sglang-0.5.23", changed, name=name)
+    changed.write_text(changed.read_text().replace("engine_version: 0.5.23", "engine_version: 0.5.17"))
+    file = inventory(tmp_path / "cluster")
+    file.write_text(file.read_text().replace("{a: }", f"{{a: {{l40s_stack: {changed}}}}}"))
+    load_inventory(file)
+    assert (reported_stack(name).name, reported_stack(name).engine_version) == (name, "0.5.17")
+    assert reported_stack("sglang-0.4.4-l40s").engine_version.startswith("0.4.4")
+    with pytest.raises(InputError):
+        reported_stack("changed.yml")
+
+
 def test_models_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copied("models", "tiny-deepseek-v3", tmp_path / "cluster/models/mine.yml", name="mine")
     assert main(["models", "-i", str(inventory(tmp_path / "cluster")), "--json"]) == 0
