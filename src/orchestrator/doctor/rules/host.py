@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from ipaddress import ip_interface
 from statistics import median
 from typing import NamedTuple
@@ -295,10 +296,9 @@ def _is_public(address: str) -> bool:
 ).of_node
 def host_setting(node: Node) -> Iterator[Finding]:
     """One note for each setting; a file that does not exist is no finding."""
-    jitter = "more jitter in every all-reduce (not measured)"
-    for name, (judge, fix) in _SETTINGS.items():
-        effect = "less page cache for loading weights" if name in _OF_PAGE_CACHE else jitter
-        yield from (note(title, seen, effect=effect, fix=fix, devices=(name,)) for title, seen in judge(node))
+    for name, setting in _SETTINGS.items():
+        for title, evidence in setting.judge(node):
+            yield note(title, evidence, effect=setting.effect, fix=setting.fix, devices=(name,))
 
 
 DEEP_US = 50
@@ -358,15 +358,29 @@ def _zone_reclaim(node: Node) -> Wrong:
         )
 
 
-_SETTINGS: Mapping[str, tuple[Callable[[Node], Wrong], str]] = {
-    "scaling_governor": (_governor, "run `sudo cpupower frequency-set -g performance`"),
-    "cpuidle": (_deep_sleep, "run `sudo cpupower idle-set -D 10`, or `sudo tuned-adm profile latency-performance`"),
-    "numa_balancing": (_numa_balancing, "run `sudo sysctl -w kernel.numa_balancing=0`"),
-    "nr_hugepages": (_hugepages, "run `sudo sysctl -w vm.nr_hugepages=0`, unless something needs them"),
-    "zone_reclaim_mode": (_zone_reclaim, "run `sudo sysctl -w vm.zone_reclaim_mode=0`"),
+_LESS_CACHE = "less page cache for loading weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostSetting:
+    judge: Callable[[Node], Wrong]
+    fix: str
+    effect: str = "more jitter in every all-reduce (not measured)"
+
+
+_SETTINGS: Mapping[str, _HostSetting] = {
+    "scaling_governor": _HostSetting(judge=_governor, fix="run `sudo cpupower frequency-set -g performance`"),
+    "cpuidle": _HostSetting(
+        judge=_deep_sleep, fix="run `sudo cpupower idle-set -D 10`, or `sudo tuned-adm profile latency-performance`"
+    ),
+    "numa_balancing": _HostSetting(judge=_numa_balancing, fix="run `sudo sysctl -w kernel.numa_balancing=0`"),
+    "nr_hugepages": _HostSetting(
+        judge=_hugepages, fix="run `sudo sysctl -w vm.nr_hugepages=0`, unless something needs them", effect=_LESS_CACHE
+    ),
+    "zone_reclaim_mode": _HostSetting(
+        judge=_zone_reclaim, fix="run `sudo sysctl -w vm.zone_reclaim_mode=0`", effect=_LESS_CACHE
+    ),
 }
-_OF_PAGE_CACHE = ("nr_hugepages", "zone_reclaim_mode")
-"""Settings that cost page cache; the others cost latency."""
 
 
 @Rule(

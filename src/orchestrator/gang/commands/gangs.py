@@ -140,12 +140,16 @@ def _router_lines(router: RouterGlance, seen: Overview) -> list[Text]:
     head = Text.assemble(("router", "bold"), " ", styled(state), f"  {printable(router.url)}")
     if parts := [f"{word}: {', '.join(names)}" for word, names in _placed(router, seen).items() if names]:
         head.append(f"  {printable('; '.join(parts))}")
-    if router.request_limit is not None:
-        head.append(f"  at most {router.request_limit:,} requests at once")
+    head.append(limit_words(router.request_limit))
     wrong = router.error
     below = [f"  {wrong.where}: {wrong.what} (fix: {wrong.fix})"] if wrong else []
     below += [f"  {words}" for words in router.remarks]
     return [head, *lines(below, "yellow")]
+
+
+def limit_words(limit: int | None) -> str:
+    """Of a router that lets in so many requests at once, behind its address; '' where nobody limits them."""
+    return "" if limit is None else f"  at most {limit:,} requests at once"
 
 
 def _placed(router: RouterGlance, seen: Overview) -> dict[str, list[str]]:

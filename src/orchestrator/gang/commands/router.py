@@ -11,7 +11,7 @@ from orchestrator.cli.typed import command_line
 from orchestrator.engines.serving import ServedModel
 from orchestrator.gang.claims import Way
 from orchestrator.gang.commands.cluster import open_cluster
-from orchestrator.gang.commands.gangs import cause_lines
+from orchestrator.gang.commands.gangs import cause_lines, limit_words
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, add_dry_run, show_rehearsal
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.entry import add_gang, remove_gang
@@ -105,9 +105,8 @@ def _change(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> i
 
 
 def _show(state: RouterState, screen: Screen) -> None:
-    cause, limit = state.view.cause, state.view.request_limit
-    most = "" if limit is None else f"  at most {limit:,} requests at once"
-    screen.show(f"router {state.view.state.value}  {state.url}{most}", *(cause_lines(cause) if cause else ()))
+    cause, limit = state.view.cause, limit_words(state.view.request_limit)
+    screen.show(f"router {state.view.state.value}  {state.url}{limit}", *(cause_lines(cause) if cause else ()))
     if state.view.state is GangState.FAILED:
         screen.show("  start it again: l40s-deploy router up")
     screen.show(*(f"  {node.name}: {node.error}" for node in state.view.unreachable))

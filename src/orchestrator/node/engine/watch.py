@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.report import Phase
@@ -382,20 +383,25 @@ class LogWatch:
 
     def _of_exception(self, raised: RankException, owner: int | None, now: float) -> Suspicion:
         lines = tuple(line for whose, line in self._recent if owner == whose)[-3:]
-        kind, words = self.kind_of(raised.text, raised.file)
+        suspicion = partial(Suspicion, tp_rank=owner, at=now, lines=lines, raised=True)
+        kind, meaning = self.kind_of(raised.text, raised.file)
         if kind is None:
-            text = f"engine process exited: {raised.words}"
-            fix = "no known cause matches: read the traceback with `l40s-deploy logs --around-failure`"
-            return Suspicion(EXCEPTION, text, fix, False, False, owner, now, lines, raised=True)
-        text = f"{kind.text}{words}: {raised.text[:MOST_WORDS]}"
-        return Suspicion(kind.id, text, kind.fix, kind.secondary, kind.weak, owner, now, lines, raised=True)
+            return suspicion(
+                id=EXCEPTION,
+                text=f"engine process exited: {raised.words}",
+                fix="no known cause matches: read the traceback with `l40s-deploy logs --around-failure`",
+                secondary=False,
+                weak=False,
+            )
+        return suspicion(id=kind.id, text=meaning, fix=kind.fix, secondary=kind.secondary, weak=kind.weak)
 
     def kind_of(self, text: str, file: str = "") -> tuple[CausePattern | None, str]:
-        """The kind of an exception, `Class: words` raised at `path:line`, and the object that it names, in brackets."""
+        """The kind of an exception, `Class: words` raised at `path:line`, and what is told of it: its meaning with the
+        object that it names, and its own words."""
         place = f"{shown(text)}\n{file}"
         for pattern, kind in self.raised:
             if match := pattern.search(place):
-                return kind, self._between(match)
+                return kind, f"{kind.text}{self._between(match)}: {text[:MOST_WORDS]}"
         return None, ""
 
     def _has_room(self, cause: CausePattern) -> bool:

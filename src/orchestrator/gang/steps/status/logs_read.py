@@ -373,11 +373,10 @@ def _last_exception(streams: Sequence[_Stream]) -> tuple[str, _Stream | None]:
 
 def _of_kind(exception: str, stream: _Stream) -> Cause | None:
     """The cause that an exception without a traceback's header is by its kind."""
-    kind, words = stream.watch.kind_of(exception, stream.file if exception == stream.bare else "")
+    kind, meaning = stream.watch.kind_of(exception, stream.file if exception == stream.bare else "")
     if kind is None or stream.has_survived(exception):
         return None
-    text = f"{kind.text}{words}: {exception[:MOST_WORDS]}"
-    return Cause(node=stream.node, signature=kind.id, text=text, fix=kind.fix, lines=(exception,))
+    return Cause(node=stream.node, signature=kind.id, text=meaning, fix=kind.fix, lines=(exception,))
 
 
 def _tells(cause: Cause) -> bool:
