@@ -17,7 +17,7 @@ STAND_IN = LAB / "standin"
 ROOMS = {"bench", "checkpoint", "golden", "hosts", "monitoring", "nettest", "support", "sweep", "tuning"}
 """Capabilities that can be taken out."""
 OF_EACH_OTHER = {
-    "golden": {"bench"}, "monitoring": {"bench", "nettest"}, "bench": {"nettest", "tuning"},
+    "golden": {"bench", "tuning"}, "monitoring": {"bench", "nettest"}, "bench": {"nettest", "tuning"},
     "hosts": {"checkpoint", "tuning"}, "support": {"bench", "nettest", "tuning"},
     "sweep": {"bench", "golden", "nettest"},
 }  # fmt: skip

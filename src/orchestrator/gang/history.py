@@ -35,7 +35,7 @@ class PastRun:
     cause: Cause | None = None
     start: StartDuration | None = None
     """Duration of its start; None if it never became ready, or an older release started it."""
-    gate: Mapping[str, str] | None = None
+    gate: Mapping[str, Any] | None = None
     """Verdict of `up --gate` on it (records/gates.py); None where this machine judged no such run."""
 
 

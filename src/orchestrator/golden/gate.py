@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.bench.verdict import FEWEST_RUNS, mean_of, noise_of
+from orchestrator.golden.questions import Graded
 
 SPEED = "output_tok_s"
 WITHIN = 0.05
@@ -60,11 +61,24 @@ class GateReport:
     def as_json(self) -> dict[str, Any]:
         """As `history` has it."""
         verdict = "passed" if self.passed else "not passed"
-        return {"verdict": verdict, "old": self.old, "new": self.new, "why": self.why}
+        return {"verdict": verdict, "old": self.old, "new": self.new, "why": self.why, "page": list(self.lines())}
 
 
 def _word(passed: bool | None) -> str:
     return {True: "passed", False: "not passed", None: "not compared"}[passed]
+
+
+def start_part(where: str, cause: str) -> GatePart:
+    """Of a plan that was refused before anything was asked of it. cause: only its first line is told"""
+    return GatePart(
+        name="start", old="serves", new="refused", passed=False, why=f"{where}: {cause.partition(chr(10))[0]}"
+    )
+
+
+def questions_part(old: Graded, new: Graded) -> GatePart:
+    """Not fewer right than the old plan's."""
+    why = new.fewer_than(old)
+    return GatePart(name="questions", old=old.words, new=new.words, passed=not why, why=why)
 
 
 @dataclass(frozen=True, slots=True)

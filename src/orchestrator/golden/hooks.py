@@ -36,6 +36,12 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
             metavar="PERCENT",
             help="how much slower the new plan may be (5%%), beyond the noise of the runs",
         )
+        parser.add_argument(
+            "--gate-eval",
+            metavar="FILE",
+            help='also ask both plans these questions, one {"question": ..., "answer": ...} a line as GSM8K has them;'
+            " not fewer answers may be right",
+        )
     if verb in ("up", "restart"):
         parser.add_argument(
             "--no-golden",
@@ -54,16 +60,19 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
 
 
 def gate(args: argparse.Namespace) -> Gate | None:
-    """None without --gate. Raises InputError for --gate-within alone."""
+    """None without --gate. Raises InputError for an option of its alone, and for questions that can't be read."""
     from orchestrator.golden.gate import WITHIN
     from orchestrator.golden.steps.gate import Gate
+    from orchestrator.golden.steps.questions import read_questions
 
     if not args.gate:
-        if args.gate_within is not None:
-            raise InputError("it has no meaning without --gate", where="--gate-within", fix="add --gate")
+        for option, given in (("--gate-within", args.gate_within), ("--gate-eval", args.gate_eval)):
+            if given is not None:
+                raise InputError("it has no meaning without --gate", where=option, fix="add --gate")
         return None
     within = WITHIN if args.gate_within is None else args.gate_within
-    return Gate(within=within, timeout_s=args.timeout)
+    questions = () if args.gate_eval is None else read_questions(args.gate_eval)
+    return Gate(within=within, timeout_s=args.timeout, questions=questions)
 
 
 @dataclass(frozen=True, slots=True)

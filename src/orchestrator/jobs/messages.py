@@ -29,6 +29,7 @@ class JobOrder(Message):
     result:  name of the file whose text is told at the end, '' for none
     progress, engine_log: patterns of (done, of) in its output, and of the engine's log lines that are told as numbers
     beside, too_long: fixes, for an engine that runs and for a passed deadline
+    spared: whether an engine of this gang may run meanwhile: what is to be used here is not the engine's
     """
 
     word: str
@@ -45,6 +46,7 @@ class JobOrder(Message):
     deadline_s: float
     beside: str = ""
     too_long: str
+    spared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

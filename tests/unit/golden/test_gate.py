@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.options import share
-from orchestrator.golden.gate import SPEED, GatePart, GateReport, OldSpeed, decided, old_speeds, speed_part
+from orchestrator.golden.gate import (
+    SPEED,
+    GatePart,
+    GateReport,
+    OldSpeed,
+    decided,
+    old_speeds,
+    questions_part,
+    speed_part,
+    start_part,
+)
 from orchestrator.golden.hooks import gate
+from orchestrator.golden.questions import Graded, Question
 from orchestrator.model.errors import InputError
 
 LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
@@ -79,12 +90,27 @@ def test_the_page_has_both_plans_and_the_reason() -> None:
     text = "\n".join(failed.lines())
     assert text.startswith("gate of gang0: not passed\n  changed: NCCL_ALGO: Ring -> Tree\n")
     assert "old aaa" in text and "new bbb" in text and "not compared" in text
-    assert failed.as_json() == {"verdict": "not passed", "old": "aaa", "new": "bbb", "why": failed.why}
+    told = {"verdict": "not passed", "old": "aaa", "new": "bbb", "why": failed.why, "page": list(failed.lines())}
+    assert failed.as_json() == told
     assert report(speed).passed, "what nobody measured before decides nothing"
 
 
+def test_a_plan_that_was_refused_has_its_cause_on_the_page() -> None:
+    failed = report(start_part("gang gang0: node1 TP1", "a rank ran out of memory\n    | CUDA out of memory"))
+    assert not failed.passed and "ran out of memory" in failed.why and "CUDA" not in failed.why
+
+
+def test_fewer_right_answers_than_the_old_plans_fail() -> None:
+    questions = [Question("a", "1"), Question("b", "2")]
+    both, first, second = (Graded(questions, answers) for answers in (["1", "2"], ["1", "no"], ["no", "2"]))
+    failed = questions_part(both, first)
+    assert (failed.passed, failed.old, failed.new) == (False, "2 of 2 right", "1 of 2 right")
+    assert failed.why == "1 fewer; question 2, wanted '2', ends now with 'no'"
+    assert questions_part(first, second).passed and questions_part(first, both).passed
+
+
 def asked(**options: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{"gate": True, "gate_within": None, "timeout": 60.0, **options})
+    return argparse.Namespace(**{"gate": True, "gate_within": None, "gate_eval": None, "timeout": 60.0, **options})
 
 
 def test_the_options() -> None:
@@ -92,8 +118,9 @@ def test_the_options() -> None:
     usual, wider = gate(asked()), gate(asked(gate_within=share("12.5%")))
     assert usual is not None and wider is not None
     assert (usual.within, wider.within) == (0.05, 0.125)
-    with pytest.raises(InputError, match="without --gate"):
-        gate(asked(gate=False, gate_within=0.1))
+    for alone in ({"gate_within": 0.1}, {"gate_eval": "questions.jsonl"}):
+        with pytest.raises(InputError, match="without --gate"):
+            gate(asked(gate=False, **alone))
     for wrong in ("", "%", "-5%", "101%", "5 %", "0x5", "1e1", "\u0665%"):
         with pytest.raises(argparse.ArgumentTypeError):
             share(wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from orchestrator.records.documents import named_file
 from orchestrator.records.gates import keep_gate, kept_gate
 
-GATE = {"verdict": "passed", "old": "aaa", "new": "bbb", "why": ""}
+GATE = {"verdict": "passed", "old": "aaa", "new": "bbb", "why": "", "page": ["gate of gang0: passed"]}
 
 
 def test_a_verdict_is_kept_for_its_run_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -17,6 +18,10 @@ def test_a_verdict_is_kept_for_its_run_alone(monkeypatch: pytest.MonkeyPatch, tm
     assert kept_gate("run-1") is None
     keep_gate("run-1", GATE)
     assert kept_gate("run-1") == GATE and kept_gate("run-2") is None
+    document = json.loads(named_file("gates", "run-1").read_text())
+    del document["page"]
+    named_file("gates", "run-1").write_text(json.dumps(document))
+    assert kept_gate("run-1") == {**GATE, "page": []}, "as an older release has kept it"
     for damage in ("", "[]", "{}", '{"format": 2}', "null"):
         named_file("gates", "run-1").write_text(damage)
         assert kept_gate("run-1") is None

@@ -89,6 +89,7 @@ def _run(run: PastRun) -> Iterator[str | Text]:
     yield from (cell(f"  {words}", "dim") for words in (run.command, start) if words)
     if gate := run.gate:
         yield cell(f"  gate against plan {gate['old']}: {gate['verdict']} {gate['why']}".rstrip(), "dim")
+        yield from (cell(f"    {line}", "dim") for line in gate["page"][1:])
     if run.cause:
         yield f"  cause: {run.cause.node}: {run.cause.text}"
 

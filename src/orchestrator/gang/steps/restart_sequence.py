@@ -173,6 +173,8 @@ class RestartSequence:
     """Of the gangs that serve again."""
     returned: set[str] = field(default_factory=set)
     """Gangs that are back on what they ran before."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """By gang: the run that was not what was wanted."""
     _risen: tuple[GangView, ...] = ()
     _begun: dict[str, tuple[GangLock, GangOperation]] = field(default_factory=dict)
     """What is not finished yet, by gang."""
@@ -333,6 +335,8 @@ class RestartSequence:
         try:
             (view,) = self._now([turn])
             raising.everybody_answers([view])
+            if view.run_id != turn.view.run_id:
+                self.refused[turn.name] = view.run_id
             if view.running:  # still draining, if the stop was interrupted
                 stop(self.fleet, [turn.gang], self.watcher, now=True)
             start = turn.before.again(facts_of_now(self.fleet, self.watcher.step), going_back=True)

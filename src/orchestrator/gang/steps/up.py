@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mi
 from orchestrator.gang.steps.router.routing import KeyRefused, enrol, say_failures, serving_router
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
-from orchestrator.gang.steps.up_operation import Gated, UpOperation, UpRequest, UpResult, prepared, starts_of
+from orchestrator.gang.steps.up_operation import Gated, GateJudge, UpOperation, UpRequest, UpResult, prepared, starts_of
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without
@@ -169,8 +169,9 @@ def _change_over(
         )
         try:
             return sequence.run(turns, here.locks)
-        except GangFailed as failure:
-            if judge.keys() & sequence.returned:  # a plan that does not start has not passed
+        except DeployError as failure:
+            _tell(judge, sequence, failure)
+            if isinstance(failure, GangFailed) and judge.keys() & sequence.returned:  # it has not passed
                 raise VerificationDiffers(failure.what, where=failure.where, fix=failure.fix) from failure
             raise
 
@@ -236,7 +237,14 @@ def refusal(view: GangView) -> FindingsError | None:
     )
 
 
-def _gate(here: UpOperation, first: GangRestart) -> dict[str, Callable[[GangView, Watcher], None]]:
+def _tell(judges: Mapping[str, GateJudge], sequence: RestartSequence, failure: DeployError) -> None:
+    """Every run that a gate was to judge has its verdict, and its page stands below what went wrong."""
+    for name, run_id in sequence.refused.items():
+        page = judges[name].refused(run_id, failure) if name in judges else ""
+        failure.what += f"\n    {page}" if page else ""
+
+
+def _gate(here: UpOperation, first: GangRestart) -> dict[str, GateJudge]:
     """What judges the first gang, by its name; {} without --gate. Raises InputError where there is nothing to compare
     with, or to return to."""
     gate = here.request.gate
@@ -254,13 +262,13 @@ def _gate(here: UpOperation, first: GangRestart) -> dict[str, Callable[[GangView
         raise InputError(f"--gate can't judge the change: {why}", where=f"gang {first.name}", fix=fix)
     gangs = [gang for gang in here.gangs if gang.name == first.name]
     (diff,) = compare(here.fleet, gangs, here.plan, [first.view])
-    gated = Gated(inventory=here.inventory, gang=first.plan.gang, old=first.view.plan_id, changes=summary(diff.changes))
+    gated = Gated(here=here, plan=first.plan, old=first.view.plan_id, changes=summary(diff.changes))
     return {first.name: gate.before(gated, here.watcher)}
 
 
 def _accept(
     strict: bool,
-    judges: Mapping[str, Callable[[GangView, Watcher], None]],
+    judges: Mapping[str, GateJudge],
     watcher: Watcher,
     views: Sequence[GangView],
 ) -> None:

@@ -20,7 +20,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, with_spares
 from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.plan_file import plan_json
@@ -31,20 +31,37 @@ from orchestrator.remote.deadline import ahead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gated:
-    """The first gang that is changed. old: id of the plan that it serves; changes: settings that differ, as text"""
+    """The first gang that is changed. plan: what it is to run; old: id of the plan that it serves; changes: settings
+    that differ, as text"""
 
-    inventory: Inventory
-    gang: GangSpec
+    here: UpOperation
+    plan: Staged
     old: str
     changes: str
+
+    @property
+    def gang(self) -> GangSpec:
+        """On the nodes that it is to run on."""
+        return self.plan.gang
+
+
+class GateJudge(Protocol):
+    """What a gate knows of the old plan, to judge the new one by."""
+
+    def __call__(self, view: GangView, watcher: Watcher) -> None:
+        """Of the gang on the new plan. Raises where it is worse, and its verdict is kept either way."""
+        ...
+
+    def refused(self, run_id: str, failure: DeployError) -> str:
+        """Keep the verdict of a run that failed before it could be judged; the page, '' where it has one already."""
+        ...
 
 
 class GangGate(Protocol):
     """A room's judgement of the first changed gang, before the next one is changed."""
 
-    def before(self, gated: Gated, watcher: Watcher) -> Callable[[GangView, Watcher], None]:
-        """Look at the old plan while it serves; returns what is asked of the gang on the new one, which raises where it
-        is worse."""
+    def before(self, gated: Gated, watcher: Watcher) -> GateJudge:
+        """Look at the old plan while it serves."""
         ...
 
 

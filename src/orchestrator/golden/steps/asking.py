@@ -44,6 +44,15 @@ def asked(
 def _answer(gang: GangSpec, place: str, prompt: str, answered: HttpAnswer) -> Answer | None:
     if answered.status == 400 and TOO_LONG in answered.body:
         return None
+    refuse_unanswered(gang, place, f"prompt {prompt}", answered)
+    try:
+        return answer_of(json.loads(answered.body))
+    except (ValueError, RecursionError) as wrong:
+        raise NodeError(f"prompt {prompt}: {wrong}", where=place, fix="l40s-deploy logs") from None
+
+
+def refuse_unanswered(gang: GangSpec, place: str, name: str, answered: HttpAnswer) -> None:
+    """Raises NodeError for any answer but status 200. name: of what was asked; place: whom"""
     if answered.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise NodeError(
             "the engine does not accept the gang's API key",
@@ -52,14 +61,10 @@ def _answer(gang: GangSpec, place: str, prompt: str, answered: HttpAnswer) -> An
         )
     if not answered.ok:
         raise NodeError(
-            f"the engine did not answer prompt {prompt}: {answered.words}",
+            f"the engine did not answer {name}: {answered.words}",
             where=place,
             fix=f"check the log with `l40s-deploy logs --node {gang.leader.name}`",
         )
-    try:
-        return answer_of(json.loads(answered.body))
-    except (ValueError, RecursionError) as wrong:
-        raise NodeError(f"prompt {prompt}: {wrong}", where=place, fix="l40s-deploy logs") from None
 
 
 def asked_at_once(fleet: Fleet, gang: GangSpec, url: str, batch: Sequence[str]) -> tuple[BatchedAnswer, ...]:

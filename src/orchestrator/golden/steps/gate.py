@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from orchestrator.bench.steps import bench
 from orchestrator.bench.store import all_benches
@@ -15,26 +16,46 @@ from orchestrator.gang.steps.up_operation import Gated
 from orchestrator.gang.view import GangView
 from orchestrator.golden.answers import Baseline
 from orchestrator.golden.batches import AT_ACCEPTANCE
-from orchestrator.golden.gate import GATE_FAILED, GatePart, GateReport, OldSpeed, decided, old_speeds, speed_part
+from orchestrator.golden.gate import (
+    GATE_FAILED,
+    GatePart,
+    GateReport,
+    OldSpeed,
+    decided,
+    old_speeds,
+    questions_part,
+    speed_part,
+    start_part,
+)
+from orchestrator.golden.questions import Graded, Question
 from orchestrator.golden.steps import golden
+from orchestrator.golden.steps.questions import graded
 from orchestrator.jobs.run import serving_view
-from orchestrator.model.errors import VerificationDiffers
+from orchestrator.model.errors import DeployError, VerificationDiffers
+from orchestrator.model.per_node import lost_first
 from orchestrator.model.profile import Load
-from orchestrator.records.gates import keep_gate
+from orchestrator.records.gates import keep_gate, kept_gate
 from orchestrator.remote.fleet import Fleet
+from orchestrator.tuning.kernels import KernelVerdict, wrong_words
+from orchestrator.tuning.steps import kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What decides. within: share of the old speed that may be lost; timeout_s: for one run of the benchmark"""
+    """What decides. within: share of the old speed that may be lost; timeout_s: for one run of the benchmark;
+    questions: of `--gate-eval`"""
 
     within: float
     timeout_s: float
+    questions: tuple[Question, ...] = ()
 
     def before(self, gated: Gated, watcher: Watcher) -> _Judge:
-        """What the gang answers now, and how fast it was: asked while it serves the old plan. Raises what a node's
-        answer raises; nothing is stopped then."""
+        """What the gang answers now, how fast it was, and whether the new plan's kernels are right: while it serves the
+        old plan. Raises VerificationDiffers for a wrong kernel, and what a node's answer raises; nothing is stopped
+        then."""
         name = gated.gang.name
+        watcher.step(name, "gate: trying the new plan's kernels")
+        tried = _kernels(gated)
         watcher.step(name, "gate: asking the old plan for its answers")
         with Fleet(gated.gang.machines) as fleet:
             (gang,) = as_they_run(fleet, [gated.gang])
@@ -43,18 +64,29 @@ class Gate:
             baseline = kept.baseline
             if baseline is None or baseline.batch_noise is None:
                 baseline, _ = golden.measured(fleet, gang, kept.subject, url, _quiet)
-        speeds = old_speeds(all_benches(), gated.old, name, NAME)
-        return _Judge(gate=self, gated=gated, baseline=baseline, accepted=kept.baseline is not None, speeds=speeds)
+            answers = graded(fleet, gang, url, kept.subject.model, self.questions, _quiet)
+        return _Judge(
+            gate=self,
+            gated=gated,
+            tried=tried,
+            baseline=baseline,
+            accepted=kept.baseline is not None,
+            graded=answers,
+            speeds=old_speeds(all_benches(), gated.old, name, NAME),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judge:
-    """accepted: the old answers were accepted by an operator; else they are what the old plan has just answered"""
+    """tried: the new plan's kernels; accepted: the old answers were accepted by an operator, else they are what the old
+    plan has just answered; graded: its answers to the questions"""
 
     gate: Gate
     gated: Gated
+    tried: GatePart
     baseline: Baseline
     accepted: bool
+    graded: Graded
     speeds: tuple[OldSpeed, ...]
 
     def __call__(self, view: GangView, watcher: Watcher) -> None:
@@ -63,14 +95,13 @@ class _Judge:
         name = self.gated.gang.name
         watcher.step(name, "gate: asking the new plan, alone and among other requests")
         parts = self._answers()
+        if all(part.passed for part in parts) and self.graded.questions:
+            parts += (self._questions(watcher),)
         if all(part.passed for part in parts):
             parts += tuple(self._speed(old, watcher) for old in self.speeds)
         if not self.speeds:
             parts += (GatePart(name="speed", old="no bench of this plan", new="-", passed=None),)
-        report = GateReport(
-            gang=name, old=self.gated.old, new=view.plan_id, changes=self.gated.changes, parts=tuple(parts)
-        )
-        keep_gate(view.run_id, report.as_json())
+        report = self._kept(view.run_id, *parts)
         if report.passed:
             for line in report.lines():
                 watcher.step(name, line)
@@ -81,6 +112,32 @@ class _Judge:
                 fix="compare the plans with `l40s-deploy plan --diff` and the same options; if the new answers"
                 " are right, repeat the same `up` without --gate",
             )
+
+    def refused(self, run_id: str, failure: DeployError) -> str:
+        """It did not come up, could not be asked, or another check of its start refused it."""
+        if kept_gate(run_id) is not None:
+            return ""
+        return "\n    ".join(self._kept(run_id, start_part(failure.where, failure.what)).lines())
+
+    def _kept(self, run_id: str, *parts: GatePart) -> GateReport:
+        gated = self.gated
+        report = GateReport(
+            gang=gated.gang.name,
+            old=gated.old,
+            new=gated.plan.plan_id,
+            changes=gated.changes,
+            parts=(self.tried, *parts),
+        )
+        keep_gate(run_id, report.as_json())
+        return report
+
+    def _questions(self, watcher: Watcher) -> GatePart:
+        watcher.step(self.gated.gang.name, f"gate: asking {len(self.graded.questions)} questions")
+        with Fleet(self.gated.gang.machines) as fleet:
+            (gang,) = as_they_run(fleet, [self.gated.gang])
+            url = serving_view(fleet, gang, why="it can't be asked").service_url
+            model = golden.kept(fleet, gang, _quiet).subject.model
+            return questions_part(self.graded, graded(fleet, gang, url, model, self.graded.questions, _quiet))
 
     def _answers(self) -> tuple[GatePart, ...]:
         with Fleet(self.gated.gang.machines) as fleet:
@@ -122,10 +179,33 @@ class _Judge:
             timeout_s=self.gate.timeout_s,
             enough=lambda runs: decided(old, runs, within),
         )
-        alone = replace(self.gated.inventory, gangs=(gang,), router=None)
+        alone = replace(self.gated.here.inventory, gangs=(gang,), router=None)
         done = bench.run_now(alone, order, _quiet)
         runs: tuple[Mapping[str, float], ...] = tuple(done.record["runs"])
         return speed_part(old, runs, within)
+
+
+def _kernels(gated: Gated) -> GatePart:
+    """Tried on GPUs that nobody uses. Raises VerificationDiffers for a wrong one."""
+    here, gang, requests = gated.here, gated.gang, gated.plan.requests
+    idle = kernels.on_idle_gpus(requests, here.topologies)
+    unknown = partial(GatePart, name="kernels", old="-", new="not tried", passed=None)
+    if not idle:
+        why = f"every GPU of {', '.join(requests)} is in use; --check-kernels tries them once it has stopped"
+        return unknown(why=why)
+    model = here.request.plan.model or gated.plan.model
+    try:
+        done = kernels.check(here.fleet, gang, idle, here.topologies, model, _quiet, spared=True)
+        if done.lost:
+            raise lost_first(done.lost)
+    except DeployError as failure:
+        return unknown(why=f"{failure.where}: {failure.what}")
+    what, fix = wrong_words(done.nodes)
+    if what:
+        raise VerificationDiffers(f"{GATE_FAILED}: nothing was stopped: {what}", where=f"gang {gang.name}", fix=fix)
+    results = [result for of_node in done.nodes.values() for result in of_node]
+    right = sum(result.verdict is KernelVerdict.RIGHT for result in results)
+    return GatePart(name="kernels", old="-", new=f"{right} of {len(results)} right on {', '.join(done.nodes)}")
 
 
 def _quiet(what: str, done: int, of: int) -> None:

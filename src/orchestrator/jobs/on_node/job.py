@@ -69,7 +69,7 @@ def stream(request: dict[str, Any]) -> None:
     if order.run is None:
         run = staged_in(files.wanted_run(asked))
     else:
-        run = in_place(order.run.as_json(), state, asked.gang, order.word, order.beside)
+        run = in_place(order.run.as_json(), state, asked.gang, order.word, order.beside, spared=order.spared)
     with os_failures(state):
         supervision.adopt_orphans()
         if order.run is not None:
@@ -81,10 +81,10 @@ def stream(request: dict[str, Any]) -> None:
             _carry_out(order, run, folder, engine_log)
 
 
-def in_place(staged: Mapping[str, Any], state: str, gang: str, word: str, fix: str) -> Run:
-    """What runs in the engine's place. Raises Failure where an engine of the gang is up; an armed agent has started
-    nothing yet."""
-    folder = files.current_run(state, gang)
+def in_place(staged: Mapping[str, Any], state: str, gang: str, word: str, fix: str, *, spared: bool = False) -> Run:
+    """What runs in the engine's place. Raises Failure where an engine of the gang is up, unless spared; an armed agent
+    has started nothing yet."""
+    folder = None if spared else files.current_run(state, gang)
     if folder is not None and processes.alive(*report.agent(folder)):
         last = files.read_as(Report, f"{folder}/{REPORT_FILE}")
         if last is None or last.state not in (AgentState.STAGED, AgentState.ARMED):

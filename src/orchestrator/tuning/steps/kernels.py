@@ -19,7 +19,8 @@ from orchestrator.model.errors import DeployError, NodeError, VerificationDiffer
 from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import lost_first
-from orchestrator.model.topology import Topology
+from orchestrator.model.topology import Gpu, Topology
+from orchestrator.node.engine.gpus import IDLE_BYTES
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
@@ -87,8 +88,10 @@ def check(
     progress: Progress,
     *,
     timeout_s: float = KERNELS_S,
+    spared: bool = False,
 ) -> CheckedGang:
-    """On the first GPU of every node. requests: as the engine would be staged, by node"""
+    """On the first GPU of every node. requests: as the engine would be staged, by node; spared: an engine of the gang
+    may run on others"""
     first, fenced = requests[gang.leader.name], fence(fleet, gang.name)
     stack = load_stack(first.stack)
     orders = {name: _order(request, topologies.get(name), model) for name, request in requests.items()}
@@ -103,7 +106,9 @@ def check(
                 lines.append(line)
                 progress(name, len({answered.kernel for answered in lines if answered.verdict}), len(order.cases))
 
-        follow(session, gang.name, _job(gang, request, order, timeout_s), KernelLine, take, fenced)
+        follow(
+            session, gang.name, replace(_job(gang, request, order, timeout_s), spared=spared), KernelLine, take, fenced
+        )
 
     lost = fleet.on_every(check_on, only=list(requests)).failures
     causes = engine_of(stack).watched.causes
@@ -148,6 +153,24 @@ def _order(request: StagingRequest, topology: Topology | None, model: str) -> Ke
         case_s=KERNEL_S,
         cases=kernels_of(load_profile(model), request.layout, engine_of(stack).tuned, gpu=name or ASSUMED_GPU),
     )
+
+
+def on_idle_gpus(
+    requests: Mapping[str, StagingRequest], topologies: Mapping[str, Topology]
+) -> dict[str, StagingRequest]:
+    """The same of the nodes with a GPU that nobody uses, for that GPU: what serves there loses neither memory nor time
+    to it. Without GPUs, of all."""
+    idle = {name: _idle(topologies[name]) for name in requests if name in topologies}
+    return {
+        name: replace(request, gpus=(gpu.index,), gpu_uuids=(gpu.uuid,)) if gpu is not None else request
+        for name, request in requests.items()
+        if (gpu := idle.get(name)) is not None or request.device != "cuda"
+    }
+
+
+def _idle(topology: Topology) -> Gpu | None:
+    there = (gpu for gpu in topology.gpus if gpu.index >= 0 and not (gpu.lost or gpu.processes))
+    return next((gpu for gpu in there if gpu.memory_total and gpu.memory_used < IDLE_BYTES), None)
 
 
 def checked_before(operation: UpOperation, gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:

@@ -23,10 +23,18 @@ from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up import asked_of, leave
-from orchestrator.gang.steps.up_operation import BeforeGoCheck, GangGate, Gated, UpOperation, UpRequest, UpResult
+from orchestrator.gang.steps.up_operation import (
+    BeforeGoCheck,
+    GangGate,
+    Gated,
+    GateJudge,
+    UpOperation,
+    UpRequest,
+    UpResult,
+)
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import without
-from orchestrator.model.errors import Exit, GangFailed, InputError, NodeError, VerificationDiffers
+from orchestrator.model.errors import DeployError, Exit, GangFailed, InputError, NodeError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode
@@ -164,14 +172,18 @@ class ToldGate:
     passes: bool
     seen: list[str] = field(default_factory=list)
 
-    def before(self, gated: Gated, _: Watcher) -> Callable[[GangView, Watcher], None]:
+    def before(self, gated: Gated, _: Watcher) -> GateJudge:
         self.seen.append(f"before: {self.gang.view().plan_id} of {gated.old}, {gated.changes}")
-        return self.judge
+        return self
 
-    def judge(self, view: GangView, _: Watcher) -> None:
+    def __call__(self, view: GangView, watcher: Watcher) -> None:
         self.seen.append(f"after: {view.plan_id}")
         if not self.passes:
             raise VerificationDiffers("GATE-FAILED: slower", where="gang gang0", fix="look")
+
+    def refused(self, run_id: str, failure: DeployError) -> str:
+        self.seen.append(f"refused: {run_id}, {failure.what}")
+        return "its page"
 
 
 @pytest.mark.parametrize("passes", [True, False])
@@ -188,10 +200,36 @@ def test_a_gate_sees_both_plans_and_what_does_not_pass_returns(
             up(gang, changed, monkeypatch, replace_it=True, gate=gate)
         assert failed.value.exit_code == Exit.DIFFERS
         assert "gang0 is back on its previous plan plan1" in failed.value.what
-    assert [words.partition(",")[0] for words in gate.seen] == ["before: plan1 of plan1", "after: plan2"]
-    assert "NEW" in gate.seen[0]
+    before, after, *refused = gate.seen
+    assert (before.partition(",")[0], after) == ("before: plan1 of plan1", "after: plan2") and "NEW" in before
+    assert passes or "GATE-FAILED: slower" in refused[0]
     view = gang.view()
     assert (view.state, view.plan_id) == (GangState.READY, "plan2" if passes else "plan1")
+
+
+@pytest.mark.parametrize("ends", ["its engine", "a check before it starts"])
+def test_a_run_that_never_could_be_judged_has_its_verdict(
+    served: Served, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    gang, plan = served
+    was, gate = gang.view().run_id, ToldGate(gang, passes=True)
+    checks: tuple[BeforeGoCheck, ...] = ()
+    new, cause = with_env(replace(plan, plan_id="plan2"), NEW="1"), "slow network"
+    if ends == "its engine":
+        new, cause = with_env(new, FAKE_LINES="CUDA out of memory", FAKE_EXIT="1"), "ran out of memory"
+    else:
+        checks = (BeforeGoCheck(1.0, refuse_start),)
+    with pytest.raises(VerificationDiffers, match=cause) as failed:
+        up(gang, new, monkeypatch, replace_it=True, gate=gate, checks=checks)
+    assert "gang0 is back on its previous plan plan1" in failed.value.what
+    assert failed.value.what.endswith("its page")
+    _, refused = gate.seen
+    run_id = refused.removeprefix("refused: ").partition(",")[0]
+    assert run_id and run_id not in (was, gang.view().run_id) and cause in refused
+
+
+def refuse_start(*_: object) -> None:
+    raise VerificationDiffers("slow network", where="gang gang0", fix="look")
 
 
 def test_another_model_can_not_be_judged_and_nothing_stops(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

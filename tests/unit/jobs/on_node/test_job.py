@@ -100,12 +100,13 @@ class JobNode:
 class InPlace(JobNode):
     """Ranks of a network test."""
 
-    def order(self, mode: str, deadline_s: float, **changes: Any) -> JobOrder:
+    def order(self, mode: str, deadline_s: float, *, spared: bool = False, **changes: Any) -> JobOrder:
         env = {"MODE": mode, "SEEN": str(self.seen), "NCCL_NET": "Socket", "HIDDEN_TOKEN": "hidden-word"}
         given = {"venv_python": sys.executable, "env": env, "leader": Endpoint(port=1), "device": "cpu", **changes}
         run = StagingRequest(gang="gang0", run_id="nettest", node="node0", node_rank=0, nnodes=1, **given)
         return JobOrder(word="nettest", noun="network test", run=run, files={"x.py": PROGRAM, "o": '{"ranks": [0]}'},
-                        command=("x.py", RESULTS, "o"), deadline_s=deadline_s, too_long="wait")  # fmt: skip
+                        command=("x.py", RESULTS, "o"), deadline_s=deadline_s, too_long="wait",
+                        spared=spared)  # fmt: skip
 
 
 class Beside(JobNode):
@@ -240,6 +241,7 @@ def test_beside_a_running_engine_nothing_starts(in_place: InPlace, state: AgentS
     (run / "report.json").write_text(json.dumps(report.as_json()))
     last = in_place.run("fine")[-1]
     assert last.get("ended") == 0 if runs else last["error"]["kind"] == "running"
+    assert in_place.run("fine", spared=True)[-1].get("ended") == 0, "it uses nothing that the engine has"
 
 
 def test_it_has_the_plans_environment_no_gpu_and_the_key_in_no_argument(beside: Beside) -> None:

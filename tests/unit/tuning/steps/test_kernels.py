@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,23 @@ def test_a_node_is_asked_for_the_plans_kernels_on_its_first_gpu(nodes: Callable[
         assert (said.device, said.sm, said.shared) == ("cuda", 89, 101376)
         assert {"extend", "decode", "absorb", "linear", "moe"} <= {case.kernel for case in said.cases}
         assert {"kernels.py", "tune.py"} < request.order.files.keys()
+
+
+def test_beside_an_engine_only_a_gpu_that_nobody_uses_is_taken(nodes: Callable[..., list[JobRequest]]) -> None:
+    seen = topologies(GANG)
+    used = replace(seen["node0"], gpus=tuple(replace(gpu, memory_used=40 << 30) for gpu in seen["node0"].gpus))
+    shared = replace(seen["node1"], gpus=tuple(replace(gpu, memory_used=40 << 30) for gpu in seen["node1"].gpus[:7]))
+    last = seen["node1"].gpus[7]
+    shared = replace(shared, gpus=(*shared.gpus, replace(last, memory_total=48 << 30, memory_used=0, processes=())))
+    idle = kernels.on_idle_gpus(REQUESTS, {"node0": used, "node1": shared})
+    assert {name: (request.gpus, request.gpu_uuids) for name, request in idle.items()} == {
+        "node1": ((7,), (last.uuid,))
+    }
+    without = {name: replace(request, device="cpu") for name, request in REQUESTS.items()}
+    assert kernels.on_idle_gpus(without, {}) == without
+    asked = nodes(node0="right", node1="right")
+    kernels.check(Fleet(), GANG, idle | {"node0": REQUESTS["node0"]}, seen, MODEL, lambda *_: None, spared=True)  # type: ignore[arg-type]
+    assert all(request.order.spared for request in asked)
 
 
 @pytest.mark.parametrize(
