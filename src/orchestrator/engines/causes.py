@@ -139,6 +139,7 @@ COMMON = (
     CausePattern(
         id="LAYOUT-NOT-DIVISIBLE",
         pattern=r"AssertionError: \d+ is not divisible|must be divisible by (?:number of nodes|tensor parallel size)"
+        r"|must be divisible by (?:[a-z]{2,8}_)?[tped]p_size\b"
         r"|number of GPUs per node is not divisible by|is not divisible by min_thread_[nk]\b"
         r"|caused by too large tensor parallel size",
         text="the tensor parallel degree does not divide the model's heads or widths, or is not a multiple of the"
@@ -273,7 +274,7 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-CONTAINER-DENIED",
-        pattern=r"nvidia-container-cli: (?:initialization|mount|detection|container) error: .{0,256}"
+        pattern=r"nvidia-container-cli(?:\.real)?: (?:initialization|mount|detection|container) error: .{0,256}"
         r"(?:insufficient permissions|[Oo]peration not permitted|[Pp]ermission denied|bpf_prog_query)",
         text="the container runtime may not give the GPUs to the container: it lacks the rights, as without root",
         fix="set `no-cgroups = true` in /etc/nvidia-container-runtime/config.toml for containers without root, or start"
@@ -292,14 +293,14 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-NOT-THERE",
-        pattern=r"nvidia-container-cli: device error: .{0,128}unknown device",
+        pattern=r"nvidia-container-cli(?:\.real)?: device error: .{0,128}unknown device",
         text="the container was to get a GPU that the node's driver does not list: a wrong index or UUID, a lost GPU,"
         " or a device plugin that had none to give",
         fix="compare --gpus or NVIDIA_VISIBLE_DEVICES with `nvidia-smi -L` on the node",
     ),
     CausePattern(
         id="GPU-DRIVER-FAILED",
-        pattern=r"nvidia-container-cli: initialization error: (?:driver (?:rpc )?error|cuda error: unknown"
+        pattern=r"nvidia-container-cli(?:\.real)?: initialization error: (?:driver (?:rpc )?error|cuda error: unknown"
         r"|nvml error: (?:unknown error|timeout))",
         text="the NVIDIA driver of this node is installed, but did not answer the container runtime",
         fix="see whether `nvidia-smi` answers on the node, and what `dmesg -T | grep NVRM` says; otherwise reboot it",
@@ -307,7 +308,7 @@ COMMON = (
     CausePattern(
         id="GPU-DRIVER-MISSING",
         pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
-        r"|nvidia-container-cli: initialization error: "
+        r"|nvidia-container-cli(?:\.real)?: initialization error: "
         r"(?:load library failed|driver not loaded|nvml error: driver not loaded|cuda error: no CUDA-capable|WSL env)"
         r"|NVML Shared Library Not Found|Error_DriverNotLoaded|initialize NVML: Unknown Error"
         r"|(?:Error|CUDA initialization): CUDA unknown error"
@@ -321,7 +322,7 @@ COMMON = (
         pattern=r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
         r"|forward compatibility was attempted on non supported HW"
         r"|unsupported display driver / cuda driver combination|cudaErrorInsufficientDriver"
-        r"|nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)"
+        r"|nvidia-container-cli(?:\.real)?: requirement error: unsatisfied condition: (?:cuda|driver)"
         r"|provided PTX was compiled with an unsupported toolchain|not supported in the installed CUDA driver",
         text="the node's NVIDIA driver is too old for the stack's CUDA libraries",
         fix="update the driver and reboot, or choose a stack that supports the installed driver",
@@ -355,7 +356,8 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-LOST",
-        pattern=r"GPU is lost|fallen off the bus|^No devices were found$|Unable to determine the device handle"
+        pattern=r"GPU is lost|GPU lost from the bus|NV_ERR_GPU_IS_LOST"
+        r"|fallen off the bus|^No devices were found$|Unable to determine the device handle"
         r"|no CUDA-capable device is detected|No CUDA GPUs are available"
         r"|[Ee]rror: invalid device ordinal|CUDA-capable device\(s\) is/are busy",
         text="a GPU is missing, does not respond, or is in use",

@@ -113,6 +113,16 @@ RAISED = (
         weak=True,
     ),
     CausePattern(
+        id="GRAPH-CAPTURE",
+        pattern=r"(?:when|while) (?:the )?stream is capturing|during (?:CUDA graph |stream )?capture\b"
+        r"|cudaErrorStreamCapture",
+        text="a CUDA graph could not be captured: a call in the forward pass can't be recorded in one, or failed while"
+        " it was",
+        fix="read the exception above it, if there is one; as a proof start it without torch.compile, then without CUDA"
+        " graphs (--disable-cuda-graph, vLLM: --enforce-eager)",
+        weak=True,
+    ),
+    CausePattern(
         id="CUDA-CALL-FAILED",
         pattern=r"CUDA (?:driver |runtime )?error\b|Cuda(?: error|failure)|CUDA_ERROR_[A-Z]{2}|\bcudaError[A-Z]",
         text="a call of CUDA failed",

@@ -206,6 +206,23 @@ HOST = (
         weak=True,
     ),
     CausePattern(
+        id="IB-GID",
+        pattern=r"ibrc\.cpp:\d{1,6}: non-zero status: (?:19|22|61) ibv_modify_qp failed",
+        text="NVSHMEM could not connect a queue pair: the GID index is not a usable RoCE v2 address on this port",
+        fix="set NVSHMEM_IB_GID_INDEX to the index of the port's RoCE v2 address (`l40s-deploy discover` lists them),"
+        " and name the ports in NVSHMEM_HCA_LIST",
+        weak=True,
+    ),
+    CausePattern(
+        id="PORT-BLOCKED",
+        pattern=r"nvshmem\S{0,200}:\d{1,6}: non-zero status: \d{1,4}: (?:Connection timed out|No route to host)",
+        text="NVSHMEM, which DeepEP sends with, can't reach another rank over TCP at its start: a firewall, or an"
+        " interface that does not lead there",
+        fix="set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME to the interface that the nodes reach each other by, and allow all"
+        " TCP ports between them on it",
+        weak=True,
+    ),
+    CausePattern(
         id="STACK-DIFFERS",
         pattern=r"Version mismatch: The cluster was started with",
         text="this node has another version of Ray or Python than its Ray cluster's head; the lines below it say which",
@@ -213,7 +230,9 @@ HOST = (
     ),
     CausePattern(
         id="RAY-HEAD-UNREACHABLE",
-        pattern=r"Failed to connect to GCS at address (?P<peer>\S{1,128})|Failed to get cluster ID from GCS"
+        pattern=r"(?:Failed to connect to GCS at address|Unable to connect to GCS at) (?P<peer>\S{1,128})"
+        r"|Failed to get cluster ID from GCS|waiting for GCS to become available"
+        r"|RaySystemError: .{0,64}failed to connect to all addresses"
         r"|Could not find any running Ray instance|Failed to connect to GCS within \d{1,6} seconds"
         r"|Failed to connect to Ray cluster|GCS cannot be reached",
         text="Ray's head node can't be reached: it has ended or never started, listens on another address, or a"
@@ -349,8 +368,18 @@ HOST = (
 
 HOST_GENERAL = (
     CausePattern(
+        id="KERNEL-COMPILE",
+        pattern=r"\b(?P<own>(?:nvcc|ptxas|cicc) fatal {1,8}: .{1,160})"
+        r"|(?P<own_header>fatal error: \S{1,128}\.(?:cuh|hpp|h): No such file or directory)",
+        text="a GPU kernel did not compile at the start: its compiler refuses an option, or a header is missing, as"
+        " where the CUDA toolkit is older than the package asks for or the package is incomplete",
+        fix="compare the toolkit (`nvcc --version`) with torch's CUDA, and install the stack anew as its lock says"
+        " (`l40s-deploy prepare`)",
+        weak=True,
+    ),
+    CausePattern(
         id="NVSHMEM-FAILED",
-        pattern=r"/nvshmem\S{0,200}:\d{1,6}: (?P<own>(?:NULL value|non-zero status: \d{1,4}) ?.{1,128})"
+        pattern=r"nvshmem\S{0,200}:\d{1,6}: (?P<own>(?:NULL value|non-zero status: \d{1,4}) ?.{1,128})"
         r"|(?P<own_transport>init failed for transport: \w{1,32})|nvshmem initialization failed",
         text="NVSHMEM, which DeepEP sends with, could not be set up: it needs nvidia-peermem, the RDMA devices in the"
         " container and, for IBGDA, the right to create device queues",

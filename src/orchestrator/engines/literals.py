@@ -9,6 +9,7 @@ part is of a kind that is not known here, nothing is required and the pattern is
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -43,6 +44,7 @@ def _zeroed(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 
+@functools.lru_cache(maxsize=1024)
 def required(pattern: str) -> tuple[str, ...]:
     """Words of which each text that the pattern matches has at least one; () where there are none, or too many."""
     parser = _parser()

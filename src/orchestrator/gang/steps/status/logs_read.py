@@ -39,8 +39,8 @@ _SGLANG = re.compile(r"\bsglang[=\s-]{1,3}v?(\d[\w.+]{1,32})|\bsglang\b|ServerAr
 _NCCL = re.compile(r"\bNCCL version (\d[\d.]{2,12})|\bnccl==(\d[\d.]{2,12})")
 _NCCL_WARNING = re.compile(r"\bNCCL WARN (?P<words>\S.{0,400})")
 _NCCL_FAILED = re.compile(
-    r"\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|NCCL error|unhandled (?:system|cuda) error"
-    r"|run with NCCL_DEBUG="
+    r"\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|NCCL [Ee]rror"
+    r"|unhandled (?:system|cuda) error|run with NCCL_DEBUG="
 )
 _SUBSYSTEMS = (
     ("bootstrap", "INIT,BOOTSTRAP,NET"),
@@ -53,7 +53,8 @@ _SUBSYSTEMS = (
 )
 """Of NCCL_DEBUG_SUBSYS, by a part of the file that warned (NCCL's debug.h)."""
 _BARE_EXCEPTION = re.compile(
-    r"(?:^|[\s\])|])(?P<words>(?:[A-Za-z_]\w{0,63}\.){0,8}[A-Z]\w{0,63}(?:Error|Exception)(?:: \S.{0,400}|$)"
+    r"(?:^|[\s\])|])(?P<words>(?:[A-Za-z_]\w{0,63}\.){0,8}(?:[A-Z]\w{0,63}(?:Error|Exception)(?:: \S.{0,400}|$)"
+    r"|Exception: \S.{0,400})"
     r"|(?:INTERNAL|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|UNAVAILABLE|DEADLINE_EXCEEDED): \S.{0,400}"
     r"|Failed: Cuda error .{0,400})"
 )
@@ -67,6 +68,10 @@ _ERROR_OF_GLOG = re.compile(r"[EF]\d{4} \d\d:\d\d:")
 _NO_ERROR = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?)\b")
 """A logger calls the line less than an error."""
 _OF_VERSIONS = tuple(word for pattern in (_VLLM, _SGLANG, _NCCL) for word in required(pattern.pattern))
+_LAST_ERROR = "Last error:"
+"""The line before NCCL's own words in an exception of torch (ProcessGroupNCCL.cpp)."""
+_NO_WORDS = ("Exception raised from", "frame #", "Traceback", _LAST_ERROR)
+"""Begin what follows where NCCL told none."""
 _BEGIN = "Traceback (most recent call last)"
 _HOST = re.compile(
     r"\W{0,8}(?P<host>(?!(?:rank|default|worker|local)\W?\d|[EIWF]\d{4}\b)[A-Za-z](?=[\w.-]{0,63}\d)[\w.-]{1,63}"
@@ -83,7 +88,7 @@ class LogsSummary:
     cause:     None where no known cause is primary
     secondary: what else was recognised, in the order of the files
     exception: the engine's own last one, with or without its traceback, '' where it logged none
-    nccl_warning: NCCL's first, '' where it gave none
+    nccl_warning: NCCL's first, or its last error as torch passes it on; '' where it gave none
     error:     where there is none of these, the first line that tells of an error, '' where none does
     next_log:  what to ask for next where no cause is known, '' where nothing would tell more
     engine, version: sglang or vllm, and its version; nccl: NCCL's. '' where no line says it
@@ -144,7 +149,7 @@ class _Stream:
     addresses: set[str] = field(default_factory=set)
     hosts: dict[str, None] = field(default_factory=dict)
     warning: str = ""
-    """NCCL's first."""
+    """NCCL's first, or its last error as torch passes it on."""
     bare: str = ""
     """The last exception's line, whether or not a traceback led to it."""
     file: str = ""
@@ -152,6 +157,8 @@ class _Stream:
     survived: str = ""
     """The newest exception before the engine entered another phase of its start: it went on."""
     _frame: str = ""
+    _told: bool = False
+    """The next line has NCCL's words."""
 
     @property
     def node(self) -> str:
@@ -164,6 +171,7 @@ class _Stream:
 
     def feed(self, line: str, *, plain: bool) -> None:
         """plain: the line has no word of any pattern."""
+        self._feed_of_torch(line.strip())
         if 'File "' in line and (frame := _FRAME.search(line)):
             self._frame = f"{frame[1]}:{frame[2]}"
         if plain:
@@ -195,6 +203,11 @@ class _Stream:
 
     def _is_root_above(self, words: str) -> bool:
         return self.bare != "" and self.watch.pointers.search(words) is not None
+
+    def _feed_of_torch(self, words: str) -> None:
+        if self._told and words and not words.startswith(_NO_WORDS):
+            self.warning = self.warning or words[:MOST_WORDS]
+        self._told = words == _LAST_ERROR
 
     def _feed_of_nccl(self, line: str) -> None:
         if match := _NCCL_HOST.search(line):

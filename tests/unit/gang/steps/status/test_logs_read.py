@@ -35,6 +35,7 @@ def words(seen: LogsSummary) -> list[str]:
         "cause": f"{seen.cause.signature} on {seen.cause.node}" if seen.cause else "none",
         "secondary": ", ".join(f"{one.signature} on {one.node}" for one in seen.secondary),
         "exception": seen.exception if seen.cause is None else "",
+        "nccl_warning": seen.nccl_warning if seen.cause is None else "",
         "engine": f"{seen.engine} {seen.version}".strip(),
         "nccl": seen.nccl,
         "transport": seen.transport,
@@ -290,6 +291,21 @@ def test_what_ended_native_code_is_shown_where_nothing_is_known() -> None:
     thrown = ["terminate called after throwing an instance of 'c10::Error'", "  what():  nobody has seen this before"]
     seen = read_logs({"a": thrown})
     assert (seen.cause, seen.exception) == (None, "nobody has seen this before")
+
+
+@pytest.mark.parametrize(
+    ("told", "warning"),
+    [
+        (["Cuda failure 999 'unknown error'"], "Cuda failure 999 'unknown error'"),
+        (["", "Killed"], ""),
+        (["Exception raised from checkForNCCLErrors"], ""),
+        (["Last error:", "Cuda failure 1 'invalid argument'"], "Cuda failure 1 'invalid argument'"),
+    ],
+)
+def test_what_torch_passes_on_of_nccl_is_its_warning(told: list[str], warning: str) -> None:
+    lines = ["[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error"]
+    lines += [f"[rank0]: {line}" for line in ("ncclUnhandledCudaError: Call to CUDA function failed.", "Last error:")]
+    assert read_logs({"a": [*lines, *(f"[rank0]: {line}" for line in told)]}).nccl_warning == warning
 
 
 @given(st.lists(st.text(max_size=80), max_size=8))
