@@ -155,11 +155,11 @@ def _outcome(scene: Scene, row: Row, said: Said) -> tuple[str, str]:
 
 
 def _ends(scene: Scene, row: Row, touched: list[str], now: Mapping[str, set[str]]) -> str:
-    """Why the gang has not ended as it should: alone, and without an entry in the router."""
+    """Why the gang has not ended as it should: alone, and without an entry in a router that could be told."""
     if touched != [row.gang] or now[row.gang]:
         return f"touched {touched}"
     entered = {worker.url for worker in scene.service.router.workers.values()}
-    return "the router still has it" if scene.gang(row.gang).url in entered else ""
+    return "the router still has it" if not row.lossy and scene.gang(row.gang).url in entered else ""
 
 
 def _untouched(touched: list[str]) -> str:
@@ -217,6 +217,42 @@ def _to(host: str) -> Callable[[NodeSpec], NodeSpec]:
     return lambda node: replace(node, reach=replace(node.reach, host=host))
 
 
+def _swap_nodes(*fields: str) -> Callable[[GangSpec], GangSpec]:
+    """The values that the first two nodes of a gang have of these fields, each for the other."""
+
+    def change(gang: GangSpec) -> GangSpec:
+        first, second = gang.nodes
+        return replace(gang, nodes=(_with_fields(first, second, fields), _with_fields(second, first, fields)))
+
+    return change
+
+
+def _with_fields(node: NodeSpec, other: NodeSpec, fields: tuple[str, ...]) -> NodeSpec:
+    values: dict[str, Any] = {name: getattr(other, name) for name in fields}
+    return replace(node, **values)
+
+
+def _regroup(scene: Scene) -> None:
+    """The second node of the first gang and the first of the second one."""
+    first, second = scene.inventory.gangs
+    goes, comes = replace(first.nodes[1], gang=second.name), replace(second.nodes[0], gang=first.name)
+    regrouped = (
+        replace(first, nodes=(first.nodes[0], replace(comes, node_rank=1))),
+        replace(second, nodes=(replace(goes, node_rank=0), second.nodes[1])),
+    )
+    scene.inventory = replace(scene.inventory, gangs=regrouped)
+
+
+def _router_away(scene: Scene) -> None:
+    router = scene.inventory.router
+    assert router is not None
+    scene.inventory = replace(scene.inventory, router=replace(router, node=_to("gone")(router.node)))
+
+
+def _router_gone(scene: Scene) -> None:
+    scene.inventory = replace(scene.inventory, router=None)
+
+
 def _router_port(scene: Scene) -> None:
     assert scene.inventory.router is not None
     scene.inventory = replace(scene.inventory, router=replace(scene.inventory.router, port=31000))
@@ -271,6 +307,9 @@ CHANGED: dict[str, Callable[[Scene], None]] = {
     "other gang gone": _other_gone,
     "gang gone": lambda scene: _of_gang(scene, lambda _: None),
     "node renamed": lambda scene: _of_first(scene, lambda node: replace(node, name="m2")),
+    "node names swapped": lambda scene: _of_gang(scene, _swap_nodes("name")),
+    "addresses swapped": lambda scene: _of_gang(scene, _swap_nodes("reach", "state_dir")),
+    "regrouped": _regroup,
     "address gone": lambda scene: _of_first(scene, _to("gone")),
     "address of another node": lambda scene: _of_first(scene, _to("n0")),
     "host key": lambda _: STAGE[0].strangers.add("n2"),
@@ -283,6 +322,8 @@ CHANGED: dict[str, Callable[[Scene], None]] = {
     "order": lambda scene: _of_gang(scene, lambda gang: replace(gang, nodes=gang.nodes[::-1])),
     "node gone": lambda scene: _of_gang(scene, lambda gang: replace(gang, nodes=gang.nodes[:1])),
     "spare": _spare,
+    "router gone": _router_gone,
+    "router away": _router_away,
     "router port": _router_port,
     "key": _key,
     "model": lambda _: None,

@@ -7,6 +7,8 @@ import pytest
 from tests.changes.changes import CHANGED, ORDER, VERBS_PLAYED, Row, play_row, table
 from tests.support.turns import sampled
 
+from orchestrator.gang.steps.status import reports
+
 
 def rows_played() -> list[Row]:
     """Of the rows of a change and a verb one."""
@@ -24,6 +26,13 @@ def _name(row: Row) -> str:
 def test_it_ends_as_the_table_says(row: Row) -> None:
     played = play_row(row)
     assert played.trouble == "", f"{row.expects}: {played.ended}"
+
+
+def test_a_start_that_a_node_refuses_ends_nothing_that_it_has_not_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "_renamed", lambda *_: {})
+    monkeypatch.setattr(reports, "_of_a_fellow", lambda *_: None)  # what runs there can't be seen
+    played = play_row(Row("", "node names swapped", "up", "gang1", "refused runs already"))
+    assert played.trouble == "", played.ended
 
 
 def test_every_change_is_made_for_every_verb_and_every_row_has_a_name_of_its_own() -> None:

@@ -403,7 +403,11 @@ def _go(node: Node, request: dict[str, Any], reply: Reply) -> None:
 
 def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
     fenced(node, request, to_end=True)
+    wanted = request.get("run_id") or (node.report and node.report.run_id)
     if node.report is None or node.report.gang != request["gang"] or elsewhere(node, request):
+        reply({"state": "absent"})
+        return
+    if node.report.run_id != wanted:
         reply({"state": "absent"})
         return
     agent = node.agent

@@ -299,13 +299,15 @@ class Service:
             self.lost.append((self.world.now, how))
 
     def _announced(self, gang: str) -> bool:
-        """Its last verb is a `down` that another gang stood in for, or any that has announced a downtime; one that only
-        starts it, until it serves, leaves what was announced before."""
-        for verb in reversed([one for one in self.verbs if one.gang == gang and not one.refused]):
-            lasts = self.world.now < verb.ended + AFTER_S
-            if not (verb.idle and lasts):
-                return verb.excused and (verb.verb == "down" or lasts)
-        return False
+        """A verb that has announced a downtime is at work on it, or has just been; or its last verb is a `down` that
+        another gang stood in for, or that said that none does. One that only starts it leaves, until it serves, what
+        was announced before."""
+        verbs = [one for one in self.verbs if one.gang == gang and not one.refused]
+        lasting = [one for one in verbs if self.world.now < one.ended + AFTER_S]
+        if any(one.excused and one.verb != "down" for one in lasting):
+            return True
+        done = [one for one in verbs if not (one.idle and (one in lasting or one.verb == "down"))]
+        return bool(done) and done[-1].verb == "down" and (done[-1].excused or done[-1].last)
 
     def stands_alone(self, gang: str) -> bool:
         """Whether no other gang serves its model in the router, without a verb that changes it."""
@@ -320,8 +322,10 @@ class Service:
         )
 
     def changing(self, gang: str) -> bool:
-        """Whether a verb is at work on another gang."""
-        return any(one.ended > self.world.now and one.gang != gang and one.verb != "down" for one in self.verbs)
+        """Whether a verb is at work on another gang, and has something there that could be seen: one that is about to
+        start what is down may have been typed after this one has looked."""
+        others = [one for one in self.verbs if one.ended > self.world.now and one.gang != gang and one.verb != "down"]
+        return any(not one.idle or any(node.agent_lives for node in self.gangs[one.gang].nodes) for one in others)
 
     def strike(self, gang: Gang, kind: str, node: Node) -> None:
         """A fault that nobody heals, but for those that come and go."""
@@ -347,7 +351,7 @@ class Service:
         inventory, was = self.inventories[controller.name], self.started_as(controller, gang)
         said = Said(verb, was, lambda: not self.changing(was))
         said.excused = verb == "down" and not self.stands_alone(was)
-        said.idle = verb != "down" and was in self.gangs and serving(self.gangs[was]) is None
+        said.idle = was in self.gangs and serving(self.gangs[was]) is None
         said.began = self.world.now
         self.verbs.append(said)
         self.asked_for[controller.name] = (gang, was)

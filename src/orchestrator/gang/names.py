@@ -33,11 +33,14 @@ def former_gang(gang: GangSpec, node: NodeSpec, agents: Iterable[Report | OtherA
 def former_nodes(gang: GangSpec, reports: Mapping[str, Report]) -> dict[str, str]:
     """The name of a node now, by the one that its living agent has; without those that have the same.
 
-    reports: of the gang, by the name of the node that was asked. A name that another node of the gang has now says
-    nothing: addresses may have been exchanged.
+    reports: of the gang, by the name of the node that was asked. A name that another node of the gang has now counts
+    where that node's agent has another one too: names, or addresses, were exchanged.
     """
     names = {node.name for node in gang.machines}
-    return {report.node: name for name, report in reports.items() if report.alive and report.node not in names}
+    now = {report.node: name for name, report in reports.items() if report.alive and report.node != name}
+    while doubtful := [former for former in now if former in names and former not in now.values()]:
+        now = {former: name for former, name in now.items() if former not in doubtful}
+    return now
 
 
 def as_called_now(report: Report, now: Mapping[str, str]) -> Report:

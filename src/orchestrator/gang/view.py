@@ -285,9 +285,11 @@ def _waiting(name: str, answer: Answer) -> NodeView:
 def _runs_without(seen: GangView) -> str:
     share = seen.share or f"{seen.serving_nodes} nodes"
     share += f", with the spare {', '.join(seen.stand_ins)}" if seen.stand_ins else ""
-    away = [node.name for node in seen.nodes if node.name in seen.missing and node.error is not None]
-    back = [name for name in seen.missing if name not in away]
+    errors = {node.name: node.error for node in seen.nodes if node.name in seen.missing and node.error is not None}
+    away = [name for name, error in errors.items() if isinstance(error, Unreachable)]
+    back = [name for name in seen.missing if name not in errors]
     words = [f"{', '.join(away)} can't be reached"] if away else []
+    words += [f"{name}: {error.what}" for name, error in errors.items() if name not in away]
     words += [f"{', '.join(back)} can be reached"] if back else []
     return f"it runs on {share}, without {', '.join(seen.missing)} ({'; '.join(words)})"
 

@@ -36,7 +36,8 @@ class ArmRequest(GangRequest):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest(GangRequest):
     """now: end without draining; clear: forget a failed run's state; ordered: a person wants it to stay ended;
-    because: what the run is ended for, which the controller saw and no agent can have seen."""
+    because: what the run is ended for, which the controller saw and no agent can have seen. run_id: None for whatever
+    runs, else that run alone is ended."""
 
     now: bool = False
     clear: bool = False

@@ -62,7 +62,23 @@ def test_a_node_that_was_renamed_is_the_same_in_every_report() -> None:
     assert "was called old" in " ".join(renamed_words(now))
 
 
-def test_names_that_two_nodes_have_exchanged_are_not_guessed_at() -> None:
+def test_names_that_two_nodes_have_exchanged_are_told_by_both_of_their_agents() -> None:
     crossed = {FIRST.name: report(node=SECOND.name), SECOND.name: report(node=FIRST.name)}
-    assert former_nodes(GANG, crossed) == {}
+    now = former_nodes(GANG, crossed)
+    assert now == {FIRST.name: SECOND.name, SECOND.name: FIRST.name}
+    assert as_called_now(crossed[FIRST.name], now).members == (SECOND.name, FIRST.name)
+
+
+@pytest.mark.parametrize("other", [{}, {SECOND.name: report(node=SECOND.name)}])
+def test_a_name_that_another_node_has_too_is_not_guessed_at(other: dict[str, Report]) -> None:
+    assert former_nodes(GANG, {FIRST.name: report(node=SECOND.name), **other}) == {}
+
+
+def test_what_leads_to_such_a_name_is_not_guessed_at_either() -> None:
+    third, last = gang(4).nodes[2:]
+    chain = {third.name: report(node=last.name), FIRST.name: report(node=third.name)}
+    assert former_nodes(gang(4), chain) == {}
+
+
+def test_an_agent_that_has_ended_renames_nothing() -> None:
     assert former_nodes(GANG, {FIRST.name: report(node="old", alive=False)}) == {}

@@ -199,7 +199,8 @@ class _Rise:
         """Leave nothing of this run behind on any node that can be reached, as long as this command holds the gang."""
         if not self.leave and (self.goal.run_id or self.joined) and not (unless_ended and (self.done or self.failed)):
             with contextlib.suppress(DeployError):
-                self._stop_now([node.name for node in self.gang.nodes if node.name not in self.lost])
+                nodes = [node.name for node in self.gang.nodes if node.name not in self.lost]
+                self._stop_now(nodes, run_id=self.goal.run_id or None)
 
     def _act(self, action: Action, view: GangView) -> bool:
         self.joined = not self.goal.run_id and on_its_way(self.goal, view)
@@ -272,12 +273,19 @@ class _Rise:
         self.gone = True
         self._all("go", dict.fromkeys(nodes, GangRequest(run_id=self.goal.run_id)), GO_S)
 
-    def _stop_now(self, nodes: Sequence[str]) -> None:
+    def _stop_now(self, nodes: Sequence[str], *, run_id: str | None = None) -> None:
+        """run_id: end that run alone, since a node that refused it may serve by another one; None: whatever is left."""
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "stopping what is left on " + ", ".join(nodes))
         self.goal = replace(self.goal, stops=self.goal.stops + 1)
         clear = not self.goal.run_id  # else the nodes keep why our run has ended
-        order = StopRequest(now=True, clear=clear, deadline_s=KILL_S - MARGIN_S, because=because(self.broke))
+        order = StopRequest(
+            run_id=run_id,
+            now=True,
+            clear=clear,
+            deadline_s=KILL_S - MARGIN_S,
+            because=because(self.broke),
+        )
         self._on("stop", dict.fromkeys(nodes, order), KILL_S)
 
     def _lost(self, view: GangView) -> DeployError:

@@ -29,8 +29,8 @@ from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import (
     Router,
-    others_serving,
     rejoin,
+    serving_of,
     serving_router,
     take_in_serving,
     wanted_router,
@@ -180,10 +180,12 @@ class _Restart:
         with ExitStack() as opened:
             router = None if self.request.without_router else opened.enter_context(Router(wanted_router(inventory)))
             views = [view for view in see(self.fleet, inventory.gangs) if view.serves]
-            others = others_serving(router, views) if router is not None else {}  # it must answer before a stop
-            if len(inventory.gangs) < 2 and not others:
+            serving: Serving = {view.name: view.model for view in views}
+            if router is not None:
+                serving = serving_of(router, views, views)  # it must answer before a stop
+            if len(inventory.gangs) < 2 and serving.keys() <= {view.name for view in views}:
                 raise _alone(inventory, gangs[0])
-            self.refuse_too_few({**{view.name: view.model for view in views}, **others}, "serve")
+            self.refuse_too_few(serving, "serve")
             yield router
 
     def refuse_too_few(self, serving: Serving, do: str) -> None:
@@ -235,7 +237,7 @@ def can_roll(operation: Operation, names: Sequence[str]) -> bool:
         if router is None:
             return False
         views = [view for view in see(operation.fleet, inventory.gangs, patience=StragglerWait()) if view.serves]
-        serving = {**{view.name: view.model for view in views}, **others_serving(router, views)}
+        serving = serving_of(router, views, views)
     return bool(serving) and not alone(chosen, serving)
 
 

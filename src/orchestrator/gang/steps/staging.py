@@ -326,7 +326,7 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
         if request.members != names:
             raise InputError(
                 f"the plan on {name} is for the nodes {', '.join(request.members)}; "
-                f"the inventory's gang is {', '.join(names)}",
+                f"of these, the inventory's gang has {', '.join(names)}",
                 where=f"gang {gang.name}",
                 fix=f"plan for the current gang: run `l40s-deploy up --model NAME --gang {gang.name}`",
             )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -91,11 +92,14 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
     now=true ends without draining; clear=true forgets a failed run's state; ordered=true: a person has ended it, and no
     guard starts it; because={"node", "text", "fix"} is the
     failure that the run is ended for, where none of its agents can have seen it; what was only staged fails by it.
+    run_id: end that run alone; where another one was staged last, or none, nothing is touched.
     """
     asked = request_of(StopRequest, request)
     state = files.state_dir(asked.state_dir)
     viewers.refuse_changes(state)
     lock.refuse_a_former_holder(asked, to_end=True)
+    if asked.run_id and os.path.basename(files.current_run(state, asked.gang) or "") != asked.run_id:
+        return StopAnswer(state="absent").as_json()
     unfiled = without_files.end(state, asked)
     if unfiled.clean and (folder := files.current_run(state, asked.gang)) and (before := report.of_run(folder)):
         return _stop(folder, before, asked).as_json()

@@ -84,7 +84,7 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
     gang = local(nodes=2)
     gang.up()
     fewer = Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=(gang.spec(0),)),))
-    with pytest.raises(InputError, match=r"node0, node1; the inventory's gang is node0"):
+    with pytest.raises(InputError, match=r"node0, node1; of these, the inventory's gang has node0"):
         restart(fewer, RestartRequest(), Notes())
     assert gang.view().state is GangState.READY
 

@@ -167,6 +167,18 @@ def test_a_full_disk_takes_no_lock_and_says_who_holds_it_first(tmp_path: Path, m
     assert refused.value.kind == "no-space"
 
 
+@pytest.mark.parametrize(("run_id", "now"), [("other", "staged"), ("r", "stopped"), (None, "stopped")])
+def test_a_stop_that_names_a_run_ends_no_other_one(tmp_path: Path, run_id: str | None, now: str) -> None:
+    folder = tmp_path / "gangs/g/runs/r"
+    folder.mkdir(parents=True)
+    (tmp_path / "gangs/g/current").write_text("r")
+    known = {"run_id": "r", "gang": "g", "node": "n", "node_rank": 0, "nnodes": 1, "state": "staged"}
+    (folder / "report.json").write_text(json.dumps(known))
+    said = orders.stop({"state_dir": str(tmp_path), "gang": "g", "run_id": run_id})
+    assert said["state"] == ("absent" if now == "staged" else now)
+    assert json.loads((folder / "report.json").read_text())["state"] == now
+
+
 @pytest.mark.parametrize("state", ["ready", "failed", "staged"])
 def test_a_full_disk_is_what_a_stop_there_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     """Its agent has ended and could write no report; the lock had no room either, so its request names none."""

@@ -428,18 +428,21 @@ def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher:
     views = [view for view in see(fleet, inventory.gangs) if view.serves]
     failures = take_in_all(router, views)
     say_failures(failures, watcher)
-    taken = {view.name: view.model for view in views if view.name not in failures}
-    return {**taken, **others_serving(router, views)}
+    return serving_of(router, views, [view for view in views if view.name not in failures])
 
 
-def others_serving(router: Router, known: Iterable[GangView]) -> Serving:
-    """By address where the router sends requests too: gangs that this inventory does not have, or calls otherwise.
+def serving_of(router: Router, known: Iterable[GangView], chosen: Sequence[GangView]) -> Serving:
+    """What each of the chosen gangs serves, and by address what the router sends requests to beside those that are
+    known: gangs that this inventory does not have, or calls otherwise.
 
-    known: the inventory's gangs that serve
+    That is the model by whose name the router sends a gang requests, which a flag may have changed; else the profile's.
     """
+    workers = {worker.url: worker for worker in router.workers() if worker.healthy}
+    models = {url: next((model.name for model in worker.models), "") for url, worker in workers.items()}
+    told = {url: name for url, name in models.items() if name != UNKNOWN_MODEL}
     ours = {view.service_url.rstrip("/") for view in known}
-    others = [worker for worker in router.workers() if worker.healthy and worker.url not in ours]
-    return {worker.url: next((model.name for model in worker.models), "") for worker in others}
+    others = {url: told.get(url, "") for url in workers if url not in ours}
+    return {**{view.name: told.get(view.service_url.rstrip("/")) or view.model for view in chosen}, **others}
 
 
 def stop_router(
@@ -504,11 +507,16 @@ def withdraw(operation: Operation, gangs: Iterable[str]) -> Serving:
     """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run.
 
     By its name, the model of each of those in the router after which no healthy one is left there that serves it.
+    Raises Unreachable where the router's host can't be asked: its entries stay.
     """
     inventory = operation.inventory
     names = {gang.name for gang in chosen_gangs(inventory, tuple(gangs))}
-    with serving_router(inventory.router) as router:
-        if router is None:
+    if inventory.router is None:
+        return {}
+    with Router(inventory.router) as router:
+        now = router.view()
+        everybody_answers([now])
+        if not now.serves:
             return {}
         views = see(operation.fleet, inventory.gangs, patience=StragglerWait())
         seen = with_addresses(inventory, views, router.workers())
@@ -554,8 +562,7 @@ def _let_run(router: Router, url: str) -> None:
 def behind_router(router: Router, known: Sequence[GangView]) -> Serving:
     """Everybody whom the router counts as healthy. known: the inventory's gangs with their addresses."""
     healthy = {worker.url for worker in router.workers() if worker.healthy}
-    ours = {view.name: view.model for view in known if view.service_url.rstrip("/") in healthy}
-    return {**ours, **others_serving(router, known)}
+    return serving_of(router, known, [view for view in known if view.service_url.rstrip("/") in healthy])
 
 
 def _url_unread(gang: GangSpec, view: GangView) -> str:

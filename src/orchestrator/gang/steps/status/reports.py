@@ -144,9 +144,21 @@ def _seen(gang: GangSpec, values: Mapping[str, ReportAnswer], failures: Mapping[
     service = _service(gang, seen, answers)
     asked = [node for node in gang.machines if node.name in values]
     strangers = [words for node in asked for words in _strangers(node, values[node.name])]
-    remarks = tuple(filter(None, (service.remark, *strangers, *renamed_words(renamed), *seen.remarks)))
+    apart = _apart(gang, seen, answers)
+    remarks = tuple(filter(None, (service.remark, *strangers, *renamed_words(renamed), *apart, *seen.remarks)))
     transport = unaccepted(seen.transport, gang)
     return replace(seen, service_url=service.url, remarks=remarks, transport=transport)
+
+
+def _apart(gang: GangSpec, seen: GangView, answers: Mapping[str, Answer]) -> Iterator[str]:
+    """Where a living run's members are not whom the inventory has in the gang, or not where it has them."""
+    hosts = {node.name: node.reach.host for node in gang.machines}
+    members = seen.members if seen.running else ()
+    if others := [name for name in members if name not in hosts]:
+        yield f"it runs on {', '.join(others)} too, which this inventory does not have in the gang"
+    for name in members:
+        if name in answers and answers[name] is None:
+            yield f"{name} has a part in the run, and nothing of it is at {hosts[name]}: is that its address?"
 
 
 def _service(gang: GangSpec, seen: GangView, answers: Mapping[str, Answer]) -> BelievedService:
@@ -234,7 +246,20 @@ def _report(gang: GangSpec, node: NodeSpec, answer: ReportAnswer, renamed: Mappi
         fix = f"call it {former} again in the inventory, or end what runs there with `{end_it}`"
         return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
     agent = next((unfiled_agent for unfiled_agent in unfiled if unfiled_agent.gang == gang.name), None)
-    return report if agent is None else _without_files(gang, node, agent)
+    if agent is not None:
+        return _without_files(gang, node, agent)
+    fellow = next((living for living in _living(answer) if living.gang == gang.name), None)
+    return report if fellow is None else _of_a_fellow(node, fellow)
+
+
+def _of_a_fellow(node: NodeSpec, fellow: Report) -> NodeError:
+    """Of a machine that another node's part of the gang runs on."""
+    return NodeError(
+        f"the machine at {node.reach.host} is {fellow.node} to the gang that runs there; what {node.name} does is"
+        " unknown",
+        where=node.name,
+        fix=f"correct ansible_host of {node.name}, or of {fellow.node}, in the inventory",
+    )
 
 
 def _without_files(gang: GangSpec, node: NodeSpec, agent: OtherAgent) -> WithoutFiles:

@@ -15,7 +15,7 @@ from tests.support.certificates import certified_key
 from tests.support.commands import unasked
 
 from orchestrator.engines import router as words
-from orchestrator.engines.serving import RUN_LABEL, Worker
+from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, ServedModel, Worker
 from orchestrator.gang.claims import Found
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
@@ -757,6 +757,33 @@ def test_another_model_takes_no_requests_over(world: World, monkeypatch: pytest.
     assert not restart.can_roll(unasked(INVENTORY), ["a"]) and restart.can_roll(unasked(INVENTORY), ["b"])
     assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
     assert routing.withdraw(unasked(INVENTORY), ["a"]) == {"a": "other"}
+
+
+def test_a_gang_that_a_flag_gave_another_name_takes_no_requests_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--served-model-name: both run the same profile, and the router sends each the requests for its own name."""
+    world.router, world.gangs = router(GangState.READY), (gang("a"), gang("b"), gang("c"))
+    names = {"http://a": "mine", "http://b": "m", "http://c": UNKNOWN_MODEL}
+    monkeypatch.setattr(
+        routing.Router,
+        "workers",
+        lambda _: tuple(Worker(url, url, True, 0, (ServedModel(names[url]),)) for url in world.behind),
+    )
+    world.behind = [*names]
+    assert not restart.can_roll(unasked(INVENTORY), ["a"]) and restart.can_roll(unasked(INVENTORY), ["b"])
+    assert "none would be left for mine" in roll(world).what
+    world.behind = [*names]
+    assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {"a": "mine"}
+
+
+def test_a_down_says_that_the_routers_host_does_not_answer(world: World) -> None:
+    world.router = router(GangState.UNKNOWN)
+    (node,) = world.router.nodes
+    world.router = replace(world.router, nodes=(replace(node, error=NO_ANSWER, state=NodeState.UNREACHABLE),))
+    with pytest.raises(Unreachable):
+        routing.withdraw(unasked(INVENTORY), ["a"])
 
 
 def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_its_address(
