@@ -58,6 +58,17 @@ def test_two_operators_take_nothing_down_together(name: str) -> None:
     assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
 
 
+@pytest.mark.parametrize("apart", [0.05, 1.5])
+@pytest.mark.parametrize("first", ["gang0", "gang1"])
+def test_an_operator_who_knows_one_gang_alone_waits_for_the_others(first: str, apart: float) -> None:
+    """His inventory does not have gang1, which is behind the same router."""
+    second = {"gang0": "gang1", "gang1": "gang0"}[first]
+    whose = {"gang0": 0, "gang1": 1}
+    life = (Happens("restart", whose[first], 1.0, first), Happens("restart", whose[second], 1.0 + apart, second))
+    service = play_life((Happens("forget", 0, 0.1), *life))
+    assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
+
+
 @pytest.mark.parametrize("change", living.CHANGES)
 @pytest.mark.parametrize("verb", ["up", "restart", "down"])
 @pytest.mark.parametrize("gang", ["gang0", "gang1"])

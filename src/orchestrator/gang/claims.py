@@ -28,7 +28,8 @@ class Way(Enum):
 
 
 class TurnNeed(Enum):
-    """TAKES_OUT: a gang that serves will not, behind the router, or as far as its operator redirects its requests."""
+    """TAKES_OUT: a gang that serves will not, behind the router. REDIRECTED: as far as its operator redirects its
+    requests, or no other one is known behind the router."""
 
     TAKES_OUT = "takes out"
     REDIRECTED = "redirected"
@@ -72,18 +73,19 @@ COURSE: Mapping[TurnNeed, Mapping[Found, ClaimStep]] = {
 
 
 def taking_turns(inventory: Inventory) -> tuple[GangSpec, ...]:
-    """The gangs of which one is out at a time: all behind the router; () where there is no router, or a gang that is
-    alone behind it."""
-    if inventory.router is None or len(inventory.gangs) < 2:
-        return ()
-    return inventory.gangs
+    """The gangs of which one is out at a time: all behind the router; () where there is no router. One that is alone in
+    this inventory may stand beside others' gangs."""
+    return inventory.gangs if inventory.router is not None else ()
 
 
-def need(way: Way, views: Iterable[GangView], mine: Collection[str]) -> TurnNeed:
-    """views: of the gangs that take turns; mine: those that the command is about to take out."""
+def need(way: Way, views: Collection[GangView], mine: Collection[str]) -> TurnNeed:
+    """views: of the gangs that take turns; mine: those that the command is about to take out.
+
+    One that is alone in its inventory waits for whoever has the claim, and for no router that does not answer.
+    """
     if way is Way.AT_ONCE or not any(view.serves for view in views if view.name in mine):
         return TurnNeed.ANNOUNCES
-    return TurnNeed.REDIRECTED if way is Way.REDIRECTED else TurnNeed.TAKES_OUT
+    return TurnNeed.REDIRECTED if way is Way.REDIRECTED or len(views) < 2 else TurnNeed.TAKES_OUT
 
 
 _CHANGING = (

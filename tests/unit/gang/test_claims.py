@@ -64,6 +64,12 @@ def test_only_what_takes_something_from_clients_waits(
     assert need(way, [view("mine", state, healthy=healthy), others], ["mine"]) is wanted
 
 
+def test_a_gang_that_is_alone_in_its_inventory_waits_for_others_and_for_no_dead_router() -> None:
+    wanted = need(Way.WAITS, [view("mine", GangState.READY, healthy=True)], ["mine"])
+    assert course(wanted, Found.HELD, 1.0) is ClaimStep.WAIT
+    assert course(wanted, Found.AWAY, 1.0) is ClaimStep.GO
+
+
 @pytest.mark.parametrize("state", GangState)
 def test_another_gang_on_its_way_up_or_down_is_waited_for(state: GangState) -> None:
     up, down = (GangState.ARMED, GangState.STARTING, GangState.WARMING), (GangState.DRAINING, GangState.STOPPING)
@@ -71,8 +77,8 @@ def test_another_gang_on_its_way_up_or_down_is_waited_for(state: GangState) -> N
     assert not changing([view("mine", state)], ["mine"])
 
 
-@pytest.mark.parametrize(("gangs", "router", "claimed"), [(2, True, True), (1, True, False), (2, False, False)])
-def test_a_gang_that_is_alone_or_behind_nothing_claims_nothing(gangs: int, router: bool, claimed: bool) -> None:
+@pytest.mark.parametrize(("gangs", "router", "claimed"), [(2, True, True), (1, True, True), (2, False, False)])
+def test_only_a_gang_behind_nothing_claims_nothing(gangs: int, router: bool, claimed: bool) -> None:
     node = NodeSpec(name="n", gang="g", node_rank=0, reach=Reach(host="none"))
     specs = tuple(GangSpec(name=f"g{which}", nodes=(node,)) for which in range(gangs))
     front = RouterSpec(node=node) if router else None

@@ -84,7 +84,7 @@ def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, tu
         router = opened.enter_context(wanted.router(gangs))
         names = ", ".join(turn.name for turn in gangs)
         if router is not None:
-            behind = take_in_serving(router, fleet, inventory, watcher)
+            behind = take_in_serving(router, fleet, inventory, watcher, ours=turn.token)
             if verb.rolls:
                 wanted.refuse_too_few(behind, "serve behind the router")
             elif lost := lost_models(alone((turn.name for turn in gangs), behind), behind):

@@ -142,7 +142,7 @@ def _change_over(
     request, watcher = here.request, here.watcher
     _leave_old_addresses(here, [turn.name for turn in turns])
     try:
-        enrol(here.inventory, (*here.views, *risen), watcher, command=request.command)
+        enrol(here.inventory, (*here.views, *risen), watcher, command=request.command, ours=turn.token)
     except KeyRefused as refused:  # it is given the new key now, before the gangs that have their entry
         say_failures({"router": refused}, watcher)
     with serving_router(here.inventory.router) as router:

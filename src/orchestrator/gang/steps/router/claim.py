@@ -87,6 +87,11 @@ class RouterTurn:
     _fleets: dict[str, Fleet] = field(default_factory=dict)
     """Connections, kept while it waits."""
 
+    @property
+    def token(self) -> str:
+        """By which the claim is known as this command's; '' without it."""
+        return self._claim.token if self._claim is not None else ""
+
     def __enter__(self) -> RouterTurn:
         self._ends = time.monotonic() + self.patience_s
         return self

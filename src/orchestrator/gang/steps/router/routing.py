@@ -26,6 +26,7 @@ from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
+from orchestrator.gang.steps.router.claim import CLAIM
 from orchestrator.gang.steps.router.host import (
     ask_from,
     ask_router,
@@ -36,7 +37,7 @@ from orchestrator.gang.steps.router.host import (
     staged_router,
 )
 from orchestrator.gang.steps.staging import Staged
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, shown_locks
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_stack, reported_stack
 from orchestrator.loading.resources import template
@@ -310,11 +311,11 @@ def nobodys(inventory: Inventory, workers: Iterable[Worker]) -> frozenset[str]:
 
 
 def start_router(
-    inventory: Inventory, watcher: Watcher, *, command: str, timeout_s: float = ROUTER_START_S
+    inventory: Inventory, watcher: Watcher, *, command: str, timeout_s: float = ROUTER_START_S, ours: str = ""
 ) -> RouterState:
     """Have the router running, with every gang that serves behind it; one that serves is left alone.
 
-    timeout_s: for its own start.
+    timeout_s: for its own start; ours: as of `_not_changed_by_others`.
 
     Raises why a gang could not be taken in once the others are.
     """
@@ -335,7 +336,7 @@ def start_router(
         suits = router.view().plan_id in (wanted.plan_id, _start_of(router, words.ANY_HEALTH, at).plan_id)
         if not suits:
             watcher.step(ROUTER_GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
-        failure = next(iter(take_in_all(router, gangs).values()), None)
+        failure = next(iter(take_in_all(router, _not_changed_by_others(router, gangs, watcher, ours)).values()), None)
         if failure is None:
             return router.state()
         if not suits:
@@ -362,6 +363,20 @@ def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, Deplo
     mixed = would_mix(router, serving)
     tried = {view.name: mixed.get(view.name) or why_not_in(router, view, serving) for view in serving}
     return {name: failure for name, failure in tried.items() if failure is not None}
+
+
+def _not_changed_by_others(
+    router: Router, gangs: Sequence[GangView], watcher: Watcher, ours: str
+) -> Sequence[GangView]:
+    """Without those that another command takes out, or starts, by its claim on the router's host: it adds them again,
+    and one that drains must get no requests. ours: the token of this command's claim, '' for none."""
+    kept = shown_locks(router.fleet, [replace(router.gang, name=CLAIM)]).values.values()
+    holders = [answer.held for answer in kept if answer.held is not None and not answer.held.stale]
+    theirs = {name: holder for holder in holders if holder.token != ours for name in (holder.why or "").split(", ")}
+    for view in gangs:
+        if view.serves and (holder := theirs.get(view.name)):
+            watcher.step(view.name, f"not added to the router: {holder.name} changes it with `{holder.command}`")
+    return [view for view in gangs if view.name not in theirs]
 
 
 def would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployError]:
@@ -420,15 +435,16 @@ def _two_models(view: GangView, names: Sequence[str]) -> FindingsError:
     )
 
 
-def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> Serving:
+def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher, *, ours: str = "") -> Serving:
     """Have requests go to every gang of the inventory that serves, one that came up without the router too.
 
-    Where they go now; why one could not be taken in is said.
+    ours: as of `_not_changed_by_others`. Where they go now; why one could not be taken in is said.
     """
-    views = [view for view in see(fleet, inventory.gangs) if view.serves]
+    serve = [view for view in see(fleet, inventory.gangs) if view.serves]
+    views = _not_changed_by_others(router, serve, watcher, ours)
     failures = take_in_all(router, views)
     say_failures(failures, watcher)
-    return serving_of(router, views, [view for view in views if view.name not in failures])
+    return serving_of(router, serve, [view for view in views if view.name not in failures])
 
 
 def serving_of(router: Router, known: Iterable[GangView], chosen: Sequence[GangView]) -> Serving:
@@ -476,12 +492,15 @@ def would_stop_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
         return would_stop(router.fleet, [router.gang], now=False)
 
 
-def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, command: str) -> None:
-    """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router."""
+def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, command: str, ours: str = "") -> None:
+    """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router.
+
+    ours: as of `_not_changed_by_others`.
+    """
     if inventory.router is None or not any(view.service_healthy for view in views):
         return
     watcher.step(ROUTER_GANG, "starting, and adding the gangs that became ready")
-    start_router(inventory, watcher, command=command)
+    start_router(inventory, watcher, command=command, ours=ours)
 
 
 def rejoin(inventory: Inventory, views: Iterable[GangView], watcher: Watcher) -> None:

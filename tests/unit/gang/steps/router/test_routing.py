@@ -38,7 +38,8 @@ from orchestrator.model.errors import (
 )
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
+from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockAnswer, LockHolder
 
 
 def node(name: str, gang: str, stack: str | None = None) -> NodeSpec:
@@ -168,6 +169,27 @@ def test_a_router_that_serves_with_other_settings_is_left_alone_and_takes_the_ga
     enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://a", "http://b", "http://c"] and not world.started
     assert any("`l40s-deploy router down`" in words for words in world.said)
+
+
+@pytest.mark.parametrize(
+    ("holder", "left_out"),
+    [
+        (LockHolder(token="theirs", who="bob", host="desk", pid=7, command="restart b", why="b"), "b"),
+        (LockHolder(token="ours", command="up", why="b"), ""),
+        (LockHolder(token="theirs", command="restart b", why="b", stale=True), ""),
+        (None, ""),
+    ],
+)
+def test_nobody_puts_back_what_another_command_takes_out(
+    world: World, monkeypatch: pytest.MonkeyPatch, holder: LockHolder | None, left_out: str
+) -> None:
+    """It drains, and with new requests that would never end."""
+    world.router = router(GangState.READY)
+    shown = PerNode(values={"front": LockAnswer(held=holder)}, failures={})
+    monkeypatch.setattr(routing, "shown_locks", lambda *_: shown)
+    enrol(INVENTORY, world.gangs, world, command="up", ours="ours")  # type: ignore[arg-type]
+    assert world.behind == [f"http://{name}" for name in "abc" if name != left_out]
+    assert any("bob@desk (pid 7) changes it with `restart b`" in words for words in world.said) is bool(left_out)
 
 
 def test_a_rehearsal_says_what_would_be_started_and_added(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
