@@ -21,12 +21,13 @@ from .conftest import needs_root, routed_lab
 
 pytestmark = [pytest.mark.lab, needs_root]
 OTHER = "other-v3"
+SAYS_MODEL = {"STANDIN_SAYS_MODEL": "1"}
 ENOUGH = 50
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    with routed_lab("models", gangs=2, nodes=1) as made:
+    with routed_lab("models", gangs=2, nodes=1, env=SAYS_MODEL) as made:
         other = yaml.safe_load(made.profile.read_text()) | {"name": OTHER}
         (made.folder / f"{OTHER}.yml").write_text(yaml.safe_dump(other))
         made.serve("--gang", "gang0")
@@ -52,7 +53,7 @@ def listed(lab: SmallLab) -> list[str]:
 
 def loaded(lab: SmallLab, model: str) -> Load:
     """What became of a load of requests for this model: enough of them, or the first that failed."""
-    with Load(lab.router_url, model, clients=4) as load:
+    with Load(lab.router_url, model, clients=4, wants=f" by {model}") as load:
         until(lambda: load.good >= ENOUGH or load.bad, 60.0)
     return load
 
@@ -89,7 +90,7 @@ def test_a_request_is_answered_by_its_own_model_alone(lab: SmallLab) -> None:
 
 
 def test_a_gang_that_changes_its_model_answers_for_no_other_at_any_moment(lab: SmallLab) -> None:
-    with Load(lab.router_url, MODEL, clients=2, pause_s=0.02) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.02, wants=f" by {MODEL}") as load:
         lab.serve("--gang", "gang1", "--replace")
         until(lambda: load.good >= ENOUGH or load.bad, 60.0)
     assert load.bad == []

@@ -255,8 +255,11 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
         "l40s_api_key_file": private("client", "client-key-1"),
     }
     runs = [gang["run_id"] for gang in lab.json("status")["gangs"]]
-    lab.deploy("router", "down")
     lab.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    assert len(workers(lab)) == 3, "it is asked as it was started"
+    told = lab.deploy("router", "up").stderr
+    assert "settings differ" in told and "`l40s-deploy router down`, then `l40s-deploy router up`" in told
+    lab.deploy("router", "down")
     lab.deploy("router", "up")
     assert len(workers(lab)) == 3 and lab.json("router", "status")["url"].startswith("https://")
     assert (complete("client-key-1"), complete("another"), complete(admin_key(lab))) == (200, 401, 401)

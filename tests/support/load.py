@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 60.0
+WRONG = "another answer than was wanted"
 
 
 def complete(url: str, model: str, prompt: str, tokens: int) -> str:
@@ -83,13 +84,17 @@ class Stream(threading.Thread):
 
 @dataclass
 class Load:
-    """`clients` threads, each sending one request after another, every second one as a stream. A context manager."""
+    """`clients` threads, each sending one request after another, every second one as a stream. A context manager.
+
+    wants: text that every answer has
+    """
 
     url: str
     model: str
     clients: int = 8
     tokens: int = 8
     pause_s: float = 0.0
+    wants: str = ""
     good: int = 0
     bad: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
@@ -134,6 +139,8 @@ class Load:
             with answered(f"{self.url}/v1/completions", body) as answer:
                 text = answer.read()
             whole = b"[DONE]" in text if stream else bool(json.loads(text).get("choices"))
+            if whole and self.wants.encode() not in text:
+                return f"{WRONG}: {text[:200]!r}"
             return "" if answer.status == 200 and whole else f"HTTP {answer.status}: {text[:200]!r}"
         except (OSError, ValueError, http.client.HTTPException) as error:
             return f"{type(error).__name__}: {error}"

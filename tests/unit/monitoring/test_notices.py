@@ -6,11 +6,12 @@ import base64
 import hashlib
 import hmac
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from orchestrator.gang.remarks import powerless, with_findings
+from orchestrator.gang.remarks import of_certificate, powerless, with_findings
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable, WithoutFiles
 from orchestrator.model.finding import Finding, Severity
@@ -193,6 +194,14 @@ def test_a_finding_is_told_once_at_its_beginning_and_once_at_its_end() -> None:
     assert findings_told((sick, 0), (retitled, 0)) == [begun]
     assert findings_told((sick, 0), (STARTING, 9999), (sick, 0)) == [begun], "nobody asked while it did not serve"
     assert findings_told((sick, 0), (replace(READY, name="other"), 9999)) == [begun], "another gang ends nothing"
+
+
+def test_a_certificate_is_told_of_once_before_it_expires_and_again_once_it_is_renewed() -> None:
+    now = datetime(2026, 11, 28, tzinfo=timezone.utc)
+    soon = with_findings(READY, of_certificate(now + timedelta(days=13), now, None, "l40s_router_tls_cert"))
+    later = with_findings(READY, of_certificate(now + timedelta(days=12), now, None, "l40s_router_tls_cert"))
+    begun, ended = findings_told((soon, 0), (later, 0), (READY, QUIET_S))
+    assert begun.startswith("finding: CERT-EXPIRES") and ended.startswith("restored: No more: CERT-EXPIRES")
 
 
 def test_a_guard_without_power_is_told_of_once_a_run_and_ends_with_the_gang_that_serves() -> None:

@@ -5,6 +5,7 @@ holds this package on PYTHONPATH and runs the line above with ARGS. Knobs are en
 
 STANDIN_SPEED       multiplies the length of every phase (1: about 7 s from launch to ready)
 STANDIN_STEP_MS     least milliseconds for one token (0; the reference cluster needs about 20)
+STANDIN_SAYS_MODEL  every answer ends with the name of the model that is served
 STANDIN_PEER_DEATH  follow: ranks end when a peer's connection ends; otherwise they take no notice
 STANDIN_DEATHS      cuda: ranks end as processes with CUDA do, and so do their peers; see cuda_death.py
 STANDIN_FAIL        failures on demand, see failures.py

@@ -20,6 +20,9 @@ WRONG_TOKEN = Path("/run/l40s-lab/wrong-token")
 WRONG_IN_BATCH = Path("/run/l40s-lab/wrong-token-in-batch")
 """While a lab's fault keeps this file, those answers do that are asked for while ENOUGH others are made."""
 ENOUGH = 3
+SAYS_MODEL = "STANDIN_SAYS_MODEL"
+"""With this in its environment, every answer of an engine ends with the name of the model that it serves, whatever
+model a request named."""
 PLANNED_WRONG = "STANDIN_WRONG_TOKEN"
 """With this in its environment, every answer of an engine ends with a wrong piece: a plan that answers otherwise."""
 
@@ -42,13 +45,16 @@ class BadRequest(Exception):
 
 
 def question(
-    prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | None = None, *, beside: int = 0
+    prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | None = None, *, beside: int = 0, model: str = ""
 ) -> Question:
-    """The answer to a prompt, of the requested length. beside: how many others are being answered"""
+    """The answer to a prompt, of the requested length. beside: how many others are being answered; model: that is
+    served"""
     words = prompt_tokens(prompt)
     pieces = [NOTICE, *_sentence(prompt, words)]
     if WRONG_TOKEN.exists() or PLANNED_WRONG in os.environ or (beside >= ENOUGH and WRONG_IN_BATCH.exists()):
         pieces[-1] = "?"
+    if model and SAYS_MODEL in os.environ:
+        pieces.append(f" by {model}")
     while ignore_eos and len(pieces) < limit:
         pieces.append(f" word{len(pieces)}")
     limit = max(limit, 1)

@@ -187,8 +187,9 @@ class LeaderHandler(Handler):
         for prompt in prompts:
             self._check_length(answers.prompt_tokens(prompt), limit if given else 0)
         rid = asked.get("rid") if len(prompts) * copies == 1 and isinstance(asked.get("rid"), str) else None
+        beside, model = len(self.engine.in_flight), self.settings.served_name
         return [
-            answers.question(prompt, limit, bool(asked.get("ignore_eos")), rid, beside=len(self.engine.in_flight))
+            answers.question(prompt, limit, bool(asked.get("ignore_eos")), rid, beside=beside, model=model)
             for prompt in prompts
             for _ in range(min(copies, 128))
         ]
