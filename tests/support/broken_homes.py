@@ -19,17 +19,23 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.support.dripping_node import drips, make_ready
+
 from orchestrator.cli.main import every_parser, main, verbs_of
 
 RIGHTS_COUNT = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search")
 """For root, who reads everything otherwise."""
 ENDS_S = 2.0
 """For a verb that goes on for ever."""
+SEES_S = 6.0
+"""The same where it is counted what a verb would wait for, without waiting."""
 AT_ONCE = 4
 INVENTORY = {
     "all": {
         "vars": {"ansible_user": "nobody", "ansible_port": 1, "ansible_host": "127.0.0.1"},
-        "children": {"gangs": {"children": {"gang0": {"hosts": {"node0": {}}}}}},
+        "children": {
+            "gangs": {"children": {"gang0": {"hosts": {"node0": {}, "node1": {"ansible_host": "127.0.0.2"}}}}}
+        },
     }
 }
 
@@ -109,6 +115,8 @@ LIMITS: dict[str, Callable[[], object]] = {
     "no file grows": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
 }
 ODD_HOME: dict[str, str] = {"empty": "", "relative": "odd", "too long": "/" + "x" * 5000, "odd name": "/a\nb\x1b[2J"}
+DRIPPING = "a node that drips"
+"""A machine that lacks nothing, beside such a node."""
 KINDS = (*HOMES, *LIMITS, *ODD_HOME)
 
 
@@ -153,12 +161,16 @@ def play(folder: Path, kind: str) -> None:
         "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
         "L40S_INVENTORY": str(inventory),
     }
+    ends_s, limit = ENDS_S, LIMITS.get(kind, _none)
+    if kind == DRIPPING:
+        make_ready()
+        ends_s, limit = SEES_S, drips
     waiting: list[tuple[list[str], dict[str, int], float]] = []
     for line in (*lines, None):
         while len(waiting) >= AT_ONCE or (line is None and waiting):
-            waiting = [one for one in waiting if not _has_ended(*one)]
+            waiting = [one for one in waiting if not _has_ended(*one, ends_s)]
         if line is not None:
-            waiting.append((line, *_begin(line, environment, folder, LIMITS.get(kind, _none))))
+            waiting.append((line, *_begin(line, environment, folder, limit)))
 
 
 def _begin(
@@ -200,15 +212,15 @@ def _begin(
 _OUTPUT: dict[int, bytearray] = {}
 
 
-def _has_ended(line: list[str], child: dict[str, int], begun: float) -> bool:
+def _has_ended(line: list[str], child: dict[str, int], begun: float, ends_s: float) -> bool:
     heard = _OUTPUT.setdefault(child["pid"], bytearray())
     while select.select([child["out"]], [], [], 0.02)[0]:
         if not (more := os.read(child["out"], 1 << 16)):
             break
         heard += more
-    if time.monotonic() - begun > ENDS_S:
+    if time.monotonic() - begun > ends_s:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child["pid"], signal.SIGTERM if time.monotonic() - begun < 4 * ENDS_S else signal.SIGKILL)
+            os.kill(child["pid"], signal.SIGTERM if time.monotonic() - begun < ends_s + 3 * ENDS_S else signal.SIGKILL)
     pid, status = os.waitpid(child["pid"], os.WNOHANG)
     if not pid:
         return False

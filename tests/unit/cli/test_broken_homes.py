@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.broken_homes import KINDS, RIGHTS_COUNT, command_lines
+from tests.support.broken_homes import DRIPPING, KINDS, RIGHTS_COUNT, command_lines
+from tests.support.dripping_node import would_take_s
 from tests.support.waiting import slack
 
 from orchestrator import model
@@ -25,6 +26,21 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]
 ALWAYS = ("our config folder unreadable", "unreadable", "state is odd", "no threads")
 """The others are complete in `make long`."""
+
+
+LIMIT_S = 90.0
+"""Of all that a verb asks a node whose answers never end."""
+LONGER_S: dict[str, tuple[float, str]] = {
+    "down": (300.0, "the node's part is told to end, and has --timeout for that"),
+    "checkpoint push": (150.0, "what is there is read before"),
+    "checkpoint verify": (400.0, "files are read, which takes minutes"),
+    "support-bundle": (230.0, "its nine parts are read one after the other, each with a time of its own"),
+    "guard": (float("inf"), "it looks again and again"),
+    "web": (float("inf"), "it looks again and again"),
+    "exporter": (float("inf"), "it looks again and again"),
+}
+MOST_ASK = 15
+"""So many verbs reach that node at least, on a busy machine too."""
 
 
 def as_anybody(*words: str) -> list[str]:
@@ -54,6 +70,25 @@ def test_every_verb_has_words_for_it(kind: str, tmp_path: Path) -> None:
     assert {one["verb"] for one in told} == {" ".join(line) for line in command_lines()}, done.stderr
     odd = [one for one in told if "Traceback" in in_words(one["output"]) or one["code"] not in {*Exit} - {Exit.DEFECT}]
     assert not odd, odd
+
+
+def test_every_verb_ends_within_its_limit_beside_a_node_that_drips(tmp_path: Path) -> None:
+    """Counted, not waited for: all that it asks that node, one question after the other."""
+    command = [sys.executable, "-m", "tests.support.broken_homes", str(tmp_path), DRIPPING]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120 * slack(), check=False)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["verb"] for one in told} == {" ".join(line) for line in command_lines()}, done.stderr
+    odd = [one for one in told if "Traceback" in one["output"] or one["code"] == Exit.DEFECT]
+    assert not odd, odd
+    would_take = {one["verb"]: would_take_s(one["output"]) for one in told}
+    assert sum(seconds > 0 for seconds in would_take.values()) >= MOST_ASK
+    late = {verb: seconds for verb, seconds in would_take.items() if seconds > limit_s(verb)}
+    assert not late, late
+
+
+def limit_s(verb: str) -> float:
+    """By how it begins."""
+    return next((seconds for start, (seconds, _) in LONGER_S.items() if verb.startswith(start)), LIMIT_S)
 
 
 def test_each_verb_of_ours_is_played() -> None:
