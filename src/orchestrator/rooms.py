@@ -7,7 +7,7 @@ actions(verb, parsers)          more words below `stack`
 instead(verb, args, screen)     an exit code, where the options ask for something else than the verb does; else None
 before_go(args)                 a BeforeGoCheck of gang/steps/up_operation.py between *armed* and *go*, or None
 gate(args)                      a GangGate of gang/steps/up_operation.py for the first gang that `up` changes, or None
-after_ready(inventory, views, args, screen)   what became of a check of gangs that serve now, or None
+after_ready(operation, views, args, screen)   what became of a check of gangs that serve now, or None
 guard_event(args)               a GuardCheck of gang/steps/guard/guard.py, which asks a serving gang now and then
 notifier(inventory, say)        who is told of events: a context manager with look(view) and tell(notice)
 metrics(args, newest)           a context in which metrics are served, or None; newest(): the inventory of now

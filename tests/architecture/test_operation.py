@@ -3,51 +3,85 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 
 import pytest
+from tests.architecture.reached import Place, calls_of, definitions, reached_from
 from tests.support.sources import PRODUCT
 
-STEPS_OF_UP = (
-    "gang/steps/standing.py",
-    "gang/steps/operation.py",
-    "gang/steps/up_operation.py",
-    "gang/steps/up.py",
-    "gang/steps/raising.py",
-    "gang/steps/changes.py",
-    "gang/steps/router/mixing.py",
-    "gang/steps/checks.py",
+ROOTS = (
+    ("orchestrator.gang.commands.up", "run"),
+    ("orchestrator.golden.hooks", "gate"),
+    ("orchestrator.golden.hooks", "after_ready"),
+    ("orchestrator.nettest.hooks", "before_go"),
+    ("orchestrator.tuning.hooks", "before_go"),
 )
-"""From the choice of the gangs to their start; the router and its claim have their own, and so has a restart."""
-LOOKS = {"gang/steps/operation.py": 1, "gang/steps/up_operation.py": 1, "gang/steps/raising.py": 1}
-"""By file, its places that look at gangs: what every node knows, the chosen gangs before they are locked, and a start
-that is followed. A number here may only fall."""
-OF_OTHER_COMMANDS = {"would_stop", "diff_inventory"}
-"""Functions in these files that `up` does not call: they are whole commands."""
+"""`up`, and what the rooms do in it."""
+FLEET = ("orchestrator.remote.fleet", "Fleet")
+LOOKING = tuple(("orchestrator.gang.steps.status.reports", name) for name in ("see", "everything", "as_they_run"))
+LOOKS = {
+    "gang.steps.operation.Operation": 3,
+    "gang.steps.up_operation.prepared": 1,
+    "gang.steps.raising._follow": 1,
+}
+"""By place, where `up` itself looks at gangs: all that the nodes know and the gangs behind the router, the chosen gangs
+before they are locked, and a start that is followed. A number here may only fall."""
+
+LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
+    "gang.steps.status.reports.as_they_run": 1,
+    "gang.steps.router.client.Router": 1,
+    "gang.steps.restart_sequence.RestartSequence": 1,
+    "gang.steps.restart_sequence.set_aside": 1,
+    "gang.steps.down.down": 1,
+    "gang.steps.examination.examine": 1,
+    "gang.steps.restart._Restart": 3,
+    "gang.steps.restart._restart": 1,
+    "gang.steps.restart._left": 1,
+    "gang.steps.restart.finish": 1,
+    "gang.steps.restart.rehearse_resume": 1,
+    "gang.steps.restart.resume": 1,
+    "golden.steps.gate.Gate": 1,
+    "golden.steps.gate._Judge": 2,
+    "golden.steps.golden.after_start": 1,
+    "jobs.run.serving_view": 1,
+    "bench.steps.bench.measured": 1,
+    "bench.steps.bench._Bench": 1,
+}
+"""The router's own agent, the turn of a gang that is changed over, what --strict stops, an interrupted restart that is
+finished, and the rooms' questions to a gang that serves by then."""
 
 
-def places(tree: ast.Module, *names: str) -> int:
-    """Calls of these functions, by their names."""
-    functions = [node for node in tree.body if getattr(node, "name", "") not in OF_OTHER_COMMANDS]
-    calls = [node.func for function in functions for node in ast.walk(function) if isinstance(node, ast.Call)]
-    return sum(isinstance(called, ast.Name) and called.id in names for called in calls)
+@cache
+def called_by_up() -> dict[Place, ast.AST]:
+    return reached_from(ROOTS)
 
 
-def counted(*names: str) -> dict[str, int]:
-    by_file = {name: places(ast.parse((PRODUCT / name).read_text()), *names) for name in STEPS_OF_UP}
-    return {name: count for name, count in by_file.items() if count}
-
-
-def test_up_connects_its_nodes_in_one_place() -> None:
-    assert counted("Fleet") == {"gang/steps/operation.py": 1}
+def test_up_connects_in_one_place() -> None:
+    """With its router, claim, locks, checks and gate. The fleet itself makes the second one for what goes on beside."""
+    assert calls_of(called_by_up(), FLEET) == {"gang.steps.operation.connected": 2, "remote.fleet.Fleet": 1}
 
 
 @pytest.mark.parametrize("name", ["down", "restart", "restart_sequence", "rollback", "maintenance"])
 def test_steps_of_other_commands_open_nothing_of_their_own(name: str) -> None:
-    assert places(ast.parse((PRODUCT / f"gang/steps/{name}.py").read_text()), "Fleet") == 0
+    module = f"orchestrator.gang.steps.{name}"
+    assert not calls_of({(module, name): body for name, body in definitions(module).items()}, FLEET)
 
 
 def test_up_looks_at_gangs_in_few_places() -> None:
-    assert counted("see", "everything", "as_they_run") == LOOKS
+    assert calls_of(called_by_up(), *LOOKING) == LOOKS | LOOKS_OF_WHAT_IT_GOES_ON_WITH
+
+
+def test_what_a_function_reaches_is_found_through_modules_classes_and_tables() -> None:
+    reached = called_by_up()
+    for module, name in (
+        ("gang.steps.locks", "GangLock"),
+        ("gang.steps.router.claim", "RouterTurn"),
+        ("gang.steps.router.routing", "take_in_all"),
+        ("gang.steps.raising", "raise_all"),
+        ("golden.steps.gate", "Gate"),
+        ("bench.steps.bench", "measured"),
+    ):
+        assert (f"orchestrator.{module}", name) in reached
 
 
 def hooks_of_classes(tree: ast.AST) -> list[str]:

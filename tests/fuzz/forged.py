@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
-from unittest import mock
 
 from tests.fuzz.mutate import dumped, odd_value
 from tests.support.reference_cluster import gang, topologies
@@ -26,7 +25,7 @@ from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import up
-from orchestrator.gang.steps.router import routing
+from orchestrator.gang.steps.router.router_start import engines_behind
 from orchestrator.gang.steps.staging import newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, views_of
 from orchestrator.gang.steps.up_operation import UpRequest
@@ -222,7 +221,7 @@ def _shown(world: SimpleNamespace, view: GangView, report: object) -> None:
     for key in ("model", "stack"):  # what a single node says, as where it is the only one that answers
         name = report.get(key) if isinstance(report, dict) else None
         if isinstance(name, str) and name != world.reports["node0"][key]:
-            list(routing._engines(world.inventory, [replace(view, stack=name)]))
+            list(engines_behind(world.inventory, [replace(view, stack=name)]))
             for lookup in (reported_profile, reported_stack):
                 with contextlib.suppress(DeployError):
                     lookup(name)
@@ -255,9 +254,9 @@ def _leaves(world: SimpleNamespace, fleet: Any) -> None:
         plan=world.plan,
         views=(),
         others=(),
+        serving_router=lambda: router,
     )
-    with mock.patch.object(up, "serving_router", lambda _: contextlib.nullcontext(router)):
-        up.leave(operation, rising=())  # type: ignore[arg-type]
+    up.leave(operation, rising=())  # type: ignore[arg-type]
     assert out == [], f"a healthy gang was taken out: {out}"
 
 

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,7 @@ class Session:
 class SimulatedFleet:
     """Stands for SSH to every node of the gang."""
 
-    def __init__(self, specs: Collection[NodeSpec]) -> None:
+    def __init__(self, specs: Iterable[NodeSpec]) -> None:
         self.nodes = {spec.name: spec for spec in specs}
 
     def __enter__(self) -> SimulatedFleet:
@@ -206,6 +206,10 @@ class SimulatedFleet:
     def close(self) -> None: ...
 
     def let_go(self) -> None: ...
+
+    @property
+    def apart(self) -> SimulatedFleet:
+        return SimulatedFleet(self.nodes.values())
 
     def on_every(
         self, work: Callable[[Any], Any], *, only: Collection[str] | None = None, patience: object = None
@@ -588,7 +592,7 @@ def patches(world: World, stage: Stage) -> list[tuple[Any, str, Any]]:
     )
     return [
         (node_app, "call", call), (raising, "time", moment), (locks, "time", moment),
-        (reports, "time", moment), (locks, "Fleet", SimulatedFleet), (locks, "documents", mock.Mock()),
+        (reports, "time", moment), (locks, "documents", mock.Mock()),
         (locks, "has_ended", lambda _: False), (raising, "RunRecord", mock.Mock()),
         (locks, "threading", mock.Mock(Thread=_thread)), (locks, "_held", []),
         (lock, "_note", lambda *_: None),

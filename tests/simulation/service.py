@@ -39,8 +39,10 @@ from orchestrator.gang.steps import down, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
-from orchestrator.gang.steps.router import claim, routing
+from orchestrator.gang.steps.router import claim, client, routing
 from orchestrator.gang.steps.router.claim import RouterClaim
+from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import reports
 from orchestrator.model.chosen import chosen_gangs
@@ -399,7 +401,7 @@ def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
     with _lock(fleet, spec, "up"):
         start = Staged(gang=spec, requests=requests, document={"plan_id": "p"})
         views = raising.raise_all(fleet, [start], said, timeout_s=UP_S)
-    routing.rejoin(inventory, views, said)
+    routing.rejoin(_operation(inventory).router, views, said)
 
 
 def _on(service: Service, spec: GangSpec) -> Gang:
@@ -409,7 +411,9 @@ def _on(service: Service, spec: GangSpec) -> Gang:
 
 
 def _operation(inventory: Inventory) -> Operation:
-    return unasked(inventory, SimulatedFleet(tuple(inventory.nodes)))
+    assert inventory.router is not None
+    host: Any = SimulatedFleet(router_gang(inventory.router).nodes)
+    return unasked(inventory, SimulatedFleet(tuple(inventory.nodes)), Router(inventory.router, host))
 
 
 def _restart(_: Service, inventory: Inventory, name: str, said: Said) -> None:
@@ -447,9 +451,8 @@ def _status(_: Service, inventory: Inventory, name: str, said: Said) -> None:
 
 def _router_up(_: Service, inventory: Inventory, __: str, said: Said) -> None:
     """What `router up` does where it runs."""
-    with routing.Router(routing.wanted_router(inventory)) as router:
-        fleet: Any = SimulatedFleet(tuple(inventory.nodes))
-        routing.say_failures(routing.take_in_all(router, reports.see(fleet, inventory.gangs)), said)
+    operation = _operation(inventory)
+    routing.say_failures(routing.take_in_all(routing.wanted_router(operation), operation.look()), said)
 
 
 LOOKS = {"status": _status, "router up": _router_up}
@@ -508,8 +511,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
     moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
     more: list[tuple[Any, str, Any]] = []
-    more += [(module, "Fleet", SimulatedFleet) for module in (routing, claim)]
-    more += [(module, "time", moment) for module in (restart, restart_sequence, routing, claim)]
+    more += [(module, "time", moment) for module in (restart, restart_sequence, routing, client, claim)]
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
     more += [(module, "GangLock", _lock) for module in (down, restart)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from orchestrator.gang.steps import changes
 from orchestrator.gang.steps import down as down_steps
@@ -11,21 +12,40 @@ from orchestrator.gang.steps import restart as restart_steps
 from orchestrator.gang.steps import up as up_steps
 from orchestrator.gang.steps.changes import GangRehearsal
 from orchestrator.gang.steps.down import DownRequest, StopResult
-from orchestrator.gang.steps.operation import Operation, connected
+from orchestrator.gang.steps.operation import AskedOperation, Operation, connected
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import RestartResult
 from orchestrator.gang.steps.restart_sequence import RestartRequest
+from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import Inventory, RouterSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet
 
 
-def unasked(inventory: Inventory, fleet: object = None) -> Operation:
-    """An operation whose nodes have told nothing yet. fleet: in place of the nodes' own"""
+def router_of(spec: RouterSpec | None) -> Router:
+    """That router, with connections that close themselves."""
+    assert spec is not None
+    return Router(spec, Fleet(router_gang(spec).nodes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unasked(AskedOperation):
+    """An operation whose nodes have told nothing, and are asked nothing by it."""
+
+    def _answers(self, _: object) -> PerNode[ReportAnswer]:
+        return self.answers
+
+
+def unasked(inventory: Inventory, fleet: object = None, router: Router | None = None) -> Unasked:
+    """fleet, router: in place of the inventory's own"""
     connections: Fleet = fleet or Fleet(inventory.nodes)  # type: ignore[assignment]
-    return Operation(inventory=inventory, fleet=connections, answers=PerNode(values={}, failures={}))
+    front = router_of(inventory.router) if router is None and inventory.router is not None else router
+    nothing: PerNode[ReportAnswer] = PerNode(values={}, failures={})
+    return Unasked(inventory=inventory, fleet=connections, router=front, answers=nothing)
 
 
 @contextmanager
@@ -36,7 +56,7 @@ def unconnected(inventory: Inventory) -> Iterator[Operation]:
 
 def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
     with connected(inventory) as operation:
-        return up_steps.up(operation, request, watcher)
+        return up_steps.up(operation.asked(), request, watcher)
 
 
 def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> RestartResult:

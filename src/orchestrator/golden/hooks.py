@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import seconds, share
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Exit, InputError
-from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:
     from orchestrator.gang.steps.guard.guard import GuardCheck
@@ -107,7 +107,7 @@ class AskedAgain:
 
 
 def after_ready(
-    inventory: Inventory, views: Sequence[GangView], args: argparse.Namespace, screen: Screen
+    operation: Operation, views: Sequence[GangView], args: argparse.Namespace, screen: Screen
 ) -> AskedAgain | None:
     """Nothing with --no-golden; of the gangs that answers were accepted for."""
     from orchestrator.cli.transfers import counting
@@ -116,7 +116,7 @@ def after_ready(
     if args.no_golden:
         return None
     with counting(screen, "accepted prompts") as at:
-        outcomes = after_start(inventory, views, at)
+        outcomes = after_start(operation, views, at)
     return AskedAgain({gang: outcome for gang, outcome in outcomes.items() if outcome is not None})
 
 

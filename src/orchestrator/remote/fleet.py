@@ -111,6 +111,7 @@ class Fleet:
         self._lost: dict[str, Unreachable] = {}
         self._busy: Counter[str] = Counter()
         self._counting = threading.Lock()
+        self._apart: Fleet | None = None
 
     def __enter__(self) -> Fleet:
         return self
@@ -125,6 +126,17 @@ class Fleet:
         now = {node.name: node for node in nodes}
         assert now.keys() <= self.nodes.keys(), "another fleet is wanted for other machines"
         self.nodes = now
+        if self._apart is not None:
+            self._apart.mean(now.values())
+
+    @property
+    def apart(self) -> Fleet:
+        """The same nodes over connections of their own, which end with these: for what goes on beside the work, and
+        must not take down its connections where it runs into a deadline."""
+        with self._counting:
+            if self._apart is None:
+                self._apart = Fleet(self.nodes.values(), connect_deadline_s=self._connect_deadline_s)
+            return self._apart
 
     def on_every(
         self,
@@ -176,6 +188,9 @@ class Fleet:
         with self._counting:
             self._closed = True
             idle = [name for name in self._open if self._hands_over and not self._busy[name]]
+            apart = self._apart
+        if apart is not None:
+            apart.close()
         leave([self._open.pop(name) for name in idle])
         _side_by_side([session.close for session in list(self._open.values())])
         self._open.clear()
@@ -184,6 +199,8 @@ class Fleet:
         """Close what is open, before a long wait; who asks a node afterwards connects it anew."""
         for name in list(self._open):
             self._drop(name)
+        if self._apart is not None:
+            self._apart.let_go()
 
     def _count(self, name: str, more: int) -> None:
         with self._counting:

@@ -34,7 +34,7 @@ from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.down import StopResult
 from orchestrator.gang.steps.restart import RestartResult
-from orchestrator.gang.steps.router.routing import RouterState
+from orchestrator.gang.steps.router.client import RouterState
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.logs import LogLine

@@ -105,25 +105,30 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
     """
     gang = the_one_gang(inventory, order.gangs, command="bench")
     with Fleet(gang.nodes) as fleet:
-        (gang,) = as_they_run(fleet, [gang])
-        view = serving_view(fleet, gang, why="there is no speed to measure")
-        bench = _Bench(fleet, gang, view, staged_plan(fleet, gang).requests[gang.leader.name], order)
-        refuse_busy(fleet, gang, view.service_url, why=SLOWED)
-        looked = look(fleet, gang.nodes)
-        gpu = gpu_of(looked.all()[gang.leader.name])
-        findings = findings_now(gang, view, looked.values)
-        tuned = tuned_now(fleet, gang, bench.engine.stack, gpu)
-        warm, loaded = _warm_up(bench, progress)
-        record = bench.record(gpu=gpu, at=time.time(), stand_in=warm.result.stand_in)
-        measure = _measure_of(record, order.load)
+        return measured(fleet, gang, order, progress)
 
-        def bench_once(number: int) -> _Ran:
-            with alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
-                return bench.run(lambda done, of: progress(f"run {number}", done, of))
 
-        ran = until_decided(bench_once, order.enough or measure.decided)
-        after = _states(look(fleet, gang.nodes).values)
-        least_free = bench.least_free_after()
+def measured(fleet: Fleet, gang: GangSpec, order: BenchOptions, progress: Progress) -> BenchedGang:
+    """`run_now` over connections that are there."""
+    (gang,) = as_they_run(fleet, [gang])
+    view = serving_view(fleet, gang, why="there is no speed to measure")
+    bench = _Bench(fleet, gang, view, staged_plan(fleet, gang).requests[gang.leader.name], order)
+    refuse_busy(fleet, gang, view.service_url, why=SLOWED)
+    looked = look(fleet, gang.nodes)
+    gpu = gpu_of(looked.all()[gang.leader.name])
+    findings = findings_now(gang, view, looked.values)
+    tuned = tuned_now(fleet, gang, bench.engine.stack, gpu)
+    warm, loaded = _warm_up(bench, progress)
+    record = bench.record(gpu=gpu, at=time.time(), stand_in=warm.result.stand_in)
+    measure = _measure_of(record, order.load)
+
+    def bench_once(number: int) -> _Ran:
+        with alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
+            return bench.run(lambda done, of: progress(f"run {number}", done, of))
+
+    ran = until_decided(bench_once, order.enough or measure.decided)
+    after = _states(look(fleet, gang.nodes).values)
+    least_free = bench.least_free_after()
     about = {
         "findings": findings,
         "tuned": tuned,
@@ -168,8 +173,7 @@ def _warm_up(bench: _Bench, progress: Progress) -> tuple[_Ran, dict[str, State]]
     looks = list[Future[dict[str, State]]]()
 
     def states() -> dict[str, State]:
-        with Fleet(bench.gang.nodes) as fleet:
-            return _states(look(fleet, bench.gang.nodes).values)
+        return _states(look(bench.fleet.apart, bench.gang.nodes).values)
 
     def at(done: int, of: int) -> None:
         progress("warm-up", done, of)

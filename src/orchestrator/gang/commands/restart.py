@@ -92,7 +92,7 @@ def _restart(args: argparse.Namespace, operation: Operation, screen: Screen) -> 
     )
 
     def finish(done: RestartResult) -> int:
-        checks = answers("after_ready", operation.inventory, done.views, args, screen)
+        checks = answers("after_ready", operation, done.views, args, screen)
         (_show_rolled if done.rolled else show_restarted)(done, screen)
         return say_checks(checks, screen)
 

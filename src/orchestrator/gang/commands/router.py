@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.engines.serving import ServedModel
 from orchestrator.gang.claims import Way
-from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.gangs import cause_lines, limit_words
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, add_dry_run, show_rehearsal
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.gang.steps.router.client import RouterState
 from orchestrator.gang.steps.router.entry import add_gang, remove_gang
 from orchestrator.gang.steps.router.routing import (
-    RouterState,
     router_state,
     start_router,
     stop_router,
@@ -26,7 +26,6 @@ from orchestrator.gang.steps.router.routing import (
 from orchestrator.model.deadlines import ROUTER_START_S, STOP_S
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import Inventory
 
 _VERBS = {
     "up": "start it and add every gang that serves",
@@ -65,41 +64,45 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when it is as it was asked for; `status`: 5 when it failed, 4 when its host does not answer, 3 when it sends
     requests to no gang."""
-    inventory = open_cluster(args, screen)
+    with connected(open_inventory(args, screen)) as nodes:
+        return _run(args, nodes.as_standing(), screen)
+
+
+def _run(args: argparse.Namespace, operation: Operation, screen: Screen) -> int:
     if args.router_verb in _OF_A_GANG:
-        return _change(args, inventory, screen)
+        return _change(args, operation, screen)
     if args.router_verb != "status" and args.dry_run:
         would = would_start_router if args.router_verb == "up" else would_stop_router
-        return show_rehearsal(would(inventory), screen)
+        return show_rehearsal(would(operation), screen)
     if args.router_verb == "down":
-        stopped = stop_router(inventory, command=command_line(), timeout_s=args.timeout)
+        stopped = stop_router(operation, command=command_line(), timeout_s=args.timeout)
         if args.json:
             screen.json({"stopped": all(node.clean for node in stopped)})
         return 0 if all(node.clean for node in stopped) else Exit.GANG_FAILED
     if args.router_verb == "up":
         with RisingProgress(screen) as shown:
-            state = start_router(inventory, shown, command=command_line(), timeout_s=args.timeout)
+            state = start_router(operation, shown, command=command_line(), timeout_s=args.timeout)
     else:
-        state = router_state(inventory)
+        state = router_state(operation)
     screen.json(_json(state)) if args.json else _show(state, screen)
     return state.exit_code
 
 
-def _change(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
+def _change(args: argparse.Namespace, operation: Operation, screen: Screen) -> int:
     """One gang's entry."""
     with RisingProgress(screen) as shown:
         if args.router_verb == "add":
-            state = add_gang(inventory, args.gang)
+            state = add_gang(operation, args.gang)
         else:
             turn = RouterTurn(
-                inventory=inventory,
+                operation=operation,
                 gangs=(args.gang,),
                 command=command_line(),
                 watcher=shown,
                 patience_s=args.timeout,
                 way=Way.AT_ONCE if args.all_at_once else Way.WAITS,
             )
-            state = remove_gang(inventory, args.gang, turn, shown)
+            state = remove_gang(operation, args.gang, turn, shown)
     screen.json(_json(state)) if args.json else _show(state, screen)
     return Exit.DONE
 

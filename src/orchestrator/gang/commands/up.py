@@ -12,7 +12,7 @@ from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
-from orchestrator.gang.steps.operation import Operation, connected
+from orchestrator.gang.steps.operation import AskedOperation, Operation, connected
 from orchestrator.gang.steps.restart import rehearse_resume, resume
 from orchestrator.gang.steps.up import rehearse, up
 from orchestrator.gang.steps.up_operation import BeforeGoCheck, GangGate, UpRequest, UpResult
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return _serve(args, operation, _request(args, wanted, operation.inventory, before_go, gate), screen)
 
 
-def _serve(args: argparse.Namespace, operation: Operation, request: UpRequest, screen: Screen) -> int:
+def _serve(args: argparse.Namespace, operation: AskedOperation, request: UpRequest, screen: Screen) -> int:
     inventory = operation.inventory
     if args.dry_run:
         with RisingProgress(screen) as shown:
@@ -94,7 +94,7 @@ def _serve(args: argparse.Namespace, operation: Operation, request: UpRequest, s
     except KeyboardInterrupt as interrupted:
         return _interrupted(interrupted, request, screen)
     started = any(view.name not in outcome.ready_before for view in outcome.views)
-    checks = answers("after_ready", inventory, outcome.views, args, screen) if started else []
+    checks = answers("after_ready", operation, outcome.views, args, screen) if started else []
     _show(outcome, screen, checks_json(checks), request.plan.without)
     if not args.json:
         screen.show(*_clients_use(inventory, outcome.views))
@@ -150,7 +150,7 @@ def _resume(args: argparse.Namespace, operation: Operation, screen: Screen) -> i
     except KeyboardInterrupt:
         screen.say("detached: gangs that were started continue on their own; repeat `l40s-deploy up` to finish")
         return Exit.INTERRUPTED
-    checks = answers("after_ready", operation.inventory, views, args, screen)
+    checks = answers("after_ready", operation, views, args, screen)
     if args.json:
         screen.json({"left": list(left), **status_json(views), **checks_json(checks)})
     else:

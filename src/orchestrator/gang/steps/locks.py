@@ -137,11 +137,10 @@ class GangLock:
     def _keep(self) -> None:
         """Say that we are still at work, whatever the work waits for; without that the lock goes stale after 60 s.
 
-        Over connections of its own: a renewal that runs into its deadline must not take down the one that works.
+        Over connections apart: a renewal that runs into its deadline must not take down the one that works.
         """
-        with Fleet(self.gang.nodes) as fleet:
-            while not self._given_back.wait(self.renew_every_s):
-                self._renew(fleet)
+        while not self._given_back.wait(self.renew_every_s):
+            self._renew(self.fleet.apart)
 
     def _renew(self, fleet: Fleet) -> None:
         """A node that can't be asked has not given the lock away, and no defect in one renewal may end the next."""

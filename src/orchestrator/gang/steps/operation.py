@@ -1,19 +1,26 @@
-"""One command's work on gangs: the nodes are connected once, the gangs chosen once, and what was seen of them is handed
-on from step to step.
+"""One command's work on gangs: the nodes and the router's host are connected in one place, the gangs chosen once, and
+what was seen of them is handed on from step to step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.standing import as_standing, to_start, undecided
-from orchestrator.gang.steps.status.reports import everything
-from orchestrator.model.inventory import Inventory
+from orchestrator.gang.steps.status.reports import everything, see
+from orchestrator.gang.view import GangView
+from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet, StragglerWait
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,47 +29,76 @@ class Operation:
 
     inventory: with its gangs as the command means them
     fleet:     every node of the inventory, each connected when it is first asked
-    answers:   what the nodes last reported of all gangs; behind a router those of every node, else of those that decide
-               how their gang stands. A node that answered late is among the failures
+    router:    the inventory's, its host connected when it is first asked; None where there is none
     """
 
     inventory: Inventory
     fleet: Fleet
-    answers: PerNode[ReportAnswer]
+    router: Router | None
 
-    def on(self, inventory: Inventory) -> Operation:
+    def on(self, inventory: Inventory) -> Self:
         """The same machines, with their gangs as this inventory has them."""
         self.fleet.mean(inventory.nodes)
         return replace(self, inventory=inventory)
 
-    def to_start(self, names: Collection[str], *, replicas: bool) -> Operation:
-        """With the gangs of these names (none: all) as a start means them. Raises InputError where one of them runs the
-        other way."""
-        return self.on(to_start(self.inventory, self.answers, names, replicas=replicas))
-
-    def as_standing(self) -> Operation:
+    def as_standing(self) -> Self:
         """With the gangs as they stand: those that were started with --replicas are a gang for each node."""
-        return self.on(as_standing(self.inventory, self.answers))
+        return self.on(as_standing(self.inventory, self._answers(undecided(self.inventory))))
 
-    def asked_again(self) -> Operation:
+    def asked(self) -> AskedOperation:
         """With what the nodes report now."""
-        return replace(self, answers=_answers(self.fleet, self.inventory))
+        gangs = undecided(self.inventory) if self.router is None else self.inventory.gangs
+        return AskedOperation(
+            inventory=self.inventory, fleet=self.fleet, router=self.router, answers=self._answers(gangs)
+        )
+
+    def to_start(self, names: Collection[str], *, replicas: bool) -> AskedOperation:
+        """With what the nodes report now, and with the gangs of these names (none: all) as a start means them. Raises
+        InputError where one of them runs the other way."""
+        asked = self.asked()
+        return asked.on(to_start(self.inventory, asked.answers, names, replicas=replicas))
+
+    def _answers(self, gangs: Iterable[GangSpec]) -> PerNode[ReportAnswer]:
+        names = [node.name for gang in gangs for node in gang.machines]
+        return everything(self.fleet, names, patience=StragglerWait())
+
+    def look(self) -> tuple[GangView, ...]:
+        """Every gang of the inventory as it is now."""
+        return see(self.fleet, self.inventory.gangs)
+
+    def glance(self) -> tuple[GangView, ...]:
+        """The same without those nodes that do not answer while the others do: what is done next waits for none."""
+        return see(self.fleet, self.inventory.gangs, patience=StragglerWait())
+
+    def serving_router(self) -> Router | None:
+        """The router, where one serves."""
+        return self.router if self.router is not None and self.router.view().serves else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedOperation(Operation):
+    """One that has asked the nodes what they know of gangs.
+
+    answers: what the nodes last reported of all gangs; behind a router those of every node, else of those that decide
+             how their gang stands. A node that answered late is among the failures
+    """
+
+    answers: PerNode[ReportAnswer]
 
 
 @contextmanager
 def connected(inventory: Inventory) -> Iterator[Operation]:
-    """The one place where a command connects the nodes, and asks what they know of gangs."""
-    with Fleet(inventory.nodes, hands_over=True) as fleet:
-        yield Operation(inventory=inventory, fleet=fleet, answers=_answers(fleet, inventory))
-
-
-def _answers(fleet: Fleet, inventory: Inventory) -> PerNode[ReportAnswer]:
-    gangs = undecided(inventory) if inventory.router is None else inventory.gangs
-    names = [node.name for gang in gangs for node in gang.machines]
-    return everything(fleet, names, patience=StragglerWait())
+    """The one place where a command connects the nodes and the router's host."""
+    with ExitStack() as opened:
+        fleet = opened.enter_context(Fleet(inventory.nodes, hands_over=True))
+        router = None
+        if inventory.router is not None:
+            host = opened.enter_context(Fleet(router_gang(inventory.router).nodes))
+            router = Router(inventory.router, host)
+        yield Operation(inventory=inventory, fleet=fleet, router=router)
 
 
 def standing_inventory(inventory: Inventory) -> Inventory:
     """The inventory with its gangs as they stand: those that were started with --replicas are a gang for each node."""
-    with connected(replace(inventory, router=None)) as operation:
-        return as_standing(inventory, operation.answers)
+    with connected(inventory) as operation:
+        return operation.as_standing().inventory

@@ -10,8 +10,8 @@ rollback       the plan before, gang by gang; where it does not come up, the one
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,12 +26,11 @@ from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, GangRestart, RestartRequest, RestartSequence
 from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import (
-    Router,
     rejoin,
     serving_of,
-    serving_router,
     take_in_serving,
     wanted_router,
 )
@@ -43,7 +42,7 @@ from orchestrator.model.errors import DeployError, FindingsError, InputError, No
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.message import MOST_SECONDS
-from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +62,8 @@ def restart(operation: Operation, request: RestartRequest, watcher: Watcher) -> 
     Raises before anything is stopped: Unreachable, LockHeld, InputError where a gang's nodes have no such plan or too
     few gangs would serve, what the checks of the starts refuse. Later what a step raises, with what became of them.
     """
-    inventory = operation.inventory
-    specs, _ = _Restart(inventory, operation.fleet, request, watcher).answering()
-    with _turn_of(inventory, request, [gang.name for gang in specs], watcher) as turn:
+    specs, _ = _Restart(operation, request, watcher).answering()
+    with _turn_of(operation, request, [gang.name for gang in specs], watcher) as turn:
         operation.fleet.let_go()
         waited = turn.wait()
         if waited and request.verb is RESTART and not request.now and can_roll(operation, request.gangs):
@@ -74,17 +72,17 @@ def restart(operation: Operation, request: RestartRequest, watcher: Watcher) -> 
 
 
 def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, turn: RouterTurn) -> RestartResult:
-    inventory, fleet, verb = operation.inventory, operation.fleet, request.verb
+    fleet, verb = operation.fleet, request.verb
     with ExitStack() as opened:
-        wanted = _Restart(inventory, fleet, request, watcher)
+        wanted = _Restart(operation, request, watcher)
         specs, _ = wanted.answering()
         why = verb.what.value if verb.work else ""
         locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs}
         gangs = wanted.restarts(specs, see(fleet, specs))
-        router = opened.enter_context(wanted.router(gangs))
+        router = wanted.router(gangs)
         names = ", ".join(turn.name for turn in gangs)
         if router is not None:
-            behind = take_in_serving(router, fleet, inventory, watcher, ours=turn.token)
+            behind = take_in_serving(operation, router, watcher, ours=turn.token)
             if verb.rolls:
                 wanted.refuse_too_few(behind, "serve behind the router")
             elif lost := lost_models(alone((turn.name for turn in gangs), behind), behind):
@@ -95,9 +93,9 @@ def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, tu
             watcher.step(names, "all of these stop at the same time; each serves again once it has started")
         begin = time.monotonic()
         steps = RestartSequence(
-            inventory=inventory,
             fleet=fleet,
             router=router,
+            front=operation.router,
             watcher=watcher,
             request=request,
             check=wanted.refuse,
@@ -107,10 +105,10 @@ def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, tu
         return RestartResult(views=views, seconds=time.monotonic() - begin, rolled=verb is ROLLING)
 
 
-def _turn_of(inventory: Inventory, request: RestartRequest, gangs: Collection[str], watcher: Watcher) -> RouterTurn:
+def _turn_of(operation: Operation, request: RestartRequest, gangs: Collection[str], watcher: Watcher) -> RouterTurn:
     """The turn behind the router of a command that takes these gangs out."""
     return RouterTurn(
-        inventory=inventory,
+        operation=operation,
         gangs=gangs,
         command=request.command,
         watcher=watcher,
@@ -121,10 +119,10 @@ def _turn_of(inventory: Inventory, request: RestartRequest, gangs: Collection[st
 
 def rehearse_restart(operation: Operation, request: RestartRequest, watcher: Watcher) -> tuple[GangRehearsal, ...]:
     """What `restart` would do; takes no lock and changes nothing. Raises what it would raise before it stops a gang."""
-    wanted = _Restart(operation.inventory, operation.fleet, request, watcher)
+    wanted = _Restart(operation, request, watcher)
     gangs = wanted.restarts(*wanted.answering())
-    with wanted.router(gangs):
-        wanted.refuse(gangs)
+    wanted.router(gangs)
+    wanted.refuse(gangs)
     after = ", one gang after the other" if len(gangs) > 1 and not request.verb.together else ""
     return tuple(
         would(turn.view, turn.plan.plan_id, f"{_aim(turn)}{after}; {turn.downtime(now=request.now)}") for turn in gangs
@@ -141,10 +139,19 @@ def _aim(turn: GangRestart) -> str:
 class _Restart:
     """What a request means for the gangs as they are, before anything is done."""
 
-    inventory: Inventory
-    fleet: Fleet
+    operation: Operation
     request: RestartRequest
     watcher: Watcher
+
+    @property
+    def inventory(self) -> Inventory:
+        """Of the operation."""
+        return self.operation.inventory
+
+    @property
+    def fleet(self) -> Fleet:
+        """Of the operation."""
+        return self.operation.fleet
 
     def answering(self) -> tuple[Sequence[GangSpec], Sequence[GangView]]:
         """The gangs on the nodes where they are to run. Raises where one of these does not answer."""
@@ -167,26 +174,22 @@ class _Restart:
         # one that does not serve costs nothing to restart, and may serve for the next ones
         return sorted(turns, key=lambda turn: bool(turn.view.service_healthy)) if verb.rolls else turns
 
-    @contextmanager
-    def router(self, gangs: Sequence[GangRestart]) -> Iterator[Router | None]:
+    def router(self, gangs: Sequence[GangRestart]) -> Router | None:
         """What requests are sent elsewhere by. Raises where a rolling restart would leave nobody to serve them."""
         inventory, verb = self.inventory, self.request.verb
         if not verb.rolls:
-            with serving_router(None if verb.together else inventory.router) as router:
-                yield router
-            return
+            return None if verb.together else self.operation.serving_router()
         if len(inventory.gangs) < 2 and (inventory.router is None or self.request.without_router):
             raise _alone(inventory, gangs[0])
-        with ExitStack() as opened:
-            router = None if self.request.without_router else opened.enter_context(Router(wanted_router(inventory)))
-            views = [view for view in see(self.fleet, inventory.gangs) if view.serves]
-            serving: Serving = {view.name: view.model for view in views}
-            if router is not None:
-                serving = serving_of(router, views, views)  # it must answer before a stop
-            if len(inventory.gangs) < 2 and serving.keys() <= {view.name for view in views}:
-                raise _alone(inventory, gangs[0])
-            self.refuse_too_few(serving, "serve")
-            yield router
+        router = None if self.request.without_router else wanted_router(self.operation)
+        views = [view for view in self.operation.look() if view.serves]
+        serving: Serving = {view.name: view.model for view in views}
+        if router is not None:
+            serving = serving_of(router, views, views)  # it must answer before a stop
+        if len(inventory.gangs) < 2 and serving.keys() <= {view.name for view in views}:
+            raise _alone(inventory, gangs[0])
+        self.refuse_too_few(serving, "serve")
+        return router
 
     def refuse_too_few(self, serving: Serving, do: str) -> None:
         """Somebody must serve a gang's model while it does not."""
@@ -205,9 +208,9 @@ class _Restart:
         """Raise what forbids the start that follows, unless that is accepted."""
         try:
             refuse_starts(self.fleet, [turn.plan for turn in gangs], self.watcher, accept=self.request.accept)
-            if self.inventory.router is not None:
-                views = see(self.fleet, self.inventory.gangs, patience=StragglerWait())
-                refuse_mixed_models(self.inventory, views, {turn.name: turn.plan.model for turn in gangs})
+            if (router := self.operation.router) is not None:
+                views = self.operation.glance()
+                refuse_mixed_models(router, views, {turn.name: turn.plan.model for turn in gangs})
         except (FindingsError, NodeError) as refused:
             if self.request.verb.work:
                 names = " ".join(turn.name for turn in gangs)
@@ -229,15 +232,12 @@ def _alone(inventory: Inventory, turn: GangRestart) -> InputError:
 def can_roll(operation: Operation, names: Sequence[str]) -> bool:
     """Whether a router serves, and a gang that it can send requests to while one of these (none: of all) is down. One
     that this inventory does not have counts too: another operator's may."""
-    inventory = operation.inventory
-    if inventory.router is None:
+    chosen = {gang.name for gang in chosen_gangs(operation.inventory, names)}
+    router = operation.serving_router()
+    if router is None:
         return False
-    chosen = {gang.name for gang in chosen_gangs(inventory, names)}
-    with serving_router(inventory.router) as router:
-        if router is None:
-            return False
-        views = [view for view in see(operation.fleet, inventory.gangs, patience=StragglerWait()) if view.serves]
-        serving = serving_of(router, views, views)
+    views = [view for view in operation.glance() if view.serves]
+    serving = serving_of(router, views, views)
     return bool(serving) and not alone(chosen, serving)
 
 
@@ -252,18 +252,18 @@ def resume(operation: Operation, names: Sequence[str], watcher: Watcher, *, comm
     of a gang have yet is given up: the gang keeps its previous one. Raises InputError where nothing was begun,
     Unreachable before anything is done, LockHeld, and what a start raises; what is not finished stays begun.
     """
-    inventory, fleet = operation.inventory, operation.fleet
-    gangs = chosen_gangs(inventory, names)
+    fleet = operation.fleet
+    gangs = chosen_gangs(operation.inventory, names)
     with ExitStack() as opened:
         specs = {gang.name: gang for gang in as_they_run(fleet, gangs)}
         left = _left(fleet, specs.values())
-        opened.enter_context(_turn_to_finish(inventory, left, command, watcher)).announce()
-        locks = {
-            operation.gang: opened.enter_context(GangLock(fleet, specs[operation.gang], command)) for operation in left
-        }
+        opened.enter_context(_turn_to_finish(operation, left, command, watcher)).announce()
+        locks = {begun.gang: opened.enter_context(GangLock(fleet, specs[begun.gang], command)) for begun in left}
         views: dict[str, GangView] = {}
         for begun in left:
-            view = finish(inventory, locks[begun.gang], begun, watcher, timeout_s=timeout_s) if begun.turning else None
+            if not begun.turning:
+                continue
+            view = finish(operation.router, locks[begun.gang], begun, watcher, timeout_s=timeout_s)
             views |= {view.name: view} if view is not None else {}
         waiting = [begun for begun in left if begun.gang not in views]
         for begun in waiting:
@@ -274,10 +274,10 @@ def resume(operation: Operation, names: Sequence[str], watcher: Watcher, *, comm
     return tuple(views[name] for name in specs if name in views), words
 
 
-def _turn_to_finish(inventory: Inventory, left: Sequence[GangOperation], command: str, watcher: Watcher) -> RouterTurn:
+def _turn_to_finish(operation: Operation, left: Sequence[GangOperation], command: str, watcher: Watcher) -> RouterTurn:
     """To announce that the gangs which are down are brought back; it waits for nobody."""
     turning = [begun.gang for begun in left if begun.turning]
-    return RouterTurn(inventory, turning, command, watcher, patience_s=0.0)
+    return RouterTurn(operation, turning, command, watcher, patience_s=0.0)
 
 
 def rehearse_resume(operation: Operation, names: Sequence[str]) -> tuple[GangRehearsal, ...]:
@@ -310,23 +310,23 @@ def _left(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangOperation, ...]:
 
 
 def finish(
-    inventory: Inventory, lock: GangLock, begun: GangOperation, watcher: Watcher, *, timeout_s: float
+    router: Router | None, lock: GangLock, begun: GangOperation, watcher: Watcher, *, timeout_s: float
 ) -> GangView | None:
-    """Have a gang serve whose restart was interrupted, and be in the router. lock: is held.
+    """Have a gang serve whose restart was interrupted, and be in the router, where there is one. lock: is held.
 
     None where it had not come to the stop: it serves the run that it had, and nothing is lost.
     """
     fleet, gang = lock.fleet, lock.gang
     (view,) = see(fleet, [gang])
     if view.run_id == begun.was_run and view.serves:
-        rejoin(inventory, [view], watcher)
+        rejoin(router, [view], watcher)
         lock.begin(replace(begun, turning=False))
         return None
     watcher.step(gang.name, f"finishing the {begun.what.value} that {begun.who}@{begun.host} began")
     if view.state is GangState.DEGRADED and not view.serves:
         stop(fleet, [gang], watcher, now=True)
     view = _serving_again(fleet, gang, begun, watcher, timeout_s)
-    rejoin(inventory, [view], watcher)
+    rejoin(router, [view], watcher)
     lock.finish()
     return view
 

@@ -22,7 +22,8 @@ from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock, user
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.router.routing import Router, rejoin, say_failures, take_in_all, wait_until_drained
+from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.router.routing import rejoin, say_failures, take_in_all, wait_until_drained
 from orchestrator.gang.steps.staging import Staged, facts_of_now
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.reports import see
@@ -153,15 +154,16 @@ class RestartSequence:
     """Restarts gangs as parts of one operation.
 
     router: None where nothing sends requests elsewhere meanwhile
+    front:  the inventory's router; what comes up joins it if it serves by then
     check:  raises what forbids the start, while these gangs serve; asked where another restart has passed since the
             command ran its checks of all
     accept: raises where what came up is not what was wanted
     our_turn: raises where another command has taken over the turn behind the router; asked before a gang goes down
     """
 
-    inventory: Inventory
     fleet: Fleet
     router: Router | None
+    front: Router | None
     watcher: Watcher
     request: RestartRequest
     check: Callable[[Sequence[GangRestart]], None]
@@ -284,7 +286,7 @@ class RestartSequence:
                 )
                 self.accept(self._risen)
             case RestartStep.BACK if self.router is None:
-                rejoin(self.inventory, self._risen, self.watcher)
+                rejoin(self.front, self._risen, self.watcher)
             case RestartStep.BACK:
                 put_back(self.router, {turn.name: turn.plan.service_url or turn.url for turn in gangs}, self.watcher)
 

@@ -22,13 +22,14 @@ from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps.changes import compare
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.operation import Operation
+from orchestrator.gang.steps.operation import AskedOperation, Operation
 from orchestrator.gang.steps.raising import Watcher, raise_all
 from orchestrator.gang.steps.restart import go_on, settle
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.gang.steps.router.client import KeyRefused
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
-from orchestrator.gang.steps.router.routing import KeyRefused, enrol, say_failures, serving_router
+from orchestrator.gang.steps.router.routing import enrol, say_failures
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
 from orchestrator.gang.steps.up_operation import Gated, GateJudge, UpOperation, UpRequest, UpResult, prepared, starts_of
@@ -47,26 +48,25 @@ from orchestrator.remote.fleet import Fleet
 CHANGE = RestartVerb(what=OperationKind.CHANGE, done="changed", rolls=True, returns="its previous plan")
 
 
-def up(operation: Operation, request: UpRequest, watcher: Watcher) -> UpResult:
+def up(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> UpResult:
     """Have every chosen gang serve the plan, behind the router where there is one.
 
     Raises Unreachable, LockHeld and FindingsError before anything is started; InputError where changing a gang over
     needs `replace`; NodeError where a node's checks refuse; GangFailed with the one cause and with what the gangs run
     afterwards. KeyboardInterrupt detaches; Undone where a gang's ranks had not started.
     """
-    inventory = operation.inventory
     done, begun = _serve(operation, request, watcher)
     if request.strict:
         refuse_transport(operation, done.views, command=request.command)
     try:
-        enrol(inventory, done.views, watcher, command=request.command)
+        enrol(operation, done.views, watcher, command=request.command)
         settle(operation, [left.gang for left in begun], request.command)
         return _go_on(operation, done, begun, request, watcher)
     except DeployError as failure:
         return replace(done, failure=failure)
 
 
-def _serve(operation: Operation, request: UpRequest, watcher: Watcher) -> tuple[UpResult, Sequence[GangOperation]]:
+def _serve(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> tuple[UpResult, Sequence[GangOperation]]:
     """With what an interrupted command had begun on these gangs.
 
     Where it is another command's turn to change a gang behind the router, it waits for its own without the locks, so
@@ -74,14 +74,14 @@ def _serve(operation: Operation, request: UpRequest, watcher: Watcher) -> tuple[
     """
     begin = time.monotonic()
     risen: frozenset[str] = frozenset()
-    with _turn(operation.inventory, request, watcher) as turn:
+    with _turn(operation, request, watcher) as turn:
         while True:
             with prepared(operation, request, watcher) as here:
                 begun = begun_on(here.fleet, here.gangs)
                 rise, turns = _change(here)
                 refuse_on_nodes(here.fleet, [turn.plan for turn in turns])
-                refuse_mixed_models(here.inventory, (*here.views, *here.others), _models(rise, turns))
-                forget_other_models(here.inventory, here.views, {start.gang.name: start for start in rise})
+                refuse_mixed_models(here.router, (*here.views, *here.others), _models(rise, turns))
+                forget_other_models(here.router, here.views, {start.gang.name: start for start in rise})
                 views, started = _rise(here, rise, turn)
                 risen |= started
                 turn.gangs = [turn.name for turn in turns]
@@ -98,12 +98,12 @@ def _serve(operation: Operation, request: UpRequest, watcher: Watcher) -> tuple[
                     return done, begun
             operation.fleet.let_go()
             turn.wait()
-            operation = operation.asked_again()
+            operation = operation.asked()
 
 
-def _turn(inventory: Inventory, request: UpRequest, watcher: Watcher) -> RouterTurn:
+def _turn(operation: Operation, request: UpRequest, watcher: Watcher) -> RouterTurn:
     return RouterTurn(
-        inventory=inventory,
+        operation=operation,
         gangs=(),
         command=request.command,
         watcher=watcher,
@@ -142,38 +142,38 @@ def _change_over(
     request, watcher = here.request, here.watcher
     _leave_old_addresses(here, [turn.name for turn in turns])
     try:
-        enrol(here.inventory, (*here.views, *risen), watcher, command=request.command, ours=turn.token)
+        enrol(here, (*here.views, *risen), watcher, command=request.command, ours=turn.token)
     except KeyRefused as refused:  # it is given the new key now, before the gangs that have their entry
         say_failures({"router": refused}, watcher)
-    with serving_router(here.inventory.router) as router:
-        behind = {worker.url for worker in router.workers() if worker.healthy} if router is not None else set()
-        turns = sorted(turns, key=lambda turn: turn.url in behind)
-        judge = _gate(here, turns[0])
-        sequence = RestartSequence(
-            inventory=here.inventory,
-            fleet=here.fleet,
-            router=router,
-            watcher=watcher,
-            request=RestartRequest(
-                verb=CHANGE,
-                command=request.command,
-                timeout_s=request.timeout_s,
-                hung_after_s=request.hung_after_s,
-                accept=request.accept,
-            ),
-            undo_on_interrupt=request.undo_on_interrupt,
-            before_go=partial(_one_by_one, here) if request.before_go else None,
-            check=lambda batch: refuse_on_nodes(here.fleet, [turn.plan for turn in batch]),
-            accept=partial(_accept, request.strict, judge, watcher),
-            our_turn=turn.still_ours,
-        )
-        try:
-            return sequence.run(turns, here.locks)
-        except DeployError as failure:
-            _tell(judge, sequence, failure)
-            if isinstance(failure, GangFailed) and judge.keys() & sequence.returned:  # it has not passed
-                raise VerificationDiffers(failure.what, where=failure.where, fix=failure.fix) from failure
-            raise
+    router = here.serving_router()
+    behind = {worker.url for worker in router.workers() if worker.healthy} if router is not None else set()
+    turns = sorted(turns, key=lambda turn: turn.url in behind)
+    judge = _gate(here, turns[0])
+    sequence = RestartSequence(
+        fleet=here.fleet,
+        router=router,
+        front=here.router,
+        watcher=watcher,
+        request=RestartRequest(
+            verb=CHANGE,
+            command=request.command,
+            timeout_s=request.timeout_s,
+            hung_after_s=request.hung_after_s,
+            accept=request.accept,
+        ),
+        undo_on_interrupt=request.undo_on_interrupt,
+        before_go=partial(_one_by_one, here) if request.before_go else None,
+        check=lambda batch: refuse_on_nodes(here.fleet, [turn.plan for turn in batch]),
+        accept=partial(_accept, request.strict, judge, watcher),
+        our_turn=turn.still_ours,
+    )
+    try:
+        return sequence.run(turns, here.locks)
+    except DeployError as failure:
+        _tell(judge, sequence, failure)
+        if isinstance(failure, GangFailed) and judge.keys() & sequence.returned:  # it has not passed
+            raise VerificationDiffers(failure.what, where=failure.where, fix=failure.fix) from failure
+        raise
 
 
 def _one_by_one(here: UpOperation, gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
@@ -199,7 +199,7 @@ def _go_on(
     )
 
 
-def rehearse(operation: Operation, request: UpRequest, watcher: Watcher) -> Plan:
+def rehearse(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> Plan:
     """The plan that `up` would carry out. Changes nothing; raises what `up` would be refused for before it starts or
     stops anything."""
     with prepared(operation, request, watcher, locked=False) as here:
@@ -207,7 +207,7 @@ def rehearse(operation: Operation, request: UpRequest, watcher: Watcher) -> Plan
         absent = {view.name for view in here.views if not view.running}
         plans = [start for start in rise if start.gang.name in absent]
         refuse_on_nodes(here.fleet, [*plans, *(turn.plan for turn in turns)])
-        refuse_mixed_models(here.inventory, (*here.views, *here.others), _models(rise, turns))
+        refuse_mixed_models(here.router, (*here.views, *here.others), _models(rise, turns))
         return here.plan
 
 
@@ -389,14 +389,14 @@ def _urls_of_others(here: UpOperation, gang: GangSpec) -> set[str]:
 def _take_out(here: UpOperation, gang: GangSpec, was: StagingRequest, gone: Collection[str]) -> None:
     served = {(address, gang.leader.ports.http) for address, name in was.addresses.items() if name in gone}
     try:
-        with serving_router(here.inventory.router) as router:
-            if router is None:
-                return
-            theirs = _urls_of_others(here, gang)
-            for worker in router.workers():
-                if _place(worker.url) in served and worker.url not in theirs:
-                    here.watcher.step(gang.name, f"removing {worker.url} from the router")
-                    router.take_out(worker.url)
+        router = here.serving_router()
+        if router is None:
+            return
+        theirs = _urls_of_others(here, gang)
+        for worker in router.workers():
+            if _place(worker.url) in served and worker.url not in theirs:
+                here.watcher.step(gang.name, f"removing {worker.url} from the router")
+                router.take_out(worker.url)
     except DeployError as failure:
         say_failures({gang.name: failure}, here.watcher)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.doctor.steps.plan_findings import examined
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.operation import Operation
+from orchestrator.gang.steps.operation import AskedOperation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.staging import Staged, staging_requests
 from orchestrator.gang.steps.status.reports import see, views_of
@@ -126,7 +126,7 @@ class UpResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpOperation(Operation):
+class UpOperation(AskedOperation):
     """What `up` has before it starts anything: every node of the chosen gangs answers, is locked, and has its part of
     the plan.
 
@@ -159,7 +159,7 @@ class BeforeGoCheck:
 
 @contextmanager
 def prepared(
-    operation: Operation, request: UpRequest, watcher: Watcher, *, locked: bool = True
+    operation: AskedOperation, request: UpRequest, watcher: Watcher, *, locked: bool = True
 ) -> Iterator[UpOperation]:
     """Look, lock and plan; nothing is changed yet. locked: else no lock is taken, and nothing may be changed at all.
 
@@ -187,6 +187,7 @@ def prepared(
         yield UpOperation(
             inventory=inventory,
             fleet=fleet,
+            router=operation.router,
             answers=operation.answers,
             request=request,
             watcher=watcher,
@@ -205,8 +206,8 @@ def _as_manned(gang: GangSpec, view: GangView) -> GangSpec:
     return replace(with_spares(gang, view.stand_ins), spares=())
 
 
-def _others(operation: Operation, chosen: Collection[str]) -> tuple[GangView, ...]:
-    if operation.inventory.router is None:
+def _others(operation: AskedOperation, chosen: Collection[str]) -> tuple[GangView, ...]:
+    if operation.router is None:
         return ()
     others = [gang for gang in operation.inventory.gangs if gang.name not in chosen]
     return views_of(others, operation.answers.values, operation.answers.failures)

@@ -35,7 +35,6 @@ from orchestrator.model.errors import DeployError, VerificationDiffers
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.profile import Load
 from orchestrator.records.gates import keep_gate, kept_gate
-from orchestrator.remote.fleet import Fleet
 from orchestrator.tuning.kernels import KernelVerdict, wrong_words
 from orchestrator.tuning.steps import kernels
 
@@ -57,14 +56,14 @@ class Gate:
         watcher.step(name, "gate: trying the new plan's kernels")
         tried = _kernels(gated)
         watcher.step(name, "gate: asking the old plan for its answers")
-        with Fleet(gated.gang.machines) as fleet:
-            (gang,) = as_they_run(fleet, [gated.gang])
-            url = serving_view(fleet, gang, why="there is nothing to compare with").service_url
-            kept = golden.kept(fleet, gang, _quiet)
-            baseline = kept.baseline
-            if baseline is None or baseline.batch_noise is None:
-                baseline, _ = golden.measured(fleet, gang, kept.subject, url, _quiet)
-            answers = graded(fleet, gang, url, kept.subject.model, self.questions, _quiet)
+        fleet = gated.here.fleet
+        (gang,) = as_they_run(fleet, [gated.gang])
+        url = serving_view(fleet, gang, why="there is nothing to compare with").service_url
+        kept = golden.kept(fleet, gang, _quiet)
+        baseline = kept.baseline
+        if baseline is None or baseline.batch_noise is None:
+            baseline, _ = golden.measured(fleet, gang, kept.subject, url, _quiet)
+        answers = graded(fleet, gang, url, kept.subject.model, self.questions, _quiet)
         return _Judge(
             gate=self,
             gated=gated,
@@ -133,19 +132,19 @@ class _Judge:
 
     def _questions(self, watcher: Watcher) -> GatePart:
         watcher.step(self.gated.gang.name, f"gate: asking {len(self.graded.questions)} questions")
-        with Fleet(self.gated.gang.machines) as fleet:
-            (gang,) = as_they_run(fleet, [self.gated.gang])
-            url = serving_view(fleet, gang, why="it can't be asked").service_url
-            model = golden.kept(fleet, gang, _quiet).subject.model
-            return questions_part(self.graded, graded(fleet, gang, url, model, self.graded.questions, _quiet))
+        fleet = self.gated.here.fleet
+        (gang,) = as_they_run(fleet, [self.gated.gang])
+        url = serving_view(fleet, gang, why="it can't be asked").service_url
+        model = golden.kept(fleet, gang, _quiet).subject.model
+        return questions_part(self.graded, graded(fleet, gang, url, model, self.graded.questions, _quiet))
 
     def _answers(self) -> tuple[GatePart, ...]:
-        with Fleet(self.gated.gang.machines) as fleet:
-            (gang,) = as_they_run(fleet, [self.gated.gang])
-            now = replace(golden.kept(fleet, gang, _quiet), baseline=self.baseline)
-            now = golden.checked(fleet, gang, now, _quiet)
-            if not now.wrong:
-                now = golden.checked_in_batches(fleet, gang, now, _quiet, requests=AT_ACCEPTANCE)
+        fleet = self.gated.here.fleet
+        (gang,) = as_they_run(fleet, [self.gated.gang])
+        now = replace(golden.kept(fleet, gang, _quiet), baseline=self.baseline)
+        now = golden.checked(fleet, gang, now, _quiet)
+        if not now.wrong:
+            now = golden.checked_in_batches(fleet, gang, now, _quiet, requests=AT_ACCEPTANCE)
         old = "accepted" if self.accepted else "asked before"
         right = len(now.compared) - len(now.wrong)
         parts = [
@@ -179,8 +178,7 @@ class _Judge:
             timeout_s=self.gate.timeout_s,
             enough=lambda runs: decided(old, runs, within),
         )
-        alone = replace(self.gated.here.inventory, gangs=(gang,), router=None)
-        done = bench.run_now(alone, order, _quiet)
+        done = bench.measured(self.gated.here.fleet, gang, order, _quiet)
         runs: tuple[Mapping[str, float], ...] = tuple(done.record["runs"])
         return speed_part(old, runs, within)
 

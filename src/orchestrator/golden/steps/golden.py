@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run
 from orchestrator.gang.view import GangView
@@ -292,15 +293,14 @@ def golden_json(goldens: Sequence[Golden]) -> dict[str, Any]:
 
 
 def after_start(
-    inventory: Inventory, views: Iterable[GangView], progress: Progress
+    operation: Operation, views: Iterable[GangView], progress: Progress
 ) -> dict[str, Golden | DeployError | None]:
     """`ask_again` of every gang of these that serves, by name."""
     serving = {view.name for view in views if view.serves}
     if not any(state_folder("golden").glob("*.json")):  # spares who waits for the start four logins and two rounds
         return {}
-    gangs = [gang for gang in inventory.gangs if gang.name in serving]
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        return {gang.name: ask_again(fleet, gang, progress) for gang in as_they_run(fleet, gangs)}
+    gangs = [gang for gang in operation.inventory.gangs if gang.name in serving]
+    return {gang.name: ask_again(operation.fleet, gang, progress) for gang in as_they_run(operation.fleet, gangs)}
 
 
 def ask_again(fleet: Fleet, gang: GangSpec, progress: Progress = lambda *_: None) -> Golden | DeployError | None:

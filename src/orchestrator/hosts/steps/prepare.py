@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.gang.steps.operation import standing_inventory
-from orchestrator.gang.steps.router.routing import Router
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.hosts.steps.bundle import StackBundle, copy_part, read_bundle, refuse_without, stack_in
 from orchestrator.hosts.steps.runner import HostEvent, HostResult, count_tasks, run_playbook
@@ -222,22 +221,20 @@ def _refuse_tags(request: PrepareRequest) -> None:
 
 def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
     """A node that does not answer here will not answer Ansible either, which reports it."""
-    gangs = [gang for gang in standing_inventory(inventory).gangs if any(node.name in names for node in gang.nodes)]
-    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
-        views = see(fleet, gangs)
-    for view in views:
-        if alive := [node.name for node in view.nodes if node.alive and node.name in names]:
+    with connected(inventory) as nodes:
+        operation = nodes.as_standing()
+        gangs = [gang for gang in operation.inventory.gangs if any(node.name in names for node in gang.nodes)]
+        for view in see(operation.fleet, gangs):
+            if alive := [node.name for node in view.nodes if node.alive and node.name in names]:
+                raise NodeError(
+                    f"gang {view.name} is running there on the stack that would be removed",
+                    where=", ".join(alive),
+                    fix=f"l40s-deploy down {view.name}",
+                )
+        router = operation.router
+        if router is not None and router.spec.node.name in names and router.view().running:
             raise NodeError(
-                f"gang {view.name} is running there on the stack that would be removed",
-                where=", ".join(alive),
-                fix=f"l40s-deploy down {view.name}",
-            )
-    if (spec := _router(inventory, names)) is not None:
-        with Router(spec) as router:
-            (view,) = see(router.fleet, [router.gang])
-        if view.running:
-            raise NodeError(
-                "the router is running there", where=spec.node.name, fix="stop it with `l40s-deploy router down`"
+                "the router is running there", where=router.spec.node.name, fix="stop it with `l40s-deploy router down`"
             )
 
 

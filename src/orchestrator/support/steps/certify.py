@@ -327,7 +327,7 @@ class _Certification:
         asked = self.options
         request = UpRequest(plan=asked.plan, command=asked.command, timeout_s=asked.timeout_s, undo_on_interrupt=True)
         with self.screen.rising() as shown, connected(self.inventory) as operation:
-            outcome = up(operation, request, shown)
+            outcome = up(operation.asked(), request, shown)
         (view,) = outcome.views
         if outcome.ready_before:
             raise self._somebody_elses()

@@ -15,7 +15,7 @@ from orchestrator.bench.steps import bench
 from orchestrator.engines.settings import NCCL_TRIALS, SAME_TEXT
 from orchestrator.gang.claims import taking_turns
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
-from orchestrator.gang.steps.operation import connected
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.routing import withdraw
@@ -149,11 +149,13 @@ class _Sweep:
             return
         self._keep(replace(self.record, before=self._asked(), before_plan=view.plan_id, kept=""))
         self._say_others()
-        with self.screen.rising() as watcher, self._turn(watcher) as turn:
+        with (
+            self.screen.rising() as watcher,
+            connected(self.inventory) as operation,
+            self._turn(operation, watcher) as turn,
+        ):
             turn.wait()
-            with connected(self.inventory) as operation:
-                last = withdraw(operation, (self.gang.name,))
-            if last:
+            if withdraw(operation, (self.gang.name,)):
                 watcher.step(self.gang.name, "it served alone behind the router: requests fail until the sweep ends")
             self._down(now=False)
 
@@ -167,9 +169,9 @@ class _Sweep:
         if others:
             self.screen.say(f"{self.gang.name} is measured; {', '.join(others)} goes on serving behind the router")
 
-    def _turn(self, watcher: Watcher) -> RouterTurn:
+    def _turn(self, operation: Operation, watcher: Watcher) -> RouterTurn:
         return RouterTurn(
-            inventory=self.inventory,
+            operation=operation,
             gangs=(self.gang.name,),
             command=self.options.command,
             watcher=watcher,
@@ -250,7 +252,7 @@ class _Sweep:
     def _started(self, result: CandidateResult) -> CandidateResult:
         request = up_request(self.record, result, self.options)
         with self.screen.rising() as shown, connected(alone(self.inventory, self.gang)) as operation:
-            outcome = up(operation, request, _Noting(shown, self._note_start))
+            outcome = up(operation.asked(), request, _Noting(shown, self._note_start))
         start_s = result.start_s if outcome.ready_before else round(outcome.seconds, 1)
         result = replace(result, plan_id=outcome.plan.plan_id, start_s=start_s)
         self._keep_result(result)
@@ -331,7 +333,7 @@ class _Sweep:
         """Behind the router again. From here on it is no candidate that may be stopped."""
         self._keep(replace(self.record, started=()))
         with self.screen.rising() as shown, connected(inventory) as operation:
-            outcome = up(operation, request, shown)
+            outcome = up(operation.asked(), request, shown)
         if outcome.failure is not None:
             raise outcome.failure
 

@@ -31,9 +31,9 @@ def ctrl_c(*_: Any, **__: Any) -> Any:
 def maintenance(order: list[str], work: Any, *, now: bool = False) -> tuple[RestartSequence, GangRestart]:
     view = GangView(name="g", state=GangState.READY, service_url="u")
     steps = RestartSequence(
-        inventory=SimpleNamespace(),  # type: ignore[arg-type]
         fleet=SimpleNamespace(),  # type: ignore[arg-type]
         router=SimpleNamespace(),  # type: ignore[arg-type]
+        front=None,
         watcher=SimpleNamespace(step=lambda *_: None),
         request=RestartRequest(verb=RestartVerb(what=OperationKind.MAINTENANCE, work=work), now=now),
         check=lambda _: order.append("check"),

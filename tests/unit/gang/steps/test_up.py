@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.operation import Operation, connected
+from orchestrator.gang.steps.operation import AskedOperation, Operation, connected
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import see
@@ -68,12 +68,13 @@ def up(
     """`up` from the point where it makes the plan."""
 
     @contextmanager
-    def prepared(operation: Operation, request: UpRequest, watcher: Watcher) -> Iterator[UpOperation]:
+    def prepared(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> Iterator[UpOperation]:
         fleet, gangs = operation.fleet, (gang.gang,)
         with GangLock(fleet, gang.gang, "up") as lock:
             yield UpOperation(
                 inventory=operation.inventory,
                 fleet=fleet,
+                router=operation.router,
                 answers=operation.answers,
                 request=request,
                 watcher=watcher,
@@ -96,7 +97,7 @@ def up(
         gate=gate,
     )
     with connected(replace(gang.inventory, router=router)) as operation:
-        return up_module.up(operation, request, Notes())
+        return up_module.up(operation.asked(), request, Notes())
 
 
 @pytest.fixture
@@ -284,11 +285,6 @@ class Router:
         self.addresses: list[str] = []
         self.out: list[str] = []
 
-    def __enter__(self) -> Router:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
     def workers(self) -> tuple[Worker, ...]:
         return tuple(Worker(id=url, url=url, healthy=True, load=0) for url in self.addresses)
 
@@ -311,7 +307,7 @@ def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     plan = gang.plan("plan1")
     (of_gang,) = plan.gangs
     was, then = of_gang.service_url, of_gang.service_url.replace("127.0.0.1", "localhost")
-    monkeypatch.setattr(up_module, "serving_router", lambda spec: router if spec else nullcontext())
+    monkeypatch.setattr(Operation, "serving_router", lambda operation: router if operation.router else None)
     monkeypatch.setattr(up_module, "enrol", lambda *_, **__: None)
     spec = RouterSpec(node=gang.spec(0))
     up(gang, plan, monkeypatch, router=spec)
@@ -356,6 +352,7 @@ class World:
     serves: bool = True
     refuses: str = ""
     said: list[str] = field(default_factory=list)
+    router: object = None
 
     def on_every(self, _: Callable[..., Any], *, only: Collection[str]) -> PerNode[StagedAnswer]:
         return PerNode(values={name: self.known[name] for name in only if name in self.known}, failures={})
@@ -381,6 +378,7 @@ class World:
             plan=plan,
             views=(),
             others=(),
+            serving_router=lambda: self.router if router and self.serves else None,
         )
         leave(operation, rising=rising)  # type: ignore[arg-type]
         return plan.gangs[0].service_url
@@ -395,9 +393,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         return [Worker(id=url, url=url, healthy=True, load=0) for url in made.workers]
 
     router = SimpleNamespace(workers=workers, take_out=made.take_out)
-    monkeypatch.setattr(
-        "orchestrator.gang.steps.up.serving_router", lambda spec: nullcontext(router if spec and made.serves else None)
-    )
+    made.router = router
     return made
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from tests.support.commands import unasked
 from tests.support.reference_cluster import gang
 
 from orchestrator.cli.screen import Screen
@@ -96,21 +97,20 @@ def test_what_was_left_out_is_said_with_the_reason(capsys: pytest.CaptureFixture
 def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     called: list[object] = []
 
-    def fleet(nodes: object) -> Fleet:
-        called.append(nodes)
-        return Fleet([])
+    def as_they_run(fleet: object, _: object) -> tuple[()]:
+        called.append(fleet)
+        return ()
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(golden, "Fleet", fleet)
-    monkeypatch.setattr(golden, "as_they_run", lambda *_: ())
+    monkeypatch.setattr(golden, "as_they_run", as_they_run)
     views = [GangView(name="gang0", state=GangState.READY, service_healthy=True)]
-    inventory = Inventory(path="hosts.yml", gangs=(gang(),))
+    operation = unasked(Inventory(path="hosts.yml", gangs=(gang(),)))
 
-    assert golden.after_start(inventory, views, lambda *_: None) == {}
+    assert golden.after_start(operation, views, lambda *_: None) == {}
     assert called == []
     (tmp_path / "l40s-deploy" / "golden").mkdir(parents=True)
     (tmp_path / "l40s-deploy" / "golden" / "m.json").write_text("{}")
-    golden.after_start(inventory, views, lambda *_: None)
+    golden.after_start(operation, views, lambda *_: None)
     assert called != []
 
 

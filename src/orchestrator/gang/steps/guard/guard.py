@@ -52,13 +52,14 @@ from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, ended, heard
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.operation import connected
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import finish
 from orchestrator.gang.steps.router.claim import RouterTurn
-from orchestrator.gang.steps.router.host import certificate_findings
+from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.router.host import certificate_findings, router_gang
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
-from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
+from orchestrator.gang.steps.router.routing import raise_router, rejoin
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, interrupted, is_worked_on, see
 from orchestrator.gang.steps.up import asked_of, planned_again, up, words_to_return
@@ -395,22 +396,26 @@ class _Post:
     def _restart(self, why: str, begun: GangOperation | None) -> None:
         """One attempt; what comes of it is seen at the next look."""
         try:
-            with self._turn() as turn, GangLock(self.fleet, self._as_it_runs, self.request.command, why=why) as lock:
+            with (
+                connected(self.inventory) as operation,
+                self._turn(operation) as turn,
+                GangLock(self.fleet, self._as_it_runs, self.request.command, why=why) as lock,
+            ):
                 (now,) = see(self.fleet, [self.gang], patience=StragglerWait())
                 patient = replace(self.memory, not_before=0.0)
                 if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not GuardAction.RESTART:
                     return  # somebody was quicker than our lock
                 left = begun if begun is not None and may_finish(begun) else None
-                if (against := self._against(now, left)) is not None:
+                if (against := self._against(operation, now, left)) is not None:
                     self._hold_back(why, against)
                     return
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
                 self._note_hang(now)
                 turn.announce()
                 if left is not None:
-                    self.view = finish(self.inventory, lock, left, self, timeout_s=self.request.timeout_s) or now
+                    self.view = finish(operation.router, lock, left, self, timeout_s=self.request.timeout_s) or now
                 else:
-                    self._again(now, why)
+                    self._again(operation, now, why)
         except LockHeld as held:
             self._tell(GuardDecision(GuardAction.WAIT, f"{why}; {held.what}"))
         except DeployError as failure:
@@ -429,9 +434,9 @@ class _Post:
             self._notify(Event.FINDING, f"{words}; {now.cause.text}", now.cause.fix)
             self._failed(words)
 
-    def _turn(self) -> RouterTurn:
+    def _turn(self, operation: Operation) -> RouterTurn:
         """To announce a recovery behind the router; it waits for nobody."""
-        return RouterTurn(self.inventory, [self.gang.name], self.request.command, self.watcher, patience_s=0.0)
+        return RouterTurn(operation, [self.gang.name], self.request.command, self.watcher, patience_s=0.0)
 
     def _go_on_without(self, decision: GuardDecision) -> None:
         """Start the gang with spares, and on the nodes that are left. Where no layout fits them, that is said once."""
@@ -462,7 +467,8 @@ class _Post:
     def _replan(self, decision: GuardDecision, seen: GangView) -> None:
         """Start the gang by a plan that does without what its nodes have no more, unless they have it again."""
         there, before = staffed(self.gang, decision.without), self.memory
-        against = self._against(seen, None)
+        with connected(self.inventory) as operation:
+            against = self._against(operation, seen, None)
         if against is None:
             self.memory = replace(self.memory, outdated_since=None)
             return
@@ -580,12 +586,12 @@ class _Post:
             asked=asked,
         )
         with connected(inventory) as operation:
-            outcome = up(operation, request, self)
+            outcome = up(operation.asked(), request, self)
         if outcome.failure is not None:
             raise outcome.failure
         return outcome
 
-    def _against(self, now: GangView, left: GangOperation | None) -> StartRefusal | None:
+    def _against(self, operation: Operation, now: GangView, left: GangOperation | None) -> StartRefusal | None:
         """What would stop a start stops a restart too; None for nothing.
 
         left: what a command has begun and not finished, if that is to be finished
@@ -595,19 +601,14 @@ class _Post:
         try:
             plan = staged_plan(self.fleet, self._as_it_runs)
             self.watcher.step(self.gang.name, "running doctor")
-            if self.inventory.router is not None:
-                self._refuse_mixed(now.model)
+            if operation.router is not None:
+                with contextlib.suppress(Unreachable):  # a router that nobody reaches is no reason against a recovery
+                    refuse_mixed_models(operation.router, operation.glance(), {self.gang.name: now.model})
             return against_starts(self.fleet, [plan], self.watcher)
         except DeployError as failure:
             if isinstance(failure, InputError) and left is not None:
                 return None  # its nodes do not hold one plan: what was begun needs none
             return StartRefusal(error=failure)
-
-    def _refuse_mixed(self, model: str) -> None:
-        """A router that nobody reaches is no reason against a recovery."""
-        with contextlib.suppress(Unreachable), Fleet(self.inventory.nodes) as everybody:
-            views = see(everybody, self.inventory.gangs, patience=StragglerWait())
-            refuse_mixed_models(self.inventory, views, {self.gang.name: model})
 
     def _hold_back(self, why: str, against: StartRefusal, *, on_fewer: bool = False) -> None:
         now, policy = time.monotonic(), self.request.policy
@@ -621,12 +622,12 @@ class _Post:
             self._say_powerless(f"{against.error.where}: {against.error.what}", against.error.fix)
             self._failed(self.decision.why)
 
-    def _again(self, now: GangView, why: str) -> None:
+    def _again(self, operation: Operation, now: GangView, why: str) -> None:
         plan = staged_plan(self.fleet, self._as_it_runs).hung_after(self.request.hung_after_s)
         self._stop(plan.gang, now, why)
         start = plan.again(facts_of_now(self.fleet, self.step))
         views = raising.raise_all(self.fleet, [start], self, timeout_s=self.request.timeout_s)
-        rejoin(self.inventory, views, self.watcher)
+        rejoin(operation.router, views, self.watcher)
         self.view = views[0]
 
     def _stop(self, gang: GangSpec, now: GangView, why: str) -> None:
@@ -665,7 +666,8 @@ class _RouterPost(_Post):
     def man(self) -> None:
         """Connect to its host. Its guard lock is taken once no other guard has it."""
         self.held.close()
-        self.router = self.held.enter_context(Router(self.router.spec))
+        host = self.held.enter_context(Fleet(router_gang(self.router.spec).nodes))
+        self.router = Router(self.router.spec, host)
         self.fleet, self.gang, self.ours, self.manned = self.router.fleet, self.router.gang, False, True
 
     def _look(self) -> None:
@@ -689,10 +691,10 @@ class _RouterPost(_Post):
         """It needs nothing that the doctor checks."""
         return None
 
-    def _again(self, now: GangView, why: str) -> None:
+    def _again(self, operation: Operation, now: GangView, why: str) -> None:
         if now.running:
             self._stop(self.gang, now, why)
-        self.view = raise_router(self.router, self.inventory, self.watcher)
+        self.view = raise_router(operation, self.router, self.watcher)
 
 
 def _active_ports(cluster: Cluster) -> tuple[str, ...]:
@@ -802,7 +804,7 @@ class _Roster:
         return _Post(*words, memory=memory, places=self.places, manned=False)
 
     def _router_post(self, spec: RouterSpec) -> _Post:
-        router = Router(spec)
+        router = Router(spec, Fleet(router_gang(spec).nodes))
         words = (self.inventory, router.fleet, router.gang, self.request, self.watcher)
         return _RouterPost(*words, router=router, manned=False)
 

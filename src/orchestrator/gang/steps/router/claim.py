@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, TurnNeed, Way, changing, course, need, taking_turns
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.router.host import router_gang
-from orchestrator.gang.steps.status.reports import see
 from orchestrator.model.errors import DeployError, LockHeld
-from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
-from orchestrator.remote.fleet import Fleet, StragglerWait
 
 POLL_S = 1.0
 RENEW_EVERY_S = 5.0
@@ -68,11 +65,11 @@ class RouterTurn:
 
     One turn is for all gangs of a command, which takes them out one after the other.
 
-    gangs:     those that it will take out or start
+    gangs:      those that it will take out or start
     patience_s: how long `wait` waits in all
     """
 
-    inventory: Inventory
+    operation: Operation
     gangs: Collection[str]
     command: str
     watcher: Watcher
@@ -84,8 +81,6 @@ class RouterTurn:
     _told: str = ""
     _ends: float = 0.0
     _opened: ExitStack = field(default_factory=ExitStack)
-    _fleets: dict[str, Fleet] = field(default_factory=dict)
-    """Connections, kept while it waits."""
 
     @property
     def token(self) -> str:
@@ -114,7 +109,7 @@ class RouterTurn:
 
     def take(self) -> bool:
         """Whether it is this command's turn, which it has then. Raises as `wait` does."""
-        if not taking_turns(self.inventory):
+        if not taking_turns(self.operation.inventory):
             return True
         wanted, state = self._look()
         step = course(wanted, state, self._ends - time.monotonic())
@@ -126,7 +121,7 @@ class RouterTurn:
 
     def announce(self) -> None:
         """Have the claim if it is free: whoever takes another gang out waits for this one. Nothing without gangs."""
-        if self.gangs and taking_turns(self.inventory):
+        if self.gangs and taking_turns(self.operation.inventory):
             self._acquire()
 
     def still_ours(self) -> None:
@@ -138,9 +133,7 @@ class RouterTurn:
         state = self._acquire()  # before the look: what others do later, they do knowing of us
         if self.way is Way.AT_ONCE:
             return TurnNeed.ANNOUNCES, state
-        gangs = taking_turns(self.inventory)
-        fleet = self._connected("gangs", [node for gang in gangs for node in gang.machines])
-        views = see(fleet, gangs, patience=StragglerWait())
+        views = self.operation.glance()
         wanted, busy = need(self.way, views, self.gangs), changing(views, self.gangs)
         if state is Found.OURS and busy:
             state = Found.BUSY
@@ -151,10 +144,10 @@ class RouterTurn:
     def _acquire(self) -> Found:
         if self._claim is not None:
             return Found.OURS
-        assert self.inventory.router is not None  # where gangs take turns there is one
-        gang = router_gang(self.inventory.router)
-        fleet = self._connected("router", gang.nodes)
-        claim = RouterClaim(fleet, replace(gang, name=CLAIM), self.command, why=", ".join(sorted(self.gangs)))
+        router = self.operation.router
+        assert router is not None  # where gangs take turns there is one
+        why = ", ".join(sorted(self.gangs))
+        claim = RouterClaim(router.fleet, replace(router.gang, name=CLAIM), self.command, why=why)
         try:
             self._opened.enter_context(claim)
         except LockHeld as held:
@@ -165,11 +158,6 @@ class RouterTurn:
             return Found.AWAY
         self._claim = claim
         return Found.OURS
-
-    def _connected(self, to: str, nodes: Sequence[NodeSpec]) -> Fleet:
-        if to not in self._fleets:
-            self._fleets[to] = self._opened.enter_context(Fleet(nodes))
-        return self._fleets[to]
 
     def _say(self) -> None:
         """Whom it waits for, once; heartbeats and seconds are no news."""

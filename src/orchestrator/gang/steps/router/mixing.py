@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from orchestrator.gang.steps.raising import everybody_answers
-from orchestrator.gang.steps.router.routing import Router, installed_for, mixed_models
+from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.router.router_start import installed_for
+from orchestrator.gang.steps.router.routing import mixed_models
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
-from orchestrator.model.inventory import Inventory
 
 
-def refuse_mixed_models(inventory: Inventory, views: Iterable[GangView], models: Mapping[str, str]) -> None:
+def refuse_mixed_models(router: Router | None, views: Iterable[GangView], models: Mapping[str, str]) -> None:
     """Raise FindingsError where requests would be answered by another model than they name, at any time while these
     gangs are started one after the other: a router that does not look at models stands before two of them.
 
     views: of every gang of the inventory. models: by gang, what it is about to serve. Raises Unreachable where two
     models would stand behind a router whose host does not answer.
     """
-    if inventory.router is None or not models:
+    if router is None or not models:
         return
     now = {view.name: view.model for view in views if view.running and view.model}
     mixed = next((pair for name in models if (pair := _beside(name, models, now))), None)
     if mixed is None:
         return
-    with Router(inventory.router) as router:
-        if not _looks_at_models(router):
-            raise mixed_models(inventory.router, next(iter(mixed)), mixed)
+    if not _looks_at_models(router):
+        raise mixed_models(router.spec, next(iter(mixed)), mixed)
 
 
-def forget_other_models(inventory: Inventory, views: Iterable[GangView], rise: Mapping[str, Staged]) -> None:
+def forget_other_models(router: Router | None, views: Iterable[GangView], rise: Mapping[str, Staged]) -> None:
     """Take the addresses of gangs that ended without leaving the router, and that are about to serve another model, out
     of it: it would send the old model's requests there as soon as the address answers.
 
@@ -37,12 +37,11 @@ def forget_other_models(inventory: Inventory, views: Iterable[GangView], rise: M
     """
     ended = [view for view in views if view.name in rise and view.model and not view.running]
     urls = [rise[view.name].service_url for view in ended if view.model != rise[view.name].model]
-    if inventory.router is None or not urls:
+    if router is None or not urls:
         return
-    with Router(inventory.router) as router:
-        if _view(router).serves:
-            for url in urls:
-                router.take_out(url)
+    if _view(router).serves:
+        for url in urls:
+            router.take_out(url)
 
 
 def _beside(name: str, models: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.commands import router_of
 from tests.support.local_gang import Notes
 
 from orchestrator.gang.guarding import GuardAction, Policy
@@ -20,7 +21,6 @@ from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard import standing
 from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
 from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, ended
-from orchestrator.gang.steps.router import routing
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
@@ -121,7 +121,7 @@ def test_a_router_that_failed_or_hangs_is_restarted_as_a_gang_is(
         return GangView(name="router", state=READY)
 
     monkeypatch.setattr(guarding, "raise_router", raise_router)
-    front = routing.Router(ROUTER)
+    front = router_of(ROUTER)
     request = GuardRequest(policy=Policy(limit=1), once=True)
     with ExitStack() as held:
         routed = replace(inventory("a"), router=ROUTER)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import unasked
 from tests.support.waiting import until
 
 from orchestrator.gang.claims import Way
-from orchestrator.gang.steps import locks
+from orchestrator.gang.steps import locks, operation
 from orchestrator.gang.steps.router import claim
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.view import GangView
@@ -54,14 +55,14 @@ class World:
             for name in self.states
         )
         inventory = Inventory(path="hosts.yml", gangs=gangs, router=RouterSpec(node=front))
-        return RouterTurn(inventory, [gang], f"l40s-deploy restart {gang}", self, patience_s, way)  # type: ignore[arg-type]
+        return RouterTurn(unasked(inventory), [gang], f"l40s-deploy restart {gang}", self, patience_s, way)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(claim, "see", made.see)
+    monkeypatch.setattr(operation, "see", made.see)
     monkeypatch.setattr(claim, "POLL_S", 0.05)
     return made
 

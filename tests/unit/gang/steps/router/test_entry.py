@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from tests.support.commands import unasked
 from tests.support.reference_cluster import gang
 
 from orchestrator.engines.serving import Worker
+from orchestrator.gang.steps import operation
 from orchestrator.gang.steps.router import entry
+from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.entry import add_gang, remove_gang
-from orchestrator.gang.steps.router.routing import Router
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.gang_state import GangState
@@ -77,15 +79,14 @@ def front(monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
     monkeypatch.setattr(router, "take_out", take_out)
     monkeypatch.setattr(router, "take_in", take_in)
     monkeypatch.setattr(router, "looks_at_models", lambda _: True)
-    monkeypatch.setattr(entry, "see", lambda *_, **__: made.views)
-    monkeypatch.setattr(entry, "nobodys", lambda *_: frozenset())
+    monkeypatch.setattr(operation, "see", lambda *_, **__: made.views)
     monkeypatch.setattr(entry, "wait_until_drained", lambda *_: made.done.append("drained"))
     yield made
 
 
 def remove(front: Front, name: str) -> None:
     turn: Any = front
-    remove_gang(ROUTED, name, turn, turn)
+    remove_gang(unasked(ROUTED), name, turn, turn)
 
 
 def test_a_gang_is_removed_in_its_turn_and_drained(front: Front) -> None:
@@ -102,14 +103,14 @@ def test_that_nobody_else_serves_its_model_is_said_first(front: Front) -> None:
 
 def test_a_gang_is_added_by_its_aliases(front: Front) -> None:
     front.behind = ["http://b"]
-    add_gang(ROUTED, "a")
+    add_gang(unasked(ROUTED), "a")
     assert front.done == ["in http://a default"]
 
 
 def test_only_a_gang_that_serves_is_added(front: Front) -> None:
     front.views = [seen("a", GangState.STARTING), seen("b")]
     with pytest.raises(InputError, match="it is starting") as refused:
-        add_gang(ROUTED, "a")
+        add_gang(unasked(ROUTED), "a")
     assert "l40s-deploy up --model NAME --gang a" in refused.value.fix and not front.done
 
 
@@ -118,7 +119,7 @@ def test_a_router_that_does_not_serve_and_a_gang_that_is_not_there(front: Front,
     turn: Any = front
 
     def carry_out(name: str) -> None:
-        add_gang(ROUTED, name) if verb == "add" else remove_gang(ROUTED, name, turn, turn)
+        add_gang(unasked(ROUTED), name) if verb == "add" else remove_gang(unasked(ROUTED), name, turn, turn)
 
     with pytest.raises(InputError, match="no gang is called"):
         carry_out("z")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.certificates import certified_key
+from tests.support.commands import router_of
 
 from orchestrator.engines import router as words
 from orchestrator.gang.remarks import of_certificate
-from orchestrator.gang.steps.router import routing
 from orchestrator.gang.steps.router.host import (
     certificate_findings,
     gangs_and_router,
@@ -20,7 +20,7 @@ from orchestrator.gang.steps.router.host import (
     router_gang,
     staged_router,
 )
-from orchestrator.gang.steps.router.routing import Router
+from orchestrator.gang.steps.router.router_start import start_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
@@ -62,7 +62,7 @@ def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:
         assert staged_router(fleet, spec) is None
         (gang / "runs" / "r1").mkdir(parents=True)
         (gang / "current").write_text("r1")
-        start = routing._start_of(Router(spec), "/ready", words.InstalledRouter(words.SMG, "/r"))
+        start = start_of(router_of(spec), "/ready", words.InstalledRouter(words.SMG, "/r"))
         (staged,) = start.of_run("r1", "00").values()
         (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps(staged.kept()))
         told = staged_router(fleet, spec)

@@ -11,13 +11,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from tests.support.commands import router_of
 
 from orchestrator.engines import router as words
 from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.steps import raising, restart_sequence
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
-from orchestrator.gang.steps.router import routing
-from orchestrator.gang.steps.router.routing import KeyRefused, Router
+from orchestrator.gang.steps.router import client
+from orchestrator.gang.steps.router.client import KeyRefused, Router
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError
@@ -69,10 +70,10 @@ def front(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Front:
     made = Front(tmp_path / "key")
     rotate(made, "old")
     staged = SimpleNamespace(stack=words.SMG.name, watch=SimpleNamespace(http={words.WORKERS_HEALTH: "/health"}))
-    monkeypatch.setattr(routing, "staged_router", lambda *_: staged)
-    monkeypatch.setattr(routing, "ask_from", made.ask_from)
+    monkeypatch.setattr(client, "staged_router", lambda *_: staged)
+    monkeypatch.setattr(client, "ask_from", made.ask_from)
     monkeypatch.setattr("orchestrator.gang.steps.router.host.ask_from", lambda *given, **_: made.ask_from(*given))
-    monkeypatch.setattr(routing, "POLL_S", 0.0)
+    monkeypatch.setattr(client, "POLL_S", 0.0)
     monkeypatch.setattr(restart_sequence, "wait_until_drained", lambda *_: None)
     return made
 
@@ -89,7 +90,7 @@ def key_of(front: Front) -> str:
 def router(front: Front) -> Router:
     reach = Reach(connection="local", host="localhost")
     node = NodeSpec(name="front", gang="router", node_rank=0, reach=reach, ports=GangPorts())
-    return Router(RouterSpec(node=node, gang_key_file=str(front.file)))
+    return router_of(RouterSpec(node=node, gang_key_file=str(front.file)))
 
 
 def both_serve(front: Front) -> None:
@@ -129,9 +130,9 @@ def change(front: Front, monkeypatch: pytest.MonkeyPatch, name: str, what: Opera
         service=ServiceOrder(url=url),
     )
     steps = RestartSequence(
-        inventory=SimpleNamespace(),  # type: ignore[arg-type]
         fleet=SimpleNamespace(),  # type: ignore[arg-type]
         router=router(front),
+        front=None,
         watcher=SimpleNamespace(step=lambda *_: None),
         request=RestartRequest(verb=RestartVerb(what=what, rolls=True)),
         check=lambda _: None,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.commands import router_of
 
 from orchestrator.engines import router as words
-from orchestrator.gang.steps.router import mixing, routing
+from orchestrator.gang.steps.router import client, mixing
+from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.model.inventory import GangPorts, NodeSpec, Reach, RouterSpec
 
 
 def node(name: str, gang: str) -> NodeSpec:
@@ -22,9 +23,7 @@ def node(name: str, gang: str) -> NodeSpec:
     return NodeSpec(name=name, gang=gang, node_rank=0, reach=reach, ports=GangPorts())
 
 
-GANGS = tuple(GangSpec(name=name, nodes=(node(f"on-{name}", name),)) for name in ("a", "b"))
-ALONE = Inventory(path=str(Path("hosts.yml")), gangs=GANGS)
-INVENTORY = Inventory(path=ALONE.path, gangs=GANGS, router=RouterSpec(node=node("front", "router")))
+ROUTER = router_of(RouterSpec(node=node("front", "router")))
 OLD, SMG = (words.InstalledRouter(release, release.venv) for release in (words.SGLANG_ROUTER, words.SMG))
 LOST = Unreachable("no route", where="front", fix="look")
 
@@ -45,8 +44,8 @@ def gang(name: str, model: str, state: GangState = GangState.READY) -> GangView:
 def behind(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The router as it is, and what its host has."""
     made = SimpleNamespace(view=front(), runs=words.SGLANG_ROUTER.name, has=OLD, gangs=(gang("a", "m"), gang("b", "m")))
-    monkeypatch.setattr(routing.Router, "view", lambda _: made.view)
-    monkeypatch.setattr(routing, "staged_router", lambda *_: SimpleNamespace(stack=made.runs))
+    monkeypatch.setattr(Router, "view", lambda _: made.view)
+    monkeypatch.setattr(client, "staged_router", lambda *_: SimpleNamespace(stack=made.runs))
     monkeypatch.setattr(mixing, "installed_for", lambda _: made.has)
     return made
 
@@ -55,7 +54,7 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     "models", [{"a": "m"}, {"a": "m", "b": "m"}, {}], ids=["one that serves again", "all", "nothing"]
 )
 def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
-    refuse_mixed_models(INVENTORY, behind.gangs, models)
+    refuse_mixed_models(ROUTER, behind.gangs, models)
 
 
 @pytest.mark.parametrize(
@@ -64,28 +63,28 @@ def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, m
 def test_another_model_behind_the_old_router_is_refused(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
     """Two gangs that change one after the other serve two models in between."""
     with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*a: other, b: m") as refused:
-        refuse_mixed_models(INVENTORY, behind.gangs, models)
+        refuse_mixed_models(ROUTER, behind.gangs, models)
     assert refused.value.exit_code == 3 and "`l40s-deploy prepare --tags router_env`" in refused.value.fix
     behind.runs = words.SMG.name
-    refuse_mixed_models(INVENTORY, behind.gangs, models)
+    refuse_mixed_models(ROUTER, behind.gangs, models)
 
 
 def test_a_router_that_is_not_running_counts_as_what_would_be_started(behind: SimpleNamespace) -> None:
     behind.view = front(GangState.ABSENT)
     with pytest.raises(FindingsError, match="ROUTER-MODEL-MIXED"):
-        refuse_mixed_models(INVENTORY, behind.gangs, {"a": "other"})
+        refuse_mixed_models(ROUTER, behind.gangs, {"a": "other"})
     behind.has = SMG
-    refuse_mixed_models(INVENTORY, behind.gangs, {"a": "other"})
+    refuse_mixed_models(ROUTER, behind.gangs, {"a": "other"})
     behind.has, behind.gangs = OLD, (gang("a", "m"), gang("b", "m", GangState.ABSENT))
-    refuse_mixed_models(INVENTORY, behind.gangs, {"a": "other"})
+    refuse_mixed_models(ROUTER, behind.gangs, {"a": "other"})
 
 
 def test_a_router_that_can_not_be_asked_is_no_yes(behind: SimpleNamespace) -> None:
     behind.view = front(GangState.UNKNOWN, LOST)
     with pytest.raises(Unreachable):
-        refuse_mixed_models(INVENTORY, behind.gangs, {"a": "other"})
-    refuse_mixed_models(INVENTORY, behind.gangs, {"a": "m"})
-    refuse_mixed_models(ALONE, behind.gangs, {"a": "other"})
+        refuse_mixed_models(ROUTER, behind.gangs, {"a": "other"})
+    refuse_mixed_models(ROUTER, behind.gangs, {"a": "m"})
+    refuse_mixed_models(None, behind.gangs, {"a": "other"})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_the_address_of_a_gang_that_ended_is_forgotten_before_another_model_answ
 ) -> None:
     """Seen with smg: it sends the old model's requests there as soon as the address answers again."""
     gone: list[str] = []
-    monkeypatch.setattr(routing.Router, "take_out", lambda _, url: gone.append(url))
+    monkeypatch.setattr(Router, "take_out", lambda _, url: gone.append(url))
     rise = {"a": SimpleNamespace(model="other", service_url="http://a")}
-    forget_other_models(INVENTORY, (gang("a", was, state),), rise)  # type: ignore[arg-type]
+    forget_other_models(ROUTER, (gang("a", was, state),), rise)  # type: ignore[arg-type]
     assert gone == out

@@ -12,17 +12,19 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.support.certificates import certified_key
-from tests.support.commands import unasked
+from tests.support.commands import router_of, unasked
 
 from orchestrator.engines import router as words
 from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, ServedModel, Worker
 from orchestrator.gang.claims import Found
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
-from orchestrator.gang.steps import restart, restart_sequence
+from orchestrator.gang.steps import operation, restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
-from orchestrator.gang.steps.router import claim, routing
+from orchestrator.gang.steps.router import client, router_start, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.gang.steps.router.client import Router, RouterState
+from orchestrator.gang.steps.router.router_start import start_of
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import (
@@ -149,24 +151,24 @@ def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(gangs=(gang("a"), gang("b"), gang("c")), router=router(GangState.ABSENT))
-    monkeypatch.setattr(routing, "see", made.see)
-    monkeypatch.setattr(restart, "see", made.see)
-    monkeypatch.setattr(claim, "see", made.see)
+    for module in (operation, client, restart):
+        monkeypatch.setattr(module, "see", made.see)
     monkeypatch.setattr(RouterTurn, "_acquire", lambda *_: made.found)
     monkeypatch.setattr(restart, "as_they_run", lambda _, gangs: gangs)
     monkeypatch.setattr(routing, "raise_all", made.raise_all)
     monkeypatch.setattr(routing, "GangLock", lock)
-    monkeypatch.setattr(routing, "ask_from", made.ask_from)
-    monkeypatch.setattr(routing.Router, "take_in", lambda _, *given: made.take_in(*given))
-    monkeypatch.setattr(routing, "installed_router", lambda *_, **__: made.installed)
-    monkeypatch.setattr(routing.Router, "take_out", lambda _, url: made.take_out(url))
-    monkeypatch.setattr(routing.Router, "workers", lambda _: ())
+    for module in (routing, router_start):
+        monkeypatch.setattr(module, "ask_from", made.ask_from)
+    monkeypatch.setattr(Router, "take_in", lambda _, *given: made.take_in(*given))
+    monkeypatch.setattr(router_start, "installed_router", lambda *_, **__: made.installed)
+    monkeypatch.setattr(Router, "take_out", lambda _, url: made.take_out(url))
+    monkeypatch.setattr(Router, "workers", lambda _: ())
     return made
 
 
 def test_a_router_that_serves_with_other_settings_is_left_alone_and_takes_the_gangs_in(world: World) -> None:
     world.router = router(GangState.READY, "other")
-    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://a", "http://b", "http://c"] and not world.started
     assert any("`l40s-deploy router down`" in words for words in world.said)
 
@@ -187,50 +189,50 @@ def test_nobody_puts_back_what_another_command_takes_out(
     world.router = router(GangState.READY)
     shown = PerNode(values={"front": LockAnswer(held=holder)}, failures={})
     monkeypatch.setattr(routing, "shown_locks", lambda *_: shown)
-    enrol(INVENTORY, world.gangs, world, command="up", ours="ours")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs, world, command="up", ours="ours")  # type: ignore[arg-type]
     assert world.behind == [f"http://{name}" for name in "abc" if name != left_out]
     assert any("bob@desk (pid 7) changes it with `restart b`" in words for words in world.said) is bool(left_out)
 
 
 def test_a_rehearsal_says_what_would_be_started_and_added(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.gangs = (gang("a"), gang("b", GangState.STARTING, healthy=False), gang("c"))
-    (would,) = routing.would_start_router(INVENTORY)
+    (would,) = routing.would_start_router(unasked(INVENTORY))
     assert (would.gang, would.state) == ("router", "absent") and would.then
     assert would.what == "would be started; a, c would be added"
     world.router = router(GangState.READY, "other")
     behind = (Worker(id="1", url="http://a", healthy=True, load=0),)
-    monkeypatch.setattr(routing.Router, "workers", lambda _: behind)
-    (would,) = routing.would_start_router(INVENTORY)
+    monkeypatch.setattr(Router, "workers", lambda _: behind)
+    (would,) = routing.would_start_router(unasked(INVENTORY))
     assert (would.then, would.what) == ("other", "is running and would be left unchanged; c would be added")
     assert not world.started and not world.behind
 
 
 def test_a_router_on_its_way_up_with_other_settings_is_waited_for(world: World) -> None:
     world.router = router(GangState.STARTING, "other")
-    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.started == ["other"] and len(world.behind) == 3
 
 
 def test_who_serves_at_the_moment_does_not_change_a_routers_settings(world: World) -> None:
     world.gangs = (gang("a"), gang("b", stack="sglang-0.4.4-l40s"))
-    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     world.gangs = world.gangs[:1]
-    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert len(world.started) == 1 and not any("settings differ" in words for words in world.said)
 
 
 def test_a_gang_without_the_routers_health_path_is_told_and_keeps_nobody_out(world: World) -> None:
-    enrol(INVENTORY, world.gangs[1:], world, command="up")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs[1:], world, command="up")  # type: ignore[arg-type]
     world.gangs = (gang("a", stack="sglang-0.4.4-l40s"), *world.gangs[1:])
     world.unhealthy, world.behind = ("http://a",), []
     with pytest.raises(NodeError, match="http://a") as failed:
-        enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+        enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
     assert world.behind == ["http://b", "http://c"]
 
 
 def _asked(world: World) -> str:
-    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     (argv,) = world.argv
     return argv[argv.index("--health-check-endpoint") + 1]
 
@@ -264,17 +266,17 @@ def test_it_asks_otherwise_where_an_engine_lacks_what_its_version_has(world: Wor
 
 
 def test_a_restarted_gang_is_taken_in_where_a_router_serves(world: World) -> None:
-    rejoin(INVENTORY, world.gangs[:1], world)  # type: ignore[arg-type]
+    rejoin(router_of(INVENTORY.router), world.gangs[:1], world)  # type: ignore[arg-type]
     assert world.behind == []
     world.router, world.unhealthy = router(GangState.READY), ("http://b",)
-    rejoin(INVENTORY, world.gangs, world)  # type: ignore[arg-type]
+    rejoin(router_of(INVENTORY.router), world.gangs, world)  # type: ignore[arg-type]
     assert world.behind == ["http://a", "http://c"] and "http://b healthy" in world.said[-1]
 
 
 def test_a_router_that_cant_be_asked_fails_no_restart(world: World) -> None:
     lost = NodeView(name="front", node_rank=0, state=NodeState("unreachable"), error=NO_ANSWER)
     world.router = GangView(name="router", state=GangState.DEGRADED, nodes=(lost,))
-    rejoin(INVENTORY, world.gangs, world)  # type: ignore[arg-type]
+    rejoin(router_of(INVENTORY.router), world.gangs, world)  # type: ignore[arg-type]
     assert world.said == ["router: front: no route"]
 
 
@@ -363,7 +365,7 @@ LOST = NodeView(name="front", node_rank=0, state=NodeState.UNREACHABLE, error=NO
 def test_a_script_learns_from_status_whether_the_router_serves(
     view: GangView, workers: tuple[Worker, ...], code: int
 ) -> None:
-    assert routing.RouterState(view=view, url="", workers=workers).exit_code == code
+    assert RouterState(view=view, url="", workers=workers).exit_code == code
 
 
 def test_a_router_whose_state_is_elsewhere_is_left_alone(world: World) -> None:
@@ -371,21 +373,21 @@ def test_a_router_whose_state_is_elsewhere_is_left_alone(world: World) -> None:
     there = replace(LOST, state=NodeState.UNKNOWN, error=error)
     world.router = GangView(name="router", state=GangState.UNKNOWN, nodes=(there,))
     for do in (
-        lambda: routing.start_router(INVENTORY, world, command="up"),  # type: ignore[arg-type]
-        lambda: routing.stop_router(INVENTORY, command="down"),
+        lambda: routing.start_router(unasked(INVENTORY), world, command="up"),  # type: ignore[arg-type]
+        lambda: routing.stop_router(unasked(INVENTORY), command="down"),
     ):
         with pytest.raises(RunsElsewhere):
             do()
-    assert routing.RouterState(view=world.router, url="").exit_code == 4 and not world.started
+    assert RouterState(view=world.router, url="").exit_code == 4 and not world.started
     seen = Overview(views=(), router=RouterGlance(url="", node="front", state=GangState.UNKNOWN, error=error))
     assert seen.exit_code == 4
 
 
 def test_a_failed_router_comes_back_with_every_gang_that_serves(world: World) -> None:
     world.router = router(GangState.FAILED)
-    with routing.Router(INVENTORY.router) as front:  # type: ignore[arg-type]
-        world.gangs, world.unhealthy = (*world.gangs, gang("d", healthy=False)), ("http://b",)
-        assert routing.raise_router(front, INVENTORY, world).serves  # type: ignore[arg-type]
+    front = router_of(INVENTORY.router)
+    world.gangs, world.unhealthy = (*world.gangs, gang("d", healthy=False)), ("http://b",)
+    assert routing.raise_router(unasked(INVENTORY), front, world).serves  # type: ignore[arg-type]
     assert world.behind == ["http://a", "http://c"] and len(world.started) == 1
 
 
@@ -413,9 +415,9 @@ class Front:
         self.replaced, self.busy, self.model = list[str](), 0, "m"
         self.listed: dict[str, dict[str, Any]] = {}
         self.keys = list[str | None]()
-        self.router = routing.Router(spec or INVENTORY.router)  # type: ignore[arg-type]
-        monkeypatch.setattr(routing, "staged_router", lambda *_: staged(path, stack))
-        monkeypatch.setattr(routing, "ask_from", self.ask_from)
+        self.router = router_of(spec or INVENTORY.router)
+        monkeypatch.setattr(client, "staged_router", lambda *_: staged(path, stack))
+        monkeypatch.setattr(client, "ask_from", self.ask_from)
         monkeypatch.setattr("orchestrator.gang.steps.router.host.ask_from", lambda *given, **_: self.ask_from(*given))
         monkeypatch.setattr(routing, "POLL_S", 0.0)
 
@@ -457,7 +459,7 @@ def test_a_gang_is_in_once_the_router_itself_counts_it_as_healthy(monkeypatch: p
 def test_a_gang_that_the_router_does_not_believe_in_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     front = Front(monkeypatch, "/ready", 200)
     front.believes = [False]
-    monkeypatch.setattr(routing, "TAKE_IN_S", 0.05)
+    monkeypatch.setattr(client, "TAKE_IN_S", 0.05)
     with pytest.raises(NodeError, match="did not report http://a as healthy"):
         front.router.take_in("http://a")
 
@@ -499,7 +501,7 @@ def test_a_gang_that_would_not_tell_the_router_its_model_is_not_in(monkeypatch: 
     """As with a wrong key: smg takes it for a gang of the model 'unknown' in the end."""
     front = Front(monkeypatch, "", 200)
     front.model = "unknown"
-    monkeypatch.setattr(routing, "TAKE_IN_S", 0.05)
+    monkeypatch.setattr(client, "TAKE_IN_S", 0.05)
     with pytest.raises(NodeError, match="did not report http://a as healthy"):
         front.router.take_in("http://a", "r1")
 
@@ -521,17 +523,16 @@ def test_a_router_that_does_not_look_at_models_needs_no_aliases(monkeypatch: pyt
 
 
 def test_an_alias_names_one_model_or_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing.Router, "looks_at_models", lambda _: True)
-    monkeypatch.setattr(routing.Router, "workers", lambda _: ())
+    monkeypatch.setattr(Router, "looks_at_models", lambda _: True)
+    monkeypatch.setattr(Router, "workers", lambda _: ())
     aliases = {"a": ("default", "other"), "b": ("default",), "c": ("default", "mine")}
     assert INVENTORY.router is not None
     serving = (gang("a", model="other"), gang("b"), gang("c"))
-    with routing.Router(replace(INVENTORY.router, aliases=aliases)) as front:
-        failures = routing.take_in_all(front, serving)
+    failures = routing.take_in_all(router_of(replace(INVENTORY.router, aliases=aliases)), serving)
     assert set(failures) == {"a", "b", "c"} and "default would name two models" in failures["b"].what
     assert world.behind == ["http://a", "http://b", "http://c"] and not any(world.called.values())
-    with routing.Router(replace(INVENTORY.router, aliases={"b": ("default",), "c": ("default",)})) as front:
-        assert not routing.take_in_all(front, serving)
+    front = router_of(replace(INVENTORY.router, aliases={"b": ("default",), "c": ("default",)}))
+    assert not routing.take_in_all(front, serving)
     assert world.called["http://b"] == world.called["http://c"] == ("default",)
 
 
@@ -574,7 +575,7 @@ def test_a_gang_gets_its_own_key_from_a_router_that_asks_clients_for_another(
 
 def test_keys_and_certificate_are_files_of_the_routers_node_and_in_no_argument(tmp_path: Path) -> None:
     spec = guarded(tmp_path)
-    rising = routing._start_of(routing.Router(spec), "/ready", SMG)
+    rising = start_of(router_of(spec), "/ready", SMG)
     (staged,) = rising.of_run("run-1", "00").values()
     assert staged.secrets is not None and staged.service is not None
     files = {file.name: file.text for file in staged.secrets.files}
@@ -592,7 +593,7 @@ def test_another_key_or_certificate_are_other_settings_and_another_start_is_not(
     spec = guarded(tmp_path)
 
     def plan_id() -> str:
-        return routing._start_of(routing.Router(spec), "/ready", SMG).plan_id
+        return start_of(router_of(spec), "/ready", SMG).plan_id
 
     at_first = plan_id()
     assert plan_id() == at_first
@@ -623,24 +624,24 @@ def test_a_router_that_passes_its_clients_key_on_is_not_started_before_gangs_wit
 ) -> None:
     routed = replace(INVENTORY, router=guarded(tmp_path))
     with pytest.raises(InputError, match="the router's key differs from the gangs'"):
-        routing.start_router(routed, world, command="router up")  # type: ignore[arg-type]
+        routing.start_router(unasked(routed), world, command="router up")  # type: ignore[arg-type]
     assert not world.started
     world.installed = OLD
-    routing.start_router(routed, world, command="router up")  # type: ignore[arg-type]
+    routing.start_router(unasked(routed), world, command="router up")  # type: ignore[arg-type]
     assert len(world.started) == 1
     world.installed, world.router, world.started = SMG, router(GangState.ABSENT), []
     private(tmp_path / "client", "engine-key-1")
-    routing.start_router(routed, world, command="router up")  # type: ignore[arg-type]
+    routing.start_router(unasked(routed), world, command="router up")  # type: ignore[arg-type]
     assert len(world.started) == 1
 
 
 def test_a_host_with_the_old_router_alone_starts_that_one(world: World) -> None:
     world.installed = OLD
-    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     (argv,) = world.argv
     assert argv[0] == "/opt/l40s/venvs/sglang-router-0.3.2/bin/python3" and "--enable-igw" not in argv
     world.installed, world.router, world.argv = SMG, router(GangState.ABSENT), []
-    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     (argv,) = world.argv
     assert argv[0] == "/opt/l40s/venvs/smg-1.13.0/bin/python3" and "--enable-igw" in argv
 
@@ -649,12 +650,11 @@ def test_a_host_with_the_old_router_alone_starts_that_one(world: World) -> None:
 def test_gangs_of_two_models_stand_behind_a_router_that_tells_them_apart_only(
     world: World, monkeypatch: pytest.MonkeyPatch, by_model: bool
 ) -> None:
-    monkeypatch.setattr(routing.Router, "looks_at_models", lambda _: by_model)
+    monkeypatch.setattr(Router, "looks_at_models", lambda _: by_model)
     behind = (Worker(id="1", url="http://b", healthy=True, load=0),)
-    monkeypatch.setattr(routing.Router, "workers", lambda _: behind)
+    monkeypatch.setattr(Router, "workers", lambda _: behind)
     world.router, world.gangs = router(GangState.READY), (gang("a", model="other"), gang("b"), gang("c"))
-    with routing.Router(INVENTORY.router) as front:  # type: ignore[arg-type]
-        failures = routing.take_in_all(front, world.gangs)
+    failures = routing.take_in_all(router_of(INVENTORY.router), world.gangs)
     if by_model:
         assert not failures and len(world.behind) == 3
         return
@@ -666,7 +666,7 @@ def test_no_router_is_started_with_a_certificate_that_has_expired(world: World, 
     cert, key = certified_key("router.example", days=-1)
     spec = replace(guarded(tmp_path), tls_cert=private(tmp_path / "old", cert), tls_key=private(tmp_path / "its", key))
     with pytest.raises(InputError, match="expired on "):
-        routing.start_router(replace(INVENTORY, router=spec), world, command="router up")  # type: ignore[arg-type]
+        routing.start_router(unasked(replace(INVENTORY, router=spec)), world, command="router up")  # type: ignore[arg-type]
     assert not world.started
 
 
@@ -715,7 +715,7 @@ def test_a_gang_whose_address_nobody_agrees_on_is_not_taken_in(world: World) -> 
     lies = replace(gang("a"), service_url="", remarks=("NODE-DISAGREES: a says that it serves at http://evil:1",))
     world.gangs = (lies, gang("b"))
     with pytest.raises(NodeError, match="NODE-DISAGREES: a says"):
-        enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+        enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://b"]
 
 
@@ -762,7 +762,7 @@ def test_down_learns_that_it_takes_the_last_one_out(world: World, monkeypatch: p
     world.router = router(GangState.READY)
     world.behind = ["http://a", "http://b"]
     monkeypatch.setattr(
-        routing.Router, "workers", lambda _: tuple(Worker(url, url, url != "http://b", 0) for url in world.behind)
+        Router, "workers", lambda _: tuple(Worker(url, url, url != "http://b", 0) for url in world.behind)
     )
     assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
     world.behind.append("http://b")
@@ -774,7 +774,7 @@ def test_another_model_takes_no_requests_over(world: World, monkeypatch: pytest.
     world.router, world.gangs = router(GangState.READY), (gang("a", model="other"), gang("b"), gang("c"))
     world.behind = ["http://a", "http://b", "http://c"]
     monkeypatch.setattr(
-        routing.Router, "workers", lambda _: tuple(Worker(url, url, healthy=True, load=0) for url in world.behind)
+        Router, "workers", lambda _: tuple(Worker(url, url, healthy=True, load=0) for url in world.behind)
     )
     assert not restart.can_roll(unasked(INVENTORY), ["a"]) and restart.can_roll(unasked(INVENTORY), ["b"])
     assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
@@ -788,7 +788,7 @@ def test_a_gang_that_a_flag_gave_another_name_takes_no_requests_over(
     world.router, world.gangs = router(GangState.READY), (gang("a"), gang("b"), gang("c"))
     names = {"http://a": "mine", "http://b": "m", "http://c": UNKNOWN_MODEL}
     monkeypatch.setattr(
-        routing.Router,
+        Router,
         "workers",
         lambda _: tuple(Worker(url, url, True, 0, (ServedModel(names[url]),)) for url in world.behind),
     )
@@ -816,7 +816,7 @@ def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_i
     (served,) = (replace(node, error=lost) for node in router(GangState.UNKNOWN).nodes)
     world.gangs = (GangView(name="a", state=GangState.UNKNOWN, nodes=(served,)), gang("b"))
     world.behind = ["http://a", "http://b"]
-    monkeypatch.setattr(routing.Router, "workers", lambda _: tuple(Worker(url, url, True, 0) for url in world.behind))
+    monkeypatch.setattr(Router, "workers", lambda _: tuple(Worker(url, url, True, 0) for url in world.behind))
     stated = replace(INVENTORY, gangs=(replace(GANGS[0], url="http://a"), *GANGS[1:]))
     assert routing.withdraw(unasked(INVENTORY), ["a"]) == {} and world.behind == ["http://a", "http://b"]
     assert routing.withdraw(unasked(stated), ["a"]) == {} and world.behind == ["http://b"]
@@ -832,7 +832,7 @@ def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_reques
     runs, left = {"http://a:8000": "r7"}, [2, 1, 0, 0]
     quiet: list[int] = []
     monkeypatch.setattr(
-        routing.Router,
+        Router,
         "workers",
         lambda _: tuple(Worker(url, url, True, 0, run=runs.get(url, "")) for url in world.behind),
     )
