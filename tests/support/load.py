@@ -140,7 +140,7 @@ class Load:
                 text = answer.read()
             whole = b"[DONE]" in text if stream else bool(json.loads(text).get("choices"))
             if whole and self.wants.encode() not in text:
-                return f"{WRONG}: {text[:200]!r}"
+                return f"{WRONG}: {text[-800:]!r}"
             return "" if answer.status == 200 and whole else f"HTTP {answer.status}: {text[:200]!r}"
         except (OSError, ValueError, http.client.HTTPException) as error:
             return f"{type(error).__name__}: {error}"

@@ -171,8 +171,6 @@ def _change_over(
         return sequence.run(turns, here.locks)
     except DeployError as failure:
         _tell(judge, sequence, failure)
-        if isinstance(failure, GangFailed) and judge.keys() & sequence.returned:  # it has not passed
-            raise VerificationDiffers(failure.what, where=failure.where, fix=failure.fix) from failure
         raise
 
 
@@ -238,10 +236,13 @@ def refusal(view: GangView) -> FindingsError | None:
 
 
 def _tell(judges: Mapping[str, GateJudge], sequence: RestartSequence, failure: DeployError) -> None:
-    """Every run that a gate was to judge has its verdict, and its page stands below what went wrong."""
+    """Every run that a gate was to judge has its verdict, and its page stands below what went wrong. Raises
+    VerificationDiffers where a plan did not start and the old one is back: it has not passed."""
     for name, run_id in sequence.refused.items():
         page = judges[name].refused(run_id, failure) if name in judges else ""
         failure.what += f"\n    {page}" if page else ""
+    if isinstance(failure, GangFailed) and judges.keys() & sequence.returned:
+        raise VerificationDiffers(failure.what, where=failure.where, fix=failure.fix) from failure
 
 
 def _gate(here: UpOperation, first: GangRestart) -> dict[str, GateJudge]:
