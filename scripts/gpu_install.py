@@ -1,47 +1,79 @@
 """`python3 scripts/gpu_install.py KIT`: unpack what scripts/gpu_kit.py built, on the GPU machine, as root.
 
-By the Python that has torch: the engine's environment takes torch and its libraries from there. Of a kit that comes in
-several loads each call unpacks what lies in KIT. This checkout is what runs: the environment at /opt/l40s-gpu/venv
-finds orchestrator and tests in it. For a machine that is thrown away afterwards: it writes below /opt, /usr and /etc.
+By the Python that has torch: the engine's environment takes CUDA's libraries from there, and torch where the kit brings
+none. Of a kit that comes in several loads each call takes the pieces in KIT and unpacks what is complete. This checkout
+is what runs: the environment at /opt/l40s-gpu/venv finds orchestrator and tests in it. For a machine that is thrown
+away afterwards: it writes below /opt, /usr and /etc.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 HOME = Path("/opt/l40s-gpu")
 VENVS = Path("/opt/l40s/venvs")
-STACK = "sglang-0.5.17-triton"
+STACK = os.environ.get("L40S_GPU_STACK", "sglang-0.5.23-triton")
 ROUTER = "smg-1.13.0"
 AS_INSTALLED = ("torch", "triton", "nvidia_nccl_cu13")
-"""Packages of the machine whose version the product looks up in the engine's environment."""
+"""Packages whose version the product looks up in the engine's environment: the machine's where the kit has none."""
 TOOLS = {"sshd": "/usr/sbin/sshd", "ssh": "/usr/bin/ssh", "ssh-keygen": "/usr/bin/ssh-keygen", "ip": "/usr/sbin/ip"}
 DRIVER = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 
 
 def main(kit: Path) -> int:
-    """Whatever is there, side by side."""
+    """Whatever is complete, side by side."""
     began = time.monotonic()
-    parts = {"control": control, "router": router, "engine": engine}
+    parts = {"control": control, "router": router, "engine": engine, "torch": engine, "triton": engine}
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        done = {pool.submit(work, kit / f"{part}.tar.xz"): part for part, work in parts.items() if there(kit, part)}
+        waiting = {name: pieces for name, pieces in received(kit).items() if not (HOME / f"{name}.there").exists()}
+        done = {pool.submit(parts[name], joined(name, pieces)): name for name, pieces in waiting.items()}
         for one in concurrent.futures.as_completed(done):
             one.result()
+            (HOME / f"{done[one]}.there").touch()
             print(f"installed {done[one]} after {time.monotonic() - began:.1f} s", flush=True)
+    environment()
     driver()
     return 0
 
 
-def there(kit: Path, part: str) -> bool:
-    """This load of the kit has it."""
-    return (kit / f"{part}.tar.xz").exists()
+def received(kit: Path) -> dict[str, list[Path]]:
+    """part -> its pieces, where this load and those before it have them all."""
+    kept = HOME / "kit"
+    kept.mkdir(parents=True, exist_ok=True)
+    for piece in kit.glob("*.tar.xz.*of*"):
+        shutil.copy(piece, kept)
+    found: dict[str, dict[int, Path]] = {}
+    counts = {}
+    for piece in kept.iterdir():
+        named = re.fullmatch(r"(\w+)\.tar\.xz\.(\d+)of(\d+)", piece.name)
+        if named:
+            found.setdefault(named[1], {})[int(named[2])] = piece
+            counts[named[1]] = int(named[3])
+    return {
+        name: [pieces[number] for number in sorted(pieces)]
+        for name, pieces in found.items()
+        if len(pieces) == counts[name]
+    }
+
+
+def joined(name: str, pieces: Sequence[Path]) -> Path:
+    """One archive again."""
+    archive = HOME / f"{name}.tar.xz"
+    with archive.open("wb") as whole:
+        for piece in pieces:
+            whole.write(piece.read_bytes())
+    return archive
 
 
 def control(archive: Path) -> None:
@@ -71,19 +103,32 @@ def router(archive: Path) -> None:
 
 
 def engine(archive: Path) -> None:
-    """An environment whose own packages come first and the machine's after them."""
+    """A part of the environment whose own packages come first and the machine's after them."""
     packages = venv(VENVS / STACK)
     unpack(archive, packages)
-    machines = Path(sysconfig.get_paths()["purelib"])
+    python = packages.parents[2] / "bin/python3"
+    subprocess.run([python, "-m", "compileall", "-q", "-j", "0", packages], capture_output=True, check=False)
+
+
+def environment() -> None:
+    """What the engine's environment takes from the machine."""
+    packages, machines = venv(VENVS / STACK), Path(sysconfig.get_paths()["purelib"])
     (packages / "zz-machine.pth").write_text(f"import site; site.addsitedir({str(machines)!r})\n")
+    own = (packages / "torch").is_dir()
     for name in AS_INSTALLED:
         for found in machines.glob(f"{name}-*.dist-info"):
-            link(packages / found.name, found)
+            if not own:
+                link(packages / found.name, found)
+            elif (packages / found.name).is_symlink():
+                (packages / found.name).unlink()
+    if own:  # torch looks for CUDA's libraries beside itself
+        (packages / "nvidia").mkdir(exist_ok=True)
+        for library in (machines / "nvidia").iterdir():
+            if not (packages / "nvidia" / library.name).exists():
+                link(packages / "nvidia" / library.name, library)
     ninja = Path(sys.executable).parent / "ninja"
     if ninja.exists():
         link(packages.parents[2] / "bin/ninja", ninja)
-    python = packages.parents[2] / "bin/python3"
-    subprocess.run([python, "-m", "compileall", "-q", "-j", "0", packages], capture_output=True, check=False)
 
 
 def driver() -> None:

@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tests.gpu import page
 from tests.gpu.figures import Figures, Result
-from tests.gpu.stage import HOME, MODELS, ORIGINAL, REBLOCKED, GpuLab, Gpus, Stage, engine_python
+from tests.gpu.stage import HOME, MODELS, ORIGINAL, REBLOCKED, STACK, GpuLab, Gpus, Stage, engine_python
 from tests.gpu.steps import STEPS, Step, model_made, not_done, played
 from tests.support import proven
 from tests.support.preloaded import L40S_DEPLOY
@@ -140,10 +141,15 @@ def machine(gpus: Gpus) -> dict[str, Any]:
         "driver": gpus.driver(),
         "kernel": said.split("-")[0],
         "processors": os.cpu_count(),
-        "engine": "SGLang 0.5.17 on torch 2.11.0 with CUDA 13.0",
+        "engine": _engine(),
         "router": "smg 1.13.0",
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _engine() -> str:
+    stack = yaml.safe_load(STACK.read_text("utf-8"))
+    return f"SGLang {stack['engine_version']} on torch {stack['torch_version']} with CUDA 13.0"
 
 
 def _chosen(args: argparse.Namespace, figures: Figures) -> list[Step]:

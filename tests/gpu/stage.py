@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from l40s_lab.processes import Identity, wait_until
 from orchestrator.model.errors import DeployError
 
 KIT = Path(__file__).parent / "kit"
-STACK = KIT / "sglang-0.5.17-triton.yml"
+STACK = KIT / f"{os.environ.get('L40S_GPU_STACK', 'sglang-0.5.23-triton')}.yml"
 HOME = Path("/opt/l40s-gpu")
 ROUTER_VENV = Path("/opt/l40s/venvs/smg-1.13.0")
 ROUTER_PORT = 30280
@@ -388,8 +389,6 @@ class AlphabetLoad(Load):
 
 def find_node_in(lab: SmallLab, node: str) -> Any:
     """A node of the lab as faults get hold of it."""
-    import os
-
     os.environ["L40S_LAB_ROOT"] = str(lab.folder / "labs")
     return find_node(lab.name, node)
 
@@ -402,7 +401,7 @@ def start(lab: SmallLab, *words: str) -> subprocess.Popen[str]:
 
 def engine_python(real: bool) -> str:
     """A Python that has torch."""
-    return "/opt/l40s/venvs/sglang-0.5.17-triton/bin/python3" if real else sys.executable
+    return f"/opt/l40s/venvs/{STACK.stem}/bin/python3" if real else sys.executable
 
 
 def _pid_inside(pid: int) -> int | None:

@@ -10,6 +10,7 @@ from tests.gpu import page
 from tests.gpu.figures import Figures, Result
 from tests.slice import judging
 
+APART = "ranks apart"
 PAGE = Path(__file__).with_name("measured.md")
 _HEAD = """\
 # The slice on GPUs
@@ -183,8 +184,11 @@ def _starts(parts: Sequence[Result]) -> Iterator[str]:
 
 
 def _apart(figures: Figures) -> Iterator[str]:
-    results = [result for result in figures.of_step("ranks apart") if result.figures]
-    if not results:
+    alone: dict[str, Any] = {}
+    for result in figures.results:
+        if result.step.startswith(APART):
+            alone |= result.figures
+    if not alone:
         return
     columns = (
         "rank",
@@ -198,10 +202,10 @@ def _apart(figures: Figures) -> Iterator[str]:
         "next",
         "",
     )
-    words = "One rank of 32 alone on a GPU, without all-reduces; four side by side. Prompts of 2,000 tokens: 4 at once."
+    words = "One rank of 32 alone on a GPU, without all-reduces; two side by side. Prompts of 2,000 tokens: 4 at once."
 
     def rows() -> Iterator[Sequence[Any]]:
-        for name, seen in results[-1].figures.items():
+        for name, seen in alone.items():
             speeds = (seen.get("loads", {}).get(count, {}).get("decode_tok_s") for count in ("1", "32", "128"))
             middle, long = seen.get("2000 tokens", {}), seen.get("100000 tokens", {})
             times = (one.get(key) for one in (middle, long) for key in ("ttft_mean_ms", "itl_median_ms"))

@@ -7,9 +7,10 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,16 @@ MAKERS = 40
 """Processes that write the files; RAM takes what they make."""
 FIRST_BATCHES = "1,32,128"
 CANDIDATES = 10
-PREFILL_GRAPHS = ("--cuda-graph-backend-prefill", "tc_piecewise", "--cuda-graph-bs-prefill", "512", "2048", "4096")
+NO_PREFILL_GRAPHS = ("--cuda-graph-backend-prefill", "disabled")
 APART = {
-    "FP8, Triton attention": Wish(ALONE, 128),
-    "FP8, FlashInfer attention": Wish(ALONE, 128, flags=("--attention-backend", "flashinfer")),
-    "INT8": Wish(ALONE_INT8, 128),
-    "FP8, prefill graphs": Wish(ALONE, 128, flags=PREFILL_GRAPHS),
+    "formats": {
+        "INT8": Wish(ALONE_INT8, 128),
+        "FP8, Triton attention": Wish(ALONE, 128),
+    },
+    "attention": {
+        "FP8, FlashInfer attention": Wish(ALONE, 128, flags=("--attention-backend", "flashinfer")),
+        "FP8, no prefill graphs": Wish(ALONE, 128, flags=NO_PREFILL_GRAPHS),
+    },
 }
 """What one rank alone is started with, one beside the other: no all-reduce hides what differs."""
 
@@ -241,20 +246,27 @@ def stack_checked(stage: Stage, _: Record) -> Told:
     return f"{len(found['kernels'])} kernels right, {found['took_s']:.0f} s", found
 
 
-def ranks_apart(stage: Stage, _: Record) -> Told:
-    """One rank's shapes on each GPU, four starts side by side: what differs is the kernels alone."""
-    stage.run("down", "--all", "--now")
-    variants = dict(list(APART.items())[: stage.lab.gangs])
-    for directory in dict.fromkeys(wish.directory for wish in variants.values() if stage.lab.real):
-        _make(stage, directory)
-    with ThreadPoolExecutor(len(variants)) as pool:
-        running = {
-            name: pool.submit(_alone, stage, Wish(wish.directory, wish.graphs, flags=wish.flags, gang=f"gang{place}"))
-            for place, (name, wish) in enumerate(variants.items())
-        }
-    figures = {name: done.result() for name, done in running.items()}
+def ranks_apart(variants: Mapping[str, Wish]) -> Callable[[Stage, Record], Told]:
+    """One rank's shapes on each GPU, starts side by side: what differs is the kernels alone."""
+
+    def play(stage: Stage, _: Record) -> Told:
+        stage.run("down", "--all", "--now")
+        for directory in dict.fromkeys(wish.directory for wish in variants.values() if stage.lab.real):
+            _make(stage, directory)
+        with ThreadPoolExecutor(len(variants)) as pool:
+            running = {
+                name: pool.submit(_alone, stage, replace(wish, gang=f"gang{place}"))
+                for place, (name, wish) in enumerate(variants.items())
+            }
+        figures = {name: done.result() for name, done in running.items()}
+        stage.run("down", "--all", "--now")
+        return _speeds_of_128(figures)
+
+    return play
+
+
+def _speeds_of_128(figures: dict[str, Any]) -> Told:
     failed = {name: seen["failed"] for name, seen in figures.items() if "failed" in seen}
-    stage.run("down", "--all", "--now")
     speeds = ", ".join(
         f"{name} {seen['loads']['128'].get('decode_tok_s', 0):.0f}" for name, seen in figures.items() if "loads" in seen
     )
@@ -353,9 +365,9 @@ def one_node(gpus: int) -> Shape:
     return Shape(1, 1, gpus)
 
 
-def apart(gpus: int) -> Shape:
-    """Every GPU a gang."""
-    return Shape(min(gpus, len(APART)), min(gpus, len(APART)), 1)
+def apart(_: int) -> Shape:
+    """Two gangs of a GPU each."""
+    return Shape(2, 2, 1)
 
 
 def parts(nodes: int, gpus: int) -> tuple[Step, ...]:
@@ -375,7 +387,10 @@ def parts(nodes: int, gpus: int) -> tuple[Step, ...]:
         Step("one node, graphs to 128", "the same, larger graphs", on_one_node(128), one_node, 250, gpus=2),
         *(on_nodes if nodes > 1 else ()),
         Step("stack check", "kernels at these shapes", stack_checked, one_node, 60, alone=True),
-        Step("ranks apart", "formats and attention, a rank each", ranks_apart, apart, 220, gpus=2),
+        *(
+            Step(f"ranks apart, {title}", ", ".join(variants), ranks_apart(variants), apart, 220, gpus=2)
+            for title, variants in APART.items()
+        ),
         Step("tuning", "before and after", tuned_slice, one_node, 260, alone=True),
         Step("layouts", "pipeline and attention data parallel", layouts, one_node, 400, gpus=8),
     )
