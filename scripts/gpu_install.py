@@ -9,7 +9,6 @@ away afterwards: it writes below /opt, /usr and /etc.
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import re
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[1]
 HOME = Path("/opt/l40s-gpu")
 VENVS = Path("/opt/l40s/venvs")
-STACK = os.environ.get("L40S_GPU_STACK", "sglang-0.5.23-triton")
+STACK = "sglang-0.5.23-triton"
 ROUTER = "smg-1.13.0"
 AS_INSTALLED = ("torch", "triton", "nvidia_nccl_cu13")
 """Packages whose version the product looks up in the engine's environment: the machine's where the kit has none."""

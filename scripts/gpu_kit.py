@@ -150,8 +150,8 @@ def gathered(work: Path, part: str, wanted: set[str]) -> Path:
 
 
 def blank_other_gpus(library: Path) -> None:
-    """Zeros in the place of machine code and PTX for other GPUs than KEPT_SM: CUDA picks by the headers, which stay, and
-    zeros take no room in an archive. The layout is that of CUDA's fatbinary.h and of what nvcc 13.0 writes."""
+    """Zeros in the place of machine code and PTX for other GPUs than KEPT_SM: CUDA picks by the headers, which stay,
+    and zeros take no room in an archive. The layout is that of CUDA's fatbinary.h and of what nvcc 13.0 writes."""
     said = subprocess.run(["readelf", "-SW", str(library)], capture_output=True, text=True, check=False).stdout
     sections = re.findall(r"\s(\.nv_fatbin|__nv_relfatbin)\s+\S+\s+\S+\s+([0-9a-f]+)\s+([0-9a-f]+)", said)
     if not sections:
@@ -184,7 +184,7 @@ def copy(package: importlib.metadata.Distribution, packages: Path, folder: Path)
         if file.startswith("..") or "__pycache__" in file or not source.is_file() or target.exists():
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        shutil.copy(source, target)  # ptxas has to stay executable
 
 
 def install(folder: Path, wanted: Iterable[str]) -> None:

@@ -149,7 +149,7 @@ def machine(gpus: Gpus) -> dict[str, Any]:
 
 def _engine() -> str:
     stack = yaml.safe_load(STACK.read_text("utf-8"))
-    return f"SGLang {stack['engine_version']} on torch {stack['torch_version']} with CUDA 13.0"
+    return f"SGLang {stack['engine_version']} on torch {stack['torch_version']}, mixed with the machine's CUDA 13.0"
 
 
 def _chosen(args: argparse.Namespace, figures: Figures) -> list[Step]:

@@ -20,7 +20,7 @@ class Result:
 
     said:    what was seen, in a sentence, or what went wrong
     figures: numbers and words by name; seconds: how long it took
-    gpus:    of the machine it was played on
+    gpus:    of the machine it was played on; engine: with which version, '' of old results
     """
 
     step: str
@@ -30,6 +30,7 @@ class Result:
     seconds: float = 0.0
     at: str = ""
     gpus: str = ""
+    engine: str = ""
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Figures:
 
     def add(self, result: Result) -> None:
         """One more, of this machine."""
-        self.results.append(replace(result, gpus=self.machine.get("gpus", "")))
+        self.results.append(replace(result, gpus=self.machine.get("gpus", ""), engine=self.machine.get("engine", "")))
         self.write()
 
     def write(self) -> None:

@@ -26,7 +26,7 @@ from l40s_lab.processes import Identity, wait_until
 from orchestrator.model.errors import DeployError
 
 KIT = Path(__file__).parent / "kit"
-STACK = KIT / f"{os.environ.get('L40S_GPU_STACK', 'sglang-0.5.23-triton')}.yml"
+STACK = KIT / "sglang-0.5.23-triton.yml"
 HOME = Path("/opt/l40s-gpu")
 ROUTER_VENV = Path("/opt/l40s/venvs/smg-1.13.0")
 ROUTER_PORT = 30280
@@ -193,6 +193,11 @@ class Stage:
     tokens: int = 16
     pause_s: float = 0.0
     _saved: bool = field(default=False)
+
+    @property
+    def compiled_before(self) -> bool:
+        """Some engine of this machine left compiled kernels."""
+        return self._saved or any(self._cache(place).is_dir() for place in CACHES)
 
     @property
     def left_s(self) -> float:

@@ -17,15 +17,17 @@ _FIGURES = {
     "kv_gib": r"KV size: ([\d.]+)",
     "kv_tokens": r"#tokens: (\d+)",
     "after_pool_gib": r"Memory pool end\. avail mem=([\d.]+)",
-    "graphs_gib": r"Capture .*?graph end\..*?mem usage=([\d.]+)",
-    "graphs_s": r"Capture .*?graph end\. elapsed=([\d.]+)",
+    "graphs_gib": r"Capture \w+ decode CUDA graph end\..*?mem usage=([\d.]+)",
+    "graphs_s": r"Capture \w+ decode CUDA graph end\..*?elapsed=([\d.]+)",
+    "prefill_graphs_gib": r"Capture \w+ prefill CUDA graph end\..*?mem usage=([\d.]+)",
+    "prefill_graphs_s": r"Capture \w+ prefill CUDA graph end\..*?elapsed=([\d.]+)",
     "free_when_ready_gib": r"max_total_num_tokens=.*?available_gpu_mem=([\d.]+)",
 }
 """Each rank's. The engine writes GB and means GiB (get_available_gpu_memory divides by 1 << 30)."""
 _OF_ALL = {
-    "fraction": r"mem_fraction_static=([\d.]+)",
-    "chunk": r"chunked_prefill_size=(\d+)",
-    "max_running": r"max_running_requests=(\d+)",
+    "fraction": r"mem_fraction_static(?:=|': )([\d.]+)",
+    "chunk": r"chunked_prefill_size(?:=|': )(\d+)",
+    "max_running": r"max_running_requests(?:=|': )(\d+)",
 }
 _STEP = re.compile(r"Decode batch.*?#running-req: (\d+).*?cuda graph: (\w+).*?gen throughput \(token/s\): ([\d.]+)")
 _OUT_OF_MEMORY = re.compile(r"(?:torch\.)?OutOfMemoryError.*|.*CUDA out of memory.*")

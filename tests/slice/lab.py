@@ -115,17 +115,18 @@ def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | 
     stage.lab.name_of_model = wish.model
     planned, times = _planned(stage, wish)
     figures |= {"command": " ".join([wish.model, *wish.words, *wish.flags]), "plan": planned and planned.figures()}
+    figures["compiled_before"] = stage.compiled_before
     looks: list[dict[str, Any]] = []
     began = time.monotonic()
     try:
         code = _up(stage, wish, looks, ballast)
     finally:
         figures["up_s"] = round(time.monotonic() - began, 1)
+        figures["engine"] = memory = engine_log.memory(logs(stage, wish.gang).values())
         keep_logs(stage, wish.gang, f"{wish.model}-{stage.lab.nodes}x{stage.lab.gpus}")
     gang = stage.gang(wish.gang)
-    memory = engine_log.memory(logs(stage, wish.gang).values())
     figures |= {"outside": judging.outside(gang["start"], times)}
-    figures |= {"start": gang["start"], "engine": memory, "called_behind": judging.called_behind(looks)}
+    figures |= {"start": gang["start"], "called_behind": judging.called_behind(looks)}
     if code:
         why = stage.run("why").stdout[-600:]
         raise Otherwise(f"up ended with {code}: {why}", **figures)

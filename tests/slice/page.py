@@ -36,9 +36,18 @@ def written(figures: Figures) -> str:
 
 
 def served(figures: Figures) -> list[Result]:
-    """The last result of each part that served the slice."""
-    last = {result.step: result for result in figures.results if result.figures.get("loads")}
+    """The last result of each part that served the slice, of each engine."""
+    last = {(result.step, result.engine): result for result in figures.results if result.figures.get("loads")}
     return list(last.values())
+
+
+def _part(result: Result) -> str:
+    """With the engine's version."""
+    return f"{result.step} ({_version(result)})" if result.engine else result.step
+
+
+def _version(result: Result) -> str:
+    return result.engine.removeprefix("SGLang ").partition(" ")[0]
 
 
 def _tables(figures: Figures) -> Iterator[str]:
@@ -64,7 +73,10 @@ def _table(title: str, words: str, columns: Sequence[str], rows: Iterator[Sequen
 
 
 def _memory(parts: Sequence[Result]) -> Iterator[str]:
-    columns = ("part", "machine", "GPU", "fraction", "before weights", "weights", "KV tokens", "graphs", "least free")
+    columns = (
+        *("part", "machine", "GPU", "fraction", "before weights", "weights", "KV tokens"),
+        *("decode graphs", "prefill graphs", "least free"),
+    )
     words = (
         "GiB a rank, plan / engine (the rank that has least). Least free: of the fullest card, by NVML, at any time."
     )
@@ -81,7 +93,7 @@ def _memory_row(result: Result) -> Sequence[Any]:
     before = round(plan["gpu_total_gib"] - plan["overhead_gib"], 2) if plan else _NOT_KEPT
     tokens = f"{plan['kv_tokens']:,}" if plan else _NOT_KEPT
     return (
-        result.step,
+        _part(result),
         result.gpus.partition(",")[0],
         plan.get("gpu_total_gib"),
         engine.get("fraction"),
@@ -89,6 +101,7 @@ def _memory_row(result: Result) -> Sequence[Any]:
         f"{plan.get('weights_gib', _NOT_KEPT)} / {_most(engine.get('weights_gib'))}",
         f"{tokens} / {_least(engine.get('kv_tokens')) or 0:,}",
         _most(engine.get("graphs_gib")),
+        _most(engine.get("prefill_graphs_gib")),
         have.get("memory", {}).get("least_free_gib"),
     )
 
@@ -121,7 +134,7 @@ def _speeds(parts: Sequence[Result]) -> Iterator[str]:
             for requests, seen in asked.items():
                 step = (seen.get("steps") or [{}])[-1]
                 yield (
-                    *(result.step, requests, seen.get("decode_tok_s"), step.get("step_ms"), step.get("graph")),
+                    *(_part(result), requests, seen.get("decode_tok_s"), step.get("step_ms"), step.get("graph")),
                     *(seen.get("ttft_mean_ms"), seen.get("itl_median_ms"), seen.get("itl_p99_ms"), seen.get("wall_s")),
                 )
 
@@ -155,7 +168,7 @@ def _profiles(parts: Sequence[Result]) -> Iterator[str]:
         for result in parts:
             for profile in result.figures.get("profiles", ()):
                 for rank, seen in profile.get("ranks", {}).items():
-                    yield (result.step, profile["requests"], f"TP{rank}", *_kernels(profile, rank, seen))
+                    yield (_part(result), profile["requests"], f"TP{rank}", *_kernels(profile, rank, seen))
 
     yield from _table("Where a step's time goes", words, columns, rows())
 
@@ -178,7 +191,7 @@ def _starts(parts: Sequence[Result]) -> Iterator[str]:
     def rows() -> Iterator[Sequence[Any]]:
         for result in parts:
             phases = (result.figures.get("start") or {}).get("phases", {})
-            yield (result.step, result.figures["up_s"], *(phases.get(phase) for phase in _PHASES))
+            yield (_part(result), result.figures["up_s"], *(phases.get(phase) for phase in _PHASES))
 
     yield from _table("Starts", "Seconds, by phase, of the slowest node.", columns, rows())
 
@@ -225,7 +238,7 @@ def _where(parts: Sequence[Result]) -> Iterator[str]:
             lowest = min((mhz for what, mhz in while_asked if what.endswith("requests")), default=None)
             slowed = sorted({why for reasons in memory.get("slowed_by", {}).values() for why in reasons})
             for rank, seen in result.figures.get("affinity", {}).items():
-                yield (result.step, rank, seen["may_use"], seen["beside_its_gpu"], lowest, ", ".join(slowed))
+                yield (_part(result), rank, seen["may_use"], seen["beside_its_gpu"], lowest, ", ".join(slowed))
 
     yield from _table("Processors and clocks", "", columns, rows())
 
@@ -246,5 +259,6 @@ def rows(figures: Figures) -> dict[str, str]:
     kills = figures.of_step("kill")
     if kills:
         right = sum(result.outcome == "as it should" for result in kills)
-        found["slice-kill"] = f"{right} of {len(kills)} on {kills[-1].gpus.partition(',')[0]}"
+        machines = dict.fromkeys(kill.gpus.partition(",")[0].removesuffix(" 80GB HBM3") for kill in kills)
+        found["slice-kill"] = f"{right} of {len(kills)} on {' and '.join(machines)}"
     return found

@@ -55,14 +55,14 @@ L40S with RDMA has 22.43 + 21.27 GiB of 46068 MiB at that moment."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCost:
-    """What a rank of DeepSeek-V3 at TP32 was measured to cost beside weights and KV cache, without prefill graphs and
-    without a draft.
+    """What a rank of DeepSeek-V3 at TP32 was measured to cost beside weights and KV cache, without a draft.
 
     source:         who measured it, in words
     graph_bytes:    a batch size that is captured as a decode graph
     capture_s:      seconds that the capture takes with what was compiled before: (least, most) for so many sizes
     compile_s:      more of them with empty kernel caches: (least, most)
-    activations:    bytes beside the graphs at the most, for tokens of a chunk of prefill; None where nobody measured
+    activations:    bytes beside these graphs at the most, for tokens of a chunk of prefill; None where nobody measured
+    prefill_graphs: prefill is captured too, and its graphs count as activations: they hold those of their sizes
     """
 
     source: str
@@ -70,6 +70,7 @@ class RankCost:
     capture_s: Callable[[int], tuple[float, float]]
     compile_s: tuple[float, float]
     activations: Callable[[int], int] | None = None
+    prefill_graphs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from orchestrator.protocol.sizes import gib
 
 GIB = 1 << 30
 UNMEASURED = 3 * GIB // 2
-"""Kept for what no measurement had: NCCL's buffers of 32 ranks, prefill graphs, a draft. An allowance, until a gang of
-32 ranks was measured."""
+"""Kept for what no measurement had: NCCL's buffers of 32 ranks, a draft, 0.5.17's prefill graphs. An allowance, until a
+gang of 32 ranks was measured."""
 KEPT_FREE = GIB
 """Of what was seen free on these nodes: for fragments, and for loads that were not seen yet."""
 _MAY = "so this may stay unused:"
@@ -134,11 +134,16 @@ def tokens_at(memory: Memory, fraction: float) -> int:
 
 
 def _reserve_words(memory: Memory, needs: Needs, cost: RankCost, chunk: int) -> Iterator[str]:
+    held, unmeasured = "activations", "not measured: NCCL's buffers of 32 ranks"
+    if cost.prefill_graphs:
+        held = "prefill graphs and activations"
+    else:
+        unmeasured += ", prefill graphs"
     parts = (
         (needs.table, "request table"),
         (needs.graphs, "decode graphs"),
-        (needs.activations, f"activations of chunks of {chunk:,} tokens"),
-        (UNMEASURED, "not measured: NCCL's buffers of 32 ranks, prefill graphs"),
+        (needs.activations, f"{held} of chunks of {chunk:,} tokens"),
+        (UNMEASURED, unmeasured),
     )
     sum_of = " + ".join(f"{gib(size)} ({words})" for size, words in parts if size)
     beside = "" if needs.table else " beside the request table"

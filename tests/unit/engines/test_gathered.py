@@ -163,7 +163,7 @@ def test_a_tuning_run_looks_where_the_version_keeps_its_kernels(version: str) ->
 
 
 RECORDED = json.loads(RESOLVED.read_text("utf-8"))
-KIT = Path(__file__).parents[2] / "gpu/kit/sglang-0.5.17-triton.yml"
+KIT = Path(__file__).parents[2] / "gpu/kit/sglang-0.5.23-triton.yml"
 
 
 @pytest.mark.parametrize("version", RECORDED)

@@ -66,7 +66,7 @@ def test_every_start_of_the_slice_on_gpus_within_two_and_three_percent(start: di
     layout = Layout(tensor_parallel=4, nnodes=4, gpus_per_node=1)
     layout = layout if several else replace(layout, nnodes=1, gpus_per_node=4)
     total, asked = int(card["gpu_total_gib"] * GIB), {"--mem-fraction-static": (str(engine["fraction"]),)}
-    stack = replace(NEW, engine_version="0.5.17")
+    stack = replace(NEW, engine_version=start["engine"].split()[1])
     found = of(stack, layout, asked, profile=SLICE, gpu_total=total, nvlink=True)
     assert found.weights / GIB == pytest.approx(max(engine["weights_gib"]), rel=0.02)
     assert found.kv_tokens == pytest.approx(min(engine["kv_tokens"]), rel=0.03)
