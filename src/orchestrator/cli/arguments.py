@@ -148,6 +148,15 @@ _ADVANCED = (
 _MANY = 12
 
 
+def described(parser: argparse.ArgumentParser) -> None:
+    """Have the --help of each verb below say what the list of verbs says of it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for listed in action._choices_actions:
+                action.choices[listed.dest].description = listed.help
+                described(action.choices[listed.dest])
+
+
 def apart(parser: argparse.ArgumentParser) -> None:
     """Where a verb has many options, have its --help show those that are rarely used in a group of their own."""
     rare = [action for action in parser._actions if set(action.option_strings) & {*_ADVANCED}]

@@ -12,7 +12,17 @@ from contextlib import suppress
 from types import ModuleType
 
 from orchestrator import __version__
-from orchestrator.cli.arguments import Parser, added, apart, arranged, as_now, in_groups, strange, without_quiet
+from orchestrator.cli.arguments import (
+    Parser,
+    added,
+    apart,
+    arranged,
+    as_now,
+    described,
+    in_groups,
+    strange,
+    without_quiet,
+)
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.screen import Screen, answering
 from orchestrator.loading.which import load_config
@@ -30,7 +40,7 @@ GROUPS = {
         " and the fix",
         "gang.restart": "restart a gang, all ranks, with its current plan; --rolling: one gang at a time behind"
         " the router",
-        "gang.down": "stop every gang, in the order its engine needs",
+        "gang.down": "stop gangs, each in the order that its engine needs",
     },
     "serve": {
         "gang.rollback": "return a gang to its previous plan",
@@ -41,7 +51,7 @@ GROUPS = {
     "inspect": {
         "monitoring.web": "serve a read-only page with status, GPUs, rails, failures and benchmarks",
         "gang.logs": "show the engines' log lines, node by node",
-        "gang.history": "list past runs: who started them, when, with which command, and how they ended; or commands",
+        "gang.history": "list past runs: who started them, when, with which command, and how they ended",
         "gang.plan": "show what would run where, and why; changes nothing",
         "checkpoint.models": "list the models that have a profile, and the layouts that fit this cluster",
         "doctor.discover": "show each node as a tree: NUMA domains, switches, GPUs, NICs, ports",
@@ -158,11 +168,12 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
     modules: dict[str, ModuleType] = {}
     summaries = {name: words for verbs in groups.values() for name, words in verbs.items()}
     for name, summary in {verb: summaries[verb]}.items() if verb in summaries else summaries.items():
-        sub = verbs.add_parser(name, help=summary, description=summary)
+        sub = verbs.add_parser(name, help=summary)
         if verb in (name, None):
             modules[name] = others.get(name) or importlib.import_module(module_of(name))
             modules[name].configure(sub)
             apart(sub)
+    described(parser)
     return parser, modules
 
 

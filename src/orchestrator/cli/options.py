@@ -30,6 +30,13 @@ def add_usual_of_gangs(parser: argparse.ArgumentParser, *examples: str) -> None:
     add_gangs(parser)
 
 
+def add_usual_of_stopped(parser: argparse.ArgumentParser, *examples: str) -> None:
+    """The same of a verb that stops gangs: several at once only where that is said."""
+    add_usual(parser, *examples)
+    add_gangs(parser, "all; where several would stop at once, --all asks for it")
+    parser.add_argument("--all", action="store_true", help="all gangs; needed to stop several without naming them")
+
+
 def add_inventory(parser: argparse.ArgumentParser) -> None:
     """--inventory FILE, an option of every verb that uses a cluster."""
     parser.add_argument(
@@ -80,9 +87,9 @@ TIMEOUT_S = 3600.0
 
 def seconds(text: str) -> float:
     """5s, 10m, 2h, or bare seconds."""
-    if (duration := seconds_of(text)) is None:
+    if (length_s := seconds_of(text)) is None:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted a duration such as 90, 5s, 10m or 2h")
-    return duration
+    return length_s
 
 
 def add_duration(parser: argparse.ArgumentParser, option: str, what: str, default_s: float | None = None) -> None:
@@ -113,14 +120,14 @@ def add_timeout(
 ) -> None:
     """--timeout TIME."""
     parser.add_argument(
-        "--timeout", type=_patience, default=default_s, metavar="TIME", help=f"{what} ({_duration(default_s)})"
+        "--timeout", type=_patience, default=default_s, metavar="TIME", help=f"{what} ({duration(default_s)})"
     )
 
 
-def _duration(duration: float) -> str:
+def duration(length_s: float) -> str:
     """As it is typed."""
-    unit = next(unit for unit in ("h", "m", "s") if duration % UNITS[unit] == 0)
-    return f"{duration / UNITS[unit]:.0f}{unit}"
+    unit = next(unit for unit in ("h", "m", "s") if length_s % UNITS[unit] == 0)
+    return f"{length_s / UNITS[unit]:.0f}{unit}"
 
 
 def add_hung_after(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +137,7 @@ def add_hung_after(parser: argparse.ArgumentParser) -> None:
         type=_patience,
         metavar="TIME",
         help="an engine that this command starts counts as hung after this long without any progress; kept by later "
-        "restarts (default: 3 unanswered probes, 60)",
+        "restarts (default: 3 unanswered probes, 60s)",
     )
 
 
@@ -146,15 +153,15 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
 
 
 def _patience(text: str) -> float:
-    duration = seconds(text)
-    if duration <= 0:
+    length_s = seconds(text)
+    if length_s <= 0:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted more than 0 s")
-    return duration
+    return length_s
 
 
-def add_gangs(parser: argparse.ArgumentParser) -> None:
-    """GANG ...; none named means all."""
-    parser.add_argument("gang", nargs="*", default=[], metavar="GANG", help="only these gangs (default: all)")
+def add_gangs(parser: argparse.ArgumentParser, default: str = "all") -> None:
+    """GANG ... default: what no name means."""
+    parser.add_argument("gang", nargs="*", default=[], metavar="GANG", help=f"only these gangs (default: {default})")
 
 
 def add_gang_option(parser: argparse.ArgumentParser) -> None:
@@ -185,11 +192,6 @@ def layout(text: str) -> dict[str, str | int]:
     if ",".join(name + number for name, number in degrees.items()) == text.lower():
         return {_FIELDS[name]: int(number) for name, number in degrees.items()}
     return {"layout": text}
-
-
-def add_all(parser: argparse.ArgumentParser) -> None:
-    """--all, of a verb that stops gangs."""
-    parser.add_argument("--all", action="store_true", help="all gangs; needed to stop several without naming them")
 
 
 def add_nodes(parser: argparse.ArgumentParser, what: str = "only this node (repeatable)") -> None:

@@ -25,7 +25,11 @@ class Questions:
                 break
             if line.strip() or default is not None:
                 return line.strip() or default or ""
-        raise InputError(f"no answer to: {question}", where=self._where, fix=f"use {option}")
+        raise InputError(
+            f"no answer to: {question}",
+            where=self._where,
+            fix=f"say it in the command: `l40s-deploy {self._where} {option}`",
+        )
 
     def agreed(self, question: str, option: str) -> bool:
         """Yes, spelt out: nothing is agreed to by mistake."""

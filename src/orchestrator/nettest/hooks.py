@@ -38,7 +38,7 @@ def add_nettest_min(parser: argparse.ArgumentParser) -> None:
         type=partial(share, least_percent=1),
         default=ENOUGH,
         metavar="PERCENT",
-        help=f"a figure below this share of the expected one is slow ({ENOUGH * 100:g})",
+        help=f"a figure below this share of the expected one is slow ({ENOUGH * 100:g}%%)",
     )
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 from tests.support.command_lines import commands_in, parsed, whole_lines
@@ -52,6 +53,35 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("words", VERBS_BELOW)
 def test_help_shows_an_example(words: str, shown: Shown) -> None:
     assert f"l40s-deploy {words}" in shown(*words.split(), "--help").partition("\n\n")[2]
+
+
+@pytest.mark.parametrize("words", VERBS_BELOW)
+def test_help_says_what_a_verb_does_as_the_list_of_verbs_does(words: str, shown: Shown) -> None:
+    above, _, name = words.rpartition(" ")
+    (listed,) = [
+        choice.help
+        for action in ALL[above]._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for choice in action._choices_actions
+        if choice.dest == name
+    ]
+    assert listed and ALL[words].description == listed
+
+
+@pytest.mark.parametrize("words", VERBS_BELOW)
+def test_figures_of_help_have_their_unit(words: str) -> None:
+    of_kinds = [action for action in options(ALL[words]).values() if action.metavar in ("TIME", "PERCENT")]
+    bare = [action.help for action in of_kinds if re.search(r"[( ]\d+[),]|, \d+\)", str(action.help))]
+    assert bare == [], bare
+
+
+@pytest.mark.parametrize("words", VERBS_BELOW)
+def test_what_stands_below_the_examples_is_filled(words: str) -> None:
+    """A sentence is one line of the source, which the terminal's width breaks."""
+    lines = str(ALL[words].epilog or "").splitlines()
+    pairs = [(line, after) for line, after in pairwise(lines) if line and not line.startswith(" ")]
+    broken = [line for line, after in pairs if after and after[0] != " " and not line.endswith(".")]
+    assert broken == []
 
 
 def examples(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`l40s-deploy down`: stop every gang, in the order its engine needs."""
+"""`l40s-deploy down`: stop gangs, each in the order that its engine needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs, open_inventory
+from orchestrator.cli.options import add_timeout, add_usual_of_stopped, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
@@ -26,14 +26,13 @@ _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_usual_of_gangs(
+    add_usual_of_stopped(
         parser,
         "l40s-deploy down gang0        # waits for running requests",
         "l40s-deploy down gang0 --now  # immediately",
         "l40s-deploy down --all        # every gang",
         "l40s-deploy down prod --as gang0  # what its nodes run under its former name",
     )
-    add_all(parser)
     parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
     parser.add_argument(
         "--as",

@@ -16,6 +16,7 @@ from orchestrator.cli.options import (
     add_timeout,
     add_usual_of_gangs,
     count,
+    duration,
     read_again,
 )
 from orchestrator.cli.screen import Screen
@@ -54,9 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f" that did not last --stable ({usual.limit})",
     )
     pause, stable = usual.first_pause_s, usual.stable_s
-    add_duration(parser, "--pause", f"wait before the second restart; doubles each time ({pause:.0f})", pause)
+    add_duration(parser, "--pause", f"wait before the second restart; doubles each time ({duration(pause)})", pause)
     add_duration(
-        parser, "--stable", f"reset the restart count once a gang has been ready this long ({stable:.0f})", stable
+        parser, "--stable", f"reset the restart count once a gang has been ready this long ({duration(stable)})", stable
     )
     add_timeout(parser)
     _add_degrade(parser)

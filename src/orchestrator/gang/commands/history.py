@@ -56,9 +56,10 @@ def _commands(histories: Sequence[GangHistory]) -> Iterator[str]:
             at = line.get("at")
             when = _moment(float(at)) if isinstance(at, (int, float)) else ""
             who = f"{line.get('who')}@{line.get('host')} (pid {line.get('pid')})"
-            words = f"{line.get('action')}  {line.get('command')}"
+            action, _, reason = str(line.get("action")).partition(": ")
             why = f" ({line['why']})" if line.get("why") else ""
-            yield f"{when}  {kept.gang}  {who}  {one_line(words + why, _LONGEST)}"
+            words = f"{action}  {line.get('command')}{why}" + (f": {reason}" if reason else "")
+            yield f"{when}  {kept.gang}  {who}  {one_line(words, _LONGEST)}"
         if not kept.audit:
             yield f"{kept.gang}: no commands recorded"
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 from orchestrator.cli.options import (
     add_accept,
-    add_all,
     add_hung_after,
     add_timeout,
-    add_usual_of_gangs,
+    add_usual_of_stopped,
     open_inventory,
 )
 from orchestrator.cli.screen import Screen
@@ -29,7 +28,7 @@ from orchestrator.rooms import answers
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_usual_of_gangs(
+    add_usual_of_stopped(
         parser,
         "l40s-deploy restart gang0",
         "l40s-deploy restart                              # several gangs behind the router: one at a time",
@@ -37,7 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy restart gang0 --maintenance          # stop, wait until every node has rebooted, start",
         "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
     )
-    add_all(parser)
     parser.add_argument("--now", action="store_true", help="do not wait for running requests")
     add_timeout(parser, "give up if a gang takes longer than this to start, or its nodes to come back")
     add_hung_after(parser)

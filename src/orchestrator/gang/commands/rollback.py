@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_accept, add_all, add_timeout, add_usual_of_gangs, open_inventory
+from orchestrator.cli.options import add_accept, add_timeout, add_usual_of_stopped, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.outcome import add_all_at_once, add_dry_run
@@ -17,8 +17,7 @@ from orchestrator.model.chosen import refuse_unnamed
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_usual_of_gangs(parser, "l40s-deploy rollback gang0", "l40s-deploy history   # plans that you can return to")
-    add_all(parser)
+    add_usual_of_stopped(parser, "l40s-deploy rollback gang0", "l40s-deploy history   # plans that you can return to")
     add_timeout(parser)
     add_accept(parser)
     add_all_at_once(parser)

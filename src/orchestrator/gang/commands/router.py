@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(parser, "l40s-deploy router up", "l40s-deploy router status", "l40s-deploy router remove gang1")
     verbs = parser.add_subparsers(dest="router_verb", required=True, metavar="up | add | remove | status | down")
     for name, summary in _VERBS.items():
-        verb = verbs.add_parser(name, help=summary, description=summary)
+        verb = verbs.add_parser(name, help=summary)
         add_examples(verb, f"l40s-deploy router {name}{' gang1' if name in _OF_A_GANG else ''}")
         add_inventory(verb)
         if name in _OF_A_GANG:

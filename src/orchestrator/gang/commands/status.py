@@ -12,9 +12,9 @@ from orchestrator.gang.steps.status.overview import overview
 from orchestrator.model.gang_state import GangState
 
 _EXIT_STATUS = """
-exit status, first match: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
-silent, slow, hung, nodes, rails, router, interrupted), 4 a node did not answer or a
-gang is unknown, else 0 (ready, starting, or stopped)
+exit status, first match: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json: silent, slow, \
+hung, nodes, rails, router, interrupted), 4 a node did not answer or a gang is unknown, else 0 (ready, starting or \
+stopped)
 """
 
 

@@ -36,10 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --model MiniMax-M2 --replicas        # one engine per node, behind the router",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
-        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2   # it is dead",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --without l40s-2   # it does not answer",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest --nettest-min 70",
         "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
-        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --gate   # or back to what served",
+        "l40s-deploy up --plan plan.json --gate           # one gang first; if it is worse, back to what served",
         "l40s-deploy up                                   # finish what an interrupted command began",
     )
     plan_options.add_plan_options(parser)

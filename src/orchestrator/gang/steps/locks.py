@@ -111,7 +111,7 @@ class GangLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ended = "" if error is None else f"{type(error).__name__}: {error}"
+        ended = "" if error is None else _reason(error)
         self.release(ended)
         self._note(f"ends: {ended}" if ended else "ends")
 
@@ -287,6 +287,13 @@ def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = 
 
         fleet.on_every(one, only=list(taken)).all()
         return tuple(lock for lock in locks if lock.held.token or lock.error)
+
+
+def _reason(error: BaseException) -> str:
+    """Why a command ended, for who reads that later: a defect with its kind."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) if isinstance(error, DeployError) else f"{type(error).__name__}: {error}"
 
 
 def _held_by(holder: LockHolder, gang: str, node: str, fix: str) -> LockHeld:

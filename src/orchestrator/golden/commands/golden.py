@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(parser, "l40s-deploy golden accept", "l40s-deploy golden check", "l40s-deploy golden show")
     verbs = parser.add_subparsers(dest="golden_verb", required=True, metavar="accept | check | show")
     for name, summary in _VERBS:
-        verb = verbs.add_parser(name, help=summary, description=summary)
+        verb = verbs.add_parser(name, help=summary)
         if name != "check":
             add_usual_of_gangs(verb, f"l40s-deploy golden {name}")
             continue
@@ -81,7 +81,7 @@ def _print(outcome: Golden, screen: Screen, *, accepted: bool) -> None:
 def _lines(outcome: Golden, *, accepted: bool) -> Iterator[str]:
     if outcome.baseline is None:
         yield f"{outcome.gang}: nothing was accepted for {outcome.subject}"
-        yield "  fix: check a few answers yourself, then run l40s-deploy golden accept"
+        yield f"  fix: check a few answers yourself, then run `l40s-deploy golden accept {outcome.gang}`"
         return
     if accepted:
         yield f"{outcome.gang}: {outcome.baseline.how_many} accepted for {outcome.subject}"

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ),
         ("compose", "print a compose file for a node, for containers started by hand", _COMPOSE, _configure_compose),
     ):
-        kind = kinds.add_parser(name, help=summary, description=summary)
+        kind = kinds.add_parser(name, help=summary)
         add_examples(kind, example)
         add_inventory(kind)
         configured(kind)

@@ -105,13 +105,19 @@ def run_now(inventory: Inventory, order: NettestOptions, progress: Progress) -> 
         return tuple(_one(inventory, fleet, gang, order, progress) for gang in chosen)
 
 
+def _stop_or_wait(gang: str) -> str:
+    """What to do where the gang runs."""
+    later = f"l40s-deploy up --gang {gang} --nettest"
+    return f"stop it with `l40s-deploy down {gang}`, or test before its next start: `{later}`"
+
+
 def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptions, progress: Progress) -> TestedGang:
     begin = time.monotonic()
     refuse_running(
         fleet,
         gang,
         why="its engine and the test would slow each other down",
-        fix=f"l40s-deploy down {gang.name}, or test before its next start: `up --nettest`",
+        fix=_stop_or_wait(gang.name),
     )
     with GangLock(fleet, gang, order.command):
         if order.model is None:
@@ -398,7 +404,7 @@ def _run(fleet: Fleet, setup: NettestSetup, places: Sequence[Place], heard: _Net
                 timeout_s=STEP_S,
             ),
             deadline_s=timeout_s,
-            beside=f"stop it with `l40s-deploy down {gang}`, or test before its next start: `up --nettest`",
+            beside=_stop_or_wait(gang),
             too_long="run `l40s-deploy doctor`, allow more time with --timeout, or name fewer gangs",
         )
         try:

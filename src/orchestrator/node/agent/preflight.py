@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -14,12 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestrator.node import files, others, processes, supervision, viewers
+from orchestrator.node import others, processes, supervision, viewers
 from orchestrator.node.agent import weights
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import environment
+from orchestrator.node.network.listening import listeners
 from orchestrator.protocol.sizes import in_words
 from orchestrator.protocol.staging import repair
 from orchestrator.protocol.verbs import OtherAgent
@@ -40,9 +40,9 @@ class OwnRun:
     ports: frozenset[int] = frozenset()
     gpus: frozenset[int] = frozenset()
 
-    def listens(self, port: int) -> bool:
-        """Nobody else listens on this port."""
-        holders = _listeners(port)
+    def listens(self, address: str, port: int) -> bool:
+        """Nobody else listens there."""
+        holders = listeners(address, port)
         return holders <= self.pids if holders else port in self.ports
 
     def holds(self, index: int, pid: int) -> bool:
@@ -147,7 +147,7 @@ def _working_dir(run: Run) -> Iterator[Failure]:
 def _ports(run: Run, own: OwnRun) -> Iterator[Failure]:
     for wanted in run.ports.check_free:
         failure = port_failure(wanted.address, wanted.port, run.state)
-        if failure and not (failure.kind == "port-taken" and own.listens(wanted.port)):
+        if failure and not (failure.kind == "port-taken" and own.listens(wanted.address, wanted.port)):
             yield failure
 
 
@@ -160,7 +160,7 @@ def port_failure(address: str, port: int, state: str) -> Failure | None:
     until = time.monotonic() + UNSEEN_S
     while (error := _refusal(address, port)) is not None:
         taken = error.errno == errno.EADDRINUSE
-        holder = min(_listeners(port), default=0) if taken else 0
+        holder = min(listeners(address, port), default=0) if taken else 0
         if not taken or holder or time.monotonic() > until:
             return _port_taken(address, port, error, holder, state)
         time.sleep(0.05)
@@ -193,24 +193,6 @@ def _port_taken(address: str, port: int, error: OSError, holder: int, state: str
     hidden = not holder or others.hidden_above(holder)
     fix = "find out as root whose it is (`ss -ltnp`)" if hidden else "stop that process"
     return Failure("port-taken", f"in use by {by}", where, f"{fix}, or choose another port in the inventory")
-
-
-def _listeners(port: int) -> set[int]:
-    """Process ids of the listeners on a port, as far as /proc shows them to us."""
-    inodes = {
-        fields[9]
-        for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        for fields in (line.split() for line in (files.read_text(table) or "").splitlines()[1:])
-        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
-    }
-    wanted, holders = {f"socket:[{inode}]" for inode in inodes}, set()
-    for process in supervision.everything():
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{process.pid}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{process.pid}/fd/{name}") in wanted:
-                        holders.add(process.pid)
-    return holders
 
 
 def remarks(run: Run) -> list[str]:

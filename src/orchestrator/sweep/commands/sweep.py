@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 LOADS = (1, 4, 32, 128)
 EPILOG = """
-exit status: 0 something is measured, 2 something serves and --replace was not given, 5 nothing could be measured;
-an error's own. Interrupted or killed, the same command goes on; --budget 0s ends it and returns to what served before.
+exit status: 0 something is measured, 2 something serves and --replace was not given, 5 nothing could be \
+measured; an error's own
+
+Interrupted or killed, the same command goes on; --budget 0s ends it and returns to what served before.
 """
 
 

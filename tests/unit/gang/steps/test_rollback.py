@@ -47,7 +47,7 @@ def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monke
     ]
     assert [run.command for run in kept.runs] == ["l40s-deploy rollback", "up", "up"]
     assert not kept.runs[0].ended and kept.runs[1].ended >= kept.runs[1].started > kept.runs[2].started
-    refused = "ends: InputError: gang gang0: its nodes have no recorded run of a plan o"
+    refused = "ends: gang gang0: its nodes have no recorded run of a plan o"
     actions = [str(line["action"])[: len(refused)] for line in kept.audit]
     assert actions == ["begins", "ends", "begins", refused, *["begins", "ends"] * 2]
 

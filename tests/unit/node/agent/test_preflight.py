@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,10 +235,36 @@ def test_a_port_that_the_gangs_own_run_takes_is_free_for_its_next_one(
         port = taken.getsockname()[1]
         run = run_of({**gang().staging(0), "ports": {"check_free": [{"port": port}]}}, "/nowhere")
         assert preflight.check(run, Memory(()), OwnRun(pids=frozenset({SELF}))) == []
-        monkeypatch.setattr(preflight, "_listeners", lambda _: set())  # its holder is hidden
+        monkeypatch.setattr(preflight, "listeners", lambda *_: set())  # its holder is hidden
         assert preflight.check(run, Memory(()), OwnRun(ports=frozenset({port}))) == []
         (hidden,) = preflight.check(run, Memory(()), OwnRun(ports=frozenset({port + 1})))
         assert hidden.kind == "port-taken" and "stop" not in hidden.fix
+
+
+def test_who_has_the_port_on_another_address_is_not_blamed(gang: Gang) -> None:
+    """Nor does it hide that the gang's own run has ours."""
+    other = [sys.executable, "-c", LISTENS]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = run_of(
+            {**gang().staging(0), "ports": {"check_free": [{"address": "127.0.0.1", "port": port}]}}, "/nowhere"
+        )
+        with subprocess.Popen(
+            [*other, "127.0.0.2", str(port)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+        ) as stranger:
+            assert stranger.stdout is not None and stranger.stdout.readline() == b"listens\n"
+            (blamed,) = preflight.check(run, Memory(()))
+            assert f"in use by pid {SELF} " in blamed.what
+            assert preflight.check(run, Memory(()), OwnRun(pids=frozenset({SELF}))) == []
+            stranger.kill()
+
+
+LISTENS = """
+import socket, sys
+with socket.create_server((sys.argv[1], int(sys.argv[2]))):
+    print("listens", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_nvml_that_does_not_answer_is_told(gang: Gang) -> None:
