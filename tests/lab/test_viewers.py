@@ -142,3 +142,34 @@ def test_the_logs_are_a_viewers_only_where_the_inventory_says_so(lab: SmallLab, 
     lab.write_inventory(vars={"l40s_state_dir": STATE})
     lab.deploy("prepare", "--tags", "viewers", "--stack", "sglang-0.5.23", timeout=240.0)
     assert said(ann, "status")[0] == 4, "who is named no more sees no more"
+
+
+def test_the_router_s_host_of_its_own_has_viewers_too(lab: SmallLab, tmp_path: Path) -> None:
+    document = yaml.safe_load(lab.inventory.read_text())
+    document["all"]["vars"] |= {**VIEWERS, "l40s_viewers": ["cyd"]}
+    hosts = document["all"]["children"]["gangs"]["children"]["gang0"]["hosts"]
+    head = list(hosts)[-1]
+    document["all"]["children"]["router"] = {"hosts": {head: hosts.pop(head)}}
+    inventory = tmp_path / "router.yml"
+    inventory.write_text(yaml.safe_dump(document))
+    lab.deploy("prepare", "-i", str(inventory), "--tags", "viewers", "--node", head, timeout=240.0)
+    assert members(lab, head) == ["cyd"]
+    assert lab.on(head, f"stat -c '%G %a' {STATE}").split() == ["l40s-viewers", "2751"]
+    assert "cyd" not in members(lab, next(iter(hosts)))
+
+
+def members(lab: SmallLab, node: str) -> list[str]:
+    """Of the viewers' group; empty where there is no such group."""
+    line = lab.on(node, "getent group l40s-viewers || true").strip()
+    return [name for name in line.rpartition(":")[2].split(",") if name]
+
+
+def test_remove_takes_viewers_and_what_they_saw_back(lab: SmallLab) -> None:
+    prepare(lab, l40s_viewers_logs=True)
+    lab.deploy("down", "gang0", "--now")
+    lab.deploy("prepare", "--remove", timeout=240.0)
+    for node in lab.hosts():
+        assert members(lab, node) == [] and lab.on(node, "id ann 2>&1 || true").endswith("no such user\n")
+        shown = "'(' -name '*.json' -o -name '*.jsonl' -o -name 'engine.log*' ')' -perm /0044"
+        handed_on = "-perm /2000 -o -nogroup -o -name viewers-logs"
+        assert lab.on(node, f"find {STATE} {handed_on}; find {STATE}/gangs -type f {shown}") == ""

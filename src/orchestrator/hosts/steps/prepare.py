@@ -129,7 +129,9 @@ def play_variables(
     """What the playbook is given. folder: where files that it reads on this machine may be put. router: where it
     gets its virtual environment, from the router's bundle, or from an index where no bundle is given at all."""
     if request.remove:
-        return _become(request)
+        hosts = (*nodes, *([router.node] if router is not None else []))
+        states = {node.name: node.state_dir for node in hosts if node.state_dir}
+        return {"take_back_states": states, **_become(request)}
     bundle = read_bundle(request.bundle) if request.bundle else None
     parts = _unpacked(bundle, folder) if bundle else {}
     variables = {
@@ -144,7 +146,27 @@ def play_variables(
         variables["prepare_router"] = {"venv": router.venv, "find_links": "", **given}
     elif router is not None and not request.bundle:
         variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
+    if router is not None and all(_machine(router.node) != _machine(node) for node in nodes):
+        variables["prepare_router_viewers"] = {"up_becomes": _up_becomes(router.node), **_viewers(router.node)}
     return variables
+
+
+def _machine(node: NodeSpec) -> tuple[str, int | None]:
+    """What tells whether two entries of the inventory are one machine, which has one group of viewers."""
+    return node.reach.host, node.reach.port
+
+
+def _up_becomes(node: NodeSpec) -> str:
+    """Whom `up` becomes there; '' for nobody."""
+    return node.reach.become_user if node.reach.become else ""
+
+
+def _viewers(node: NodeSpec) -> dict[str, Any]:
+    return {
+        "state_dir": node.state_dir or "",
+        "viewers": list(node.viewers),
+        "viewers_logs": node.viewers_logs,
+    }
 
 
 def _unpacked(bundle: StackBundle, folder: Path) -> dict[str, str]:
@@ -244,7 +266,7 @@ def _host(
     """What prepare.yml wants to know of a node, beside its Ansible variables: the packages of a virtual environment, or
     an image; what the one wants is '' for the other."""
     stack, lock = _stack_and_lock(node, request, bundle, parts)
-    up_becomes = node.reach.become_user if node.reach.become else ""
+    up_becomes = _up_becomes(node)
     return {
         "stack": stack.name,
         "install": stack.install,
@@ -264,9 +286,7 @@ def _host(
         "engine_user": node.engine_user or (up_becomes if up_becomes != "root" else "") or ENGINE_USER,
         "up_becomes": up_becomes,
         "model_root": node.model_root,
-        "state_dir": node.state_dir or "",
-        "viewers": list(node.viewers),
-        "viewers_logs": node.viewers_logs,
+        **_viewers(node),
         "firewall": "",
     }
 

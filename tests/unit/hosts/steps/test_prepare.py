@@ -101,6 +101,21 @@ def router_bundle(folder: Path) -> Path:
     ).path
 
 
+def test_the_routers_host_gets_its_viewers_unless_a_gangs_node_is_the_same_machine(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"viewers": ("ann",), "state_dir": "/var/lib/l40s-deploy"}
+    head = NodeSpec(name="head", gang="router", node_rank=0, reach=Reach(host="head", become=True), **settings)
+    router = RouterSpec(node=head, venv="/r")
+    told = play_variables([node()], PrepareRequest(), tmp_path, router=router)["prepare_router_viewers"]
+    assert told == {
+        "up_becomes": "root",
+        "state_dir": "/var/lib/l40s-deploy",
+        "viewers": ["ann"],
+        "viewers_logs": False,
+    }
+    beside = replace(router, node=replace(head, reach=Reach(host="a")))
+    assert "prepare_router_viewers" not in play_variables([node()], PrepareRequest(), tmp_path, router=beside)
+
+
 def test_bundles_are_told_apart_by_what_they_name(tmp_path: Path) -> None:
     _, bundle = a_bundle(tmp_path)
     its_own = router_bundle(tmp_path)
