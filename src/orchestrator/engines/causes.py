@@ -236,7 +236,7 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-P2P-REFUSED",
-        pattern=r"(?:Error: CUDA error: |Cuda failure (?:\d{1,4} )?'|Cuda error \S{1,128} '"
+        pattern=r"(?:Error: CUDA(?:RT)? error: |Cuda failure (?:\d{1,4} )?'|Cuda error \S{1,128} '"
         r"|CUDA IPC handle : (?:217 )?)"
         r"peer access is not supported",
         text="two GPUs of this node can't map each other's memory",
@@ -484,6 +484,15 @@ COMMON = (
         text="the GID index is not a usable RoCE v2 address on this port",
         fix="compare NCCL_IB_GID_INDEX with the port's GID table (`l40s-deploy discover`); after a link went down and"
         " up, look whether its interface still has its address",
+    ),
+    CausePattern(
+        id="IB-GID",
+        pattern=r"NCCL WARN NET/IB ?: (?:open|read) failed in ncclIbRoceGetVersionNum",
+        text="NCCL could not read the RoCE version of a port's GID: the GID table has holes, as in a pod that sees a"
+        " part of a card's",
+        fix="set NCCL_IB_GID_INDEX to an entry that all nodes have (`l40s-deploy discover`), or use NCCL 2.24 or newer"
+        " (nccl issue 1573)",
+        weak=True,
     ),
     CausePattern(
         id="IB-UNREACHABLE",
@@ -747,6 +756,14 @@ COMMON = (
         text="not all nodes joined the rendezvous in time",
         fix="check the node that failed first, and that every node can reach the rendezvous port"
         " (`l40s-deploy doctor`)",
+        secondary=True,
+    ),
+    CausePattern(
+        id="PEER-MISSING",
+        pattern=r"Timed out initializing process group in store based barrier on rank",
+        text="the ranks did not come together at the start: some did not come (worker_count below world_size), or some"
+        " are left from an earlier start (above it)",
+        fix="look for processes of an earlier start on every node, then at the node that came last",
         secondary=True,
     ),
     CausePattern(

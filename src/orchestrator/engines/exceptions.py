@@ -74,6 +74,16 @@ RAISED = (
         weak=True,
     ),
     CausePattern(
+        id="LEADER-UNREACHABLE",
+        pattern=r"^RuntimeError: (?:connect\(\) timed out|Connection (?:timed out|refused))[^\n]{0,64}"
+        r"\n\S{0,512}/torch/distributed/rendezvous\.py:\d",
+        text="the leader's port can't be reached: nothing listens there, since the leader has not started or has ended,"
+        " or a firewall closes it",
+        fix="look first whether the leader runs (its log, `ss -ltn` there), then for a firewall between the nodes:"
+        " `l40s-deploy doctor` tries their ports",
+        weak=True,
+    ),
+    CausePattern(
         id="TOKENIZER-UNREADABLE",
         pattern=r"untagged enum \w{1,64}|Converting from SentencePiece|could not parse ModelProto"
         r"|Couldn't instantiate the backend"

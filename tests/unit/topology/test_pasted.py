@@ -664,3 +664,33 @@ def test_a_cost_of_one_pasted_machine_names_its_condition(name: str) -> None:
     findings = examine_given(Given({"n": only(post(name))})).findings
     priced = [one.effect for one in findings if "tokens/s" in one.effect]
     assert priced and all("four such nodes serve one model: " in effect for effect in priced)
+
+
+HEAD = "\tGPU0\tGPU1\tNIC0\tCPU Affinity\nGPU0\t X \tNV18\tPIX\t0-31\n"
+
+
+@pytest.mark.parametrize("last", ["N", "NO", "NOD", "S", "SY", "P", "PX", "NV"])
+def test_a_word_that_was_cut_loses_no_matrix(last: str) -> None:
+    """NVIDIA/nccl#1737, deepseek-ai/DeepEP#60 and #137: posts that end amid a cell."""
+    snapshot = only(f"{HEAD}GPU1\tNV18\t X \t{last}")
+    assert matrix(build(snapshot)).startswith("\tGPU0\tGPU1\tNIC0")
+    assert lacking_of(snapshot) == ("the whole rows of GPU1",)
+    assert found(snapshot) == {"NOT-RECORDED": "unknown"}
+
+
+@pytest.mark.parametrize("before", ["h1:12:13 [0]", "[0]"])
+def test_of_a_graph_that_was_cut_nothing_is_missing(before: str) -> None:
+    """NVIDIA/nccl-tests#62: 3 of 8 GPUs, without the host."""
+    graph = [
+        "CPU/0 (1/2/-1)",
+        "+ PCI[12.0] - PCI/1000",
+        "              + PCI[12.0] - GPU/E000 (0)",
+        "              + PCI[12.0] - GPU/13000 (1)",
+        "              + PCI[12.0] - NIC/5000",
+        "+ PCI[12.0] - PCI/3D000",
+        "              + PCI[12.0] - GPU/4A000 (2)",
+    ]
+    whole = [*graph, "=========================================="]
+    cut, ended = ("\n".join(f"{before} NCCL INFO {line}" for line in lines) for lines in (graph, whole))
+    assert found(only(cut)) == {"NOT-RECORDED": "unknown"}
+    assert found(only(ended)) == {"NOT-RECORDED": "unknown", "GPU-GROUPS-UNEVEN": "slow"}

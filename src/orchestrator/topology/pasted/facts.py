@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import itertools
 import json
 import re
@@ -37,7 +38,16 @@ _ANSIBLE = re.compile(
 )
 _TITLE = re.compile(r"[#=*-]{2,32} {0,4}(?P<host>(?=\S{0,63}\d)[A-Za-z0-9][\w.-]{0,63}) {0,4}[#=*-]{2,32}")
 _PREFIXED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?: |(?=\t)|$)")
+_NUMBERED = re.compile(
+    r"(?P<host>(?P<log>[\w./-]{1,128}\.(?:log|txt|out|err))|(?=[\w.-]{0,63}\d)[A-Za-z0-9][\w.-]{0,63}):"
+    r"(?(log)(?:\d{1,9}:)?|(?: |(?=\t)|$))"
+)
+"""A log's name as grep puts it before lines; a node's, which usually has a number, unlike an exception's or a driver's
+(NVRM)."""
 _PREFIXED_PART = 0.9
+_ENTITIES = ("&lt;", "&gt;", "&quot;", "&#39;", "&#x27;")
+_LOOKED_AT = 512
+"""Lines of a log, evenly, that tell whether each of them has a name before it."""
 _PREFIX = re.compile(
     r"(?:\x1b\[[\d;]{0,16}m|<\d{1,3}>(?:1 )?"  # a colour; syslog's priority
     r"|\[pod/(?P<pod>[\w.-]{1,128})/[\w.-]{1,64}\] "  # kubectl logs --prefix
@@ -51,7 +61,9 @@ _PREFIX = re.compile(
     r"| {0,6}\d{1,5}: "  # srun --label
     r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\)(?:\x1b\[[\d;]{0,8}m)? "  # vLLM, ray
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[?[\w/.:]{1,64}\] "  # vLLM's logger
-    r"|\d{4}-\d\d-\d\d [\d:.,]{8,15} (?:\||- [\w.]{1,64} - [A-Z]{4,8} -) "  # Docker Desktop; a parent's logging
+    r"|\d{4}-\d\d-\d\d [\d:.,]{8,15}(?:\t| (?:\||- [\w.]{1,64} - [A-Z]{4,8} -) )"  # Loki; Docker Desktop; a parent's
+    r"|\[\d{4}-\d\d-\d\d [\d:.,]{8,15}\] \[[A-Z]{4,8}\] "  # a parent's logging
+    r"|[A-Z]{4,8} \d{4}-\d\d-\d\dT[\d:.]{8,20}Z \[resource\.[^\]]{1,128}\] "  # Google's
     r")"
 )
 _MOST_PREFIXES = 8
@@ -175,8 +187,22 @@ def _plain(raw: str) -> str:
     return line[quoted.end() :] if (quoted := _QUOTED.match(line)) else line
 
 
-def _is_prefixed(lines: Sequence[str]) -> bool:
+def name_before(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """What finds the node's name (`host`) that pdsh, grep or the like put before every line of a log; None where it did
+    not."""
+    some = lines[:: len(lines) // _LOOKED_AT + 1]
+    return _NUMBERED if _is_prefixed(some, _NUMBERED) else None
+
+
+def undressed(text: str) -> str:
+    """A log without colours, and with a page's entities (&lt;) as the characters that they stand for."""
+    if any(mark in text for mark in ("\x1b", "\u241b", "^[[")):
+        text = "\n".join(_ESCAPES.sub("", line) for line in text.split("\n"))
+    return html.unescape(text) if any(entity in text for entity in _ENTITIES) else text
+
+
+def _is_prefixed(lines: Sequence[str], name: re.Pattern[str] = _PREFIXED) -> bool:
     """Whether pdsh, ansible or the like put the node's name before every line."""
     texts = [line for line in lines if line.strip()]
-    names = [match["host"] for line in texts if (match := _PREFIXED.match(line))]
+    names = [match["host"] for line in texts if (match := name.match(line))]
     return len(names) > 2 and len(names) >= _PREFIXED_PART * len(texts) and 3 * len(set(names)) <= len(names)

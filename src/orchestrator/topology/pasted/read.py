@@ -117,6 +117,9 @@ _LINE = re.compile(
     r"(?:^|.{0,256}?[\s\]|:])(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?P<who>\d{1,10}:\d{1,10}) \[-?\d{1,4}\] (?:\S{1,64} )?"
     r"NCCL INFO (?P<words>.*)"
 )
+_BARE_LINE = re.compile(r"(?P<host>)\[(?P<who>-?\d{1,4})\] NCCL INFO (?P<words>.*)")
+"""As people cut it: without the host, and the processes told apart by the GPU alone."""
+_BELOW_GRAPH = "======"
 _CPU = re.compile(r"CPU/(?:[0-9a-f]+-)?([0-9a-f]{1,16}) \(")
 _NODE = re.compile(
     r"(?P<indent>\s*)\+ (?P<link>[A-Z0-9]{2,4})\[(?P<gbs>\d{1,5}(?:\.\d{1,6})?)\] - "
@@ -142,6 +145,8 @@ class _LoggedHost:
     opened: dict[str, None] = field(default_factory=dict)
     layers: dict[str, str] = field(default_factory=dict)
     sockets: dict[str, None] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    """Who printed the line below a graph: without it the text ends, or was cut, amid it."""
 
     def paths(self, kind: str) -> list[str]:
         return [path for path, (own, _) in self.functions.items() if own == kind]
@@ -151,7 +156,7 @@ def _logged(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """The nodes whose ranks wrote the lines."""
     hosts: dict[str, _LoggedHost] = {}
     for line in lines:
-        match = _LINE.match(line.text) if "NCCL INFO " in line.text else None
+        match = (_LINE.match(line.text) or _BARE_LINE.match(line.text)) if "NCCL INFO " in line.text else None
         if match is None or len(hosts) > _MOST_FUNCTIONS:
             continue
         host = hosts.setdefault(match["host"], _LoggedHost(line))
@@ -166,6 +171,8 @@ def _take(host: _LoggedHost, who: str, words: str) -> None:
         host.above[who] = [(-1, f"{XML_ROOT}cpu{match[1]}")]
     elif (match := _NODE.match(words)) and who in host.above:
         _node(host, who, match)
+    elif words.startswith(_BELOW_GRAPH):
+        host.ended.add(who)
     elif words.startswith("NET/IB"):
         host.opened.setdefault(words)
         host.layers |= dict(_PORT.findall(words))
@@ -203,7 +210,7 @@ def _facts(name: str, host: _LoggedHost) -> PastedFacts:
         facts.files[f"{key}/numa_node"] = str(int(numa, 16)) if len(numa) < 4 else "-1"
     addresses = sorted((key.rpartition("/")[2] for key in host.paths("GPU")), key=sort_key)
     facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
-    if addresses:
+    if addresses and host.ended >= host.above.keys():
         facts.areas = set(Area)
     if not host.layers:
         facts.also = {"sockets": [*host.sockets]}

@@ -228,6 +228,7 @@ def _matrices(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         columns, names = _COLUMNS.findall(text), dict.fromkeys(_GLUED.sub(" ", _COLUMNS.sub(" ", text)).split())
         heads = [word for word in names if _HEAD.fullmatch(word) and word not in _WORDS][:_MOST_ROWS]
         rows, end = _rows(tokens, place + len(header), heads)
+        _drop_cut_cell(rows)
         wrapped = sum(map(bool, header)) > 1
         if _are_path_types(rows, len(heads)) and not (wrapped and heads != list(rows)):
             facts = _facts(lines[place], heads, columns, rows, _legend(lines[end : end + _MOST_ROWS], heads))
@@ -236,6 +237,7 @@ def _matrices(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         place = max(end, place + 1)
 
 
+_CUT_WORDS = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "NV1")
 _ABOVE = 3
 """Lines above a matrix in which nvidia-smi says that it is cut."""
 
@@ -278,6 +280,13 @@ def _rows(
         else:
             row += words
     return rows, len(tokens)
+
+
+def _drop_cut_cell(rows: dict[str, list[str]]) -> None:
+    """A text that ends amid a matrix has the beginning of its last cell's word."""
+    last = next(reversed(rows.values()), []) if rows else []
+    if last and not WORD.fullmatch(last[-1]) and any(word.startswith(last[-1]) for word in _CUT_WORDS):
+        last.pop()
 
 
 def _are_path_types(rows: Mapping[str, list[str]], width: int) -> bool:

@@ -28,7 +28,7 @@ from orchestrator.node.engine.watch import EXCEPTION, MOST_WORDS, LogWatch, Susp
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.staging import CausePattern, Watch
-from orchestrator.topology.pasted.facts import without_prefixes
+from orchestrator.topology.pasted.facts import name_before, undressed, without_prefixes
 
 _NCCL_HOST = re.compile(r"(?:^|[\s\"]|\[0?m)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
 _VLLM = re.compile(
@@ -63,10 +63,13 @@ _FRAME = re.compile(r'(?:^|\s)File "([^"]{1,512})", line (\d{1,7}), in \S')
 _OF_EXCEPTIONS = required(_BARE_EXCEPTION.pattern)
 _NO_EXCEPTION = re.compile(r"\bWARN|Warning\b|\bignored\b|\bINFO\b|\bDEBUG\b")
 """Before an exception's words: the line only tells of one."""
-_ERROR = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b|\berror: |\bFatal\b|\b[Ff]ailed (?:to|with)\b|\bpanicked at")
+_ERROR = re.compile(
+    r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b|\berror: |\bFatal\b|\b[Ff]ailed (?:to|with)\b|\bpanicked at"
+    r"|\bis dead because\b"
+)
 _ERROR_OF_GLOG = re.compile(r"[EF]\d{4} \d\d:\d\d:")
-_NO_ERROR = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?)\b")
-"""A logger calls the line less than an error."""
+_NO_ERROR = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?)\b|\bwarn\(")
+"""A logger calls the line less than an error, or it is the source of a warning."""
 _OF_VERSIONS = tuple(word for pattern in (_VLLM, _SGLANG, _NCCL) for word in required(pattern.pattern))
 _LAST_ERROR = "Last error:"
 """The line before NCCL's own words in an exception of torch (ProcessGroupNCCL.cpp)."""
@@ -130,7 +133,7 @@ class _Text:
 
     @classmethod
     def of(cls, lines: Iterable[str]) -> _Text:
-        even = textwrap.dedent("\n".join(line[:_LONGEST] for line in lines)).split("\n")
+        even = textwrap.dedent(undressed("\n".join(line[:_LONGEST] for line in lines))).split("\n")
         return cls(even, shapes_of(even))
 
     def with_any(self, words: Iterable[str]) -> Iterator[str]:
@@ -171,7 +174,8 @@ class _Stream:
 
     def feed(self, line: str, *, plain: bool) -> None:
         """plain: the line has no word of any pattern."""
-        self._feed_of_torch(line.strip())
+        if self._told or _LAST_ERROR in line:
+            self._feed_of_torch(line.strip())
         if 'File "' in line and (frame := _FRAME.search(line)):
             self._frame = f"{frame[1]}:{frame[2]}"
         if plain:
@@ -253,7 +257,14 @@ def _errors(texts: Mapping[str, _Text]) -> Iterator[str]:
 
 def _statements(streams: Sequence[_Stream]) -> list[Statement]:
     nodes = {address: stream.node for stream in streams for address in stream.addresses}
-    return [_statement(stream, seen, nodes) for stream in streams if (seen := stream.suspect())]
+    told = [(stream, seen) for stream in streams if (seen := stream.suspect())]
+    if any(_is_sure(seen) for _, seen in told):  # whichever log comes first: a weak cause may follow from a sure one
+        told = [(stream, seen) for stream, seen in told if not seen.weak or seen.secondary]
+    return [_statement(stream, seen, nodes) for stream, seen in told]
+
+
+def _is_sure(seen: Suspicion) -> bool:
+    return not (seen.weak or seen.secondary or seen.raised)
 
 
 def _sure_findings(stream: _Stream) -> Iterator[Finding]:
@@ -304,9 +315,11 @@ def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
         watch = replace(known, causes=_possible(known.causes, there))
         kinds_that_tell = telling(there, kinds)
         streams: dict[str, _Stream] = {}
-        around = _around(text.lines)
+        around, named = _around(text.lines), name_before(text.lines)
         for line, shape in zip(text.lines, text.shapes, strict=True):
-            who, words = without_prefixes(line)
+            node = named.match(line) if named is not None else None
+            who, words = without_prefixes(line[node.end() :] if node else line)
+            who = who or (node["host"] if node else "")
             if around is not None and (match := around.match(words)):
                 host = _HOST.fullmatch(match[0])
                 who, words = who or (host["host"] if host else ""), words[match.end() :]

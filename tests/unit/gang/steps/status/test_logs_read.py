@@ -6,8 +6,11 @@ UPDATE_GOLDEN=1 writes what is said now; the diff is a review.
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,8 @@ PREFIXES = [
     "2026-11-25 10:00:00 ", "[2026-11-25 10:00:00] ", "node1: ", "[node1] out: ", "[1] 10:00:00 ", "[RANK 3] ", "    ",
     "\x1b[36mengine-1  |\x1b[0m ", "\x1b[36mengine-1\x1b[0m  | ", "[36mengine-1  |[0m ", "[1,3]<stderr>[rank3]: ",
     "\x1b[36m(RayWorkerWrapper pid=123, ip=10.0.0.2)\x1b[0m ", "Wed Nov 25 10:00:00 2026[1,3]<stderr>:", "##[error]",
+    "gpu3: ", "logs/node3.log:12:", "2026-11-25 10:00:00.123\t", "[2026-11-25 10:00:00,123] [INFO] ",
+    "INFO 2025-11-19T20:16:36.096625454Z [resource.labels.containerName: vllm] ",
     "[2026-02-24T20:21:58Z] ", "2025-05-30 18:28:27.890 | ", "2025-03-07 23:50:31,001 - __main__ - INFO - ",
 ]  # fmt: skip
 
@@ -131,6 +136,34 @@ def test_whoever_passed_a_log_on_its_prefix_hides_nothing(prefix: str) -> None:
     seen = read_logs({"a": [prefix + line for line in lines]})
     assert seen.cause is not None and seen.cause.signature == "IB-UNREACHABLE"
     assert seen.transport == "IB over mlx5_0:1, mlx5_1:1"
+
+
+DRESSES: dict[str, Callable[[str], str]] = {
+    "coloured words": lambda line: re.sub(r"(Error|WARN|ERROR)", "\x1b[1;31m\\1\x1b[0m", line),
+    "a coloured line": lambda line: f"\x1b[31m{line}\x1b[0m",
+    "a page's entities": html.escape,
+    "grep": lambda line: f"node3.log:{line}",
+    "pdsh": lambda line: f"gpu3: {line}",
+}
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_whatever_dresses_its_lines_the_cause_is_the_same(dress: str) -> None:
+    different = {}
+    for name in CASES[::6]:
+        file = LOGS / f"{name}.log"
+        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        bare, dressed = (read_logs({"a": log}).cause for log in (lines, [*map(DRESSES[dress], lines)]))
+        if (bare.signature if bare else "") != (dressed.signature if dressed else ""):
+            different[name] = dressed
+    assert different == {}
+
+
+def test_a_weak_cause_of_one_log_hides_no_sure_one_of_another() -> None:
+    weak, sure = "CUDA error: unspecified launch failure", "NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
+    for logs in ({"a": [weak], "b": [sure]}, {"a": [sure], "b": [weak]}):
+        seen = read_logs(logs).cause
+        assert seen is not None and seen.signature == "RDMA-PORT-DOWN"
 
 
 @pytest.mark.parametrize("prefix", ["node{}: ", "[10.0.0.{}] ", "gang-0-{} engine "])
