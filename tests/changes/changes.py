@@ -296,6 +296,11 @@ def _key(scene: Scene) -> None:
     _router_with(gang_key_file=str(file))(scene)
 
 
+def _key_gone(scene: Scene) -> None:
+    for gang in scene.service.gangs.values():
+        gang.key = "sk-before"
+
+
 def _nodes_of(change: Callable[[NodeSpec], NodeSpec]) -> Callable[[Scene], None]:
     return lambda scene: _of_each(scene, change)
 
@@ -326,6 +331,7 @@ CHANGED: dict[str, Callable[[Scene], None]] = {
     "router away": _router_away,
     "router port": _router_port,
     "key": _key,
+    "key gone": _key_gone,
     "model": lambda _: None,
     "certificate": _router_with(tls_cert="/nowhere/cert.pem", tls_key="/nowhere/key.pem"),
     "controller": _other_controller,

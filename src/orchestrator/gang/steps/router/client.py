@@ -174,21 +174,28 @@ class Router:
         return answer.status in _ACCEPTED
 
     def refuse_other_key(self, url: str) -> None:
-        """Raises where this gang refuses the key that the router would send to it from now on. Its entry stays as it is
-        then: the key in that one may be the one that the gang has."""
+        """Raises where this gang refuses the key, or none, that the router would send to it from now on. Its entry
+        stays as it is then: the key in that one may be the one that the gang has.
+
+        Where the router asks its clients for a key and has none of its own for gangs, it passes theirs on.
+        """
         key = self._key_of_gangs().get("api_key", "")
-        if not key:
+        if not key and self.spec.node.api_key_file is not None:
             return
-        asked = HttpRequest(url=f"{url}{_ANSWERS_TO_A_KEY}", authorization=f"Bearer {key}", timeout_s=HEALTH_S)
+        bearer = f"Bearer {key}" if key else ""
+        asked = HttpRequest(url=f"{url}{_ANSWERS_TO_A_KEY}", authorization=bearer, timeout_s=HEALTH_S)
         (answer,) = ask_from(self.fleet, self.spec.node.name, [asked])
-        if answer.status in _REFUSES_THE_KEY:
-            raise KeyRefused(
-                f"the router would send the key of {self.spec.gang_key_file}, but {url} refuses it (HTTP"
-                f" {answer.status}): it still has the key that it was started with; its entry was left as it is",
-                where=self.spec.node.name,
-                fix="put that key into the file again, or give the gang the new one with"
-                " `l40s-deploy up --model NAME --gang GANG`",
-            )
+        if answer.status not in _REFUSES_THE_KEY:
+            return
+        sends, fix = f"the key of {self.spec.gang_key_file}", "put that key into the file again"
+        if not key:
+            sends, fix = "no key, since the inventory names none for gangs", "name its file as l40s_api_key_file again"
+        raise KeyRefused(
+            f"the router would send {sends}, but {url} refuses it (HTTP {answer.status}): it still has the key that it"
+            " was started with; its entry was left as it is",
+            where=self.spec.node.name,
+            fix=f"{fix}, or give the gang the new one with `l40s-deploy up --model NAME --gang GANG`",
+        )
 
     def _key_of_gangs(self) -> dict[str, str]:
         """What the router sends to a gang in place of its clients' key, where it asks them for one."""

@@ -100,6 +100,21 @@ def both_serve(front: Front) -> None:
     assert front.serving == sorted(URLS.values())
 
 
+@pytest.mark.parametrize("asks_clients", [False, True])
+def test_an_entry_stays_where_the_inventory_names_no_key_any_more(front: Front, asks_clients: bool) -> None:
+    """A router that asks its clients for the key passes it on, and needs none of its own."""
+    both_serve(front)
+    without = router(front)
+    node = replace(without.spec.node, api_key_file=str(front.file) if asks_clients else None)
+    without.spec = replace(without.spec, node=node, gang_key_file=None)
+    if asks_clients:
+        without.refuse_other_key(URLS["a"])
+        return
+    with pytest.raises(KeyRefused, match="names none for gangs"):
+        without.take_in(URLS["a"], "r2")
+    assert front.serving == sorted(URLS.values())
+
+
 def change(front: Front, monkeypatch: pytest.MonkeyPatch, name: str, what: OperationKind, key: str) -> None:
     """One gang's turn, after which its engine has this key."""
     url = URLS[name]

@@ -445,7 +445,7 @@ class Front:
 def test_a_gang_is_added_once_it_answers_what_the_router_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     front = Front(monkeypatch, "/ready", 503, 503, 200)
     front.router.take_in("http://a")
-    assert front.asked == ["http://a/ready"] * 3 and front.posted == ["http://a"]
+    assert front.asked == [*["http://a/ready"] * 3, "http://a/v1/models"] and front.posted == ["http://a"]
 
 
 def test_a_gang_is_in_once_the_router_itself_counts_it_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +475,7 @@ def test_a_gang_that_lacks_what_the_router_asks_is_not_added(monkeypatch: pytest
 def test_a_router_that_does_not_tell_what_it_asks_is_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
     front = Front(monkeypatch, "", 404)
     front.router.take_in("http://a")
-    assert front.asked == [] and front.posted == ["http://a"]
+    assert front.asked == ["http://a/v1/models"] and front.posted == ["http://a"]
 
 
 def test_a_gang_comes_in_again_once_the_router_has_forgotten_it(monkeypatch: pytest.MonkeyPatch) -> None:
