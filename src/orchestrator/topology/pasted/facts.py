@@ -45,6 +45,7 @@ _NUMBERED = re.compile(
 """A log's name as grep puts it before lines; a node's, which usually has a number, unlike an exception's or a driver's
 (NVRM)."""
 _PREFIXED_PART = 0.9
+_ESCAPE_MARKS = ("\x1b", "\u241b", "^[[")
 _ENTITIES = ("&lt;", "&gt;", "&quot;", "&#39;", "&#x27;")
 _LOOKED_AT = 512
 """Lines of a log, evenly, that tell whether each of them has a name before it."""
@@ -196,8 +197,9 @@ def name_before(lines: Sequence[str]) -> re.Pattern[str] | None:
 
 def undressed(text: str) -> str:
     """A log without colours, and with a page's entities (&lt;) as the characters that they stand for."""
-    if any(mark in text for mark in ("\x1b", "\u241b", "^[[")):
-        text = "\n".join(_ESCAPES.sub("", line) for line in text.split("\n"))
+    for mark in _ESCAPE_MARKS:
+        if mark in text:
+            text = "\n".join(_ESCAPES.sub("", line) if mark in line else line for line in text.split("\n"))
     return html.unescape(text) if any(entity in text for entity in _ENTITIES) else text
 
 
