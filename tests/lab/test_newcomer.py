@@ -1,5 +1,6 @@
 """A newcomer, over real SSH: `init` (keys recorded only with consent, sudo and networks tried, a working inventory),
-and README's quick start on four bare nodes that boot systemd: its commands, in its order; none of them may fail.
+and README's quick start on four bare nodes that boot systemd: its commands, in its order, then those that the tutorial
+has beyond them; none of them may fail.
 
 Replaced in the quick start: the names, keys and addresses of the hosts, and the stack, which is the lab's. The nodes
 reach no network: the packages and the checkpoint are those that the lab brings.
@@ -30,6 +31,19 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800), needs_root]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 QUICK_START = README.partition("## Quick start")[2].partition("\nAfterwards:")[0]
+
+
+TUTORIAL = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
+LEFT_OUT = ("--ask-become-pass", "--nettest", "--install", "l40s-deploy bench")
+"""Of the tutorial's commands: a password is typed, torch is needed, a unit is written on this machine, and the nodes'
+stand-in has no benchmark client."""
+
+
+def learnt(played: list[str]) -> list[str]:
+    """The tutorial's commands that were not played yet and need nothing that is not here."""
+    told = re.findall(r"^ {4}(l40s-deploy .+?)(?: +#.*)?$", TUTORIAL, re.MULTILINE)
+    wanted = [words for words in told if not any(option in words for option in LEFT_OUT)]
+    return [words for words in wanted if words not in played and " init " not in words]
 
 
 def typed() -> list[str]:
@@ -164,4 +178,7 @@ def test_from_four_bare_nodes_to_ready_as_the_readme_says_it() -> None:
                 newcomer.settle()
         (gang,) = json.loads(newcomer.run("status", "--json").stdout)["gangs"]
         assert gang["state"] == "ready" and gang["model"] == "DeepSeek-V3-0324-Block64x64"
+        for command in learnt(commands):
+            done = newcomer.type(command)
+            assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         newcomer.run("down")
