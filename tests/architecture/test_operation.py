@@ -34,7 +34,7 @@ LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "gang.steps.restart_sequence.set_aside": 1,
     "gang.steps.down.down": 1,
     "gang.steps.examination.examine": 1,
-    "gang.steps.restart._Restart": 3,
+    "gang.steps.restart._Restart": 2,
     "gang.steps.restart._restart": 1,
     "gang.steps.restart._left": 1,
     "gang.steps.restart.finish": 1,

@@ -17,7 +17,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.hang import Hang
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.report import Cause
+from orchestrator.protocol.report import Cause, RailChange
 
 _OF_TROUBLE = {
     "hung": "hung",
@@ -224,17 +224,7 @@ def _gang(view: GangView) -> dict[str, Any]:
             }
             for finding in view.transport
         ],
-        "rails": [
-            {
-                "node": node.name,
-                "port": rail.port,
-                "up": rail.up,
-                "since": rail.at,
-                "text": rail_sentence(rail, view.name),
-            }
-            for node in view.nodes
-            for rail in node.rails
-        ],
+        "rails": [_rail(node, rail, view.name) for node in view.nodes for rail in node.rails],
         "start": start.as_json() if (start := took(node.began for node in view.nodes)) else None,
         "least_free_bytes": view.least_free_bytes if view.serves else None,
         "progress": view.progress,
@@ -245,6 +235,16 @@ def _gang(view: GangView) -> dict[str, Any]:
         "missing": list(view.missing) if view.state is not GangState.ABSENT else [],
         "spares": [_spare(node) for node in (*view.nodes, *view.spares) if node.spare],
         "nodes": [_node(node) for node in view.nodes],
+    }
+
+
+def _rail(node: NodeView, rail: RailChange, gang: str) -> dict[str, Any]:
+    return {
+        "node": node.name,
+        "port": rail.port,
+        "up": rail.up,
+        "since": rail.at,
+        "text": rail_sentence(rail, gang),
     }
 
 

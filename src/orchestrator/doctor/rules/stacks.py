@@ -24,6 +24,7 @@ from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.words import counted
 from orchestrator.protocol.looks import Holdings
+from orchestrator.protocol.versions import release
 from orchestrator.topology.gpus import capability
 
 
@@ -228,9 +229,6 @@ _COMPILED = (
 """The same of a compiled file; INT8 checkpoints alone need it."""
 
 
-_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
-
-
 @dataclass(frozen=True, slots=True)
 class Installed:
     """venv: what was looked at; there: its python3 exists, or that could not be read; versions: by normalised package;
@@ -269,15 +267,6 @@ def _named_by_pth(snapshot: Snapshot, site: str) -> Iterator[str]:
     for name in snapshot.names(site):
         if name.endswith(".pth"):
             yield from (line.strip() for line in snapshot.text(f"{site}/{name}").splitlines() if line.startswith("/"))
-
-
-def release(version: str) -> tuple[int, ...]:
-    """(0, 5, 23) of 0.5.23.post1 and 0.5.23+cu130: what PEP 440 calls the release, without trailing zeros."""
-    match = _RELEASE.match(version)
-    numbers = [int(number) for number in match[1].split(".")] if match else []
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
 
 
 @Rule(

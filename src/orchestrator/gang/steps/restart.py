@@ -35,7 +35,7 @@ from orchestrator.gang.steps.router.routing import (
     wanted_router,
 )
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
-from orchestrator.gang.steps.status.reports import as_they_run, interrupted, see
+from orchestrator.gang.steps.status.reports import as_it_runs, as_they_run, interrupted, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, NodeError
@@ -164,7 +164,8 @@ class _Restart:
     def restarts(self, specs: Sequence[GangSpec], views: Sequence[GangView]) -> list[GangRestart]:
         """The gangs in their order, each with the plan that the verb wants."""
         verb, hung_s = self.request.verb, self.request.hung_after_s
-        befores = [staged_plan(self.fleet, gang).hung_after(hung_s) for gang in as_they_run(self.fleet, specs)]
+        running = [as_it_runs(gang, view) for gang, view in zip(specs, views, strict=True)]
+        befores = [staged_plan(self.fleet, gang).hung_after(hung_s) for gang in running]
         plans = verb.before(self.inventory, self.fleet, befores) if verb.before else befores
         of_now, back = facts_of_now(self.fleet, self.watcher.step), verb.before is not None
         turns = [

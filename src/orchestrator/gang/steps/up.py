@@ -27,7 +27,7 @@ from orchestrator.gang.steps.raising import Watcher, raise_all
 from orchestrator.gang.steps.restart import go_on, settle
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.router.claim import RouterTurn
-from orchestrator.gang.steps.router.client import KeyRefused
+from orchestrator.gang.steps.router.client import KeyRefused, Router
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
 from orchestrator.gang.steps.router.routing import enrol, say_failures
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
@@ -149,11 +149,24 @@ def _change_over(
     behind = {worker.url for worker in router.workers() if worker.healthy} if router is not None else set()
     turns = sorted(turns, key=lambda turn: turn.url in behind)
     judge = _gate(here, turns[0])
-    sequence = RestartSequence(
+    sequence = _sequence(here, router, judge, turn)
+    try:
+        return sequence.run(turns, here.locks)
+    except DeployError as failure:
+        _tell(judge, sequence, failure)
+        raise
+
+
+def _sequence(
+    here: UpOperation, router: Router | None, judges: Mapping[str, GateJudge], turn: RouterTurn
+) -> RestartSequence:
+    """Has gangs changed over. router: where one serves; turn: behind it, taken"""
+    request = here.request
+    return RestartSequence(
         fleet=here.fleet,
         router=router,
         front=here.router,
-        watcher=watcher,
+        watcher=here.watcher,
         request=RestartRequest(
             verb=CHANGE,
             command=request.command,
@@ -163,15 +176,10 @@ def _change_over(
         ),
         undo_on_interrupt=request.undo_on_interrupt,
         before_go=partial(_one_by_one, here) if request.before_go else None,
-        check=lambda batch: refuse_on_nodes(here.fleet, [turn.plan for turn in batch]),
-        accept=partial(_accept, request.strict, judge, watcher),
+        check=lambda batch: refuse_on_nodes(here.fleet, [member.plan for member in batch]),
+        accept=partial(_accept, request.strict, judges, here.watcher),
         our_turn=turn.still_ours,
     )
-    try:
-        return sequence.run(turns, here.locks)
-    except DeployError as failure:
-        _tell(judge, sequence, failure)
-        raise
 
 
 def _one_by_one(here: UpOperation, gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:

@@ -181,9 +181,7 @@ def prepared(
         }
         planned = planning.result()
         quiet = all(view.state is GangState.ABSENT for view in views)
-        plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
-        watcher.planned(plan)
-        refuse(plan.findings, strict=request.strict)
+        plan = _shown(examined(planned, gangs, fleet if quiet else None, accept=request.accept), request, watcher)
         yield UpOperation(
             inventory=inventory,
             fleet=fleet,
@@ -199,6 +197,13 @@ def prepared(
             locks=locks,
             topologies=planned.topologies,
         )
+
+
+def _shown(plan: Plan, request: UpRequest, watcher: Watcher) -> Plan:
+    """The plan, which the operator has seen. Raises FindingsError where its findings forbid a start."""
+    watcher.planned(plan)
+    refuse(plan.findings, strict=request.strict)
+    return plan
 
 
 def _as_manned(gang: GangSpec, view: GangView) -> GangSpec:

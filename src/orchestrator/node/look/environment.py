@@ -17,13 +17,13 @@ from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.node.os_errors import errno_name
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest, StackQuestion
+from orchestrator.protocol.versions import release
 
 CONFIG = "config.json"
 MOST_BYTES = 1 << 20
 ENGINE = "sglang/__init__.py"
 """Lies below the engine's root, wherever that is."""
 _BEGINNING = 200
-_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def differing(python: str, wanted: Mapping[str, str]) -> dict[str, str]:
     return {
         name: installed[name]
         for name in wanted
-        if name in installed and _release(installed[name]) != _release(wanted[name])
+        if name in installed and release(installed[name]) != release(wanted[name])
     }
 
 
@@ -106,15 +106,6 @@ def versions(venv: Path) -> dict[str, str]:
             if name.endswith(".dist-info"):
                 by_name[_package(name)] = name.removesuffix(".dist-info").partition("-")[2]
     return by_name
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """(0, 5, 23); trailing zeros say nothing."""
-    match = _RELEASE.match(version)
-    numbers = [int(number) for number in match.group(1).split(".")] if match else []
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
 
 
 def read_stack(asked: StackQuestion, reader: SnapshotReader) -> None:

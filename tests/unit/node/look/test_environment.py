@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.doctor.rules.stacks import Installed, installed, release
+from orchestrator.doctor.rules.stacks import Installed, installed
 from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.model import packages
 from orchestrator.model.inventory import NodeSpec, Reach
@@ -131,19 +131,6 @@ def test_no_environment_leaves_no_trace(tmp_path: Path) -> None:
     unread = seen(tmp_path / "nothing", said, python=None)
     assert unread is not None
     assert unread.there, "what could not be read is not called missing"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("0.4.4.post1", "0.4.4", True),
-        ("2.5.1+cu124", "2.5.1", True),
-        ("2.30", "2.30.0", True),
-        ("0.5.23", "0.5.2", False),
-    ],
-)
-def test_releases(one: str, other: str, same: bool) -> None:
-    assert (release(one) == release(other)) is same
 
 
 def test_a_checkpoint_and_an_environment(tmp_path: Path) -> None:

@@ -46,17 +46,7 @@ def start_of(router: Router, health_path: str, at: words.InstalledRouter, *, pla
     """plan_id: '' for its own, which is the same for every start with the same settings: the admin key, generated for
     each, is no part of it."""
     spec, front = router.spec, _front(router.spec)
-    tls = spec.tls_cert is not None
-    argv = words.command(
-        at,
-        spec.node.http_host,
-        spec.port,
-        spec.metrics_port,
-        health_path,
-        policy=spec.policy,
-        tls=tls,
-        max_requests=spec.max_requests,
-    )
+    argv = _argv(spec, at, health_path)
     plan_id = plan_id or short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
     request = StagingRequest(
@@ -86,6 +76,19 @@ def start_of(router: Router, health_path: str, at: words.InstalledRouter, *, pla
         launch_script=words.launch_script(at.release, argv),
     )
     return Staged(gang=router.gang, requests={spec.node.name: request}, document={"plan_id": plan_id, "argv": argv})
+
+
+def _argv(spec: RouterSpec, at: words.InstalledRouter, health_path: str) -> list[str]:
+    return words.command(
+        at,
+        spec.node.http_host,
+        spec.port,
+        spec.metrics_port,
+        health_path,
+        policy=spec.policy,
+        tls=spec.tls_cert is not None,
+        max_requests=spec.max_requests,
+    )
 
 
 def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
