@@ -429,7 +429,8 @@ def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb) -
 def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
     def before() -> None:
         try:
-            for gang in routing.withdraw(_operation(inventory), (name,)):
+            withdrawn = routing.withdraw(_operation(inventory), (name,))
+            for gang in (*withdrawn.last, *withdrawn.changing):
                 said.step(gang, "the last one that served behind the router")
         except DeployError as failure:
             said.step(name, f"{failure.where}: {failure.what}")

@@ -85,17 +85,22 @@ def _take_out(operation: Operation, gangs: tuple[str, ...], screen: Screen) -> S
     Those that were the last ones behind it to serve their model.
     """
     try:
-        last = withdraw(operation, gangs)
+        withdrawn = withdraw(operation, gangs)
     except DeployError as failure:
         screen.say(f"{failure.where}: {failure.what}")
         return {}
-    for model in dict.fromkeys(last.values()):
-        names = ", ".join(name for name, its in last.items() if its == model)
+    for model in dict.fromkeys(withdrawn.last.values()):
+        names = ", ".join(name for name, its in withdrawn.last.items() if its == model)
         screen.say(
             f"no gang is left behind the router that serves {model_words([model])}: {names} served it alone, and"
             " requests for it fail from now on"
         )
-    return last
+    for name, holder in withdrawn.changing.items():
+        screen.say(
+            f"{holder.name} changes the others behind the router that serve what {name} does, with"
+            f" `{holder.command}`: requests fail while those are out"
+        )
+    return withdrawn.last
 
 
 def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.status.reports import because, refuse_elsewhere, see, where, words_before
+from orchestrator.gang.steps.status.reports import because, refuse_elsewhere, see, shown_locks, where, words_before
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import MARGIN_S, STOP_S
 from orchestrator.model.errors import DeployError, GangFailed
@@ -21,6 +21,8 @@ from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 
+DOWN = "down"
+"""The command as it stands in the gangs' locks."""
 TO_END = StragglerWait(least_s=45.0)
 """With a node whose disk hangs, once the others have ended. A node takes 32 s at most for its processes, its memory and
 its fellows (node/agent/ending.py)."""
@@ -35,7 +37,7 @@ class DownRequest:
     now: bool = False
     force: bool = False
     timeout_s: float = STOP_S
-    command: str = "down"
+    command: str = DOWN
 
 
 _UNKNOWN = StopAnswer(state="unknown")
@@ -78,6 +80,19 @@ def down(
             lock.finish()
             lock.still_ours()
         return stopped
+
+
+def told_to_end(fleet: Fleet, gangs: Iterable[GangSpec]) -> frozenset[str]:
+    """Names of those whose lock a `down` holds on a node that answers: they end, though they may serve still."""
+    chosen = tuple(gangs)
+    answers = shown_locks(fleet, chosen).values if chosen else {}
+    holders = {node: answer.held for node, answer in answers.items() if answer.held is not None}
+    ends = {node for node, holder in holders.items() if not holder.stale and _is_down(holder.command)}
+    return frozenset(gang.name for gang in chosen if ends & {node.name for node in gang.nodes})
+
+
+def _is_down(command: str | None) -> bool:
+    return (command or "").partition(" ")[0] == DOWN
 
 
 def stop_gangs(

@@ -155,7 +155,7 @@ class _Sweep:
             self._turn(operation, watcher) as turn,
         ):
             turn.wait()
-            if withdraw(operation, (self.gang.name,)):
+            if withdraw(operation, (self.gang.name,)).last:
                 watcher.step(self.gang.name, "it served alone behind the router: requests fail until the sweep ends")
             self._down(now=False)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, TurnNeed, Way, changing, course, need, taking_turns
+from orchestrator.gang.steps.down import DOWN, told_to_end
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
@@ -139,7 +140,16 @@ class RouterTurn:
             state = Found.BUSY
             names = ", ".join(f"{view.name} is {view.state.value}" for view in busy)
             self._why = LockHeld(f"{names} behind the same router", where=f"gang {busy[0].name}", fix=_FIX)
+        if state is Found.OURS and (ending := self._ending()):
+            state = Found.BUSY
+            names = ", ".join(sorted(ending))
+            self._why = LockHeld(f"`{DOWN}` ends {names} behind the same router", where=f"gang {names}", fix=_FIX)
         return wanted, state
+
+    def _ending(self) -> frozenset[str]:
+        """Gangs of others that serve still, and that a `down` ends."""
+        others = [gang for gang in self.operation.inventory.gangs if gang.name not in self.gangs]
+        return told_to_end(self.operation.fleet, others)
 
     def _acquire(self) -> Found:
         if self._claim is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from orchestrator.engines import router as words
 from orchestrator.engines.registry import load_paths
@@ -12,7 +12,7 @@ from orchestrator.engines.serving import UNKNOWN_MODEL, Worker, running_requests
 from orchestrator.gang.agreement import DISAGREES
 from orchestrator.gang.serving import Serving, lost_models
 from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop
-from orchestrator.gang.steps.down import StopResult, stop_gangs
+from orchestrator.gang.steps.down import DOWN, StopResult, stop_gangs, told_to_end
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
@@ -28,7 +28,7 @@ from orchestrator.gang.steps.router.router_start import (
     start_now,
     start_of,
 )
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, shown_locks
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, shown_locks
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import (
@@ -39,8 +39,8 @@ from orchestrator.model.deadlines import (
 )
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, WithoutFiles
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
-from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
-from orchestrator.remote.fleet import Fleet
+from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
+from orchestrator.remote.fleet import Fleet, StragglerWait
 
 POLL_S = 0.25
 
@@ -98,7 +98,8 @@ def start_router(
     suits = router.view().plan_id in (wanted.plan_id, start_of(router, words.ANY_HEALTH, at).plan_id)
     if not suits:
         watcher.step(ROUTER_GANG, f"its settings differ from the current configuration. Apply them: {ANEW}")
-    failure = next(iter(take_in_all(router, _not_changed_by_others(router, gangs, watcher, ours)).values()), None)
+    _, failures = _take_in_undisturbed(operation, router, gangs, watcher, ours)
+    failure = next(iter(failures.values()), None)
     if failure is None:
         return router.state()
     if not suits:
@@ -125,18 +126,61 @@ def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, Deplo
     return {name: failure for name, failure in tried.items() if failure is not None}
 
 
+def _take_in_undisturbed(
+    operation: Operation, router: Router, gangs: Sequence[GangView], watcher: Watcher, ours: str
+) -> tuple[list[GangView], Mapping[str, DeployError]]:
+    """Have requests go to those that serve and that no other command takes out, starts or ends: these, and by name why
+    one could not be taken in.
+
+    ours: as of `_not_changed_by_others`. A `down` waits for nobody and may be typed meanwhile, so that what was added
+    is looked at once more: whatever ends then is taken out again.
+    """
+    behind = {worker.url for worker in router.workers()}
+    serving = [view for view in _not_changed_by_others(router, gangs, watcher, ours) if view.serves]
+    ending = told_to_end(operation.fleet, _specs(operation, serving))
+    views = [view for view in serving if view.name not in ending]
+    failures = take_in_all(router, views)
+    added = [view for view in views if view.service_url.rstrip("/") not in behind and view.name not in failures]
+    ending |= _ended_meanwhile(operation, added)
+    for view in added:
+        if view.name in ending:
+            router.take_out(view.service_url)
+    for name in sorted(ending):
+        watcher.step(name, f"not added to the router: `{DOWN}` ends it")
+    return [view for view in views if view.name not in ending], failures
+
+
+def _specs(operation: Operation, views: Iterable[GangView]) -> list[GangSpec]:
+    names = {view.name for view in views}
+    return [gang for gang in operation.inventory.gangs if gang.name in names]
+
+
+def _ended_meanwhile(operation: Operation, added: Sequence[GangView]) -> frozenset[str]:
+    """Names of those that a `down` ends, or has ended, since they were seen."""
+    if not added:
+        return frozenset()
+    gangs = _specs(operation, added)
+    now = see(operation.fleet, gangs, patience=StragglerWait())
+    return told_to_end(operation.fleet, gangs) | {view.name for view in now if not view.serves}
+
+
 def _not_changed_by_others(
     router: Router, gangs: Sequence[GangView], watcher: Watcher, ours: str
 ) -> Sequence[GangView]:
     """Without those that another command takes out, or starts, by its claim on the router's host: it adds them again,
     and one that drains must get no requests. ours: the token of this command's claim, '' for none."""
-    kept = shown_locks(router.fleet, [replace(router.gang, name=CLAIM)]).values.values()
-    holders = [answer.held for answer in kept if answer.held is not None and not answer.held.stale]
-    theirs = {name: holder for holder in holders if holder.token != ours for name in (holder.why or "").split(", ")}
+    theirs = {name: holder for name, holder in claimed(router).items() if holder.token != ours}
     for view in gangs:
         if view.serves and (holder := theirs.get(view.name)):
             watcher.step(view.name, f"not added to the router: {holder.name} changes it with `{holder.command}`")
     return [view for view in gangs if view.name not in theirs]
+
+
+def claimed(router: Router) -> dict[str, LockHolder]:
+    """By gang, which command takes it out or starts it, by its claim on the router's host."""
+    kept = shown_locks(router.fleet, [replace(router.gang, name=CLAIM)]).values.values()
+    holders = [answer.held for answer in kept if answer.held is not None and not answer.held.stale]
+    return {name: holder for holder in holders for name in (holder.why or "").split(", ")}
 
 
 def would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployError]:
@@ -201,8 +245,7 @@ def take_in_serving(operation: Operation, router: Router, watcher: Watcher, *, o
     ours: as of `_not_changed_by_others`. Where they go now; why one could not be taken in is said.
     """
     serve = [view for view in operation.look() if view.serves]
-    views = _not_changed_by_others(router, serve, watcher, ours)
-    failures = take_in_all(router, views)
+    views, failures = _take_in_undisturbed(operation, router, serve, watcher, ours)
     say_failures(failures, watcher)
     return serving_of(router, serve, [view for view in views if view.name not in failures])
 
@@ -281,21 +324,32 @@ def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
         watcher.step(name, f"{failure.where}: {failure.what}")
 
 
-def withdraw(operation: Operation, gangs: Iterable[str]) -> Serving:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn:
+    """last:     by its name, the model of each gang that was taken out and after which no healthy one is left in the
+              router that serves it
+    changing: by its name, who changes all the others that serve its model: one of them may be out now
+    """
+
+    last: Serving = field(default_factory=dict)
+    changing: Mapping[str, LockHolder] = field(default_factory=dict)
+
+
+def withdraw(operation: Operation, gangs: Iterable[str]) -> Withdrawn:
     """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run.
 
-    By its name, the model of each of those in the router after which no healthy one is left there that serves it.
+    Whoever changes other gangs is asked for last: a command that has its turn later sees the lock of this `down`.
     Raises Unreachable where the router's host can't be asked: its entries stay.
     """
     inventory = operation.inventory
     names = {gang.name for gang in chosen_gangs(inventory, tuple(gangs))}
     router = operation.router
     if router is None:
-        return {}
+        return Withdrawn()
     now = router.view()
     everybody_answers([now])
     if not now.serves:
-        return {}
+        return Withdrawn()
     views = operation.glance()
     seen = with_addresses(inventory, views, router.workers())
     serving = behind_router(router, seen)
@@ -307,7 +361,19 @@ def withdraw(operation: Operation, gangs: Iterable[str]) -> Serving:
         if view.name in names & unread:
             _let_run(router, view.service_url)
     lost = lost_models(names, serving)
-    return {name: model for name, model in serving.items() if name in names and model in lost}
+    last = {name: model for name, model in serving.items() if name in names and model in lost}
+    return Withdrawn(last=last, changing=_changing_others(router, names, serving, last))
+
+
+def _changing_others(
+    router: Router, names: Collection[str], serving: Serving, last: Serving
+) -> Mapping[str, LockHolder]:
+    theirs = {name: holder for name, holder in claimed(router).items() if name in serving and name not in names}
+    if not theirs:
+        return {}
+    lost = lost_models({*names, *theirs}, serving)
+    holder = next(iter(theirs.values()))
+    return {name: holder for name in names if name not in last and serving.get(name) in lost}
 
 
 def with_addresses(inventory: Inventory, views: Sequence[GangView], entered: Iterable[Worker]) -> list[GangView]:

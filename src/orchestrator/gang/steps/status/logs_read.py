@@ -184,17 +184,10 @@ class _Stream:
         if "NCCL " in line:
             self._feed_of_nccl(line)
         if may_match(_OF_EXCEPTIONS, line):
-            match = _BARE_EXCEPTION.search(line)
-            if match and not _NO_EXCEPTION.search(line[: match.start()]) and not self._is_root_above(match["words"]):
-                self.bare, self.file, self._frame = match["words"].strip(), self._frame, ""
+            self._feed_of_exceptions(line)
         if self.watch.own is not None and (match := self.watch.own.search(line)):
             self.addresses.add(match["address"])
-        phase = self.watch.phase.name
-        if self.watch.feed(line, 0.0) and self.watch.phase.name == "ready":
-            self.watch.finish(float("inf"))
-        elif self.watch.phase.name != phase:
-            raised = self.watch.tracebacks.raised
-            self.survived = raised.text if raised is not None else self.bare
+        self._feed_of_phases(line)
 
     def suspect(self) -> Suspicion | None:
         """What ended it; an exception that it survived did not."""
@@ -207,6 +200,20 @@ class _Stream:
 
     def _is_root_above(self, words: str) -> bool:
         return self.bare != "" and self.watch.pointers.search(words) is not None
+
+    def _feed_of_exceptions(self, line: str) -> None:
+        match = _BARE_EXCEPTION.search(line)
+        if match and not _NO_EXCEPTION.search(line[: match.start()]) and not self._is_root_above(match["words"]):
+            self.bare, self.file, self._frame = match["words"].strip(), self._frame, ""
+
+    def _feed_of_phases(self, line: str) -> None:
+        """An exception before a next phase did not end it."""
+        phase = self.watch.phase.name
+        if self.watch.feed(line, 0.0) and self.watch.phase.name == "ready":
+            self.watch.finish(float("inf"))
+        elif self.watch.phase.name != phase:
+            raised = self.watch.tracebacks.raised
+            self.survived = raised.text if raised is not None else self.bare
 
     def _feed_of_torch(self, words: str) -> None:
         if self._told and words and not words.startswith(_NO_WORDS):

@@ -15,13 +15,15 @@ from tests.support.commands import unasked
 from tests.support.waiting import until
 
 from orchestrator.gang.claims import Way
-from orchestrator.gang.steps import locks, operation
+from orchestrator.gang.steps import down, locks, operation
 from orchestrator.gang.steps.router import claim
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
 
 pytestmark = pytest.mark.processes
@@ -115,6 +117,14 @@ def test_a_wait_ends_when_its_gang_has_failed(world: World) -> None:
         world.states["b"] = GangState.FAILED
         waiting.join(60.0)
         assert waited == [True]
+
+
+def test_a_gang_that_a_down_ends_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds no claim, and its gang may drain for a minute."""
+    held = LockAnswer(held=LockHolder(token="theirs", command="down"))
+    monkeypatch.setattr(down, "shown_locks", lambda *_: PerNode(values={"on-a": held}, failures={}))
+    with world.turn("b") as second, pytest.raises(LockHeld, match="`down` ends a behind the same router"):
+        second.wait()
 
 
 def test_an_announced_recovery_is_waited_for(world: World) -> None:

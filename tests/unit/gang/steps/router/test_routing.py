@@ -19,7 +19,7 @@ from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, ServedModel, 
 from orchestrator.gang.claims import Found
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
-from orchestrator.gang.steps import operation, restart, restart_sequence
+from orchestrator.gang.steps import down, operation, restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
 from orchestrator.gang.steps.router import client, router_start, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
@@ -151,7 +151,7 @@ def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(gangs=(gang("a"), gang("b"), gang("c")), router=router(GangState.ABSENT))
-    for module in (operation, client, restart):
+    for module in (operation, client, restart, routing):
         monkeypatch.setattr(module, "see", made.see)
     monkeypatch.setattr(RouterTurn, "_acquire", lambda *_: made.found)
     monkeypatch.setattr(restart, "as_they_run", lambda _, gangs: gangs)
@@ -192,6 +192,24 @@ def test_nobody_puts_back_what_another_command_takes_out(
     enrol(unasked(INVENTORY), world.gangs, world, command="up", ours="ours")  # type: ignore[arg-type]
     assert world.behind == [f"http://{name}" for name in "abc" if name != left_out]
     assert any("bob@desk (pid 7) changes it with `restart b`" in words for words in world.said) is bool(left_out)
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_nobody_puts_back_what_a_down_ends(world: World, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """Whether it was typed before the gangs are added, or meanwhile."""
+    world.router = router(GangState.READY)
+    looked: list[str] = []
+
+    def shown(_: object, gangs: Sequence[GangSpec], *__: object) -> PerNode[LockAnswer]:
+        nodes = [node.name for gang in gangs for node in gang.nodes]
+        looked.extend(node for node in nodes if node == "on-b")
+        held = LockHolder(token="theirs", command="down") if len(looked) >= looks else None
+        return PerNode(values={node: LockAnswer(held=held if node == "on-b" else None) for node in nodes}, failures={})
+
+    monkeypatch.setattr(down, "shown_locks", shown)
+    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert world.behind == ["http://a", "http://c"]
+    assert any("not added to the router: `down` ends it" in words for words in world.said)
 
 
 def test_a_rehearsal_says_what_would_be_started_and_added(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -764,10 +782,27 @@ def test_down_learns_that_it_takes_the_last_one_out(world: World, monkeypatch: p
     monkeypatch.setattr(
         Router, "workers", lambda _: tuple(Worker(url, url, url != "http://b", 0) for url in world.behind)
     )
-    assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
+    assert routing.withdraw(unasked(INVENTORY), ["b"]).last == {}
     world.behind.append("http://b")
-    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {"a": "m"}
-    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": "m"}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {}
+
+
+def test_down_is_told_who_changes_all_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has the claim may have looked before this `down` was typed."""
+    world.router = router(GangState.READY)
+    world.behind = ["http://a", "http://b", "http://c"]
+    monkeypatch.setattr(
+        Router, "workers", lambda _: tuple(Worker(url, url, healthy=True, load=0) for url in world.behind)
+    )
+    rolling = LockHolder(token="theirs", who="bob", host="desk", pid=7, command="restart --rolling", why="b, c")
+    held = {"front": LockAnswer(held=rolling)}
+    monkeypatch.setattr(routing, "shown_locks", lambda *_: PerNode(values=held, failures={}))
+    withdrawn = routing.withdraw(unasked(INVENTORY), ["a"])
+    assert (withdrawn.last, withdrawn.changing) == ({}, {"a": rolling})
+    held["front"] = LockAnswer(held=replace(rolling, why="b"))
+    world.behind.append("http://a")
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).changing == {}
 
 
 def test_another_model_takes_no_requests_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -777,8 +812,8 @@ def test_another_model_takes_no_requests_over(world: World, monkeypatch: pytest.
         Router, "workers", lambda _: tuple(Worker(url, url, healthy=True, load=0) for url in world.behind)
     )
     assert not restart.can_roll(unasked(INVENTORY), ["a"]) and restart.can_roll(unasked(INVENTORY), ["b"])
-    assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
-    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {"a": "other"}
+    assert routing.withdraw(unasked(INVENTORY), ["b"]).last == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": "other"}
 
 
 def test_a_gang_that_a_flag_gave_another_name_takes_no_requests_over(
@@ -796,8 +831,8 @@ def test_a_gang_that_a_flag_gave_another_name_takes_no_requests_over(
     assert not restart.can_roll(unasked(INVENTORY), ["a"]) and restart.can_roll(unasked(INVENTORY), ["b"])
     assert "none would be left for mine" in roll(world).what and not rolled
     world.behind = [*names]
-    assert routing.withdraw(unasked(INVENTORY), ["b"]) == {}
-    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {"a": "mine"}
+    assert routing.withdraw(unasked(INVENTORY), ["b"]).last == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": "mine"}
 
 
 def test_a_down_says_that_the_routers_host_does_not_answer(world: World) -> None:
@@ -818,8 +853,8 @@ def test_a_gang_whose_files_were_deleted_is_taken_out_where_the_inventory_says_i
     world.behind = ["http://a", "http://b"]
     monkeypatch.setattr(Router, "workers", lambda _: tuple(Worker(url, url, True, 0) for url in world.behind))
     stated = replace(INVENTORY, gangs=(replace(GANGS[0], url="http://a"), *GANGS[1:]))
-    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {} and world.behind == ["http://a", "http://b"]
-    assert routing.withdraw(unasked(stated), ["a"]) == {} and world.behind == ["http://b"]
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {} and world.behind == ["http://a", "http://b"]
+    assert routing.withdraw(unasked(stated), ["a"]).last == {} and world.behind == ["http://b"]
 
 
 def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_requests_are_waited_for(
@@ -843,10 +878,10 @@ def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_reques
 
     monkeypatch.setattr(routing, "ask_from", asked)
     monkeypatch.setattr(routing, "POLL_S", 0.0)
-    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {}
     assert world.behind == ["http://b"] and quiet == left
     runs["http://b"] = "r7"  # a forged run: another gang's known address is never taken for its own
-    assert routing.withdraw(unasked(INVENTORY), ["a"]) == {} and world.behind == ["http://b"]
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {} and world.behind == ["http://b"]
 
 
 def _load(running: int) -> dict[str, int]:
