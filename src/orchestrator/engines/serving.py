@@ -64,9 +64,9 @@ def _accept_length(figures: Mapping[str, Collection[float]]) -> float | None:
     """SGLang tells the mean of its last steps, of each group (0 without drafts: observability/metrics_collector.py);
     vLLM counts drafts and what was accepted of them since it started, beside which each step gives one token
     (v1/spec_decode/metrics.py)."""
-    told = [length for length in figures.get("spec_accept_length", ()) if length > 0]
-    if told:
-        return sum(told) / len(told)
+    lengths = [length for length in figures.get("spec_accept_length", ()) if length > 0]
+    if lengths:
+        return sum(lengths) / len(lengths)
     drafts = sum(figures.get("drafts", ()))
     return 1 + sum(figures.get("accepted_drafts", ())) / drafts if drafts else None
 

@@ -79,8 +79,8 @@ def _draft(engine: Engine, value: str) -> Words:
         raise _wrong("draft", value, what, "use a stack with SGLang 0.5: --stack sglang-0.5.23")
     steps, tokens = DRAFTS[value]
     if "--speculative-config" in engine.flags():
-        told = {"method": "mtp", "num_speculative_tokens": steps}
-        return ("--speculative-config", json.dumps(told, separators=(",", ":")))
+        config = {"method": "mtp", "num_speculative_tokens": steps}
+        return ("--speculative-config", json.dumps(config, separators=(",", ":")))
     flag = _known(engine, "draft", value, "--speculative-algorithm")
     numbers = {
         "--speculative-num-steps": steps,

@@ -53,7 +53,7 @@ def _past(
     gang: str, report: Report, kept: Mapping[str, Sequence[Report]], audit: Sequence[Mapping[str, Any]]
 ) -> PastRun:
     of_run = {
-        name: next((one for one in reports if one.run_id == report.run_id), None) for name, reports in kept.items()
+        name: next((past for past in reports if past.run_id == report.run_id), None) for name, reports in kept.items()
     }
     seen = view(gang, of_run)
     verdict = last_verdict(gang, {name: [past] if past is not None else [] for name, past in of_run.items()})

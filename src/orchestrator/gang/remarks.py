@@ -31,7 +31,9 @@ def unaccepted(findings: Iterable[Finding], gang: GangSpec) -> tuple[Finding, ..
     own = {node.name: {*node.accept} for node in gang.machines}
     everywhere = set.intersection(*own.values()) if own else set[str]()
     return tuple(
-        found for found in findings if not {found.id, f"{found.id}@{found.node}"} & own.get(found.node, everywhere)
+        finding
+        for finding in findings
+        if not {finding.id, f"{finding.id}@{finding.node}"} & own.get(finding.node, everywhere)
     )
 
 

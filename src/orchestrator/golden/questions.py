@@ -92,11 +92,11 @@ def _text(value: object) -> str:
 
 def is_right(wanted: str, answer: str) -> bool:
     """As the file's head says."""
-    said = answer.rpartition(_THOUGHT)[2].strip()
+    text = answer.rpartition(_THOUGHT)[2].strip()
     number = _as_number(wanted)
     if number is None:
-        return said == wanted
-    numbers = _NUMBER.findall(said)
+        return text == wanted
+    numbers = _NUMBER.findall(text)
     return bool(numbers) and _as_number(numbers[-1]) == number
 
 

@@ -238,8 +238,8 @@ def _projection(dims: Dimensions) -> int:
 def _attention(profile: ModelProfile, ways: int, *, absorbed: bool = True) -> int:
     """One layer's attention. absorbed: with the bf16 halves of kv_b that MLA's decode keeps beside it."""
     matrices = list(attention_matrices(profile.dimensions, ways))
-    kept = sum(2 * one.rows * one.columns for one in matrices if absorbed and one.part == "kv_b_proj")
-    return kept + sum(_linear(profile, "attention", one.rows, one.columns) for one in matrices)
+    kept = sum(2 * matrix.rows * matrix.columns for matrix in matrices if absorbed and matrix.part == "kv_b_proj")
+    return kept + sum(_linear(profile, "attention", matrix.rows, matrix.columns) for matrix in matrices)
 
 
 def _mlp(profile: ModelProfile, part: Part, inner: int, tensor: int) -> int:

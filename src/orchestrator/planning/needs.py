@@ -53,22 +53,22 @@ def with_needs(memory: Memory, profile: ModelProfile, layout: Layout, division: 
     """A budget with what graphs cost and what of its reserve is needed, as far as either was measured."""
     cost = cost_of(profile, layout, division)
     count = len(division.graphs or ())
-    found = replace(memory, graphs=division.graphs)
+    budget = replace(memory, graphs=division.graphs)
     if cost is not None:
         least_s, most_s = cost.capture_s(count) if count else (0.0, 0.0)
-        found = replace(
-            found,
+        budget = replace(
+            budget,
             graph_bytes=count * cost.graph_bytes,
             capture_s=(round(least_s, 1), round(most_s, 1)),
             compile_s=cost.compile_s if count else (0.0, 0.0),
         )
-    found = replace(found, explanation=(*found.explanation, *_graph_words(found, cost)))
+    budget = replace(budget, explanation=(*budget.explanation, *_graph_words(budget, cost)))
     if cost is None or cost.activations is None or division.chunk is None:
-        return found
-    needs = Needs(memory.request_table or 0, found.graph_bytes or 0, cost.activations(division.chunk))
+        return budget
+    needs = Needs(memory.request_table or 0, budget.graph_bytes or 0, cost.activations(division.chunk))
     if needs.table:
-        found = _with_next(replace(found, needed=needs.total), division)
-    return replace(found, explanation=(*found.explanation, *_reserve_words(found, needs, cost, division.chunk)))
+        budget = _with_next(replace(budget, needed=needs.total), division)
+    return replace(budget, explanation=(*budget.explanation, *_reserve_words(budget, needs, cost, division.chunk)))
 
 
 def with_seen(memory: Memory, least_free: int | None) -> Memory:
@@ -80,16 +80,16 @@ def with_seen(memory: Memory, least_free: int | None) -> Memory:
     if fraction is None:
         return memory
     seen = f"measured on these nodes with this plan: at least {gib(least_free)} GiB of each GPU stayed free"
-    found = replace(memory, least_free=least_free, next_fraction=None, next_kv_tokens=None)
+    budget = replace(memory, least_free=least_free, next_fraction=None, next_kv_tokens=None)
     kept = tuple(line for line in memory.explanation if not line.startswith(_MAY))
     if abs(least_free - KEPT_FREE) < _WORTH:
-        return replace(found, explanation=(*kept, seen))
+        return replace(budget, explanation=(*kept, seen))
     tokens = tokens_at(memory, fraction)
     proposed = (
         f"{seen}: `-- --mem-fraction-static {fraction:g}` would leave {gib(KEPT_FREE)} and give {tokens:,} KV tokens"
         f" instead of {memory.kv_tokens:,} (calculated; counts for the loads that were seen)"
     )
-    return replace(found, next_fraction=fraction, next_kv_tokens=tokens, explanation=(*kept, proposed))
+    return replace(budget, next_fraction=fraction, next_kv_tokens=tokens, explanation=(*kept, proposed))
 
 
 def _graph_words(memory: Memory, cost: RankCost | None) -> Iterator[str]:

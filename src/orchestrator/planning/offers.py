@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -102,18 +102,13 @@ def offer(
     )
     usual = layout.usual(profile, nodes, each)
     against = offered.refusal(usual)
-    fits = ((candidate, offered.tokens(candidate)) for candidate in _works(profile, stack, offered.able, nodes, each))
     return ModelOffer(
         model=profile.name,
         gang=gang.name,
         nodes=nodes,
         gpus_per_node=each,
         stack=stack.name,
-        fits=tuple(
-            offered.fit(candidate, tokens, default=candidate == usual and against is None)
-            for candidate, tokens in fits
-            if tokens != 0
-        ),
+        fits=offered.fits(_works(profile, stack, offered.able, nodes, each), None if against else usual),
         refusal=against.what if against else "",
         instead=against.fix if against else "",
     )
@@ -166,6 +161,11 @@ class _Offered:
         except InputError as wrong:
             return wrong
         return None
+
+    def fits(self, candidates: Iterable[Layout], default: Layout | None) -> tuple[LayoutFit, ...]:
+        """Those for which there is memory, as far as that can be told. default: what `plan` takes"""
+        tokens = ((candidate, self.tokens(candidate)) for candidate in candidates)
+        return tuple(self.fit(candidate, kv, default=candidate == default) for candidate, kv in tokens if kv != 0)
 
     def _fits(self, candidate: Layout) -> bool:
         return self.tokens(candidate) != 0

@@ -288,9 +288,9 @@ def _reduces_s(dimensions: Dimensions, layout: Layout, batch: int, network: Netw
     it lies in one."""
     if layout.tensor_parallel == 1:
         return 0.0
-    found = _between(network.measured(layout), batch)
-    if found is not None:
-        return found
+    measured_s = _between(network.measured(layout), batch)
+    if measured_s is not None:
+        return measured_s
     if not layout.inside_nodes:
         return _over_nodes(network.traffic, batch)
     size, ranks = batch * dimensions.hidden_size * BYTES_A_NUMBER, layout.tensor_parallel
@@ -301,15 +301,15 @@ def _over_nodes(traffic: Traffic, batch: int) -> float:
     """NCCL's model knows four sizes, TCP's fit any."""
     if traffic is Traffic.TCP:
         return all_reduce_s(traffic, batch)
-    known = {one: all_reduce_s(traffic, one) for one in BATCHES}
-    found = _between(known, batch)
-    return known[BATCHES[-1]] if found is None else found
+    known = {size: all_reduce_s(traffic, size) for size in BATCHES}
+    between_s = _between(known, batch)
+    return known[BATCHES[-1]] if between_s is None else between_s
 
 
 def _between(known: Mapping[int, float], batch: int) -> float | None:
     """Between two known sizes the time is taken as linear; None beyond them."""
-    below = max((one for one in known if one <= batch), default=None)
-    above = min((one for one in known if one >= batch), default=None)
+    below = max((size for size in known if size <= batch), default=None)
+    above = min((size for size in known if size >= batch), default=None)
     if below is None or above is None:
         return None
     if below == above:
@@ -326,7 +326,7 @@ def _fitted(points: Mapping[int, float]) -> Line:
 
 def _line(values: Mapping[int, float], weights: Mapping[int, float]) -> Line:
     """Least squares."""
-    return _through(list(values), list(values.values()), [weights[one] for one in values])
+    return _through(list(values), list(values.values()), [weights[batch] for batch in values])
 
 
 def _through(places: Sequence[float], values: Sequence[float], weights: Sequence[float]) -> Line:

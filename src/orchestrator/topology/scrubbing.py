@@ -173,12 +173,12 @@ class Scrubber:
         return f"{match['hex'] or ''}{self.pseudonyms.bare(digits)}"
 
     def _known_digits(self) -> frozenset[str]:
-        """Of every address and GUID so far; looked at where a text has what may be one."""
+        """Of every address and GUID so far; looked at where a text has what may be number."""
         given = self.pseudonyms.given
         digits, count = self._digits.get("known", (frozenset(), -1))
         if count != len(given):
             bare = (re.sub("[:.-]", "", original).lower() for original in given if re.search("[:-]", original))
-            digits = frozenset(one for one in bare if len(one) in (12, 16))
+            digits = frozenset(number for number in bare if len(number) in (12, 16))
             self._digits["known"] = (digits, len(given))
         return digits
 

@@ -377,9 +377,10 @@ def leave(here: UpOperation, *, rising: Collection[str] = ()) -> None:
         if gone:
             _take_out(here, gang, was, gone)
         if moved:
-            told = "" if here.inventory.router is not None else "; no router: tell your clients"
+            advice = "" if here.inventory.router is not None else "; no router: tell your clients"
             here.watcher.step(
-                gang.name, f"{leads} leads it instead of {was.leader_name}; its address is now {now.service_url}{told}"
+                gang.name,
+                f"{leads} leads it instead of {was.leader_name}; its address is now {now.service_url}{advice}",
             )
 
 

@@ -145,8 +145,8 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
         silent_s = last.now - last.updated_at if last else STUCK_S
         return supervision.stopped(agent[0]) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
 
-    told = wait(folder, lambda last: not processes.alive(*agent) or stuck(last), deadline_s)
-    if stuck(told):
+    ended = wait(folder, lambda last: not processes.alive(*agent) or stuck(last), deadline_s)
+    if stuck(ended):
         supervision.send(*agent, signal.SIGKILL)
         wait(folder, lambda _: not processes.alive(*agent) and not left_over(folder), KILL_FOR_S)
 

@@ -90,12 +90,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 def prediction_lines(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What was measured beside what was predicted before; nothing where the case is another."""
     results = [step["result"] for step in steps if step["name"] == "bench" and step["result"]]
-    for told in (result.get("prediction") for result in results):
-        for point in told["points"] if told else ():
+    for forecast in (result.get("prediction") for result in results):
+        for point in forecast["points"] if forecast else ():
             where = "within" if point["within"] else "outside"
             yield (
                 f"{point['requests']} requests: {point['tok_s']:.0f} tokens/s ({point['source']}), {where} the"
-                f" prediction of {told['made']}: {point['predicted']:.0f} ({point['low']:.0f} to {point['high']:.0f})"
+                f" prediction of {forecast['made']}: {point['predicted']:.0f}"
+                f" ({point['low']:.0f} to {point['high']:.0f})"
             )
 
 

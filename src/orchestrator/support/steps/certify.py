@@ -353,8 +353,8 @@ class _Certification:
         if self._about["stand_in"] or not prediction.predicts(model, layout, gpus):
             return None
         (case,) = (case for name, case in prediction.CASES if (name, case.key) == (model, layout))
-        told = prediction.predict(load_profile(model), case, load_profile(prediction.ARTICLES))
-        return {"made": prediction.MADE, "points": prediction.compared(told, result["decode"])}
+        predicted = prediction.predict(load_profile(model), case, load_profile(prediction.ARTICLES))
+        return {"made": prediction.MADE, "points": prediction.compared(predicted, result["decode"])}
 
     def kill(self) -> Found:
         """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""

@@ -264,10 +264,11 @@ def _errors(texts: Mapping[str, _Text]) -> Iterator[str]:
 
 def _statements(streams: Sequence[_Stream]) -> list[Statement]:
     nodes = {address: stream.node for stream in streams for address in stream.addresses}
-    told = [(stream, seen) for stream in streams if (seen := stream.suspect())]
-    if any(_is_sure(seen) for _, seen in told):  # whichever log comes first: a weak cause may follow from a sure one
-        told = [(stream, seen) for stream, seen in told if not seen.weak or seen.secondary]
-    return [_statement(stream, seen, nodes) for stream, seen in told]
+    suspects = [(stream, seen) for stream in streams if (seen := stream.suspect())]
+    # whichever log comes first: a weak cause may follow from a sure one
+    if any(_is_sure(seen) for _, seen in suspects):
+        suspects = [(stream, seen) for stream, seen in suspects if not seen.weak or seen.secondary]
+    return [_statement(stream, seen, nodes) for stream, seen in suspects]
 
 
 def _is_sure(seen: Suspicion) -> bool:
@@ -398,10 +399,10 @@ def _first(statements: list[Statement], streams: list[_Stream]) -> tuple[Cause |
 def _last_exception(streams: Sequence[_Stream]) -> tuple[str, _Stream | None]:
     """Of the logs, one that is no pointer at another where there is one, and whose it is."""
     raised = [(stream.watch.tracebacks.raised, stream) for stream in reversed(streams)]
-    told = [(exception.words, stream) for exception, stream in raised if exception is not None]
-    told += [(stream.bare, stream) for stream in reversed(streams) if stream.bare]
-    roots = ((words, stream) for words, stream in told if not stream.watch.pointers.search(words))
-    return next(roots, told[0] if told else ("", None))
+    exceptions = [(exception.words, stream) for exception, stream in raised if exception is not None]
+    exceptions += [(stream.bare, stream) for stream in reversed(streams) if stream.bare]
+    roots = ((words, stream) for words, stream in exceptions if not stream.watch.pointers.search(words))
+    return next(roots, exceptions[0] if exceptions else ("", None))
 
 
 def _of_kind(exception: str, stream: _Stream) -> Cause | None:
@@ -426,8 +427,8 @@ def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
         if not suspicion.raised
     ]
     others: dict[tuple[str, str], Cause] = {}
-    for one in seen:
-        others.setdefault((one.signature, one.node), replace(one, tp_rank=None))
+    for other in seen:
+        others.setdefault((other.signature, other.node), replace(other, tp_rank=None))
     if cause is not None:
         others.pop((cause.signature, cause.node), None)
     return tuple(others.values())
