@@ -93,7 +93,7 @@ def test_a_path_that_is_opened_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     case["report"]["stack"] = EVIL
     file.write_text(json.dumps(case))
     assert wrong(target, file) == ""
-    monkeypatch.setattr("orchestrator.gang.steps.router.routing.reported_stack", load_stack)
+    monkeypatch.setattr("orchestrator.gang.steps.router.router_start.reported_stack", load_stack)
     assert "a path of a node was used" in wrong(target, file)
 
 

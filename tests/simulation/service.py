@@ -411,9 +411,11 @@ def _on(service: Service, spec: GangSpec) -> Gang:
 
 
 def _operation(inventory: Inventory) -> Operation:
-    assert inventory.router is not None
+    fleet = SimulatedFleet(tuple(inventory.nodes))
+    if inventory.router is None:
+        return unasked(inventory, fleet)
     host: Any = SimulatedFleet(router_gang(inventory.router).nodes)
-    return unasked(inventory, SimulatedFleet(tuple(inventory.nodes)), Router(inventory.router, host))
+    return unasked(inventory, fleet, Router(inventory.router, host))
 
 
 def _restart(_: Service, inventory: Inventory, name: str, said: Said) -> None:

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,7 +86,7 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     fleet: Any = SimulatedFleet(controller.spec.nodes)
     moment = mock.Mock(spec=time, monotonic=lambda: world.now)
 
-    def again(post: guard._Post, _: object, __: object) -> None:
+    def again(post: guard._Post, *_: object) -> None:
         (post.view,) = restart(controller, fleet, post)
 
     def go_on_without(post: guard._Post, decision: GuardDecision) -> None:
@@ -98,11 +98,13 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     request = GuardRequest(policy=policy)
     ended: Any = Event()
     inventory: Any = SimpleNamespace(path="", router=None, gangs=(), notify=())
+    operation = SimpleNamespace(inventory=inventory, router=None)
     post = guard._Post(inventory, fleet, controller.spec, request, told, ended=ended)
     lock: Any = GangLock
     with ExitStack() as patched:
         for name, value in {
-            "time": moment, "staged_plan": lambda *_: plan, "against_starts": lambda *_: None,
+            "time": moment, "connected": lambda _: nullcontext(operation), "staged_plan": lambda *_: plan,
+            "against_starts": lambda *_: None,
             "GangLock": lambda *words, **more: lock(*words, **more, _given_back=Event()),
         }.items():  # fmt: skip
             patched.enter_context(mock.patch.object(guard, name, value))
