@@ -2,8 +2,9 @@
 
 `--check SBOM` compares one with what is installed, and writes nothing.
 
-The SBOM (CycloneDX 1.5) names what this environment has of everything that the product installs. The files' times are
-the commit's, so that the same commit gives the same bytes.
+What git tracks is what is built, whatever else lies in the checkout. The SBOM (CycloneDX 1.5) names what this
+environment has of everything that the product installs. The files' times are the commit's, so that the same commit
+gives the same bytes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +25,8 @@ from typing import Any
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECTS = {"l40s-deploy": ROOT, "l40s-deploy-lab": ROOT / "lab"}
+PROJECTS = {"l40s-deploy": ".", "l40s-deploy-lab": "lab"}
+"""Their folders below ROOT."""
 _BUILD = """
 import os, sys
 from hatchling.builders.sdist import SdistBuilder
@@ -93,10 +97,25 @@ def differences(bill: Mapping[str, Any], name: str = "l40s-deploy") -> list[str]
     ]
 
 
+def tracked(into: Path) -> Path:
+    """A copy of what git tracks, as it is in the checkout; the sources themselves where they are no checkout."""
+    listing = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    listed = subprocess.run(listing, capture_output=True, text=True, check=False).stdout.split("\0")
+    names = [name for name in listed if name and (ROOT / name).is_file()]
+    if not names:
+        return ROOT
+    for name in names:
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, into / name, follow_symlinks=False)
+    return into
+
+
 def release(out: Path) -> list[Path]:
     """Everything, sums last."""
     out.mkdir(parents=True, exist_ok=True)
-    files = [file for project in PROJECTS.values() for file in build(project, out)]
+    with tempfile.TemporaryDirectory() as made:
+        tree = tracked(Path(made))
+        files = [file for folder in PROJECTS.values() for file in build(tree / folder, out)]
     bill = out / "sbom.cdx.json"
     bill.write_text(json.dumps(sbom("l40s-deploy"), indent=1) + "\n")
     files.append(bill)
