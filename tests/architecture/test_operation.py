@@ -30,6 +30,7 @@ before they are locked, and a start that is followed. A number here may only fal
 LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "gang.steps.status.reports.as_they_run": 1,
     "gang.steps.router.client.Router": 1,
+    "gang.steps.router.routing._ended_meanwhile": 1,
     "gang.steps.restart_sequence.RestartSequence": 1,
     "gang.steps.restart_sequence.set_aside": 1,
     "gang.steps.down.down": 1,
@@ -47,8 +48,9 @@ LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "bench.steps.bench.measured": 1,
     "bench.steps.bench._Bench": 1,
 }
-"""The router's own agent, the turn of a gang that is changed over, what --strict stops, an interrupted restart that is
-finished, and the rooms' questions to a gang that serves by then."""
+"""The router's own agent, what was added to the router and may have been ended meanwhile, the turn of a gang that is
+changed over, what --strict stops, an interrupted restart that is finished, and the rooms' questions to a gang that
+serves by then."""
 
 
 @cache
