@@ -14,8 +14,9 @@ from orchestrator.cli.main import main
 from orchestrator.gang.commands import down as verb
 from orchestrator.gang.steps.down import DownRequest, StopResult
 from orchestrator.gang.steps.operation import Operation
+from orchestrator.gang.steps.router.routing import Withdrawn
 from orchestrator.model.errors import Unreachable
-from orchestrator.protocol.verbs import StopAnswer
+from orchestrator.protocol.verbs import LockHolder, StopAnswer
 
 INVENTORY = """
 all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}
@@ -94,12 +95,29 @@ def test_that_it_takes_out_the_last_gang_behind_the_router_is_said(
         return (DONE,)
 
     monkeypatch.setattr(verb, "down", down)
-    monkeypatch.setattr(verb, "withdraw", lambda *_: {"g": "m"})
+    monkeypatch.setattr(verb, "withdraw", lambda *_: Withdrawn(last={"g": "m"}))
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     assert main(["down", "-i", str(tmp_path / "hosts.yml"), *words]) == 0
     shown = capsys.readouterr()
     assert "no gang is left behind the router that serves m: g served it alone" in shown.err
     assert not words or json.loads(shown.out)["last_behind_router"] == ["g"]
+
+
+def test_who_changes_the_others_meanwhile_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def down(*_: object, before_stop: Callable[[], None]) -> tuple[StopResult, ...]:
+        before_stop()
+        return (DONE,)
+
+    rolling = LockHolder(token="t", who="bob", host="desk", pid=7, command="restart --rolling h", why="h")
+    monkeypatch.setattr(verb, "down", down)
+    monkeypatch.setattr(verb, "withdraw", lambda *_: Withdrawn(changing={"g": rolling}))
+    (tmp_path / "hosts.yml").write_text(INVENTORY)
+    assert main(["down", "-i", str(tmp_path / "hosts.yml")]) == 0
+    shown = capsys.readouterr().err
+    assert "bob@desk (pid 7) changes the others behind the router that serve what g does" in shown
+    assert "with `restart --rolling h`: requests fail while those are out" in shown
 
 
 def test_as_names_what_the_gang_was_called_when_it_was_started(
