@@ -437,9 +437,7 @@ def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
         except DeployError as failure:
             said.step(name, f"{failure.where}: {failure.what}")
 
-    stopped = down.down(
-        _operation(inventory), down.DownRequest(gangs=(name,), command=f"down {name}"), before_stop=before
-    )
+    stopped = down.down(_operation(inventory), down.DownRequest(gangs=(name,)), before_stop=before)
     for node in stopped:
         if node.error is not None:
             said.step(node.gang, f"{node.node}: {node.error.what}")

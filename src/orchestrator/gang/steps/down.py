@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.status.reports import because, refuse_elsewhere, see, shown_locks, where, words_before
+from orchestrator.gang.steps.status.reports import (
+    because,
+    refuse_elsewhere,
+    renewed,
+    see,
+    shown_locks,
+    where,
+    words_before,
+)
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import MARGIN_S, STOP_S
 from orchestrator.model.errors import DeployError, GangFailed
@@ -85,14 +93,9 @@ def down(
 def told_to_end(fleet: Fleet, gangs: Iterable[GangSpec]) -> frozenset[str]:
     """Names of those whose lock a `down` holds on a node that answers: they end, though they may serve still."""
     chosen = tuple(gangs)
-    answers = shown_locks(fleet, chosen).values if chosen else {}
-    holders = {node: answer.held for node, answer in answers.items() if answer.held is not None}
-    ends = {node for node, holder in holders.items() if not holder.stale and _is_down(holder.command)}
+    holders = renewed(shown_locks(fleet, chosen)) if chosen else {}
+    ends = {node for node, holder in holders.items() if holder.command == DOWN}
     return frozenset(gang.name for gang in chosen if ends & {node.name for node in gang.nodes})
-
-
-def _is_down(command: str | None) -> bool:
-    return (command or "").partition(" ")[0] == DOWN
 
 
 def stop_gangs(

@@ -13,7 +13,10 @@ from orchestrator.gang.steps.down import DOWN, told_to_end
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.status.reports import renewed, shown_locks
 from orchestrator.model.errors import DeployError, LockHeld
+from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
 
 POLL_S = 1.0
@@ -24,6 +27,20 @@ _FIX = (
     "run the command again when that has ended, or with --all-at-once, which does not wait: requests fail while no"
     " other gang serves"
 )
+
+
+_BETWEEN_GANGS = ", "
+"""As a claim's reason names what its command takes out or starts."""
+
+
+def claimed(router: Router) -> dict[str, LockHolder]:
+    """By gang, which command takes it out or starts it, by its claim on the router's host."""
+    holders = renewed(shown_locks(router.fleet, [_claim_on(router)])).values()
+    return {name: holder for holder in holders for name in (holder.why or "").split(_BETWEEN_GANGS)}
+
+
+def _claim_on(router: Router) -> GangSpec:
+    return replace(router.gang, name=CLAIM)
 
 
 class RouterClaim(GangLock):
@@ -156,8 +173,8 @@ class RouterTurn:
             return Found.OURS
         router = self.operation.router
         assert router is not None  # where gangs take turns there is one
-        why = ", ".join(sorted(self.gangs))
-        claim = RouterClaim(router.fleet, replace(router.gang, name=CLAIM), self.command, why=why)
+        why = _BETWEEN_GANGS.join(sorted(self.gangs))
+        claim = RouterClaim(router.fleet, _claim_on(router), self.command, why=why)
         try:
             self._opened.enter_context(claim)
         except LockHeld as held:

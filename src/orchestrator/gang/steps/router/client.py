@@ -13,21 +13,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, Worker, workers
-from orchestrator.gang.steps.router.host import (
-    ask_from,
-    ask_router,
-    router_gang,
-    staged_router,
-)
+from orchestrator.gang.steps.router.host import ask_from, ask_router, router_gang, staged_router
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.loading.secret_file import read_api_key
-from orchestrator.model.deadlines import (
-    HEALTH_S,
-    ROUTER_ASK_S,
-    TAKE_IN_S,
-    TAKE_OUT_S,
-)
+from orchestrator.model.deadlines import HEALTH_S, ROUTER_ASK_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.model.errors import Exit, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG, RouterSpec

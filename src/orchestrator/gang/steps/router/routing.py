@@ -16,11 +16,9 @@ from orchestrator.gang.steps.down import DOWN, StopResult, stop_gangs, told_to_e
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
-from orchestrator.gang.steps.router.claim import CLAIM
-from orchestrator.gang.steps.router.client import ANEW, Router, RouterState
-from orchestrator.gang.steps.router.host import (
-    ask_from,
-)
+from orchestrator.gang.steps.router.claim import claimed
+from orchestrator.gang.steps.router.client import ANEW, POLL_S, Router, RouterState
+from orchestrator.gang.steps.router.host import ask_from
 from orchestrator.gang.steps.router.router_start import (
     installed_for,
     refuse_expired,
@@ -28,21 +26,14 @@ from orchestrator.gang.steps.router.router_start import (
     start_now,
     start_of,
 )
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, shown_locks
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.deadlines import (
-    DRAIN_S,
-    HEALTH_S,
-    ROUTER_START_S,
-    STOP_S,
-)
+from orchestrator.model.deadlines import DRAIN_S, HEALTH_S, ROUTER_START_S, STOP_S
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, WithoutFiles
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
 from orchestrator.remote.fleet import Fleet, StragglerWait
-
-POLL_S = 0.25
 
 
 def wanted_router(operation: Operation) -> Router:
@@ -174,13 +165,6 @@ def _not_changed_by_others(
         if view.serves and (holder := theirs.get(view.name)):
             watcher.step(view.name, f"not added to the router: {holder.name} changes it with `{holder.command}`")
     return [view for view in gangs if view.name not in theirs]
-
-
-def claimed(router: Router) -> dict[str, LockHolder]:
-    """By gang, which command takes it out or starts it, by its claim on the router's host."""
-    kept = shown_locks(router.fleet, [replace(router.gang, name=CLAIM)]).values.values()
-    holders = [answer.held for answer in kept if answer.held is not None and not answer.held.stale]
-    return {name: holder for holder in holders for name in (holder.why or "").split(", ")}
 
 
 def would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployError]:

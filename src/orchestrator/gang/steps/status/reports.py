@@ -369,6 +369,12 @@ def shown_locks(fleet: Fleet, gangs: Iterable[GangSpec], only: Collection[str] |
     return fleet.on_every(one, only=list(gang_of))
 
 
+def renewed(shown: PerNode[LockAnswer]) -> dict[str, LockHolder]:
+    """By node that answers, who holds a lock there and renews it."""
+    holders = {node: answer.held for node, answer in shown.values.items() if answer.held is not None}
+    return {node: holder for node, holder in holders.items() if not holder.stale}
+
+
 def _at_work(held: LockHolder | None) -> bool:
     """A lock tells, unless it is no longer renewed, or its process on this machine is gone."""
     return held is not None and not held.stale and not has_ended(held)

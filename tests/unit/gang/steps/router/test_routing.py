@@ -21,7 +21,7 @@ from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import down, operation, restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
-from orchestrator.gang.steps.router import client, router_start, routing
+from orchestrator.gang.steps.router import claim, client, router_start, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router, RouterState
 from orchestrator.gang.steps.router.router_start import start_of
@@ -188,7 +188,7 @@ def test_nobody_puts_back_what_another_command_takes_out(
     """It drains, and with new requests that would never end."""
     world.router = router(GangState.READY)
     shown = PerNode(values={"front": LockAnswer(held=holder)}, failures={})
-    monkeypatch.setattr(routing, "shown_locks", lambda *_: shown)
+    monkeypatch.setattr(claim, "shown_locks", lambda *_: shown)
     enrol(unasked(INVENTORY), world.gangs, world, command="up", ours="ours")  # type: ignore[arg-type]
     assert world.behind == [f"http://{name}" for name in "abc" if name != left_out]
     assert any("bob@desk (pid 7) changes it with `restart b`" in words for words in world.said) is bool(left_out)
@@ -797,7 +797,7 @@ def test_down_is_told_who_changes_all_the_others(world: World, monkeypatch: pyte
     )
     rolling = LockHolder(token="theirs", who="bob", host="desk", pid=7, command="restart --rolling", why="b, c")
     held = {"front": LockAnswer(held=rolling)}
-    monkeypatch.setattr(routing, "shown_locks", lambda *_: PerNode(values=held, failures={}))
+    monkeypatch.setattr(claim, "shown_locks", lambda *_: PerNode(values=held, failures={}))
     withdrawn = routing.withdraw(unasked(INVENTORY), ["a"])
     assert (withdrawn.last, withdrawn.changing) == ({}, {"a": rolling})
     held["front"] = LockAnswer(held=replace(rolling, why="b"))
