@@ -42,7 +42,7 @@ LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "gang.steps.restart.rehearse_resume": 1,
     "gang.steps.restart.resume": 1,
     "golden.steps.gate.Gate": 1,
-    "golden.steps.gate._Judge": 2,
+    "golden.steps.gate._Judge": 1,
     "golden.steps.golden.after_start": 1,
     "jobs.run.serving_view": 1,
     "bench.steps.bench.measured": 1,

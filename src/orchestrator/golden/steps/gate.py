@@ -32,6 +32,7 @@ from orchestrator.golden.steps import golden
 from orchestrator.golden.steps.questions import graded
 from orchestrator.jobs.run import serving_view
 from orchestrator.model.errors import DeployError, VerificationDiffers
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.profile import Load
 from orchestrator.records.gates import keep_gate, kept_gate
@@ -93,9 +94,12 @@ class _Judge:
         worse, and what a node's answer raises: what could not be measured has not passed."""
         name = self.gated.gang.name
         watcher.step(name, "gate: asking the new plan, alone and among other requests")
-        parts = self._answers()
+        fleet = self.gated.here.fleet
+        (gang,) = as_they_run(fleet, [self.gated.gang])
+        kept = golden.kept(fleet, gang, _quiet)
+        parts = self._answers(gang, kept)
         if all(part.passed for part in parts) and self.graded.questions:
-            parts += (self._questions(watcher),)
+            parts += (self._questions(gang, kept.subject.model, watcher),)
         if all(part.passed for part in parts):
             parts += tuple(self._speed(old, watcher) for old in self.speeds)
         if not self.speeds:
@@ -130,19 +134,15 @@ class _Judge:
         keep_gate(run_id, report.as_json())
         return report
 
-    def _questions(self, watcher: Watcher) -> GatePart:
-        watcher.step(self.gated.gang.name, f"gate: asking {len(self.graded.questions)} questions")
+    def _questions(self, gang: GangSpec, model: str, watcher: Watcher) -> GatePart:
         fleet = self.gated.here.fleet
-        (gang,) = as_they_run(fleet, [self.gated.gang])
+        watcher.step(gang.name, f"gate: asking {len(self.graded.questions)} questions")
         url = serving_view(fleet, gang, why="it can't be asked").service_url
-        model = golden.kept(fleet, gang, _quiet).subject.model
         return questions_part(self.graded, graded(fleet, gang, url, model, self.graded.questions, _quiet))
 
-    def _answers(self) -> tuple[GatePart, ...]:
+    def _answers(self, gang: GangSpec, kept: golden.Golden) -> tuple[GatePart, ...]:
         fleet = self.gated.here.fleet
-        (gang,) = as_they_run(fleet, [self.gated.gang])
-        now = replace(golden.kept(fleet, gang, _quiet), baseline=self.baseline)
-        now = golden.checked(fleet, gang, now, _quiet)
+        now = golden.checked(fleet, gang, replace(kept, baseline=self.baseline), _quiet)
         if not now.wrong:
             now = golden.checked_in_batches(fleet, gang, now, _quiet, requests=AT_ACCEPTANCE)
         old = "accepted" if self.accepted else "asked before"
