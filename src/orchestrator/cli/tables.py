@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rich.table import Table
+from itertools import accumulate
+
+from rich.cells import cell_len
+from rich.table import Column, Table
 from rich.text import Text
 
 from orchestrator.cli.screen import printable
+from orchestrator.model.per_node import collected
+
+_GAP = 2
+"""Blanks between two columns of a plain table."""
 
 
 def plain_table(*titles: str, left: Collection[str] = ()) -> Table:
@@ -21,3 +28,44 @@ def plain_table(*titles: str, left: Collection[str] = ()) -> Table:
 def cell(value: object, style: str = "") -> Text:
     """Whatever is in it, as it is."""
     return Text(printable(str(value)), style)
+
+
+def fitted(table: Table, width: int, *, names: Collection[str]) -> tuple[Table, list[Text]]:
+    """A plain table's columns that a terminal of so many columns has room for, and a line for each of the others, which
+    names the rows by the columns in `names`: 'rail errors: 4 on node0, node1; mlx5_0 down on node2'."""
+    ends = accumulate((_width(column) + _GAP for column in table.columns), initial=0)
+    room = sum(end - _GAP <= width for end in list(ends)[1:])
+    if room in (0, len(table.columns)):
+        return table, []
+    kept, left_over = table.columns[:room], table.columns[room:]
+    narrow = Table(box=None, pad_edge=False, header_style="bold")
+    for column in kept:
+        narrow.add_column(column.header, justify=column.justify)
+    for row in zip(*(column.cells for column in kept), strict=True):
+        narrow.add_row(*row)
+    first, *others = [column for column in table.columns if column.header in names]
+    naming = [first.cells, *([f"{column.header} {value}" for value in column.cells] for column in others)]
+    rows = [" ".join(map(str, words)) for words in zip(*naming, strict=True)]
+    return narrow, [line for column in left_over if (line := _folded(column, rows)) is not None]
+
+
+def _folded(column: Column, rows: list[str]) -> Text | None:
+    """A column as one line; None where nothing is in it."""
+    cells = [_text(value) for value in column.cells]
+    where = collected((value.plain, row) for value, row in zip(cells, rows, strict=True) if value.plain.strip())
+    if not where:
+        return None
+    styles = {value.plain: value.style for value in cells}
+    line = Text(f"{column.header}: ")
+    for place, (words, named) in enumerate(where.items()):
+        line.append("; " if place else "").append(words, styles[words])
+        line.append(" on all" if len(named) == len(rows) > 1 else f" on {', '.join(named)}")
+    return line
+
+
+def _width(column: Column) -> int:
+    return max(cell_len(_text(value).plain) for value in (column.header, *column.cells))
+
+
+def _text(value: object) -> Text:
+    return value if isinstance(value, Text) else Text(str(value))

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.tables import cell, plain_table
+from orchestrator.cli.tables import cell, fitted, plain_table
 from orchestrator.engines.serving import Serving
 from orchestrator.gang.commands.gangs import LOAD_TITLES, LoadCells, around_block, gang_block, lines, node_words, styled
 from orchestrator.gang.overview import Overview
@@ -84,7 +84,7 @@ class WatchScreen:
         """Update the screen; redraw it if the terminal's size has changed."""
         told = os.get_terminal_size(sys.stdout.fileno())
         size = (told.columns or 80, told.lines or 24)  # a serial console tells neither
-        rows = _rows(size[1], self._rendered(moment, *size))
+        rows = [self._cut(row, size[0]) for row in _rows(size[1], self._rendered(moment, *size))]
         if size != self._size:
             self._size, self._lines = size, []
             self._write(_HOME + _CLEAR_BELOW)
@@ -105,18 +105,21 @@ class WatchScreen:
         rows = self._rows_of(picture(moment, wide=self._wide), width)
         if len(rows) <= height or len(moment.seen.views) == 1:
             return rows
-        rows = [self._cut(line, width) for line in self._lines_of(Group(*glance(moment)), TABLE_WIDTH)]
+        rows = self._lines_of(Group(*glance(moment)), TABLE_WIDTH)
         for details in gang_pictures(moment, wide=self._wide):
             rows += self._rows_of(details, width)
         return rows
 
     def _rows_of(self, blocks: Iterable[RenderableType], width: int) -> list[str]:
-        """Sentences are wrapped; rows of a table are cut, so that each stays one line."""
+        """Sentences are wrapped. Each row of a table stays one line: columns without room follow as sentences."""
         rows: list[str] = []
         for block in blocks:
-            is_table = isinstance(block, Table)
-            lines = self._lines_of(block, max(width, TABLE_WIDTH) if is_table else width)
-            rows += [self._cut(line, width) for line in lines] if is_table else lines
+            if not isinstance(block, Table):
+                rows += self._lines_of(block, width)
+                continue
+            table, beside = fitted(block, width, names=("node", "GPU"))
+            rows += self._lines_of(table, max(width, TABLE_WIDTH))
+            rows += chain.from_iterable(self._lines_of(line, width) for line in beside)
         return rows
 
     def _lines_of(self, block: RenderableType, width: int) -> list[str]:
@@ -129,7 +132,7 @@ class WatchScreen:
     def _cut(self, line: str, width: int) -> str:
         text = Text.from_ansi(line.rstrip())
         text.rstrip()
-        text.truncate(width)
+        text.truncate(width, overflow="ellipsis")
         return self._lines_of(text, TABLE_WIDTH)[0]
 
     def _write(self, text: str) -> None:

@@ -16,6 +16,7 @@ from tests.support.terminal import Shown, Terminal, rendered
 
 from orchestrator.cli.screen import Screen
 from orchestrator.engines.serving import Serving
+from orchestrator.gang.commands.gangs import LOAD_TITLES
 from orchestrator.gang.commands.watching import ChangeLines, serving_words, watch
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.status.live import GangLoad, Moment, NodeLoad
@@ -214,6 +215,29 @@ def test_every_gang_has_a_line_in_a_small_terminal(count: int, shown: Callable[.
     assert all(any(line.startswith(f"gang{place} ready") for line in told.lines) for place in range(count))
     assert "step 8" not in told.text and "node3  ready" in told.text
     assert ("more lines" in told.text) == (count > 2)
+
+
+@pytest.mark.parametrize("columns", [80, 60, 40])
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_nothing_vanishes_silently_at_the_terminals_edge(count: int, columns: int, shown: Callable[..., Shown]) -> None:
+    down = load(device="mlx5_3", up=False)
+    seen = several(*["ready"] * count)
+    told = shown(replace(seen, nodes={**seen.nodes, "node2": down}), terminal=Terminal(columns=columns, rows=24))
+    assert len(told.lines) <= 24 and max(map(len, told.lines)) <= columns
+    row = next(line for line in told.lines if line.startswith("0     node0  ready"))
+    missing = [title for title in LOAD_TITLES if title not in told.text]
+    assert not missing and "…" not in row, told.text
+    assert "rail errors: 4 on node0, node1, node3; mlx5_3 down on node2" in " ".join(map(str.strip, told.lines))
+
+
+def test_a_line_that_is_cut_ends_with_a_sign_for_it(shown: Callable[..., Shown]) -> None:
+    told = shown(several("ready", "failed", "ready"), terminal=Terminal(columns=40, rows=24))
+    assert told.lines[2].startswith("gang1 failed  node2: TP19 was") and told.lines[2].endswith("…")
+
+
+def test_the_gpus_columns_that_have_no_room_name_their_gpus(shown: Callable[..., Shown]) -> None:
+    told = " ".join(map(str.strip, shown(moment(), terminal=Terminal(columns=40, rows=80), wide=True).lines))
+    assert "ECC: 2+0 on all" in told and "slowed by: hardware thermal on node0 GPU 3, node1 GPU 3" in told, told
 
 
 def test_gangs_that_are_not_well_have_their_details_first(shown: Callable[..., Shown]) -> None:
