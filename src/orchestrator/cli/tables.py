@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-
 from itertools import accumulate
 
 from rich.cells import cell_len
