@@ -123,11 +123,11 @@ def profile_file(
 def report_page(page: Mapping[str, object], template: str, style: str) -> str:
     """One self-contained HTML page. Whatever text the nodes gave is escaped, and made visible where it is no print.
 
-    template: the text of templates/report.html.j2, bench.html.j2, sweep.html.j2 or live.html.j2, after the macros that
+    template: the text of templates/report, bench, sweep, gate or live .html.j2, after the macros that
               it uses
     style:    the text of the .css files beside it
-    page:     what it draws (doctor.steps.doctor_report, bench.steps.bench_report, sweep.steps.page and
-              monitoring.steps.pages have the names)
+    page:     what it draws (doctor.steps.doctor_report, bench.steps.bench_report, sweep.steps.page,
+              golden.steps.gate_page and monitoring.steps.pages have the names)
     """
     return _compiled_page(template).render({**page, "style": Markup(style)})  # noqa: S704 - our own file
 

@@ -6,10 +6,8 @@ kernels in Triton's interpreter (tests/engine/drafting); vLLM drafts on a CPU by
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import tarfile
 from collections.abc import Mapping
 from itertools import cycle, islice
 from pathlib import Path
@@ -61,15 +59,6 @@ def profile() -> dict[str, Any]:
     }
 
 
-def put(lab: SmallLab, folder: Path, place: str) -> None:
-    """The folder's files onto the node."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.add(folder, arcname=".")
-    for node in lab.hosts():
-        lab.on(node, f"mkdir -p {place} && tar -x --no-same-owner -C {place}", packed.getvalue())
-
-
 def continued(url: str) -> str:
     """As `load.complete`, with patience for an interpreter."""
     body = {"model": DRAFTING.name, "prompt": CANARY_PROMPT, "max_tokens": TOKENS, "temperature": 0}
@@ -89,8 +78,8 @@ def test_a_draft_changes_no_text_and_status_tells_how_much_a_step_gives(engine: 
     described = tmp_path / f"{DRAFTING.name}.yml"
     described.write_text(yaml.safe_dump(profile()))
     with small_lab(f"draft-{engine}-{os.getpid()}", engine=engine, nodes=1, env=variables) as lab:
-        put(lab, tiny_model(tmp_path / "model", DRAFTING), f"/workspace/{DRAFTING.name}")
-        put(lab, PLUGIN, ON_NODE)
+        lab.put(tiny_model(tmp_path / "model", DRAFTING), f"/workspace/{DRAFTING.name}")
+        lab.put(PLUGIN, ON_NODE)
         for draft, length in DRAFTS[engine]:
             words = ("up", "--model", str(described), "--draft", draft, "--replace")
             lab.deploy(*words, *(("--", *flags) if flags else ()), timeout=UP_S[engine])

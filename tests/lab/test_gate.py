@@ -83,6 +83,9 @@ def test_what_is_worse_leaves_the_old_plan_serving(lab: SmallLab, planted: dict[
     told = verdict(lab)
     assert (told["verdict"], told["old"]) == ("not passed", before[0]["plan_id"])
     assert all(line in words for line in told["page"]) and next(iter(planted)) in told["page"][1]
+    assert f"page: {told['html']}" in words
+    page = Path(told["html"]).read_text()
+    assert "not passed" in page and next(iter(planted)) in page and told["old"] in page
     if "STANDIN_WRONG_TOKEN" in planted:
         assert "GATE-FAILED" in words and "english-fact" in told["why"]
     else:

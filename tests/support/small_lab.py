@@ -5,12 +5,14 @@ Everything else is unchanged: real SSH, real agents, real processes, the correct
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -257,6 +259,14 @@ class SmallLab(RunningLab):
         config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **DIMENSIONS})
         place = f"/workspace/{MODEL}"
         self.on(node, f"mkdir -p {place} && cd {place} && touch .standin && cat >config.json", config.encode())
+
+    def put(self, folder: Path, place: str) -> None:
+        """A folder's files onto every node."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add(folder, arcname=".")
+        for node in self.hosts():
+            self.on(node, f"mkdir -p {place} && tar -x --no-same-owner -C {place}", packed.getvalue())
 
     def write_inventory(self, **more: Any) -> None:
         """Write the lab's inventory with our engine environment, and further variables of the gangs if given."""

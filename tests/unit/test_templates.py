@@ -29,6 +29,9 @@ from orchestrator.gang.paths import Contact
 from orchestrator.gang.steps.status.live import GangLoad, Moment, NodeLoad, live_json
 from orchestrator.gang.timeline import PortRate, TimelineEvent
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
+from orchestrator.golden.gate import GatePart, GateReport
+from orchestrator.golden.steps.gate_page import gate_html
+from orchestrator.golden.steps.gate_page import page_of as gate_of
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import data_dir, template, templates
 from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, Unreachable
@@ -49,6 +52,7 @@ from orchestrator.model.secret_text import shown
 from orchestrator.monitoring.steps.export import prometheus_files
 from orchestrator.monitoring.steps.last_hour import Sample
 from orchestrator.monitoring.steps.live_page import KeptPast, live_page
+from orchestrator.planning.plan_file import SettingChange
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
@@ -333,6 +337,26 @@ def test_the_page_of_sweep(record: SweepRecord) -> None:
     escaped(sweep_html(sweep_of(record)))
 
 
+GATES = st.builds(
+    GateReport, gang=NAMES, old=TEXTS, new=TEXTS, cause=TEXTS, fix=TEXTS,
+    changes=several(
+        st.builds(SettingChange, node=NAMES, name=TEXTS, was=st.none() | TEXTS, will=st.none() | TEXTS)
+    ),
+    parts=several(
+        st.builds(GatePart, name=TEXTS, old=TEXTS, new=TEXTS, passed=st.sampled_from((True, False, None)), why=TEXTS)
+    ),
+)  # fmt: skip
+
+
+@often
+@given(report=GATES, run_id=TEXTS)
+def test_the_page_of_a_gate(report: GateReport, run_id: str) -> None:
+    page = gate_html(gate_of(report, run_id))
+    escaped(page)
+    assert page.count('class="part"') == len(report.parts)
+    assert ("The old plan" in page) != report.passed
+
+
 def plans() -> list[Plan]:
     """The golden cases: one node and eight, containers, TCP, InfiniBand, a CPU, vLLM."""
     planned = [case / "case.yml" for case in CASES if (case / "plan.json").exists()]
@@ -382,7 +406,7 @@ def test_a_model_profile(name: str, unknown: dict[str, str]) -> None:
 
 RENDERED = {
     "live.html.j2", "live_part.html.j2", "node_drawing.html.j2", "curves.html.j2", "report.html.j2", "bench.html.j2",
-    "sweep.html.j2",
+    "sweep.html.j2", "gate.html.j2",
     "launch.sh.j2", "launch_container.sh.j2", "agent.service.j2", "compose.yml.j2", "model.yml.j2",
 }  # fmt: skip
 

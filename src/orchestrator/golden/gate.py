@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.bench.verdict import FEWEST_RUNS, mean_of, noise_of
 from orchestrator.golden.questions import Graded
+from orchestrator.planning.plan_file import SettingChange, summary
 
 SPEED = "output_tok_s"
 WITHIN = 0.05
@@ -29,13 +30,16 @@ class GatePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateReport:
-    """Both plans side by side. old, new: their ids; changes: settings that differ, as text"""
+    """Both plans side by side. old, new: their ids; changes: settings that differ; cause, fix: of a plan that was
+    refused before it could be judged, whole"""
 
     gang: str
     old: str
     new: str
-    changes: str
+    changes: tuple[SettingChange, ...]
     parts: tuple[GatePart, ...]
+    cause: str = ""
+    fix: str = ""
 
     @property
     def passed(self) -> bool:
@@ -49,10 +53,10 @@ class GateReport:
 
     def lines(self) -> Iterator[str]:
         """The page."""
-        yield f"gate of {self.gang}: {'passed' if self.passed else 'not passed'}"
-        yield f"  changed: {self.changes}"
+        yield f"gate of {self.gang}: {word(self.passed)}"
+        yield f"  changed: {summary(self.changes)}"
         rows = [("", f"old {self.old}", f"new {self.new}", "")]
-        rows += [(part.name, part.old, part.new, part.why or _word(part.passed)) for part in self.parts]
+        rows += [(part.name, part.old, part.new, part.why or word(part.passed)) for part in self.parts]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         for row in rows:
             cells = (text.ljust(width) for text, width in zip(row, widths, strict=False))
@@ -60,11 +64,17 @@ class GateReport:
 
     def as_json(self) -> dict[str, Any]:
         """As `history` has it."""
-        verdict = "passed" if self.passed else "not passed"
-        return {"verdict": verdict, "old": self.old, "new": self.new, "why": self.why, "page": list(self.lines())}
+        return {
+            "verdict": word(self.passed),
+            "old": self.old,
+            "new": self.new,
+            "why": self.why,
+            "page": list(self.lines()),
+        }
 
 
-def _word(passed: bool | None) -> str:
+def word(passed: bool | None) -> str:
+    """Of one part, or of all."""
     return {True: "passed", False: "not passed", None: "not compared"}[passed]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from orchestrator.golden.gate import (
 )
 from orchestrator.golden.hooks import gate
 from orchestrator.golden.questions import Graded, Question
+from orchestrator.golden.steps.gate_page import gate_html, page_of
 from orchestrator.model.errors import InputError
+from orchestrator.planning.plan_file import SettingChange
 
 LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
 
@@ -79,7 +82,8 @@ def test_the_newest_bench_of_each_load_under_the_old_plan_counts() -> None:
 
 
 def report(*parts: GatePart) -> GateReport:
-    return GateReport(gang="gang0", old="aaa", new="bbb", changes="NCCL_ALGO: Ring -> Tree", parts=parts)
+    changes = (SettingChange("node0", "NCCL_ALGO", "Ring", "Tree"), SettingChange("node0", "--page-size", None, "64"))
+    return GateReport(gang="gang0", old="aaa", new="bbb", changes=changes, parts=parts)
 
 
 def test_the_page_has_both_plans_and_the_reason() -> None:
@@ -88,7 +92,7 @@ def test_the_page_has_both_plans_and_the_reason() -> None:
     failed = report(answers, speed)
     assert not failed.passed and failed.why == "answers: english-fact: token 3"
     text = "\n".join(failed.lines())
-    assert text.startswith("gate of gang0: not passed\n  changed: NCCL_ALGO: Ring -> Tree\n")
+    assert text.startswith("gate of gang0: not passed\n  changed: node0: NCCL_ALGO: Ring -> Tree;")
     assert "old aaa" in text and "new bbb" in text and "not compared" in text
     told = {"verdict": "not passed", "old": "aaa", "new": "bbb", "why": failed.why, "page": list(failed.lines())}
     assert failed.as_json() == told
@@ -98,6 +102,15 @@ def test_the_page_has_both_plans_and_the_reason() -> None:
 def test_a_plan_that_was_refused_has_its_cause_on_the_page() -> None:
     failed = report(start_part("gang gang0: node1 TP1", "a rank ran out of memory\n    | CUDA out of memory"))
     assert not failed.passed and "ran out of memory" in failed.why and "CUDA" not in failed.why
+
+
+def test_the_page_for_a_browser_has_all_of_it() -> None:
+    cause = "gang gang0: node1 TP1: a rank ran out of memory\n    | CUDA out of memory"
+    failed = replace(report(start_part("node1 TP1", "a rank ran out of memory")), cause=cause, fix="less KV cache")
+    page = gate_html(page_of(failed, "run-1"))
+    for words in ("not passed", "| CUDA out of memory", "less KV cache", "run-1", "<td>not there</td><td>64</td>"):
+        assert words in page
+    assert "Why the new plan did not serve" not in gate_html(page_of(report(), "run-1"))
 
 
 def test_fewer_right_answers_than_the_old_plans_fail() -> None:

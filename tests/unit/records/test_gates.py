@@ -16,12 +16,16 @@ GATE = {"verdict": "passed", "old": "aaa", "new": "bbb", "why": "", "page": ["ga
 def test_a_verdict_is_kept_for_its_run_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert kept_gate("run-1") is None
-    keep_gate("run-1", GATE)
-    assert kept_gate("run-1") == GATE and kept_gate("run-2") is None
+    page = keep_gate("run-1", GATE, "<html>")
+    assert Path(page).read_text() == "<html>"
+    assert kept_gate("run-1") == {**GATE, "html": page} and kept_gate("run-2") is None
     document = json.loads(named_file("gates", "run-1").read_text())
     del document["page"]
     named_file("gates", "run-1").write_text(json.dumps(document))
-    assert kept_gate("run-1") == {**GATE, "page": []}, "as an older release has kept it"
+    Path(page).unlink()
+    assert kept_gate("run-1") == {**GATE, "page": [], "html": ""}, "as an older release has kept it"
     for damage in ("", "[]", "{}", '{"format": 2}', "null"):
         named_file("gates", "run-1").write_text(damage)
         assert kept_gate("run-1") is None
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    assert keep_gate("run-1", GATE, "<html>") == "", "it is shown all the same"

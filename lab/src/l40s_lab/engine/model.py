@@ -69,14 +69,16 @@ WEIGHT_SPREAD = 0.05
 """Weights are uniformly distributed between minus and plus this."""
 
 
-def tiny_model(directory: Path, sizes: Sizes = TINY, *, seed: int = 0) -> Path:
+def tiny_model(directory: Path, sizes: Sizes = TINY, *, seed: int = 0, letters: str = LETTERS) -> Path:
     """Write the model into `directory` (created if missing) and return it; the same seed gives the same bytes.
 
     The index is written last: a directory that has one is complete.
+
+    letters: each is answered by the one behind it, the last by the first
     """
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary = byte_vocabulary()
-    tensors = dict(_tensors(random.Random(seed), vocabulary, sizes))  # noqa: S311 - weights, not secrets
+    tensors = dict(_tensors(random.Random(seed), vocabulary, sizes, letters))  # noqa: S311 - weights, not secrets
     _write_json(directory / "config.json", config(sizes))
     _write_json(directory / "tokenizer.json", _tokenizer(vocabulary))
     _write_json(directory / "tokenizer_config.json", _tokenizer_config())
@@ -116,7 +118,9 @@ Tensor = tuple[str, tuple[int, ...], bytes]
 """safetensors' name of the element type, shape, little-endian contents."""
 
 
-def _tensors(rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes) -> Iterator[tuple[str, Tensor]]:
+def _tensors(
+    rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes, letters: str
+) -> Iterator[tuple[str, Tensor]]:
     """Names and shapes as in checkpoints of DeepseekV3ForCausalLM, or of Qwen3MoeForCausalLM."""
 
     def matrix(rows: int, columns: int) -> Tensor:
@@ -138,7 +142,7 @@ def _tensors(rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes) ->
         [rng.uniform(-EMBEDDING_SPREAD, EMBEDDING_SPREAD) for _ in range(HIDDEN)] for _ in range(len(vocabulary))
     ]
     output = [[0.0] * HIDDEN for _ in range(len(vocabulary))]
-    for letter, following in zip(LETTERS, LETTERS[1:] + LETTERS[0], strict=True):
+    for letter, following in zip(letters, letters[1:] + letters[0], strict=True):
         output[vocabulary[following]] = embedding[vocabulary[letter]]
     yield "model.embed_tokens.weight", _rows(embedding)
     yield "lm_head.weight", _rows(output)

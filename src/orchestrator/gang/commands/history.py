@@ -91,6 +91,8 @@ def _run(run: PastRun) -> Iterator[str | Text]:
     if gate := run.gate:
         yield cell(f"  gate against plan {gate['old']}: {gate['verdict']} {gate['why']}".rstrip(), "dim")
         yield from (cell(f"    {line}", "dim") for line in gate["page"][1:])
+        if gate["html"]:
+            yield cell(f"      page: {gate['html']}", "dim")
     if run.cause:
         yield f"  cause: {run.cause.node}: {run.cause.text}"
 

@@ -271,7 +271,7 @@ def _gate(here: UpOperation, first: GangRestart) -> dict[str, GateJudge]:
         raise InputError(f"--gate can't judge the change: {why}", where=f"gang {first.name}", fix=fix)
     gangs = [gang for gang in here.gangs if gang.name == first.name]
     (diff,) = compare(here.fleet, gangs, here.plan, [first.view])
-    gated = Gated(here=here, plan=first.plan, old=first.view.plan_id, changes=summary(diff.changes))
+    gated = Gated(here=here, plan=first.plan, old=first.view.plan_id, changes=diff.changes)
     return {first.name: gate.before(gated, here.watcher)}
 
 

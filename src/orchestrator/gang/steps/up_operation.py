@@ -23,7 +23,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.topology import Topology
-from orchestrator.planning.plan_file import plan_json
+from orchestrator.planning.plan_file import SettingChange, plan_json
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.remote.deadline import ahead
@@ -32,12 +32,12 @@ from orchestrator.remote.deadline import ahead
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gated:
     """The first gang that is changed. plan: what it is to run; old: id of the plan that it serves; changes: settings
-    that differ, as text"""
+    that differ"""
 
     here: UpOperation
     plan: Staged
     old: str
-    changes: str
+    changes: tuple[SettingChange, ...]
 
     @property
     def gang(self) -> GangSpec:

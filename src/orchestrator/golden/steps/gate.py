@@ -29,6 +29,7 @@ from orchestrator.golden.gate import (
 )
 from orchestrator.golden.questions import Graded, Question
 from orchestrator.golden.steps import golden
+from orchestrator.golden.steps.gate_page import gate_html, page_of
 from orchestrator.golden.steps.questions import graded
 from orchestrator.jobs.run import serving_view
 from orchestrator.model.errors import DeployError, VerificationDiffers
@@ -104,13 +105,14 @@ class _Judge:
             parts += tuple(self._speed(old, watcher) for old in self.speeds)
         if not self.speeds:
             parts += (GatePart(name="speed", old="no bench of this plan", new="-", passed=None),)
-        report = self._kept(view.run_id, *parts)
+        report = self._report(parts)
+        lines = self._kept(view.run_id, report)
         if report.passed:
-            for line in report.lines():
+            for line in lines:
                 watcher.step(name, line)
         else:
             raise VerificationDiffers(
-                f"{GATE_FAILED}: {report.why}\n    " + "\n    ".join(report.lines()),
+                f"{GATE_FAILED}: {report.why}\n    " + "\n    ".join(lines),
                 where=f"gang {name}",
                 fix="compare the plans with `l40s-deploy plan --diff` and the same options; if the new answers"
                 " are right, repeat the same `up` without --gate",
@@ -120,19 +122,24 @@ class _Judge:
         """It did not come up, could not be asked, or another check of its start refused it."""
         if kept_gate(run_id) is not None:
             return ""
-        return "\n    ".join(self._kept(run_id, start_part(failure.where, failure.what)).lines())
+        parts = (start_part(failure.where, failure.what),)
+        report = replace(self._report(parts), cause=f"{failure.where}: {failure.what}", fix=failure.fix)
+        return "\n    ".join(self._kept(run_id, report))
 
-    def _kept(self, run_id: str, *parts: GatePart) -> GateReport:
+    def _report(self, parts: tuple[GatePart, ...]) -> GateReport:
         gated = self.gated
-        report = GateReport(
+        return GateReport(
             gang=gated.gang.name,
             old=gated.old,
             new=gated.plan.plan_id,
             changes=gated.changes,
             parts=(self.tried, *parts),
         )
-        keep_gate(run_id, report.as_json())
-        return report
+
+    def _kept(self, run_id: str, report: GateReport) -> list[str]:
+        """The page as lines, and where it lies for a browser."""
+        html = keep_gate(run_id, report.as_json(), gate_html(page_of(report, run_id)))
+        return [*report.lines(), *([f"  page: {html}"] if html else [])]
 
     def _questions(self, gang: GangSpec, model: str, watcher: Watcher) -> GatePart:
         fleet = self.gated.here.fleet
