@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.engines.engine import Engine, QueueLimit
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import AUTO
@@ -59,3 +61,22 @@ def words(running: int | None, queue: QueueLimit | None) -> tuple[str, ...]:
         return ()
     further = "further ones wait, any number" if queue is None else f"{queue.waiting:,} more may wait"
     return (f"requests: {running:,} of {REQUEST_TOKENS:,} tokens run at once by KV tokens and flags; {further}",)
+
+
+def routers_limit(running: Sequence[int | None]) -> int | None:
+    """`l40s_router_max_requests` for gangs that run so many requests at once: as many more may wait. None where it is
+    not known of all of them, or there is none."""
+    known = [each for each in running if each is not None]
+    return 2 * sum(known) if known and len(known) == len(running) else None
+
+
+def router_words(limit: int | None, most: int | None) -> tuple[str, ...]:
+    """What a plan says of the router before all of its gangs; nothing where nothing is known. limit: that it has; most:
+    of `routers_limit`"""
+    if limit is not None:
+        beside = "" if most is None else f"; all gangs run {most // 2:,} at once"
+        return (f"router: at most {limit:,} requests at once, further ones get 429{beside}",)
+    if most is None:
+        return ()
+    advice = f"with l40s_router_max_requests: {most} as many wait as all gangs run at once, and further ones get 429"
+    return (f"router: any number of requests is let in; {advice}",)

@@ -7,6 +7,7 @@ from tests.support.reference_plan import plan_of, staged
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
+from orchestrator.planning.admission import router_words, routers_limit
 from orchestrator.planning.plan_file import changes
 
 FLAG, VLLM_FLAG = "--max-queued-requests", "--max-num-queued-reqs"
@@ -82,3 +83,12 @@ def test_a_changed_limit_is_one_change() -> None:
     spec = gang()
     before, after = staged(spec, planned("8")), staged(spec, planned("9"))
     assert {(change.name, change.was, change.will) for change in changes(before, after)} == {(FLAG, "8", "9")}
+
+
+def test_the_router_lets_as_many_wait_as_all_gangs_run() -> None:
+    assert routers_limit([81, 20]) == 202
+    assert routers_limit([81, None]) is None and routers_limit([]) is None
+    assert router_words(None, None) == ()
+    (free,), (limited,), (unknown,) = router_words(None, 202), router_words(160, 202), router_words(160, None)
+    assert "l40s_router_max_requests: 202 as many wait" in free
+    assert limited == f"{unknown}; all gangs run 101 at once" and unknown.endswith("429")

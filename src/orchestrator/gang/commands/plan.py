@@ -20,6 +20,7 @@ from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.planning.admission import router_words, routers_limit
 from orchestrator.planning.commands.plan_options import (
     add_plan_options,
     advisories_json,
@@ -93,14 +94,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         write_plan(Path(args.out), plan, request)
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
-        document = _document(plan, layouts_of(inventory, planned), _spares(inventory))
+        document = _document(plan, layouts_of(inventory, planned), _spares(inventory), inventory)
         document["stack_chosen"] = {"name": planned.stack.name, "why": planned.why} if planned.why else None
         screen.json({**document, "advisories": advisories_json(stacks_of_plan(plan))})
     elif args.show:
         _show_parts(args.show, plan, args.node, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
-        for line in _beside(plan, _spares(inventory), layouts_of(inventory, planned)):
+        for line in _beside(plan, _spares(inventory), layouts_of(inventory, planned), inventory):
             screen.out.print(printable(line))
     return 0
 
@@ -121,15 +122,23 @@ def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inven
 
 
 def _beside(
-    plan: Plan, spares: Mapping[str, Sequence[str]], fits: Mapping[str, tuple[LayoutFit, ...]]
+    plan: Plan, spares: Mapping[str, Sequence[str]], fits: Mapping[str, tuple[LayoutFit, ...]], inventory: Inventory
 ) -> Iterator[str]:
-    """What else is worth knowing of each gang: its spares, its speed and its other layouts."""
+    """What else is worth knowing of each gang: its spares, its speed and its other layouts; and of the router."""
     for gang in plan.gangs:
         yield from (
             f"spare: {name} replaces a node that is left out of {gang.name}" for name in spares.get(gang.name, ())
         )
     for gang in plan.gangs:
         yield from speed_lines(gang, fits.get(gang.name, ()))
+    if inventory.router is not None:
+        yield from router_words(inventory.router.max_requests, _advised(plan, inventory))
+
+
+def _advised(plan: Plan, inventory: Inventory) -> int | None:
+    """For the router, by what its gangs run at once; None where the plan is of some of them alone."""
+    whole = len(plan.gangs) == len(inventory.gangs)
+    return routers_limit([gang.memory.requests for gang in plan.gangs]) if whole else None
 
 
 def _example(args: argparse.Namespace) -> Mapping[str, Snapshot]:
@@ -149,9 +158,13 @@ def _spares(inventory: Inventory) -> dict[str, list[str]]:
 
 
 def _document(
-    plan: Plan, fits: Mapping[str, tuple[LayoutFit, ...]], spares: Mapping[str, Sequence[str]]
+    plan: Plan, fits: Mapping[str, tuple[LayoutFit, ...]], spares: Mapping[str, Sequence[str]], inventory: Inventory
 ) -> dict[str, Any]:
     document = plan_json(plan)
+    document["router"] = inventory.router and {
+        "max_requests": inventory.router.max_requests,
+        "advised_max_requests": _advised(plan, inventory),
+    }
     for gang in document["gangs"]:
         gang["spares"] = list(spares.get(gang["name"], ()))
         gang["layouts"] = layouts_json(fits.get(gang["name"], ()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import plan as verb
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import Inventory, Overrides
+from orchestrator.model.inventory import Inventory, Overrides, RouterSpec
 from orchestrator.model.plan import Plan
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import GangDiff, SettingChange
@@ -35,6 +36,16 @@ CLUSTER = Inventory(path="hosts.yml", gangs=(replace(gang(4), spares=(reference_
 def test_spares_are_listed(run) -> None:  # type: ignore[no-untyped-def]
     assert "spare: spare0 replaces a node that is left out of gang0" in run()
     assert json.loads(run("--json"))["gangs"][0]["spares"] == ["spare0"]
+
+
+def test_the_routers_limit_is_said_beside_what_the_gangs_run(run, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    assert "router: " not in run() and json.loads(run("--json"))["router"] is None
+    front = RouterSpec(node=reference_node("head", 9), port=8000)
+    monkeypatch.setattr(sys.modules[__name__], "CLUSTER", replace(CLUSTER, router=front))
+    document = json.loads(run("--json"))
+    advised = 2 * document["gangs"][0]["memory"]["requests"]
+    assert document["router"] == {"max_requests": None, "advised_max_requests": advised}
+    assert f"l40s_router_max_requests: {advised} " in run()
 
 
 def parse(*words: str) -> argparse.Namespace:
