@@ -39,7 +39,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: 
 from orchestrator.hosts.steps import bundle as locks  # noqa: E402
 from orchestrator.hosts.steps.parts import platforms  # noqa: E402
 from orchestrator.loading.profiles import load_stack  # noqa: E402
-from orchestrator.model.errors import Exit  # noqa: E402
+from orchestrator.protocol.errors import Exit  # noqa: E402
 
 OURS = ("inventory/stacks/*.lock", "playbooks/roles/router_env/files/*.lock")
 PYPI = "https://pypi.org/simple"

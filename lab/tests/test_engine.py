@@ -19,8 +19,8 @@ from orchestrator.hosts.steps import runner
 from orchestrator.hosts.steps.bundle import bare
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.loading.profiles import stack_lock
-from orchestrator.model.errors import NodeError
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import NodeError
 
 Run = Callable[..., PerNode[HostResult]]
 

@@ -15,7 +15,7 @@ from l40s_lab.life import addressing, cluster, inventory
 from l40s_lab.life.addressing import choose_network, make_room
 from l40s_lab.life.blueprint import Blueprint, Show
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 
 MINE = """
 all:

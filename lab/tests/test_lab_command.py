@@ -15,7 +15,7 @@ from l40s_lab.life.status import status
 from l40s_lab.node import inside
 from l40s_lab.rehearsal import scenario
 from orchestrator.cli.main import main
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 @pytest.fixture(autouse=True)

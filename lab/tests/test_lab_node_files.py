@@ -26,7 +26,7 @@ from l40s_lab.standin import hub
 from orchestrator.checkpoint.on_node import hub_client, reblock
 from orchestrator.engines.registry import newest
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names, stack_lock
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from l40s_lab.faults.registry import find
 from l40s_lab.node import host_gpus
 from l40s_lab.node.living import _RANK
 from l40s_lab.processes import Identity
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 
 
 def sleeper() -> subprocess.Popen[bytes]:

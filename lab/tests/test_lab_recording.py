@@ -12,8 +12,8 @@ from tests.support.sources import ROOT
 from l40s_lab.hardware import procfs, recording, sysfs
 from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.nvml import config
-from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import Snapshot, snapshot_from_json
+from orchestrator.protocol.errors import InputError
 
 VM = snapshot_from_json(json.loads((ROOT / "tests/recorded/two-h200-vm.json").read_bytes()))
 

@@ -14,7 +14,7 @@ from l40s_lab.hardware import sysfs, wiring
 from l40s_lab.hardware.infiniband import gid_table
 from l40s_lab.hardware.machine import Gpu, Nic, NodeMachine, PcieSwitch
 from l40s_lab.hardware.realise import nic_ports, realise
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:

@@ -47,17 +47,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": CORE - {"remote", "node", "records"},
     "hooks": CORE - {"remote", "node", "records"},
     "steps": CORE - {"cli", "rooms"},
-    "store": {"records", "node", "model"},
+    "store": {"records", "node", "model", "protocol"},
     "on_node": {"node", "protocol", "jobs"},
     "messages": {"protocol", "jobs"},
     "pure": {*SHARED, *PURE},
     "cli": {"cli", "loading", "records", "remote", *SHARED},
-    "main": {"cli", "loading", "remote", "model"},
+    "main": {"cli", "loading", "remote", "model", "protocol"},
     "lab": {*CORE, *ROOMS},
     "remote": {"remote", "loading", *SHARED},
     "jobs": CORE - {"cli", "rooms"},
     "node": {"node", "protocol"},
-    "records": {"records", "node", "model"},
+    "records": {"records", "node", "model", "protocol"},
     "loading": {"loading", "model", "protocol"},
     "model": {"model", "protocol"},
     "protocol": {"protocol"},
@@ -74,7 +74,7 @@ HOME = {
 }
 NODE_PURE = {
     "agent/causes", "agent/lifecycle", "agent/membership", "agent/sides", "engine/kernel_words", "engine/ras_words",
-    "engine/watch", "failure",
+    "engine/watch",
 }  # fmt: skip
 """What an agent decides with: values in, values out, though it stands among code that is all sockets and files."""
 IMPURE = {"os", "socket", "subprocess", "time", "pathlib", "shutil", "tempfile", "threading", "logging"}

@@ -24,13 +24,13 @@ from l40s_lab.engine.environment import ensure_engine
 from l40s_lab.node.models import config
 from orchestrator.engines.sglang_0_5 import PADDING
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.planning.host import HostFacts
 from orchestrator.planning.layout import refusal
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Asked
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from tests.fuzz.targets import NESTED, Target, targets
 
-from orchestrator.model.errors import DeployError
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 MEMORY = 3 << 30
 """Bytes of address space: a reader that takes what a file says there is fails here with MemoryError."""
@@ -62,7 +61,7 @@ def run(chosen: list[Target], cases: int, seed: int, folder: Path) -> Counter[st
 def wrong(target: Target, file: Path) -> str:
     """'' for a value or words."""
     began = time.process_time()
-    in_words: tuple[type[Exception], ...] = (DeployError, Failure, *target.also)
+    in_words: tuple[type[Exception], ...] = (DeployError, DeployError, *target.also)
     try:
         target.read(file)
     except in_words:

@@ -33,7 +33,6 @@ from orchestrator.gang.steps.status import history, live, logs, reports
 from orchestrator.jobs import run as workflow_jobs
 from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Load
@@ -51,6 +50,7 @@ from orchestrator.planning.judgement import draft
 from orchestrator.planning.steps import plan
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol import jobs, verbs
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.looks import Listening, Outcome, Trial
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Refusal

@@ -32,11 +32,11 @@ from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without
-from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.node.agent.clock import ANCHOR
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
 from orchestrator.protocol.staging import Asked, Watch
 from orchestrator.protocol.verbs import OtherAgent, ReportAnswer, StagedAnswer

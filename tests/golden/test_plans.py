@@ -17,12 +17,12 @@ from tests.support.reference_cluster import gang, topology
 
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import template
-from orchestrator.model.errors import DeployError
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.planning.host import HostFacts
 from orchestrator.planning.plan_file import plan_json
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.staging import Asked
 from orchestrator.rendering import launch_script, launch_template
 from orchestrator.topology.build import build

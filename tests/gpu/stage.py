@@ -23,7 +23,7 @@ from tests.support.small_lab import SmallLab
 
 from l40s_lab.node.living import find_node
 from l40s_lab.processes import Identity, wait_until
-from orchestrator.model.errors import DeployError
+from orchestrator.protocol.errors import DeployError
 
 KIT = Path(__file__).parent / "kit"
 STACK = KIT / "sglang-0.5.23-triton.yml"

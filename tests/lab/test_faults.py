@@ -24,10 +24,10 @@ from l40s_lab.faults.registry import all_faults
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.steps import look
+from orchestrator.protocol.severity import Severity
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 

@@ -14,7 +14,7 @@ from l40s_lab.life.request import Request
 from l40s_lab.life.up import Raised, up
 from l40s_lab.node import host_gpus
 from l40s_lab.node.living import find_node
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(os.geteuid() != 0, reason="nodes with a /dev of their own need root")]
 NULL = os.makedev(1, 3)

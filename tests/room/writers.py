@@ -25,16 +25,15 @@ from orchestrator.hosts.steps import bundle as stack_bundle
 from orchestrator.hosts.steps import prepare, runner, stack
 from orchestrator.jobs.on_node import job
 from orchestrator.loading import sources
-from orchestrator.model.errors import DeployError
 from orchestrator.model.lacks import lack_of
 from orchestrator.node import files
 from orchestrator.node.agent import record
 from orchestrator.node.bounded_log import append_line
 from orchestrator.node.engine import scratch
 from orchestrator.node.engine.logfile import LogFile
-from orchestrator.node.failure import Failure
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.verbs import lock, same_root, stage
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.records import documents
 from orchestrator.remote import app_archive, ssh_keys
@@ -224,7 +223,7 @@ def outcome(writer: str, kind: str) -> str:
         with mock.patch.dict(os.environ, places), mock.patch.object(tempfile, "tempdir", name), no_room(kind, folder):
             try:
                 PLAYED[writer](folder)
-            except (DeployError, Failure) as told:
+            except DeployError as told:
                 return f"{told.what}; {told.fix}".replace(name, "FOLDER")
             except OSError as error:
                 if (lack := lack_of(error)) is None:

@@ -29,12 +29,11 @@ from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import reports
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, HostKeyError, NodeError, Unreachable
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock
+from orchestrator.protocol.errors import DeployError, HostKeyError, NodeError, Unreachable
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.run_files import GoalOrder
@@ -290,7 +289,7 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
     stage.world.after(min(DEAD_LINK_S, deadline_s), beat)
     stage.world.after(deadline_s, lambda: deliver(Unreachable("no answer", where=node.name, fix="")))
     stage.wait(actor)
-    if isinstance(told[0], Failure):
+    if isinstance(told[0], DeployError):
         raise NodeError(told[0].what, where=node.name, fix=told[0].fix)
     if isinstance(told[0], DeployError):
         raise told[0]
@@ -314,7 +313,7 @@ def answers(verb: Callable[[Node, dict[str, Any], Reply], None]) -> Callable[[No
             return
         try:
             verb(node, request, reply)
-        except Failure as failure:
+        except DeployError as failure:
             reply(failure)
 
     return begin
@@ -357,7 +356,7 @@ def fenced(node: Node, request: dict[str, Any], *, to_end: bool = False) -> None
 def _stage(node: Node, request: dict[str, Any], reply: Reply) -> None:
     fenced(node, request)
     if node.agent_lives:
-        raise Failure("running", "an agent of this gang runs already", node.name, "l40s-deploy down")
+        raise DeployError("an agent of this gang runs already", where=node.name, fix="l40s-deploy down", kind="running")
     node.staged = request["run_id"]
     node.agent = None
     rank = request["node_rank"]
@@ -373,7 +372,7 @@ def _stage(node: Node, request: dict[str, Any], reply: Reply) -> None:
 
 def _arm(node: Node, request: dict[str, Any], reply: Reply) -> None:
     if not node.staged or request.get("run_id", node.staged) != node.staged:
-        raise Failure("no-run", "no such run is staged", node.name)
+        raise DeployError("no such run is staged", where=node.name, fix="", kind="no-run")
     if not node.agent_lives:
         started_at = node.report.started_at if node.report else 0.0
         node.arm(replace(node.gang.run_of(node.rank, node.staged), plan_id=node.plan_id))
@@ -383,7 +382,7 @@ def _arm(node: Node, request: dict[str, Any], reply: Reply) -> None:
 
     def told() -> None:
         if agent.state.unwanted:
-            reply(Failure("not-armed", "it ended", node.name))
+            reply(DeployError("it ended", where=node.name, fix="", kind="not-armed"))
         else:
             reply({"state": agent.state.value})
 
@@ -394,7 +393,7 @@ def _go(node: Node, request: dict[str, Any], reply: Reply) -> None:
     fenced(node, request)
     agent = node.agent
     if agent is None or agent.gone or agent.run.run_id != request.get("run_id"):
-        raise Failure("no-agent", "no agent is armed for this run", node.name)
+        raise DeployError("no agent is armed for this run", where=node.name, fix="", kind="no-agent")
     node.order = GoalOrder(goal="run")
     node.wake()
     once(
@@ -443,7 +442,7 @@ def elsewhere(node: Node, request: dict[str, Any]) -> bool:
 
 def _staged(node: Node, request: dict[str, Any], reply: Reply) -> None:
     if not node.request or request.get("gang") != node.request["gang"] or elsewhere(node, request):
-        raise Failure("no-run", "no run of this gang is kept here", node.name)
+        raise DeployError("no run of this gang is kept here", where=node.name, fix="", kind="no-run")
     reply({"request": node.request, "launch_script": "true"})
 
 

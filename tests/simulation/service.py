@@ -46,8 +46,8 @@ from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import reports
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 

@@ -20,7 +20,7 @@ from tests.slice import engine_log, judging, kernels, model
 from tests.slice.watching import Ballast, affinity
 
 from l40s_lab.processes import wait_until
-from orchestrator.model.errors import DeployError
+from orchestrator.protocol.errors import DeployError
 
 ORIGINAL, REBLOCKED, ALONE, ALONE_INT8 = "slice-128", "slice-64", "slice-64-of-1", "slice-int8-of-1"
 BLOCKS = {ORIGINAL: 128, REBLOCKED: 64, ALONE: 64, ALONE_INT8: model.INT8}

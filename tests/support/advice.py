@@ -9,7 +9,7 @@ from functools import cache
 
 from tests.support.command_lines import commands_in, parsed
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 _COMMAND = re.compile(r"(?<![\w/.-])l40s-deploy (?=[a-z])")
 _END = re.compile(r"[`;)\n]|, |: |\. |\.$| \(|\" |$| (?:and|or|then|for|to|on|that|which|shows?|says?|lists?|has) ")

@@ -14,8 +14,8 @@ from unittest import mock
 
 from tests.fuzz import answers
 
-from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.remote import fleet
 from orchestrator.remote.session import CommandResult
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from tests.support.healthy_cluster import KERNELS, SITE, TILES, TUNED, TUNED_PATH, UNLIMITED, VENV, HealthyNode, tuned
 from tests.support.variants import guest
 
-from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Overrides
 from orchestrator.protocol.looks import Outcome, Trial
+from orchestrator.protocol.severity import Severity
 
 STOP, SLOW, NOTE, UNKNOWN = Severity.STOP, Severity.SLOW, Severity.NOTE, Severity.UNKNOWN
 GIB = 1 << 30

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from l40s_lab.node import rootfs
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 WRAPPER = """#!/bin/sh
 # A control group file system of its own kind alone, and no limits that this machine can't give.

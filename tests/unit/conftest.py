@@ -61,8 +61,8 @@ def serving(local: Callable[..., LocalGang]) -> LocalGang:
 @pytest.fixture(scope="session")
 def advice() -> Iterator[set[str]]:
     """Every fix of an error or finding that is made in the tests below."""
-    from orchestrator.model.errors import DeployError
     from orchestrator.model.finding import Finding
+    from orchestrator.protocol.errors import DeployError
 
     fixes: set[str] = set()
     kinds: tuple[Any, ...] = (DeployError, Finding)

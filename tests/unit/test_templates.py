@@ -34,8 +34,7 @@ from orchestrator.golden.steps.gate_page import gate_html
 from orchestrator.golden.steps.gate_page import page_of as gate_of
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import data_dir, template, templates
-from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, Unreachable
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.measured import (
@@ -55,10 +54,12 @@ from orchestrator.monitoring.steps.live_page import KeptPast, live_page
 from orchestrator.planning.plan_file import SettingChange
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.plan import launch_scripts
+from orchestrator.protocol.errors import DeployError, NodeError, RunsElsewhere, Unreachable
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 from orchestrator.protocol.looks import LabelsAnswer
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.report import Cause, Phase, RailChange, RankReport, RankState
+from orchestrator.protocol.severity import Severity
 from orchestrator.rendering import compose_file, profile_file, report_page
 from orchestrator.sweep.steps.page import page_of as sweep_of
 from orchestrator.sweep.steps.page import sweep_html

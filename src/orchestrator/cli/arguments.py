@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import Any, NoReturn
 
 from orchestrator.model.chosen import no_such
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 _INVENTORY = ("-i", "--inventory")
 _CHOICE = re.compile(

@@ -12,7 +12,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.profiles import profile_names
 from orchestrator.loading.which import choose_inventory
-from orchestrator.model.errors import DeployError, Exit
+from orchestrator.protocol.errors import DeployError, Exit
 
 SHELLS = ("bash", "zsh", "fish")
 NAMES = ("gangs", "nodes", "models")

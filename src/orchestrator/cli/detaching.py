@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
-from orchestrator.model.errors import Detached
+from orchestrator.protocol.errors import Detached
 
 SIGNALS = (signal.SIGHUP, signal.SIGTERM)
 

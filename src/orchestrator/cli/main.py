@@ -26,8 +26,8 @@ from orchestrator.cli.arguments import (
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.screen import Screen, answering
 from orchestrator.loading.which import load_config
-from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 from orchestrator.model.lacks import lack_of
+from orchestrator.protocol.errors import DeployError, Detached, Exit, InputError
 
 GROUPS = {
     "most used": {

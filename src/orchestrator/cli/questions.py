@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from orchestrator.cli.screen import Screen
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 class Questions:

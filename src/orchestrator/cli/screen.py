@@ -16,7 +16,7 @@ from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.cli.detaching import forget
-from orchestrator.model.errors import DeployError, Detached, OutputLost
+from orchestrator.protocol.errors import DeployError, Detached, OutputLost
 
 if TYPE_CHECKING:  # rich costs 60 ms to import: only verbs that draw pay for it
     from rich.console import Console, RenderableType

@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from orchestrator.cli.progress import PATIENCE_S, LivePicture, NowAndThen, spinner
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.tables import cell
-from orchestrator.model.errors import Unreachable
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.protocol.sizes import in_words
 
 LINES_S = 30.0

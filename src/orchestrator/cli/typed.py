@@ -9,9 +9,9 @@ from pathlib import Path
 
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.units import Unit, install, start_words
-from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.secret_text import typed
+from orchestrator.protocol.errors import Exit
 
 
 def command_line() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.model.errors import Exit, InputError
+from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.records.documents import write_whole
 
 

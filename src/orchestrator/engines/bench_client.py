@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.engines.engine import Engine
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Load
+from orchestrator.protocol.errors import InputError
 
 DATASET, RESULT = "dataset.json", "result.jsonl"
 """Files of a run of the client."""

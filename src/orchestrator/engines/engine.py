@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from orchestrator.engines.exceptions import POINTERS, RAISED
 from orchestrator.engines.known_flags import KnownFlags, Option, known_flags
 from orchestrator.engines.serving import METRICS
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, ModelProfile
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, Watch
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 from math import isfinite
 from typing import Literal
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 Takes = Literal["none", "one", "optional", "many"]
 

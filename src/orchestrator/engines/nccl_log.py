@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.protocol.planned import Layout, NodeNetwork
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.nccl_devices import each_once, opened
 from orchestrator.topology.speed import Traffic, price_of, tcp_severity
 

@@ -14,8 +14,9 @@ from orchestrator import engines
 from orchestrator.engines.engine import Engine
 from orchestrator.model.chosen import no_such
 from orchestrator.model.engine_versions import order
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.profile import Stack
+from orchestrator.protocol.severity import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

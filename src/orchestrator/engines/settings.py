@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 
 from orchestrator.engines.engine import Engine
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 Words = tuple[str, ...]
 DEFAULTS: Mapping[str, str] = {"graphs": "on", "draft": "off", "kv": "auto", "prefill-graphs": "on"}

@@ -12,10 +12,10 @@ from typing import Any
 
 from orchestrator.engines.engine import Lookup
 from orchestrator.engines.tuned_wanted import Wanted, resolve
-from orchestrator.model.finding import Severity
 from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of
 from orchestrator.model.per_node import collected
 from orchestrator.protocol.looks import Holdings
+from orchestrator.protocol.severity import Severity
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 NEEDED = (*TILE, "GROUP_SIZE_M")
@@ -55,7 +55,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class TunedFileFinding:
     """One thing wrong with a file. stop: an engine would fail or answer wrongly with it; note: worth knowing."""
 
     severity: Severity
@@ -77,19 +77,19 @@ def read_name(name: str) -> Name | None:
     )
 
 
-def flaws(name: str, text: str) -> tuple[Flaw, ...]:
+def flaws(name: str, text: str) -> tuple[TunedFileFinding, ...]:
     """Everything wrong with a config, the gravest first."""
     parsed_name = read_name(name)
     if parsed_name is None:
-        return (Flaw(Severity.STOP, "no engine uses a file of this name"),)
+        return (TunedFileFinding(Severity.STOP, "no engine uses a file of this name"),)
     try:
         document = _document(text)
     except (ValueError, RecursionError) as wrong:
-        return (Flaw(Severity.STOP, str(wrong)),)
+        return (TunedFileFinding(Severity.STOP, str(wrong)),)
     stops = _once(wrong for size, config in document.items() for wrong in _entry(parsed_name, size, config))
     return (
-        *(Flaw(Severity.STOP, wrong) for wrong in stops),
-        *(Flaw(Severity.NOTE, remark) for remark in _coverage(document)),
+        *(TunedFileFinding(Severity.STOP, wrong) for wrong in stops),
+        *(TunedFileFinding(Severity.NOTE, remark) for remark in _coverage(document)),
     )
 
 
@@ -207,7 +207,7 @@ class Holding:
     folder: str = ""
     name: str = ""
     sha256: str = ""
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[TunedFileFinding, ...] = ()
 
     @property
     def harms(self) -> bool:
@@ -220,7 +220,11 @@ def judged(wanted: Wanted, lookup: Lookup, held: Holdings) -> Holding:
     if wanted.kernel == "moe" and lookup.by_triton and (missing := wanted.folder.rpartition("/")[0]) in held.absent:
         return Holding(
             state=State.FAILS,
-            flaws=(Flaw(Severity.STOP, f"{missing} does not exist, but the engine reads it: FileNotFoundError"),),
+            flaws=(
+                TunedFileFinding(
+                    Severity.STOP, f"{missing} does not exist, but the engine reads it: FileNotFoundError"
+                ),
+            ),
         )
     folder, name = resolve(wanted, lookup, held.folders)
     if not folder:

@@ -32,8 +32,8 @@ from orchestrator.engines.engine import (
 )
 from orchestrator.engines.known_flags import Option
 from orchestrator.engines.registry import Dialect
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
 
 NAME = "vllm-0.3x"

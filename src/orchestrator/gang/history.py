@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.gang.pace import StartDuration, took
 from orchestrator.gang.view import Answer, GangView, view
-from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import AgentState, Cause, Report
 
 _OVER = (GangState.ABSENT, GangState.FAILED)

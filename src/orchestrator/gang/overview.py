@@ -12,12 +12,13 @@ from orchestrator.gang.pace import took
 from orchestrator.gang.paths import rail_sentence
 from orchestrator.gang.remarks import sentence
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
-from orchestrator.model.errors import DeployError, Exit, RunsElsewhere, Unreachable, WithoutFiles
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import DeployError, Exit, RunsElsewhere, Unreachable, WithoutFiles
 from orchestrator.protocol.hang import Hang
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import Cause, RailChange
+from orchestrator.protocol.severity import Severity
 
 _OF_TROUBLE = {
     "hung": "hung",

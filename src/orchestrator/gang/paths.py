@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from orchestrator.engines.nccl_log import findings
-from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, Transport
 from orchestrator.protocol.report import RailChange, RankReport, Report
 from orchestrator.topology.speed import Traffic, price

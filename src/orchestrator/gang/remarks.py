@@ -8,8 +8,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
+from orchestrator.protocol.severity import Severity
 
 ROUTER_ENTRY = "ROUTER-ENTRY-MISSING"
 POWERLESS = "GUARD-POWERLESS"

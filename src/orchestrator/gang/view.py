@@ -19,10 +19,10 @@ from orchestrator.gang.paths import (
     rail_sentence,
     transport,
 )
-from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.per_node import collected
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.protocol.report import AgentState, Cause, Phase, RailChange, RankReport, RankState, Report
 
 STALE_PROBE_S = 60.0

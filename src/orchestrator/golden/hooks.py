@@ -11,7 +11,7 @@ from orchestrator.cli.options import seconds, share
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, Exit, InputError
+from orchestrator.protocol.errors import DeployError, Exit, InputError
 
 if TYPE_CHECKING:
     from orchestrator.gang.steps.guard.guard import GuardCheck

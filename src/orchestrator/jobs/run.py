@@ -23,9 +23,9 @@ from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder, JobRequest
 from orchestrator.loading.resources import template
 from orchestrator.model.deadlines import ANSWER_S, KILL_S
-from orchestrator.model.errors import Disturbed, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult, launch_scripts, make_plan
+from orchestrator.protocol.errors import Disturbed, InputError, NodeError
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import Ports, StagingRequest, Watch
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest

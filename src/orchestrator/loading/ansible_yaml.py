@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.loading.yaml_fields import MarkedMapping, parse_yaml, read_text
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 _SECTIONS = ("hosts", "vars", "children")
 _VARS_EXTENSIONS = ("", ".yml", ".yaml", ".json")  # Ansible's YAML_FILENAME_EXTENSIONS, the bare name first

@@ -10,7 +10,7 @@ import zlib
 from collections import deque
 from pathlib import Path
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 HEAD, TAIL = 1 << 20, 15 << 20
 """Bytes of a log that are read where it is longer: how it began, which names versions and transport, and its end."""

@@ -12,7 +12,6 @@ from orchestrator.loading.ansible_yaml import AnsibleInventory, Origin, wrong
 from orchestrator.loading.node_spec import ANSIBLES, MOST_REQUESTS, OURS, SPARE, Variables, node_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
 from orchestrator.model.chosen import replicas_of
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import (
     ROUTER_GANG,
     ROUTER_POLICIES,
@@ -26,6 +25,7 @@ from orchestrator.model.inventory import (
     RouterSpec,
     is_gang_name,
 )
+from orchestrator.protocol.errors import InputError
 
 TOP_GROUP = "gangs"
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, cast, get_args
 from orchestrator.loading.ansible_yaml import Origin, Variable, wrong
 from orchestrator.loading.yaml_fields import shown
 from orchestrator.model.deadlines import seconds_of
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import AUTO, GangPorts, NodeSpec, Overrides, Reach, Transport
+from orchestrator.protocol.errors import InputError
 
 _TRUE = {"yes", "on", "true", "1", "y", "t"}  # as Ansible's boolean(), module_utils/parsing/convert_bool.py
 _FALSE = {"no", "off", "false", "0", "n", "f"}

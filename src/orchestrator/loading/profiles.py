@@ -11,7 +11,6 @@ from typing import Literal, get_args
 from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.engine_versions import NAMED_VERSIONS
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import (
     FIGURES,
     Advisory,
@@ -28,6 +27,7 @@ from orchestrator.model.profile import (
     Stack,
     Vision,
 )
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Canary
 
 _GROUPED = {"int4-group": 0, "mxfp4": 32}

@@ -13,7 +13,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from orchestrator.loading.resources import read_regular
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/][A-Za-z0-9._~+/-]{7,511}=*")
 """What an Authorization header may carry (RFC 6750, b64token), long enough to be found in a log without

@@ -36,8 +36,8 @@ from orchestrator.loading.ansible_yaml import (
 from orchestrator.loading.resources import read_regular
 from orchestrator.loading.which import load_config
 from orchestrator.loading.yaml_fields import Vaulted
-from orchestrator.model.errors import InputError
 from orchestrator.model.per_node import collected
+from orchestrator.protocol.errors import InputError
 
 _INI_SECTION = re.compile(r"\[[\w.-]+(:(children|vars|hosts))?\]\s*([#;].*)?")
 _PLUGIN = re.compile(rb"^plugin\s*:", re.MULTILINE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

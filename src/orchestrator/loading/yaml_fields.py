@@ -17,7 +17,7 @@ import yaml
 
 from orchestrator.loading.resources import read_regular
 from orchestrator.model.chosen import no_such
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

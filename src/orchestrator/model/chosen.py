@@ -9,8 +9,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TypeVar
 
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.protocol.errors import InputError
 
 V = TypeVar("V")
 MOST_NAMES = 32

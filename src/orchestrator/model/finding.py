@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from enum import Enum
 from typing import Any
 
-
-class Severity(str, Enum):
-    """stop: can't start, or wrong results. slow: starts and loses speed. note: worth knowing.
-    unknown: could not be read, and why; never counted as fine."""
-
-    STOP = "stop"
-    SLOW = "slow"
-    NOTE = "note"
-    UNKNOWN = "unknown"
+from orchestrator.protocol.severity import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

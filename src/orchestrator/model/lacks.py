@@ -9,7 +9,7 @@ import shlex
 import traceback
 from dataclasses import dataclass
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.lacks import NO_THREAD, OF, Lack
 
 HERE = "this machine"

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.protocol.errors import DeployError, Unreachable
 
 T = TypeVar("T")
 

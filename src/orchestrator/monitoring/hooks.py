@@ -14,8 +14,8 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.transfers import port
 from orchestrator.cli.typed import command_line, install_unit
 from orchestrator.cli.units import DOCTOR
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.monitoring.steps.doctor_watch import FindingsChange

@@ -18,11 +18,11 @@ from orchestrator.gang.overview import RouterGlance, degraded_reason
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.timeline import CONGESTION, DISCARDS, ERRORS, WORD
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.notice import said
 from orchestrator.monitoring.catalogue import CATALOGUE, Metric
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.gauges import FiguresAnswer, GpuGauges, PortGauges
 from orchestrator.protocol.report import Cause, RankState, Report
 

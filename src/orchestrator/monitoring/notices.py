@@ -21,12 +21,12 @@ from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.paths import restart_of
 from orchestrator.gang.remarks import POWERLESS, sentence
 from orchestrator.gang.view import ENDED, UNHEARD, GangView
-from orchestrator.model.errors import Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Event, ReceiverKind
 from orchestrator.model.notice import Notice
 from orchestrator.model.per_node import collected
+from orchestrator.protocol.errors import Unreachable
 
 WELL = "well"
 ENDED_WORDS = "it has ended in good order, and no command ended it: a machine of it shuts down, or its agent was ended"

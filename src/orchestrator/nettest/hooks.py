@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import share
 from orchestrator.model.deadlines import TEST_BEFORE_GO_S
-from orchestrator.model.errors import FindingsError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec
+from orchestrator.protocol.errors import FindingsError, VerificationDiffers
 from orchestrator.protocol.staging import StagingRequest
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from orchestrator.engines import nccl_log
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.profile import BYTES_A_NUMBER, Between
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine, NettestStep
 from orchestrator.nettest.rails import RailResult, rails
 from orchestrator.nettest.schedule import TOKENS, Place
 from orchestrator.nettest.verdict import Expectation, LinkEnd, LinkResult, NettestVerdict, Odd, Test, ends, odd, overall
 from orchestrator.protocol.planned import NodeNetwork
+from orchestrator.protocol.severity import Severity
 
 AGAIN = "then test again: l40s-deploy nettest"
 _REDUCES_A_LAYER = 2

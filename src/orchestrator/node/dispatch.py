@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from orchestrator.node import requests
-from orchestrator.node.failure import Failure
 from orchestrator.node.requests import tell
+from orchestrator.protocol.errors import DeployError
 
 VERBS = {
     "probe": "orchestrator.node.look.probe:answer",
@@ -97,12 +97,16 @@ def answer_of(name: str, request: dict[str, Any] | None = None) -> dict[str, Any
     request: None for the one on stdin. Raises BrokenPipeError if the reader is gone.
     """
     if name not in VERBS:
-        return refusal(Failure("unknown-verb", f"no verb {name!r}; known: {', '.join(VERBS)}", "node application"))
+        return refusal(
+            DeployError(
+                f"no verb {name!r}; known: {', '.join(VERBS)}", where="node application", fix="", kind="unknown-verb"
+            )
+        )
     try:
         value = _found(VERBS[name])(_request() if request is None else request)
     except BrokenPipeError:
         raise
-    except Failure as failure:
+    except DeployError as failure:
         return refusal(failure)
     except Exception as defect:
         from orchestrator.node.os_errors import used_up
@@ -112,7 +116,7 @@ def answer_of(name: str, request: dict[str, Any] | None = None) -> dict[str, Any
         import traceback
 
         what, fix = f"{type(defect).__name__}: {defect}", "report this bug with the lines in `trace`"
-        error = Failure("defect", what, f"node verb {name}", fix).as_json()
+        error = DeployError(what, where=f"node verb {name}", fix=fix, kind="defect").as_told()
         return {"ok": False, "error": {**error, "trace": "".join(traceback.format_exception(defect))}}
     return None if streams(name) else {"ok": True, "value": value}
 
@@ -122,15 +126,15 @@ def _request() -> dict[str, Any]:
     try:
         request = json.loads(text or b"{}")
     except ValueError as wrong:
-        raise Failure("bad-request", f"stdin is not JSON: {wrong}", "stdin") from None
+        raise DeployError(f"stdin is not JSON: {wrong}", where="stdin", fix="", kind="bad-request") from None
     if not isinstance(request, dict):
-        raise Failure("bad-request", "stdin is not a JSON object", "stdin")
+        raise DeployError("stdin is not a JSON object", where="stdin", fix="", kind="bad-request")
     return request
 
 
-def refusal(failure: Failure) -> dict[str, Any]:
+def refusal(failure: DeployError) -> dict[str, Any]:
     """The answer for a failure."""
-    return {"ok": False, "error": failure.as_json()}
+    return {"ok": False, "error": failure.as_told()}
 
 
 def stay(_arguments: Sequence[str]) -> int:
@@ -146,12 +150,15 @@ def _answer_line(line: bytes) -> None:
         document = json.loads(line)
         which, verb, request = document["id"], str(document["verb"]), dict(document["request"])
     except (ValueError, KeyError, TypeError) as wrong:
-        tell(refusal(Failure("bad-request", f"not a request: {wrong}", "stdin")))
+        tell(refusal(DeployError(f"not a request: {wrong}", where="stdin", fix="", kind="bad-request")))
         return
     if verb in READ_OR_WRITE_A_FEW_FILES:
         _say(which, answer_of(verb, request))
     elif streams(verb):
-        _say(which, refusal(Failure("unknown-verb", f"{verb!r} has more than one answer", "role stay")))
+        _say(
+            which,
+            refusal(DeployError(f"{verb!r} has more than one answer", where="role stay", fix="", kind="unknown-verb")),
+        )
     else:
         _answer_in_a_child(which, verb, request)
 
@@ -176,7 +183,10 @@ def _answer_in_a_child(which: object, verb: str, request: dict[str, object]) -> 
     if ended := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         how = f"a signal ({-ended})" if ended < 0 else f"status {ended}"
         fix = "check `dmesg` on the node for the out-of-memory killer"
-        _say(which, refusal(Failure("no-answer", f"it ended with {how} and no answer", f"verb {verb}", fix)))
+        _say(
+            which,
+            refusal(DeployError(f"it ended with {how} and no answer", where=f"verb {verb}", fix=fix, kind="no-answer")),
+        )
 
 
 def _say(which: object, answer: dict[str, Any] | None) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from orchestrator.node import viewers
-from orchestrator.node.failure import Failure
 from orchestrator.node.os_errors import FULL, no_room
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import M, Unreadable, parsed
 from orchestrator.protocol.verbs import GangRequest
 
@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 def state_dir(asked: str | None) -> str:
     """The one that was asked for, else /var/lib/l40s-deploy for root and ~/.local/state/l40s-deploy for others. Raises
-    Failure where we may not look into it."""
+    DeployError where we may not look into it."""
     state = asked or _usual_state_dir()
     viewers.refuse_stranger(state)
     return state
@@ -91,8 +91,10 @@ def wanted_run(asked: GangRequest) -> str:
     if not folder or not os.path.isdir(folder):
         if asked.run_id:
             what, fix = f"the files of run {asked.run_id} of gang {gang!r} are not kept here", "l40s-deploy history"
-            raise Failure("no-run", what, f"{state}/gangs", fix)
-        raise Failure("no-run", f"no run of gang {gang!r} is staged", f"{state}/gangs", "run `up` again")
+            raise DeployError(what, where=f"{state}/gangs", fix=fix, kind="no-run")
+        raise DeployError(
+            f"no run of gang {gang!r} is staged", where=f"{state}/gangs", fix="run `up` again", kind="no-run"
+        )
     return folder
 
 
@@ -213,18 +215,18 @@ def state_failures(where: str) -> Iterator[None]:
             raise failure from None
         if isinstance(error, PermissionError) and viewers.is_one():
             raise viewers.refuse_change(where) from None
-        raise Failure(
-            "no-access",
+        raise DeployError(
             f"{error.strerror or error} ({error.filename or where})",
-            where,
-            "give the SSH user write access (or set `ansible_become: true`), or set another l40s_state_dir",
+            where=where,
+            fix="give the SSH user write access (or set `ansible_become: true`), or set another l40s_state_dir",
+            kind="no-access",
         ) from None
 
 
 def plain(name: object, what: str) -> str:
     """A name that stays in its folder; anything else is refused."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Failure("bad-request", f"{what} {name!r} is not a plain name", "request")
+        raise DeployError(f"{what} {name!r} is not a plain name", where="request", fix="", kind="bad-request")
     return name
 
 
@@ -267,7 +269,7 @@ def refuse_clashes(paths: Iterable[str]) -> None:
 
 
 def refuse_links(root: str | os.PathLike[str], path: str) -> None:
-    """Raises Failure where root is a link, or a folder between root and root/path is one (whatever it leads to).
+    """Raises DeployError where root is a link, or a folder between root and root/path is one (whatever it leads to).
 
     The last part is not judged: a file is replaced by name, which never writes through a link.
     """
@@ -276,7 +278,7 @@ def refuse_links(root: str | os.PathLike[str], path: str) -> None:
         at = os.path.join(at, part) if part else at
         if os.path.islink(at):
             what = f"is a symbolic link to {os.readlink(at)}, but files must be written below it"
-            raise Failure("outside", what, at, "replace the link with a directory")
+            raise DeployError(what, where=at, fix="replace the link with a directory", kind="outside")
 
 
 def _shown(value: object) -> str:

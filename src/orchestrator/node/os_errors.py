@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.lacks import NO_THREAD, NUMBERS, OF, Lack
 
 FULL = NUMBERS[Lack.SPACE]
@@ -18,30 +18,32 @@ NO_ROOM_KINDS = (Lack.SPACE.value, Lack.READ_ONLY.value)
 """Of a failure to write that says nothing about whose the files are."""
 
 
-def failure_of(wrong: Exception, where: str, verb: str) -> Failure:
+def failure_of(wrong: Exception, where: str, verb: str) -> DeployError:
     """What a thread of a verb has died of. where: as for os_failure."""
-    if isinstance(wrong, Failure):
+    if isinstance(wrong, DeployError):
         return wrong
     if (lack := used_up(wrong, where)) is not None:
         return lack
     if isinstance(wrong, OSError):
         return os_failure(wrong, where)
-    return Failure("defect", f"{type(wrong).__name__}: {wrong}", verb, "report this")
+    return DeployError(f"{type(wrong).__name__}: {wrong}", where=verb, fix="report this", kind="defect")
 
 
-def os_failure(wrong: OSError, where: str) -> Failure:
+def os_failure(wrong: OSError, where: str) -> DeployError:
     """The failure for an error without a better message. where: what was worked on, if the error names no file."""
     place = str(wrong.filename or where)
     words = wrong.strerror or str(wrong) or type(wrong).__name__
     if (failure := no_room(wrong, place)) is not None:
         return failure
     if wrong.errno in DENIED:
-        return Failure("unreadable", words, place, "check its owner and mode, and those of the directories above it")
+        return DeployError(
+            words, where=place, fix="check its owner and mode, and those of the directories above it", kind="unreadable"
+        )
     fix = "check the disk (`dmesg`), then run the same command again; it resumes where it stopped"
-    return Failure("io", words, place, fix)
+    return DeployError(words, where=place, fix=fix, kind="io")
 
 
-def used_up(wrong: Exception, where: str) -> Failure | None:
+def used_up(wrong: Exception, where: str) -> DeployError | None:
     """The failure for what this machine had not to give, in whichever way Python says so; else None. where: as for
     os_failure"""
     if isinstance(wrong, MemoryError):
@@ -56,7 +58,7 @@ def errno_name(wrong: OSError) -> str:
     return errno.errorcode.get(wrong.errno or 0, "EIO")
 
 
-def no_room(wrong: OSError, where: str) -> Failure | None:
+def no_room(wrong: OSError, where: str) -> DeployError | None:
     """The failure for a file system that takes nothing more, a process that opens nothing more, or a machine that has
     no memory, thread or process to give; else None.
 
@@ -66,32 +68,38 @@ def no_room(wrong: OSError, where: str) -> Failure | None:
     again = "then run the same command again; it resumes where it stopped"
     if wrong.errno in FULL and is_without_inodes(where):
         fix = f"remove files that are not needed (`df -i {folder}`), {again}"
-        return Failure("no-space", f"no inode is left on its file system: {words}", where, fix)
+        return DeployError(f"no inode is left on its file system: {words}", where=where, fix=fix, kind="no-space")
     if wrong.errno in FULL:
-        return Failure("no-space", f"the disk is full: {words}", where, f"free space (`df -h {folder}`), {again}")
+        return DeployError(
+            f"the disk is full: {words}", where=where, fix=f"free space (`df -h {folder}`), {again}", kind="no-space"
+        )
     if wrong.errno == errno.EROFS:
         fix = f"see why (`dmesg`), and mount it read-write: sudo mount -o remount,rw $(findmnt -no TARGET -T {folder})"
-        return Failure("read-only", f"its file system is mounted read-only: {words}", where, f"{fix}; {again}")
+        return DeployError(
+            f"its file system is mounted read-only: {words}", where=where, fix=f"{fix}; {again}", kind="read-only"
+        )
     if wrong.errno in NO_DESCRIPTORS:
         fix = f"raise the limit of that user (ulimit -n, LimitNOFILE), or end programs that hold files open, {again}"
-        return Failure("no-descriptors", f"no more files can be opened: {words}", where, fix)
+        return DeployError(f"no more files can be opened: {words}", where=where, fix=fix, kind="no-descriptors")
     return _no_more_of_the_machine(wrong, where, words, again)
 
 
-def _no_more_of_the_machine(wrong: OSError, where: str, words: str, again: str) -> Failure | None:
+def _no_more_of_the_machine(wrong: OSError, where: str, words: str, again: str) -> DeployError | None:
     lack = OF.get(wrong.errno or 0)
     if lack is Lack.PROCESSES:
         fix = f"raise the limit of that user (ulimit -u, systemd's TasksMax), or end programs, {again}"
-        return Failure(lack.value, f"no more threads or processes can be started: {words}", where, fix)
+        return DeployError(
+            f"no more threads or processes can be started: {words}", where=where, fix=fix, kind=lack.value
+        )
     if lack is Lack.MEMORY:
         fix = f"end programs that use much of it (`ps aux --sort=-rss | head`), {again}"
-        return Failure(lack.value, f"the memory is used up: {words}", where, fix)
+        return DeployError(f"the memory is used up: {words}", where=where, fix=fix, kind=lack.value)
     return None
 
 
 @contextmanager
 def os_failures(where: str) -> Iterator[None]:
-    """Raise Failure for an OSError; a reader that went away stays what it is."""
+    """Raise DeployError for an OSError; a reader that went away stays what it is."""
     try:
         yield
     except BrokenPipeError:

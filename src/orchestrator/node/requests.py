@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from orchestrator.node import processes
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import M, Unreadable
 
 
 def request_of(kind: type[M], raw: Mapping[str, Any]) -> M:
-    """The request that stdin held. Raises Failure, which names the key, where it holds none."""
+    """The request that stdin held. Raises DeployError, which names the key, where it holds none."""
     request = kind.read(raw)
     if isinstance(request, Unreadable):
-        raise Failure("bad-request", str(request), "request")
+        raise DeployError(str(request), where="request", fix="", kind="bad-request")
     return request
 
 

@@ -14,7 +14,7 @@ import os
 import pwd
 import stat
 
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 GROUP = "l40s-viewers"
 NOT_OURS = "not-ours"
@@ -59,7 +59,7 @@ def log_mode(path: str) -> int:
 
 
 def refuse_stranger(state: str) -> None:
-    """Raises Failure where we may not look into a state directory: what is not read is unknown, not absent."""
+    """Raises DeployError where we may not look into a state directory: what is not read is unknown, not absent."""
     gangs = f"{state}/gangs"
     try:
         owner = os.stat(gangs).st_uid
@@ -71,23 +71,25 @@ def refuse_stranger(state: str) -> None:
         raise _unreadable(state, gangs)
     if owner != os.geteuid() != 0 and not os.path.exists("/proc/1/stat"):
         what = f"/proc shows {_me()} only his own processes (hidepid), so that nobody knows whether anything runs"
-        raise Failure(NOT_OURS, what, "/proc", f"mount -o remount,gid={GROUP} /proc")
+        raise DeployError(what, where="/proc", fix=f"mount -o remount,gid={GROUP} /proc", kind=NOT_OURS)
 
 
 def refuse_unreadable_log(path: str) -> None:
-    """Raises Failure where there is a log that we may not read."""
+    """Raises DeployError where there is a log that we may not read."""
     if _is_closed(path):
         what = f"{_me()} may not read the engine's log, which holds prompts"
         ask = "have `l40s_viewers_logs: true` set and `l40s-deploy prepare --tags viewers` run"
         fix = f"log in as {_owner(path)}, or {ask}"
-        raise Failure(NOT_OURS, what, path, fix)
+        raise DeployError(what, where=path, fix=fix, kind=NOT_OURS)
 
 
 def refuse_unreadable_plan(path: str) -> None:
     """The same of what was staged, which only its owner may carry out again."""
     if _is_closed(path):
         what = f"{_me()} may see this gang, and neither start nor change it: what was staged is {_owner(path)}'s alone"
-        raise Failure(NOT_OURS, what, path, f"log in as {_owner(path)} (ansible_user, ansible_become)")
+        raise DeployError(
+            what, where=path, fix=f"log in as {_owner(path)} (ansible_user, ansible_become)", kind=NOT_OURS
+        )
 
 
 def is_one() -> bool:
@@ -96,29 +98,29 @@ def is_one() -> bool:
 
 
 def refuse_changes(state: str) -> None:
-    """Raises Failure where a viewer asks for what only the owner of a state directory may do."""
+    """Raises DeployError where a viewer asks for what only the owner of a state directory may do."""
     with contextlib.suppress(OSError):
         if is_one() and os.stat(state).st_uid != os.geteuid():
             raise refuse_change(state)
 
 
-def refuse_change(path: str) -> Failure:
+def refuse_change(path: str) -> DeployError:
     """What a viewer is told who wants to change something."""
     what = f"{_me()} may see this gang, and not change it"
-    return Failure(NOT_OURS, what, path, f"log in as {_owner(path)} (ansible_user, ansible_become)")
+    return DeployError(what, where=path, fix=f"log in as {_owner(path)} (ansible_user, ansible_become)", kind=NOT_OURS)
 
 
 def _is_closed(path: str) -> bool:
     return os.path.exists(path) and not os.access(path, os.R_OK)
 
 
-def _unreadable(state: str, gangs: str) -> Failure:
+def _unreadable(state: str, gangs: str) -> DeployError:
     what = f"{_me()} may not read {gangs}, so that nobody knows what runs"
     fix = (
         f"log in as {_owner(state)} (ansible_user, ansible_become); only to look: have `l40s_viewers: [{_me()}]` set"
         " and `l40s-deploy prepare --tags viewers` run"
     )
-    return Failure(NOT_OURS, what, state, fix)
+    return DeployError(what, where=state, fix=fix, kind=NOT_OURS)
 
 
 def _state_of(path: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.engines.engine import Engine, QueueLimit
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import AUTO
 from orchestrator.model.plan import Memory
 from orchestrator.planning.memory import Flags
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 REQUEST_TOKENS = 2048

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from orchestrator.engines.registry import engine_of, unlisted
-from orchestrator.model.errors import FindingsError, InputError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gpu_facts import L40S, facts_of, short_name
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, Plan
@@ -27,7 +26,9 @@ from orchestrator.planning.environment import (
 from orchestrator.planning.host import HostFacts, contradictions
 from orchestrator.planning.node_plan import dist_init, node_plan
 from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest
+from orchestrator.protocol.errors import FindingsError, InputError
 from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, Transport
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.staging import Asked, NodePlan
 from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import networks_met

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from orchestrator.model.errors import FindingsError, InputError, NodeError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.model.topology import NETWORKS, RAILS, Interface, NotRead, RdmaPort, Topology
+from orchestrator.protocol.errors import FindingsError, InputError, NodeError
 from orchestrator.protocol.planned import Layout, Transport
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import (
     GidChoice,

@@ -7,10 +7,10 @@ from dataclasses import fields
 from difflib import SequenceMatcher
 from typing import Any
 
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.host import model_path
+from orchestrator.protocol.errors import InputError
 
 _ALIASES = {
     "n_routed_experts": ("n_routed_experts", "num_experts", "num_local_experts"),

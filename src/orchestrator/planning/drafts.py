@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.settings import DRAFTS, setting_flags
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import ModelProfile
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 OFF = "off"

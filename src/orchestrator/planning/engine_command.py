@@ -9,10 +9,10 @@ from orchestrator.engines.engine import Engine, Intent
 from orchestrator.engines.known_flags import KnownFlags, Option
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.engine_versions import holds_for
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.environment import Setting
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Container, NodePlan
 
 

@@ -17,13 +17,13 @@ from orchestrator.engines.cuts import kept_whole
 from orchestrator.engines.engine import Engine, QueueLimit
 from orchestrator.engines.registry import first_with
 from orchestrator.model.engine_versions import holds_for
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.secret_text import is_hidden
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning.choices import RdmaChoice, TransportDecision, two_ports_of_a_card
 from orchestrator.planning.host import HostFacts, older, state_dir, venv, vocabularies
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import FAILOVER_HANGS, Layout, NodeNetwork, Transport, names_ports
 from orchestrator.topology.network import TcpChoice
 

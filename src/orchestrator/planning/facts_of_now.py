@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.model.errors import InputError
 from orchestrator.model.topology import RAILS, Area, Topology
 from orchestrator.planning.choices import rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import NodeNetwork
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.topology.gpus import Machine

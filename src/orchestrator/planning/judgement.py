@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.model.errors import InputError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.profile import Attention, Dimensions, ModelProfile, Part, Quantisation
 from orchestrator.planning.dimensions import dimensions, impossible, layer_kinds
 from orchestrator.planning.layout import degrees
+from orchestrator.protocol.errors import InputError
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.staging import Canary
 
 

@@ -21,10 +21,10 @@ from orchestrator.engines.cuts import DENSE, MOE, misfits
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.engine_versions import holds_for
-from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.profile import Dimensions, ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import Asked, Canary
 from orchestrator.topology.gpus import capability

@@ -16,11 +16,11 @@ from dataclasses import replace
 from orchestrator.engines.cuts import attention_matrices, kept_whole
 from orchestrator.engines.engine import Division, MemoryAsked
 from orchestrator.engines.registry import engine_of
-from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.plan import Memory
 from orchestrator.model.profile import Dimensions, ModelProfile, Part, Stack
 from orchestrator.planning.needs import with_needs
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.sizes import gib
 

@@ -8,7 +8,6 @@ from functools import partial
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.engine_versions import holds_for
-from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Memory
@@ -25,6 +24,7 @@ from orchestrator.planning.roofline import (
     speeds,
     unsaid,
 )
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 L40S_BYTES = L40S.nvml_mib << 20

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.topology import Topology
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.sizes import gib
 
 ID = "PAGE-CACHE-SMALL"

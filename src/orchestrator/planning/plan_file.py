@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.model.errors import VerificationDiffers
 from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.secret_text import HIDDEN, fingerprint, is_secret, shown, shown_env, shown_flags
+from orchestrator.protocol.errors import VerificationDiffers
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import APART, Container, NodePlan, StagingRequest
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.plan import Memory
 from orchestrator.planning.memory import Flags
 from orchestrator.planning.needs import fraction_for
+from orchestrator.protocol.severity import Severity
 
 ID = "MEMORY-RESERVE-SMALL"
 FRACTIONS = ("--mem-fraction-static", "--gpu-memory-utilization")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from orchestrator.protocol.message import Message
+from orchestrator.protocol.severity import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,20 +148,13 @@ class TensorCounts(Message):
     by_dtype: Mapping[str, DtypeCounts] = field(default_factory=dict)
 
 
-class Gravity(str, Enum):
-    """Of a fault of a checkpoint: an engine refuses it, or it is worth knowing."""
-
-    STOP = "stop"
-    NOTE = "note"
-
-
 @dataclass(frozen=True, slots=True)
-class Fault(Message):
+class CheckpointFinding(Message):
     """One thing that is wrong with a checkpoint. where: the file; severity: STOP where a loader refuses it or loads
     wrong weights."""
 
     id: str
-    severity: Gravity
+    severity: Severity
     where: str
     what: str
     fix: str = ""
@@ -179,7 +172,7 @@ class InspectAnswer(Message):
     tensors: TensorCounts
     layers: Mapping[str, int] = field(default_factory=dict)
     experts: Mapping[str, int] = field(default_factory=dict)
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[CheckpointFinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

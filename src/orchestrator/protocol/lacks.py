@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Lack(str, Enum):
-    """value: a Failure's kind. SPACE is of bytes or inodes, which the number does not tell apart"""
+    """value: an error's kind. SPACE is of bytes or inodes, which the number does not tell apart"""
 
     SPACE = "no-space"
     READ_ONLY = "read-only"

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.model.errors import InputError
 from orchestrator.model.lacks import fix_of
 from orchestrator.node.bounded_log import append_line
+from orchestrator.protocol.errors import InputError
 
 T = TypeVar("T")
 

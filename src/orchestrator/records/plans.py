@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 from orchestrator.records.documents import named_file, read_document, write_document
 
 FORMAT = 1

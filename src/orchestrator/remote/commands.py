@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
-from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.remote import session
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
 from orchestrator.remote.login import SAY_BEGIN, LoginOutput, shown

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from orchestrator.model.deadlines import LOGIN_GLANCE_S
-from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.lacks import lack_of
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.remote.deadline import beside
 from orchestrator.remote.local import connect
 from orchestrator.remote.session import Connection, Session

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.model.deadlines import LOGIN_S
-from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.protocol.errors import NodeError
 from orchestrator.remote.deadline import Deadline
 from orchestrator.remote.refusals import OF_A_LOGIN, fix_of, last_words, sudo_refusal
 from orchestrator.remote.session import CommandFailed, too_much

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from orchestrator.model.deadlines import ANSWER_S
-from orchestrator.model.errors import Exit, NodeError, Unreachable
+from orchestrator.protocol.errors import Exit, NodeError, Unreachable
 from orchestrator.protocol.message import M, Message, Unreadable, parsed
 from orchestrator.protocol.verbs import (
     AskAnswer,
@@ -56,8 +56,7 @@ class NodeRefusal(NodeError):
     """An error that the node application reported. kind: its word for programs, for example port-taken."""
 
     def __init__(self, what: str, *, where: str, fix: str, kind: str, trace: str = "") -> None:
-        super().__init__(what, where=where, fix=fix)
-        self.kind = kind
+        super().__init__(what, where=where, fix=fix, kind=kind)
         self.trace = trace
         if kind == "defect":
             self.exit_code = Exit.DEFECT

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.protocol.errors import InputError, Unreachable
 from orchestrator.remote.deadline import Deadline, DeadlinePassed, ahead
 
 _ALLOCATED = re.compile(r"Allocated port ([0-9]+) for remote forward")

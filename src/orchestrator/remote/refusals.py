@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import Reach
+from orchestrator.protocol.errors import NodeError
 
 _SHOWN = 300
 """Characters of another program's words in one of our messages."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.protocol.errors import NodeError
 
 MOST_OUTPUT = 64 << 20
 """Bytes of a command's output that are taken, and of a line of a conversation: the longest is what a look reads of a

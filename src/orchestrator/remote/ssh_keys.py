@@ -19,7 +19,7 @@ from pathlib import Path
 
 import paramiko
 
-from orchestrator.model.errors import HostKeyError, InputError
+from orchestrator.protocol.errors import HostKeyError, InputError
 from orchestrator.remote.deadline import Deadline
 from orchestrator.remote.ssh_target import SshTarget
 

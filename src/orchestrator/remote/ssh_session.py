@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import paramiko
 
-from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.protocol.errors import NodeError, Unreachable
 from orchestrator.remote.commands import CommandSession, RunningCommand
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
 from orchestrator.remote.login import LoginOutput, shown

@@ -20,8 +20,8 @@ from typing import Any
 
 import paramiko
 
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.protocol.errors import InputError
 
 _MOST_JUMPS = 8
 _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?/?")

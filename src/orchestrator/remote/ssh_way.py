@@ -21,9 +21,9 @@ from typing import Any
 
 import paramiko
 
-from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.remote import ssh_keys
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
 from orchestrator.remote.refusals import OF_A_LOGIN, fix_of, last_words

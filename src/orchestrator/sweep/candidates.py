@@ -9,13 +9,13 @@ from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.settings import DEFAULTS, SETTINGS, setting_flags
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.measured import Candidate, CandidateResult, CandidateState
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import drafts
 from orchestrator.planning.layout import abilities, reasons, short, usual
 from orchestrator.planning.offers import LayoutFit
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 ATTENTION = "attn-dp"

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from orchestrator.model.finding import Severity
 from orchestrator.model.words import counted
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.severity import Severity
 
 BATCHES = (1, 4, 32, 128)
 RANKS = 32

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.engines.engine import Lookup, moe_root
-from orchestrator.engines.tuned_validity import Flaw, digest, flaws, read_name
+from orchestrator.engines.tuned_validity import TunedFileFinding, digest, flaws, read_name
 from orchestrator.engines.tuned_wanted import triton_folder, triton_version
-from orchestrator.model.finding import Severity
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.message import parsed
+from orchestrator.protocol.severity import Severity
 
 FORMAT = 1
 KIND = "l40s-deploy tuned configs"
@@ -97,10 +97,10 @@ def read_pack(parts: Mapping[str, str], by_triton: Mapping[str, bool]) -> Pack:
 
 def pack_of(
     held: Holdings, lookup: Lookup, *, dialect: str, device: str, moe_directory: str = ""
-) -> tuple[Pack, tuple[tuple[str, Flaw], ...]]:
+) -> tuple[Pack, tuple[tuple[str, TunedFileFinding], ...]]:
     """Everything usable that a node has for its GPU, and what was left out with its reason."""
     texts: dict[str, str] = {}
-    left: list[tuple[str, Flaw]] = []
+    left: list[tuple[str, TunedFileFinding]] = []
     for folder, files in held.folders.items():
         for name, text in files.items():
             part = part_name(folder, name, lookup, moe_directory)
@@ -120,7 +120,7 @@ def pack_of(
     return pack, tuple(left)
 
 
-def unusable_for(name: str, text: str) -> Flaw | None:
+def unusable_for(name: str, text: str) -> TunedFileFinding | None:
     """The first flaw of a config with which an engine would fail or answer wrongly."""
     return next((flaw for flaw in flaws(name, text) if flaw.severity is Severity.STOP), None)
 

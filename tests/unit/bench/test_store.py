@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.bench.store import KEPT_RAW, MOST_RAW_BYTES, all_benches, keep_raw, new_id, read_bench, write_bench
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 @pytest.fixture(autouse=True)

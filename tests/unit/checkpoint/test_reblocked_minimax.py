@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.loading.profiles import load_profile
-from orchestrator.model.errors import InputError
 from orchestrator.planning.layout import ABILITIES, obstacles, refuse
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 from .on_node.conftest import Raw, dequantised, fp8_pair, official_read_all, write

@@ -18,8 +18,8 @@ from tests.support.waiting import slack
 
 from orchestrator import model
 from orchestrator.cli.main import VERBS
-from orchestrator.model.errors import Exit
 from orchestrator.model.lacks import lack_of
+from orchestrator.protocol.errors import Exit
 from orchestrator.protocol.lacks import OF
 
 pytestmark = pytest.mark.processes

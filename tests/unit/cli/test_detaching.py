@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.screen import Screen
-from orchestrator.model.errors import Detached
+from orchestrator.protocol.errors import Detached
 
 VERB = """
 import os, signal, sys, time
@@ -88,7 +88,7 @@ RUNS = """
 import sys
 from orchestrator.cli import main
 from orchestrator.gang.commands import status
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 def run(args, screen):
     {}

@@ -15,7 +15,7 @@ from tests.support.command_lines import commands_in, parsed, whole_lines
 
 from orchestrator.cli.main import VERBS, every_parser, main, verbs_of
 from orchestrator.cli.transfers import time_limit
-from orchestrator.model.errors import Unreachable
+from orchestrator.protocol.errors import Unreachable
 
 
 def below(words: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

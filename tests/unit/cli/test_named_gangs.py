@@ -21,7 +21,7 @@ from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import RestartResult
 from orchestrator.gang.steps.restart_sequence import ROLLING
 from orchestrator.gang.steps.rollback import ROLLBACK
-from orchestrator.model.errors import Exit
+from orchestrator.protocol.errors import Exit
 
 ONE = "all: {children: {gangs: {children: {g0: {hosts: {a: {ansible_host: 192.0.2.1}}}}}}}\n"
 TWO = ONE.replace("}}}}}}}", "}}}, g1: {hosts: {b: {ansible_host: 192.0.2.2}}}}}}}")

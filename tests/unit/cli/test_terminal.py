@@ -42,7 +42,7 @@ from orchestrator.gang.steps.up_operation import UpResult
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.prepare import PrepareResult
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
@@ -54,6 +54,7 @@ from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.report import Cause, Phase
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.verbs import StopAnswer
 from orchestrator.support.steps.bundle import SupportBundle
 

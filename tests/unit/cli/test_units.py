@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.units import EXPORTER, GUARD, install, start_words, unit_text
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 def test_words_stay_words(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from tests.support.healthy_cluster import Change, HealthyNode, cluster_of, clust
 from orchestrator.doctor.netplan import BOND_FILE, PFC_FILE, RAIL_FILE, SYSCTL_FILE, NodeFiles, lacking
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.steps.recordings import examine_given, given
-from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.topology import Topology
+from orchestrator.protocol.errors import Exit
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -11,9 +11,9 @@ import pytest
 from orchestrator.engines.engine import Engine, Intent
 from orchestrator.engines.registry import dialect, dialects, first_with, load_paths, newest, unlisted
 from orchestrator.loading.profiles import load_stack, stack_names
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, Stack
 from orchestrator.node.engine.watch import LogWatch
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 VERSIONS = {

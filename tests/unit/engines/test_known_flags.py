@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestrator.engines.known_flags import KnownFlags, Option
 from orchestrator.engines.registry import dialect, dialects
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 OLD = dialect("sglang-0.4.4").engine("0.4.4.post1").flags()
 NEW = dialect("sglang-0.5").engine("0.5.23").flags()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.engines.nccl_log import findings, read
-from orchestrator.model.finding import Severity
 from orchestrator.protocol.planned import NodeNetwork, Transport
+from orchestrator.protocol.severity import Severity
 
 RECORDED = Path(__file__).resolve().parents[2] / "recorded"
 PLANNED = NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1,mlx5_1:1", logged=True)

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialect, dialects
 from orchestrator.engines.settings import DEFAULTS, SAME_TEXT, SETTINGS, setting_flags
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 VERSIONS = [(name, version) for name, known in dialects().items() if "sglang" in name for version in known.versions]
 VALUES = {

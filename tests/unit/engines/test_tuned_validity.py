@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.engines.tuned_validity import TILE, flaws, read_name, shared_memory
-from orchestrator.model.finding import Severity
 from orchestrator.model.gpu_facts import SHARED_MEMORY
+from orchestrator.protocol.severity import Severity
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "triton-3.6.0-sm89-shared-memory.json"
 MOE = "E=257,N=64,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json"

@@ -16,9 +16,9 @@ from orchestrator.engines.registry import dialect, dialects, newest
 from orchestrator.engines.serving import finished_requests, running_requests, serving
 from orchestrator.engines.tuned_wanted import file_name
 from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, Load
 from orchestrator.node.engine.watch import LogWatch, rank_of_title
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 GATHERED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("gathered_vllm.json").read_text("utf-8"))

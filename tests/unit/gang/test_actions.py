@@ -19,8 +19,8 @@ from orchestrator.gang.actions import (
     on_its_way,
 )
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.protocol.report import Cause
 
 LOST = Unreachable("no route", where="b", fix="look")

@@ -26,8 +26,8 @@ from orchestrator.gang.guarding import (
 )
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.protocol.hang import Hang
 from orchestrator.protocol.report import Cause
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.gang.history import last_verdict, of_now, past_runs, plan_before
-from orchestrator.model.errors import Unreachable
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 
 

@@ -10,7 +10,6 @@ import pytest
 from orchestrator.gang.inventory_changes import as_it_stood, changes_of, variables_of
 from orchestrator.loading.node_spec import ANSIBLES, OURS
 from orchestrator.model.chosen import replicas_of, with_spares
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import (
     GangPorts,
     GangSpec,
@@ -22,6 +21,7 @@ from orchestrator.model.inventory import (
     Recipient,
     RouterSpec,
 )
+from orchestrator.protocol.errors import InputError
 
 
 def node(name: str, rank: int = 0, gang: str = "g", **keys: Any) -> NodeSpec:

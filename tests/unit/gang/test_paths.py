@@ -12,11 +12,11 @@ from orchestrator.gang.overview import degraded_reason, status_json
 from orchestrator.gang.paths import Contact, contact, contact_sentence
 from orchestrator.gang.steps.up import refusal
 from orchestrator.gang.view import GangView, view
-from orchestrator.model.errors import DeployError, Unreachable
-from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import AgentState, RailChange, RankReport, Report, TransportLines
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON
 
 REFUSED = Unreachable("connection refused", where="b", fix="look")

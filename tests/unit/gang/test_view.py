@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.gang.overview import cause_json, status_json
 from orchestrator.gang.view import Answer, GangView, view
-from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.protocol.hang import HangLook, RankLook
 from orchestrator.protocol.report import AgentState, Cause, Phase, RankReport, RankState, Report
 

@@ -23,8 +23,8 @@ from orchestrator.golden.gate import (
 from orchestrator.golden.hooks import gate
 from orchestrator.golden.questions import Graded, Question
 from orchestrator.golden.steps.gate_page import gate_html, page_of
-from orchestrator.model.errors import InputError
 from orchestrator.planning.plan_file import SettingChange
+from orchestrator.protocol.errors import InputError
 
 LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.reference_cluster import gang
 
 from orchestrator.jobs import run
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 from orchestrator.protocol.verbs import HttpAnswer
 
 FLEET: Any = None

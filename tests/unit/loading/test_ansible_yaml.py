@@ -19,7 +19,7 @@ from tests.support.hostile import ODD_YAML
 
 from orchestrator.loading.ansible_yaml import AnsibleInventory, BadPattern, expand, read_ansible_inventory
 from orchestrator.loading.yaml_fields import parse_yaml
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.node_spec import OURS, BadArguments, ssh_pairs
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Event, GangPorts, Mail, NodeSpec, Overrides, Reach, ReceiverKind, Recipient
+from orchestrator.protocol.errors import InputError
 
 REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from l40s_lab.engine import model as engine_model
 from orchestrator.engines.registry import dialects, engine_of
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names, stack_names
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning.memory import checkpoint_bytes
+from orchestrator.protocol.errors import InputError
 
 OF_THE_LAB = (engine_model.TINY.name, engine_model.WIDE.name, engine_model.QWEN.name)
 GOOD = {

@@ -18,7 +18,7 @@ from orchestrator.loading.profiles import (
     stack_names,
 )
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 SHIPPED = data_dir("inventory")
 

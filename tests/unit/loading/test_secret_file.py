@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.loading.secret_file import read_api_key, read_certified_key, read_private_line
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 KEY = "sk-0123456789abcdef"
 

@@ -19,8 +19,8 @@ from orchestrator.loading import node_spec as node_spec_module
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.node_spec import ANSIBLES
 from orchestrator.loading.sources import knows_a_vault_password, reading_settings
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.errors import InputError
 
 BESIDE = Path(sys.executable).parent
 INI = """

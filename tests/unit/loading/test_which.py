@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.loading.which import choose_inventory
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 @pytest.fixture

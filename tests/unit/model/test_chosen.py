@@ -17,8 +17,8 @@ from orchestrator.model.chosen import (
     with_spares,
     without,
 )
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.protocol.errors import InputError
 
 NAMES = tuple(f"node{number}" for number in range(4))
 

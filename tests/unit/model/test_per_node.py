@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import NodeError, Unreachable
 
 
 def test_all_nodes_that_do_not_answer_are_named() -> None:

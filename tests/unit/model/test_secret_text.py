@@ -10,7 +10,6 @@ from hypothesis import strategies as some
 from tests.support.reference_cluster import gang
 from tests.support.reference_plan import plan_of
 
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.model.secret_text import (
@@ -24,6 +23,7 @@ from orchestrator.model.secret_text import (
     typed,
 )
 from orchestrator.planning.plan_file import plan_json
+from orchestrator.protocol.errors import InputError
 
 SECRET = "hf_abcDEF0123456789"
 

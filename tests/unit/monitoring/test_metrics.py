@@ -15,10 +15,10 @@ from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.overview import RouterGlance
 from orchestrator.gang.view import view
-from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.monitoring.catalogue import CATALOGUE
 from orchestrator.monitoring.metrics import Past, Scene, _readable, last_failure, metrics, phases, restarts
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.protocol.gauges import FiguresAnswer, GaugesAnswer, GpuGauges, PortGauges, XidCount
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 from orchestrator.protocol.verbs import LockHolder

@@ -13,13 +13,14 @@ import pytest
 
 from orchestrator.gang.remarks import of_certificate, powerless, with_findings
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import Unreachable, WithoutFiles
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import Event, ReceiverKind
 from orchestrator.model.notice import Notice
 from orchestrator.monitoring.notices import QUIET_S, address, body, findings_news, news, refused
+from orchestrator.protocol.errors import Unreachable, WithoutFiles
 from orchestrator.protocol.report import Cause, RailChange
+from orchestrator.protocol.severity import Severity
 
 READY = GangView(name="g", state=GangState.READY, run_id="r1", service_healthy=True)
 CAUSE = Cause(node="node1", tp_rank=3, text="killed", fix="look")

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
-from orchestrator.model.finding import Severity
 from orchestrator.model.profile import Between
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine
 from orchestrator.nettest.nettest_report import (
@@ -40,6 +39,7 @@ from orchestrator.nettest.verdict import (
     overall,
     usual,
 )
+from orchestrator.protocol.severity import Severity
 
 Speed = Callable[[int, int], float]
 """Gb/s from one rank to another."""

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import LONGEST, plain_path, refuse_clashes, refuse_links
+from orchestrator.protocol.errors import DeployError
 
 ODD = [
     "", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "./a", "a//b", "a/", "nul\0", "new\nline", "\udc80",
@@ -57,6 +57,6 @@ def test_a_link_on_the_way_is_refused_and_a_last_part_is_not_judged(tmp_path: Pa
     refuse_links(tmp_path / "root", "sub/new/file")
     refuse_links(tmp_path / "root", "file")
     for root, path in (("root", "out/cron.d/x"), ("linked", "x")):
-        with pytest.raises(Failure, match="is a symbolic link") as told:
+        with pytest.raises(DeployError, match="is a symbolic link") as told:
             refuse_links(tmp_path / root, path)
         assert told.value.kind == "outside"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import state_failures
 from orchestrator.node.os_errors import failure_of, os_failures, used_up
+from orchestrator.protocol.errors import DeployError
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from orchestrator.node.os_errors import failure_of, os_failures, used_up
     ],
 )
 def test_kinds(number: int, kind: str) -> None:
-    with pytest.raises(Failure) as told, os_failures("/models/M"):
+    with pytest.raises(DeployError) as told, os_failures("/models/M"):
         raise OSError(number, os.strerror(number))
     assert (told.value.kind, told.value.where) == (kind, "/models/M")
     assert os.strerror(number) in told.value.what
@@ -39,7 +39,7 @@ def test_kinds(number: int, kind: str) -> None:
 
 
 def test_the_file_that_the_error_names_is_the_place(tmp_path: Path) -> None:
-    with pytest.raises(Failure) as told, os_failures("/models/M"):
+    with pytest.raises(DeployError) as told, os_failures("/models/M"):
         (tmp_path / "not-there").read_bytes()
     assert told.value.where == f"{tmp_path}/not-there"
 
@@ -60,13 +60,13 @@ def test_a_file_system_without_inodes_is_not_full(
     """The command that shows it is of a folder that exists."""
     monkeypatch.setattr(os, "statvfs", lambda _: ROOM)
     missing = f"{tmp_path}/gangs/g/run.json.7.new"
-    with pytest.raises(Failure, match="no inode is left") as told, turn(str(tmp_path)):
+    with pytest.raises(DeployError, match="no inode is left") as told, turn(str(tmp_path)):
         raise OSError(errno.ENOSPC, "No space left on device", missing)
     assert told.value.kind == "no-space" and f"df -i {tmp_path}`" in told.value.fix
 
 
 def test_a_read_only_file_system_is_nobodys_rights(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="mounted read-only") as told, state_failures(str(tmp_path)):
+    with pytest.raises(DeployError, match="mounted read-only") as told, state_failures(str(tmp_path)):
         raise OSError(errno.EROFS, "Read-only file system", f"{tmp_path}/x/y")
     assert "remount,rw" in told.value.fix and f"-T {tmp_path})" in told.value.fix
 

@@ -13,8 +13,8 @@ import pytest
 from orchestrator.node import files, viewers
 from orchestrator.node.bounded_log import append_line
 from orchestrator.node.engine.logfile import LogFile
-from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import logs, report, stage
+from orchestrator.protocol.errors import DeployError
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 OWN_GROUP = grp.getgrgid(os.getegid()).gr_name
@@ -102,7 +102,7 @@ def _as_nobody(state: Path, asked: object) -> dict[str, str]:
         os.setresuid(NOBODY, NOBODY, NOBODY)
         try:
             text = json.dumps(asked())  # type: ignore[operator]
-        except Failure as failure:
+        except DeployError as failure:
             text = json.dumps(failure.as_json())
         except BaseException as defect:
             text = json.dumps({"what": repr(defect), "fix": ""})

@@ -4,11 +4,11 @@ import pytest
 from tests.support.reference_cluster import gang
 from tests.support.reference_plan import plan_of, staged
 
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.admission import router_words, routers_limit
 from orchestrator.planning.plan_file import changes
+from orchestrator.protocol.errors import InputError
 
 FLAG, VLLM_FLAG = "--max-queued-requests", "--max-num-queued-reqs"
 QWEN = "Qwen3-235B-A22B-Instruct-2507-FP8"

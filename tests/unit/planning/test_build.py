@@ -14,13 +14,13 @@ from tests.support.reference_cluster import gang, gpu, topologies
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides, Reach
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.planning.host import HostFacts
 from orchestrator.planning.plan_file import facts_digest, plan_json
+from orchestrator.protocol.errors import FindingsError, InputError
 from orchestrator.protocol.staging import Asked, NodePlan
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import gang, node, rdma_port, topologies, topology
 
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RAILS, Area, Interface, NotRead, RdmaPort, Topology
 from orchestrator.planning.choices import (
@@ -20,6 +19,7 @@ from orchestrator.planning.choices import (
     tcp_choices,
     two_ports_of_a_card,
 )
+from orchestrator.protocol.errors import InputError, NodeError
 from orchestrator.topology.gpus import Machine
 from orchestrator.topology.network import TcpChoice, gid_index, networks_met, usable_rails
 

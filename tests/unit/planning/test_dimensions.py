@@ -9,8 +9,8 @@ from tests.support.reference_cluster import node
 
 from l40s_lab.node.models import config
 from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.model.errors import InputError
 from orchestrator.planning.dimensions import check_checkpoint, disagreements
+from orchestrator.protocol.errors import InputError
 
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
 STOCK = load_profile("DeepSeek-V3-0324")

@@ -11,9 +11,9 @@ from tests.support.reference_cluster import GPU_BYTES
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.errors import InputError
 from orchestrator.planning import drafts
 from orchestrator.planning.memory import budget
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 MODEL = load_profile("DeepSeek-V3-0324-Block64x64")

@@ -8,8 +8,8 @@ import pytest
 from tests.support.reference_cluster import node
 
 from orchestrator.loading.profiles import load_profile, load_stack, stack_names
-from orchestrator.model.finding import Severity
 from orchestrator.planning.host import HostFacts, contradictions, older
+from orchestrator.protocol.severity import Severity
 
 MODEL = load_profile("DeepSeek-V3-0324-Block64x64")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.errors import InputError
 from orchestrator.planning.judgement import draft, judge
+from orchestrator.protocol.errors import InputError
 
 
 def facts(**changes: Any) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from tests.support.reference_plan import plan_of
 from orchestrator.engines.cuts import kept_whole
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.model.chosen import part
-from orchestrator.model.errors import InputError
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import Dimensions, ModelProfile, ModelRefusal, NamedLayout
 from orchestrator.model.topology import Gpu
@@ -32,6 +31,7 @@ from orchestrator.planning.layout import (
     working,
 )
 from orchestrator.planning.offers import offer
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 STOCK = load_profile("DeepSeek-V3-0324")

@@ -12,10 +12,10 @@ import pytest
 from tests.support.reference_cluster import GPU_BYTES
 
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
 from orchestrator.planning.dimensions import context_length
 from orchestrator.planning.memory import GIB, budget, checkpoint_bytes, kv_bytes_per_token, weights_per_gpu
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)

@@ -13,12 +13,12 @@ from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of, staged
 
 from orchestrator.gang.steps.staging import ReadBack, read_staged
-from orchestrator.model.errors import Exit, StagedByNewer
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.secret_text import HIDDEN, shown_flags
 from orchestrator.planning.facts_of_now import moved
 from orchestrator.planning.older_staging import completed
 from orchestrator.planning.plan_file import changes
+from orchestrator.protocol.errors import Exit, StagedByNewer
 from orchestrator.protocol.planned import Layout, Transport
 from orchestrator.protocol.staging import PROTOCOL, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.finding import Severity
 from orchestrator.model.topology import NumaDomain, Topology
 from orchestrator.planning import page_cache
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.severity import Severity
 
 GIB = 1 << 30
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.support.reference_plan import plan_of
 
-from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Memory
 from orchestrator.planning.needs import GIB
 from orchestrator.planning.reserve import ID, findings
+from orchestrator.protocol.severity import Severity
 
 
 @pytest.mark.parametrize(("stack", "fraction"), [("sglang-0.5.23", "0.99"), ("sglang-0.4.4-l40s", "0.95")])

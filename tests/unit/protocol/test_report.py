@@ -20,9 +20,9 @@ from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.protocol.errors import NodeError
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer, ReportAnswer

@@ -13,10 +13,9 @@ from tests.support import recorded_release as recorded
 from tests.support.messages import message
 
 from orchestrator.gang.steps.staging import read_staged, staged_request
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.agent.staged_run import run_of
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError, InputError, NodeError
 from orchestrator.protocol.message import unknown_keys
 from orchestrator.protocol.staging import APART, Endpoint, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
@@ -68,7 +67,7 @@ def test_what_an_older_controller_leaves_out_has_its_default() -> None:
     ids=str,
 )
 def test_what_is_no_request_is_refused_in_words(change: dict[str, Any], place: str) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(DeployError) as refused:
         run_of({**LEAST, **change}, "/x")
     assert refused.value.kind == "bad-request"
     assert place in refused.value.what
@@ -112,7 +111,7 @@ JSON = st.recursive(
 def test_no_request_is_more_than_a_refusal(key: str, value: Any) -> None:
     try:
         run = run_of({**LEAST, key: value}, "/x")
-    except Failure as refused:
+    except DeployError as refused:
         assert refused.kind == "bad-request"
     else:
         assert message(StagingRequest, run.as_json()).as_json().items() <= run.as_json().items()

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.waiting import slack, until
 
-from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.protocol.errors import NodeError, Unreachable
 from orchestrator.remote import session as limits
 from orchestrator.remote.commands import command_line, lines
 from orchestrator.remote.local import LocalSession

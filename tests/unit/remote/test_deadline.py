@@ -9,7 +9,7 @@ import pytest
 from tests.support.hostile import HOSTILE, talker
 from tests.support.waiting import slack
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 from orchestrator.remote.deadline import Deadline, DeadlinePassed, ahead, downloaded
 
 

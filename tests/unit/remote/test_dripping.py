@@ -15,9 +15,9 @@ from tests.support.waiting import slack
 from tests.unit.remote.conftest import Sshd
 
 from orchestrator.gang.steps.status import history
-from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.node.dispatch import VERBS, streams
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.remote import node_app
 from orchestrator.remote.app_archive import App
 from orchestrator.remote.fleet import Fleet

@@ -15,7 +15,7 @@ import paramiko
 import pytest
 from tests.unit.remote.conftest import Sshd, keygen
 
-from orchestrator.model.errors import Unreachable
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.remote.ssh_session import open_session
 
 BOOTING = (

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from tests.support.waiting import until
 
-from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.protocol.errors import NodeError, Unreachable
 from orchestrator.remote.fleet import Fleet, StragglerWait, take
 from orchestrator.remote.local import LocalSession
 from orchestrator.remote.session import Connection, Session

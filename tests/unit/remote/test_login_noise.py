@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from tests.support.hostile import NOISES
 
-from orchestrator.model.errors import NodeError, Unreachable
+from orchestrator.protocol.errors import NodeError, Unreachable
 from orchestrator.remote import login, ssh_session
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session

@@ -21,8 +21,8 @@ import pytest
 from tests.support.reference_cluster import gang
 from tests.unit.remote.conftest import AS_SUDO, fake_sudo
 
-from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.protocol.errors import NodeError, Unreachable
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest, LockRequest
 from orchestrator.remote import app_archive, node_app

@@ -18,7 +18,7 @@ import pytest
 from tests.support.waiting import slack, until
 from tests.unit.remote.conftest import AS_SUDO, fake_sudo
 
-from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unreachable
+from orchestrator.protocol.errors import HostKeyError, InputError, NodeError, Unreachable
 from orchestrator.remote import ssh_way
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.local import connect

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.loading.node_spec import ssh_pairs
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.protocol.errors import InputError
 from orchestrator.remote import ssh_target
 from orchestrator.remote.port_forward import ssh_command
 from orchestrator.remote.ssh_keys import keys_for

@@ -8,9 +8,9 @@ import pytest
 from tests.support.reference_cluster import gang
 
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.errors import InputError
 from orchestrator.model.measured import CandidateResult, CandidateState
 from orchestrator.planning.offers import offer
+from orchestrator.protocol.errors import InputError
 from orchestrator.sweep.candidates import USUAL, SweptModel, Variation, candidates_of, in_order, variation_of
 
 LOADS = (1, 4, 32, 128)

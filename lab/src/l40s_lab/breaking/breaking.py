@@ -13,7 +13,7 @@ from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.life.home import held
 from l40s_lab.node import reveal
 from l40s_lab.node.living import LivingNode, find_node
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 
 P = ParamSpec("P")
 T = TypeVar("T")

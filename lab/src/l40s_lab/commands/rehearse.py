@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_examples
 from orchestrator.cli.screen import Screen
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 if TYPE_CHECKING:
     from l40s_lab.rehearsal.rehearse import Ended

@@ -25,7 +25,7 @@ from l40s_lab.engine import model as engine_model
 from orchestrator.hosts.steps.bundle import bare
 from orchestrator.loading.profiles import stack_lock
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import DeployError, LockHeld, NodeError
+from orchestrator.protocol.errors import DeployError, LockHeld, NodeError
 
 if TYPE_CHECKING:  # ansible-runner is slow to import, and an environment is built once
     from orchestrator.hosts.steps.runner import HostEvent

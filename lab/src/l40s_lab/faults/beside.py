@@ -11,7 +11,7 @@ from l40s_lab.life.home import LOG
 from l40s_lab.namespaces.mounts import Spaces, in_child
 from l40s_lab.node.living import LivingNode
 from l40s_lab.processes import Identity
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 ENDS_S = 10.0
 

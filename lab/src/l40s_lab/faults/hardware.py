@@ -15,7 +15,7 @@ from l40s_lab.hardware.edit import change_interface, change_port_of, change_port
 from l40s_lab.hardware.machine import ROCE_V1, Gpu, NetworkInterface, NodeMachine, PciePort, PcieSwitch
 from l40s_lab.hardware.pci import ROOT_PORT, lay_out
 from l40s_lab.node.living import LivingNode
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 _OLDER = "570.133.20"
 _CUDA = 12080

@@ -11,7 +11,7 @@ from l40s_lab.faults.registry import Fault, Undo, Words
 from l40s_lab.namespaces import cable_speed, links
 from l40s_lab.node.living import LivingNode, find_node, nft, tc
 from l40s_lab.processes import Identity
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 
 _LONGEST_MS = 60_000
 _ALL = 100

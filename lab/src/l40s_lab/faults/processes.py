@@ -25,8 +25,8 @@ from l40s_lab.namespaces.restart import NEW_DISK
 from l40s_lab.namespaces.supervisor import CGROUP
 from l40s_lab.node.living import LivingNode
 from l40s_lab.processes import Identity, wait_until, wake_waiters
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.node.processes import read
+from orchestrator.protocol.errors import InputError, NodeError
 
 _STOPS_S = 5.0
 _ENDS_S = 10.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.node.living import LivingNode
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 Words = tuple[str, ...]
 Undo = Mapping[str, Any]

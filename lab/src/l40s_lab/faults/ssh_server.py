@@ -12,7 +12,7 @@ from l40s_lab.namespaces.mounts import Spaces, in_child
 from l40s_lab.namespaces.node import start_sshd
 from l40s_lab.node.living import LivingNode, cmdline
 from l40s_lab.processes import Identity, wait_until
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 _SPACES = ("net", "uts", "ipc", "pid", "mnt")
 _CHANGES_S = 10.0

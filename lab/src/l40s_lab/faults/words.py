@@ -8,7 +8,7 @@ import signal
 from l40s_lab.faults.registry import Words
 from l40s_lab.hardware.edit import gpus
 from l40s_lab.hardware.machine import NetworkInterface, NodeMachine
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 def number(words: Words, place: int, *, what: str, lowest: int, highest: int, default: int | None = None) -> int:

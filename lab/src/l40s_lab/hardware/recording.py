@@ -20,8 +20,8 @@ from l40s_lab.hardware.netdev import FIRST_INDEX
 from l40s_lab.hardware.realise import digest, mac_of
 from l40s_lab.life.addressing import FIRST_NODE
 from l40s_lab.node.tree import FileTree
-from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.protocol.errors import InputError
 
 _NET = "/sys/class/net"
 _VIRTUAL = "/sys/devices/virtual/net"

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 Document = dict[str, Any]
 _NAMED = ("netdev", "rdma", "name", "primary")

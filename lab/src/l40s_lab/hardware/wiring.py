@@ -15,7 +15,7 @@ from l40s_lab.hardware.realise import nic_ports
 from l40s_lab.hardware.variation import changed
 from l40s_lab.life.addressing import MAX_NODES
 from orchestrator.loading.yaml_fields import parse_yaml
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 BUILT_IN = Path(__file__).resolve().parents[1] / "wirings"
 _ABOUT = ("summary", "nodes", "nodes_per_gang")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 CONTROLLER = 1
 """Host part of the controller's own address in a lab's network."""

@@ -11,8 +11,8 @@ from l40s_lab.hardware.wiring import plain
 from l40s_lab.life.addressing import MAX_NODES
 from l40s_lab.node.files import PLAYS
 from orchestrator.loading.inventory import read_cluster
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.errors import InputError
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _KEPT = (

@@ -14,7 +14,7 @@ from l40s_lab.life.request import check_name
 from l40s_lab.namespaces import cgroups
 from l40s_lab.namespaces.links import host_alias
 from l40s_lab.processes import wait_until
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 _DEADLINE_S = 20.0
 

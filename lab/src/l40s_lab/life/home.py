@@ -16,7 +16,7 @@ from l40s_lab import files
 from l40s_lab.life.blueprint import Blueprint
 from l40s_lab.processes import Identity, those
 from orchestrator.loading.which import lab_root
-from orchestrator.model.errors import InputError, LockHeld
+from orchestrator.protocol.errors import InputError, LockHeld
 
 SUPERVISOR = "supervisor.json"
 _NAMESPACES = "l40s_lab.namespaces.supervisor"

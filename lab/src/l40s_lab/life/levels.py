@@ -13,7 +13,7 @@ from typing import Literal
 
 from l40s_lab.hardware.machine import System
 from l40s_lab.node import rootfs
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 
 MOST_SYSTEMD_NODES = 16
 """With more nodes, the default is level 1: booting systemd takes some 0.2 s of processor time per node."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from l40s_lab.life.addressing import MAX_NODES
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 Engine = Literal["standin", "sglang", "vllm", "none"]
 Gpus = Literal["emulated", "host"]

@@ -14,7 +14,7 @@ from l40s_lab.life.blueprint import FILE, Blueprint
 from l40s_lab.life.home import Home, home
 from l40s_lab.life.request import check_name
 from orchestrator.loading.which import lab_root
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 _ANSWER_S = 1.0
 

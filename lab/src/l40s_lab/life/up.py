@@ -27,7 +27,7 @@ from l40s_lab.namespaces.layers import MEMORY
 from l40s_lab.node import host_gpus
 from l40s_lab.nvml import library
 from orchestrator.doctor.steps.recordings import SUFFIX, file_name, save_snapshots
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 READY_DEADLINE_S = 60.0
 

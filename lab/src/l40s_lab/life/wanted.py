@@ -22,8 +22,8 @@ from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.engines.registry import newest
 from orchestrator.loading.profiles import load_stack, stack_file
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.snapshot import Snapshot, snapshot_json
+from orchestrator.protocol.errors import InputError, NodeError
 
 Say = Callable[[str], None]
 

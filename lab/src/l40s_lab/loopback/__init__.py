@@ -9,7 +9,7 @@ import socket
 
 from l40s_lab.life.addressing import FIRST_NODE
 from l40s_lab.processes import Identity, has_in_environment, those, wait_until
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 MARK = "L40S_LAB_MARK"
 """Environment variable of every process started in a level-0 lab: the lab's directory."""

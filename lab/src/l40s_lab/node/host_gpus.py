@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 
 PARAMETERS = "/proc/driver/nvidia/params"
 """The driver's load parameters; its libraries read there whether they may create device files."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from l40s_lab.loopback.supervisor import environment, node_folder
 from l40s_lab.namespaces.node import PATH
 from l40s_lab.node.living import LivingNode, find_node
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 _SPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 _AT_HOME = ("/bin/sh", "-c", 'cd; exec "$@"', "sh")

@@ -24,7 +24,7 @@ from l40s_lab.namespaces import links
 from l40s_lab.namespaces.layers import MEMORY
 from l40s_lab.namespaces.supervisor import NODES
 from l40s_lab.processes import Identity, has_in_environment, those
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 
 _RANK = re.compile(rb"^(?:sglang::scheduler|VLLM::Worker)(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(\d+))?(?![A-Za-z_])")
 """A rank's title (sglang srt/managers/scheduler.py, vllm v1/executor/multiproc_executor.py); without tensor parallelism

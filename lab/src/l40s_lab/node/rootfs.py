@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 
 from l40s_lab.engine.environment import built_once, cache_root
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 USER = "operator"
 """The login user: not root, but with sudo without a password."""

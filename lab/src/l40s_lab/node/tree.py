@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 _ZEROS = 4096
 """Size of an attribute according to sysfs."""

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from l40s_lab.engine.environment import cache_root
-from orchestrator.model.errors import NodeError
+from orchestrator.protocol.errors import NodeError
 
 NAME = "libnvidia-ml.so.1"
 _SOURCE = Path(__file__).with_name("nvml.c")

@@ -22,8 +22,8 @@ from l40s_lab.life.status import require
 from l40s_lab.life.up import up
 from l40s_lab.node.living import find_node
 from l40s_lab.rehearsal.scenario import Scenario, Step
-from orchestrator.model.errors import VerificationDiffers
 from orchestrator.model.words import counted
+from orchestrator.protocol.errors import VerificationDiffers
 
 Tell = Callable[[str], None]
 INVENTORY = "rehearsal.yml"

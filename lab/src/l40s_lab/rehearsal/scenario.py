@@ -10,7 +10,7 @@ from typing import Any
 
 from l40s_lab.faults.registry import find
 from orchestrator.loading.yaml_fields import parse_yaml
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 BUILT_IN = Path(__file__).parents[1] / "scenarios"
 _FIX = "list the built-in scenarios with `l40s-deploy lab rehearse --list`"

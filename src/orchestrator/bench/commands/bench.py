@@ -12,8 +12,8 @@ from orchestrator.cli.options import add_usual, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell, plain_table
 from orchestrator.gang.commands.cluster import open_cluster
-from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.profile import FIGURES, Load
+from orchestrator.protocol.errors import Exit, InputError
 
 if TYPE_CHECKING:
     from orchestrator.bench.steps.bench import BenchedGang

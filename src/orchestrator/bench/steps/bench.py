@@ -42,11 +42,11 @@ from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.jobs.run import alone, disturbed, follow, refuse_busy, serving_view
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import the_one_gang
-from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import ExpectedSpeeds, Load
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import DeployError, InputError, NodeError
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.documents import keep_least_free
 from orchestrator.records.nettests import slow_before

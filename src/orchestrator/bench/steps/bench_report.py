@@ -14,8 +14,8 @@ from orchestrator import __version__
 from orchestrator.bench.steps.bench import BenchedGang, expectations
 from orchestrator.bench.verdict import JudgedFigure, applying, gravest, held_against, judge
 from orchestrator.loading.resources import templates
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import FIGURES, ExpectedSpeeds, Load
+from orchestrator.protocol.errors import InputError
 from orchestrator.records.documents import write_whole
 from orchestrator.rendering import report_page
 from orchestrator.topology.speed import BATCHES, Traffic, decode_speed

@@ -13,12 +13,12 @@ from orchestrator.cli.options import add_examples, add_nodes, add_time_limit, ad
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture
 from orchestrator.gang.commands.outcome import add_dry_run
-from orchestrator.model.errors import InputError
-from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.words import counted
 from orchestrator.planning.judgement import Judgement
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.jobs import Reblocked, ReblockLine, ReblockRequest, WouldReblock
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.sizes import in_words
 
 REBLOCK_EXAMPLES = (

@@ -16,8 +16,8 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, duration, port, rate, time_limit
 from orchestrator.gang.commands.outcome import add_dry_run
 from orchestrator.model.chosen import chosen_nodes
-from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.words import counted
+from orchestrator.protocol.errors import DeployError, Exit
 from orchestrator.protocol.sizes import in_words
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from orchestrator.checkpoint.on_node.directory import listed, refuse_unfinished
 from orchestrator.checkpoint.on_node.push.target import PARTIAL
 from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import files
-from orchestrator.node.failure import Failure
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import in_parts, request_of, tell
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import DigestsLine, DigestsRequest, Progress
 
 FILE = "digests.json"
@@ -62,7 +62,7 @@ class Digests:
                 files.write_json(self._path, self._known)
 
     def of(self, path: Path, counted: Counted, *, fresh: bool = False) -> str:
-        """A file's digest, read only where it is not known. Raises Failure where it can't be read or changes."""
+        """A file's digest, read only where it is not known. Raises DeployError where it can't be read or changes."""
         try:
             before = path.stat()
             if (digest := None if fresh else self.known(before)) is not None:
@@ -72,9 +72,13 @@ class Digests:
             after = path.stat()
         except OSError as wrong:
             what = f"can't be read: {wrong.strerror}"
-            raise Failure("unreadable", what, str(path), "check its owner and mode, and the disk (`dmesg`)") from None
+            raise DeployError(
+                what, where=str(path), fix="check its owner and mode, and the disk (`dmesg`)", kind="unreadable"
+            ) from None
         if (_key(before), _identity(before)) != (_key(after), _identity(after)):
-            raise Failure("changed", "changed while it was read", str(path), "wait until no process writes to it")
+            raise DeployError(
+                "changed while it was read", where=str(path), fix="wait until no process writes to it", kind="changed"
+            )
         self.keep(after, digest)
         return digest
 
@@ -118,7 +122,12 @@ def _refuse_absent(directory: Path) -> None:
     if not directory.is_dir():
         if directory.with_name(directory.name + PARTIAL).is_dir():
             what = "is incomplete: a push to it was interrupted"
-            raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint push SRC` again to continue")
+            raise DeployError(
+                what,
+                where=str(directory),
+                fix="run `l40s-deploy checkpoint push SRC` again to continue",
+                kind="unfinished",
+            )
         fix = "copy it there with `l40s-deploy checkpoint push NODE:DIR`, or correct the name"
-        raise Failure("no-checkpoint", "no such directory", str(directory), fix)
+        raise DeployError("no such directory", where=str(directory), fix=fix, kind="no-checkpoint")
     refuse_unfinished(directory)

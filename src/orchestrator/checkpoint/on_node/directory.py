@@ -28,11 +28,12 @@ from orchestrator.checkpoint.on_node.tensors import (
     misfits,
     parse_header,
 )
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import opened, plain_path
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.jobs import Fault, Gravity, InspectRequest
+from orchestrator.protocol.errors import DeployError
+from orchestrator.protocol.jobs import CheckpointFinding, InspectRequest
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.staging import repair
 
 CONFIG = "config.json"
@@ -80,7 +81,7 @@ class Checkpoint:
     named: int
     """Number of shards that there should be."""
     unused: tuple[str, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[CheckpointFinding, ...]
 
     def tensors(self) -> Iterator[tuple[Shard, Tensor]]:
         """Every tensor with the shard that holds it."""
@@ -98,10 +99,10 @@ class Checkpoint:
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
-    """Read a directory. Raises Failure only where there is no directory; everything else is a fault."""
+    """Read a directory. Raises DeployError only where there is no directory; everything else is a fault."""
     if not root.is_dir():
-        raise Failure("no-checkpoint", "no such directory", str(root), WHICH)
-    faults: list[Fault] = []
+        raise DeployError("no such directory", where=str(root), fix=WHICH, kind="no-checkpoint")
+    faults: list[CheckpointFinding] = []
     present = sorted(path.name for path in root.glob("*.safetensors"))
     config = _object(root / CONFIG, faults, broken="CONFIG-BROKEN", missing="CONFIG-MISSING")
     index = _object(root / INDEX, faults, broken="INDEX-BROKEN")
@@ -122,7 +123,9 @@ def read_checkpoint(root: Path) -> Checkpoint:
     faults += _index_faults(checkpoint)
     if len(shards) == len(names) and (block := quantised_block(checkpoint.config)):
         faults += misfits(checkpoint.by_name(), block)
-    faults += [Fault("SHARD-UNUSED", Gravity.NOTE, name, "it is not in the index") for name in checkpoint.unused]
+    faults += [
+        CheckpointFinding("SHARD-UNUSED", Severity.NOTE, name, "it is not in the index") for name in checkpoint.unused
+    ]
     return replace(checkpoint, faults=tuple(faults))
 
 
@@ -149,7 +152,7 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") -> dict[str, Any] | None:
+def _object(path: Path, faults: list[CheckpointFinding], *, broken: str, missing: str = "") -> dict[str, Any] | None:
     """A JSON object's file, or None with the fault noted. missing: id where there is no file, '' to allow that."""
     try:
         with open(opened(path), "rb") as file:
@@ -168,11 +171,11 @@ def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") 
     return None
 
 
-def _stop(fault: str, where: str, what: str, fix: str = "") -> Fault:
-    return Fault(fault, Gravity.STOP, where, what, fix)
+def _stop(fault: str, where: str, what: str, fix: str = "") -> CheckpointFinding:
+    return CheckpointFinding(fault, Severity.STOP, where, what, fix)
 
 
-def _weight_map(index: Mapping[str, Any] | None, faults: list[Fault]) -> Mapping[str, str] | None:
+def _weight_map(index: Mapping[str, Any] | None, faults: list[CheckpointFinding]) -> Mapping[str, str] | None:
     if index is None:
         return None
     raw = index.get("weight_map")
@@ -182,7 +185,7 @@ def _weight_map(index: Mapping[str, Any] | None, faults: list[Fault]) -> Mapping
     return {sys.intern(tensor): sys.intern(shard) for tensor, shard in raw.items()}
 
 
-def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[Fault]) -> list[str]:
+def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[CheckpointFinding]) -> list[str]:
     """The files that an engine loads, in the order of their names."""
     single = [SINGLE] if (root / SINGLE).is_file() else []
     names = single if weight_map is None else sorted(set(weight_map.values()))
@@ -205,7 +208,7 @@ def _is_plain(name: str) -> bool:
         return False
 
 
-def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
+def _shard(root: Path, name: str, faults: list[CheckpointFinding]) -> Shard | None:
     try:
         shard = read_shard(root / name)
     except FileNotFoundError:
@@ -238,7 +241,7 @@ def read_shard(path: Path) -> Shard:
         os.close(descriptor)
 
 
-def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
+def _index_faults(checkpoint: Checkpoint) -> list[CheckpointFinding]:
     """Where index and shards contradict each other."""
     faults = []
     homes: dict[str, str] = {}
@@ -256,12 +259,12 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
             faults.append(_stop("TENSOR-MISSING", name, what, "download the index and the shard again"))
     if strays := [name for name, home in homes.items() if name not in checkpoint.weight_map and home != LOOSE_MTP]:
         what = f"{len(strays)} tensors are in the shards but not in the index; an engine loads them anyway"
-        faults.append(Fault("TENSOR-UNLISTED", Gravity.NOTE, strays[0], what))
+        faults.append(CheckpointFinding("TENSOR-UNLISTED", Severity.NOTE, strays[0], what))
     total = checkpoint.index_metadata.get("total_size")
     held = checkpoint.indexed_bytes()
     if total is not None and total != held and len(checkpoint.shards) == checkpoint.named:
         what = f"total_size is {total}, but the shards contain {held} bytes"
-        faults.append(Fault("INDEX-SIZE", Gravity.NOTE, INDEX, what))
+        faults.append(CheckpointFinding("INDEX-SIZE", Severity.NOTE, INDEX, what))
     return faults
 
 
@@ -274,7 +277,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def look(directory: Path) -> dict[str, Any]:
-    """Read a directory. Raises Failure where there is none; faults are listed, not raised.
+    """Read a directory. Raises DeployError where there is none; faults are listed, not raised.
 
     Keys: path, config, block, shards {named, readable, unused}, bytes {files, tensors},
     tensors {count, by_dtype}, layers {layer: tensors}, experts {layer: experts}, faults.
@@ -302,7 +305,7 @@ def look(directory: Path) -> dict[str, Any]:
     }
 
 
-def _unfinished(directory: Path) -> list[Fault]:
+def _unfinished(directory: Path) -> list[CheckpointFinding]:
     if not (directory / JOURNAL).exists():
         return []
     what = "re-blocking into this directory was interrupted, or is in progress"
@@ -331,22 +334,27 @@ def _layers(checkpoint: Checkpoint) -> tuple[Mapping[int, int], Mapping[int, int
 
 
 def listed(directory: Path) -> list[str]:
-    """Paths of the files that belong to a checkpoint, sorted. Raises Failure: none, or one that can't be sent."""
+    """Paths of the files that belong to a checkpoint, sorted. Raises DeployError: none, or one that can't be sent."""
     paths = sorted(files_below(directory))
     for path in paths:
         if not path.isprintable():
-            raise Failure("odd-name", f"has a file name that can't be sent: {path!r}", str(directory), "rename")
+            raise DeployError(
+                f"has a file name that can't be sent: {path!r}", where=str(directory), fix="rename", kind="odd-name"
+            )
     if not paths:
-        raise Failure("no-checkpoint", "contains no files", str(directory), WHICH)
+        raise DeployError("contains no files", where=str(directory), fix=WHICH, kind="no-checkpoint")
     return paths
 
 
 def refuse_unfinished(directory: Path) -> None:
-    """Raises Failure for a directory whose re-blocking has not ended."""
+    """Raises DeployError for a directory whose re-blocking has not ended."""
     if (directory / JOURNAL).exists():
         what = "its re-blocking was interrupted"
-        raise Failure(
-            "unfinished", what, str(directory), "run `l40s-deploy checkpoint reblock SRC DST` again to continue"
+        raise DeployError(
+            what,
+            where=str(directory),
+            fix="run `l40s-deploy checkpoint reblock SRC DST` again to continue",
+            kind="unfinished",
         )
 
 
@@ -354,14 +362,16 @@ def files_below(root: Path, wanted: Callable[[str], bool] | None = None) -> Iter
     """Paths of the regular files below a directory that are not hidden; links to files are followed.
 
     wanted: told a path, whether it matters (None: all do)
-    Raises Failure: a folder or file that can't be read, a link to a file that is not there, or to a directory.
+    Raises DeployError: a folder or file that can't be read, a link to a file that is not there, or to a directory.
     """
     for folder, below, names in os.walk(root, onerror=_refuse):
         below[:] = sorted(name for name in below if not name.startswith(".") and name != _LOST)
         for name in below:
             if os.path.islink(os.path.join(folder, name)):
                 what = "is a symbolic link to a directory, which is not followed"
-                raise Failure("far-link", what, os.path.join(folder, name), "replace it with a directory: `cp -rL`")
+                raise DeployError(
+                    what, where=os.path.join(folder, name), fix="replace it with a directory: `cp -rL`", kind="far-link"
+                )
         for name in sorted(names):
             path = Path(folder, name)
             relative = path.relative_to(root).as_posix()
@@ -374,7 +384,9 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
         what = f"is a symbolic link to {os.readlink(path)}, which does not exist"
-        raise Failure("unfinished", what, str(path), "finish the download or copy, or remove the link") from None
+        raise DeployError(
+            what, where=str(path), fix="finish the download or copy, or remove the link", kind="unfinished"
+        ) from None
     except OSError as wrong:
         _refuse(wrong)
         return False
@@ -382,4 +394,6 @@ def _is_file(path: Path) -> bool:
 
 def _refuse(wrong: OSError) -> None:
     what = f"can't be read: {wrong.strerror}"
-    raise Failure("unreadable", what, str(wrong.filename), "check its owner and mode, and the disk (`dmesg`)") from None
+    raise DeployError(
+        what, where=str(wrong.filename), fix="check its owner and mode, and the disk (`dmesg`)", kind="unreadable"
+    ) from None

@@ -26,10 +26,10 @@ from orchestrator.checkpoint.on_node.target import check_space
 from orchestrator.checkpoint.on_node.unfinished import Unfinished
 from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import dispatch
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import refuse_links
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, Progress, WouldDownload
 
 PARTIAL = ".l40s-download"
@@ -49,8 +49,11 @@ def stream(request: dict[str, Any]) -> None:
     partial = unfinished.folder
     with os_failures(str(partial)):
         if not target.parent.is_dir():
-            raise Failure(
-                "no-model-root", "is not a directory", str(target.parent), f"create it: mkdir -p {target.parent}"
+            raise DeployError(
+                "is not a directory",
+                where=str(target.parent),
+                fix=f"create it: mkdir -p {target.parent}",
+                kind="no-model-root",
             )
         if asked.dry_run:
             _rehearse(asked, python, partial, target)
@@ -61,7 +64,7 @@ def stream(request: dict[str, Any]) -> None:
 
 
 def _rehearse(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
-    """Tell what a download would bring. Raises the Failure that it would begin with."""
+    """Tell what a download would bring. Raises the DeployError that it would begin with."""
     with tempfile.TemporaryDirectory() as scratch, _client(asked, python, Path(scratch)) as client:
         files, commit = _listed(client)
     would = WouldDownload(
@@ -103,14 +106,18 @@ def _bring(asked: HubRequest, python: str, unfinished: Unfinished) -> None:
             partial.rmdir()
         if wrong := _wrong(target, files):
             fix = f"use another name: --as NAME; or continue the download from it: mv {target} {target}{PARTIAL}"
-            raise Failure("differs", f"already exists, and {len(wrong)} {of} {wrong[0]}", str(target), fix)
+            raise DeployError(
+                f"already exists, and {len(wrong)} {of} {wrong[0]}", where=str(target), fix=fix, kind="differs"
+            )
     else:
         if wrong := _wrong(partial, files):
             for path in wrong:
                 notes = (partial / ".cache/huggingface/download").glob(f"{path}*")  # that the client has it
                 for file in (partial / path, *notes):
                     file.unlink(missing_ok=True)
-            raise Failure("differs", f"{len(wrong)} {of} {wrong[0]}; they were removed", str(partial), _AGAIN)
+            raise DeployError(
+                f"{len(wrong)} {of} {wrong[0]}; they were removed", where=str(partial), fix=_AGAIN, kind="differs"
+            )
         _clear(partial)
         unfinished.finish()
     tell(HubLine(outcome=outcome).as_json())
@@ -119,7 +126,7 @@ def _bring(asked: HubRequest, python: str, unfinished: Unfinished) -> None:
 def _python(path: str) -> str:
     if not os.access(python := os.path.expanduser(path), os.X_OK):
         fix = "install the stack (l40s-deploy prepare), or name an interpreter that has the hub's client: --python PATH"
-        raise Failure("no-python", "no such interpreter", path, fix)
+        raise DeployError("no such interpreter", where=path, fix=fix, kind="no-python")
     return python
 
 
@@ -155,7 +162,7 @@ def _client(asked: HubRequest, python: str, partial: Path) -> Iterator[subproces
 
 
 def _line(client: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> dict[str, Any]:
-    """The client's next line. Raises the Failure that it reports, and BrokenPipeError if our reader is gone.
+    """The client's next line. Raises the DeployError that it reports, and BrokenPipeError if our reader is gone.
 
     It writes whole lines, and nothing behind its last one: what is buffered here is followed by its end.
     """
@@ -165,10 +172,12 @@ def _line(client: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> dic
             raise BrokenPipeError
         meanwhile()
     if not (line := client.stdout.readline()):
-        raise Failure("hub", f"its client exited with status {client.wait()}", str(client.args), _AGAIN)
+        raise DeployError(
+            f"its client exited with status {client.wait()}", where=str(client.args), fix=_AGAIN, kind="hub"
+        )
     reply = dict(json.loads(line))
     if "error" in reply:
-        raise Failure(**reply["error"])
+        raise DeployError(**reply["error"])
     return reply
 
 
@@ -182,10 +191,17 @@ def _listed(client: subprocess.Popen[bytes]) -> tuple[list[dict[str, Any]], str]
         if any(part.startswith(".") and part != ".." for part in path.parts):
             continue
         if path.is_absolute() or ".." in path.parts or not isinstance(size, int) or size < 0:
-            raise Failure("bad-list", f"the hub lists the file {file!r}", "download", "check the repository")
+            raise DeployError(
+                f"the hub lists the file {file!r}", where="download", fix="check the repository", kind="bad-list"
+            )
         files.append(file)
     if not files:
-        raise Failure("not-found", "the hub lists no file", "download", "correct the repository's name or --revision")
+        raise DeployError(
+            "the hub lists no file",
+            where="download",
+            fix="correct the repository's name or --revision",
+            kind="not-found",
+        )
     return files, str(listed.get("commit"))
 
 

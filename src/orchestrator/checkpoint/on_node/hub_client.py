@@ -4,8 +4,8 @@ With "dry_run" it lists the files and brings none.
 stdin: {"hub": "huggingface" | "modelscope", "repo", "revision", "directory", "endpoint", "token", "exclude": [...],
 "dry_run"}.
 Lines: {"commit", "files": [{"path", "size", "sha256", "git"}]} before the first byte, {"done": true} at the end, else
-{"error": {...}} as a Failure. sha256 is '' for small files of Hugging Face, whose git id `git` is known instead. The
-token comes by stdin alone; the client's own caches lie below the directory and go with it.
+{"error": {...}} as a DeployError. sha256 is '' for small files of Hugging Face, whose git id `git` is known instead.
+The token comes by stdin alone; the client's own caches lie below the directory and go with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any
 
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 PACKAGES = {"huggingface": "huggingface_hub", "modelscope": "modelscope"}
 WORKERS = 8
@@ -38,11 +38,11 @@ def run(_arguments: Sequence[str]) -> int:
 
     try:
         {"huggingface": _huggingface, "modelscope": _modelscope}[request["hub"]](request, tell)
-    except Failure as failure:
-        tell({"error": failure.as_json()})
+    except DeployError as failure:
+        tell({"error": failure.as_told()})
         return 1
     except Exception as fault:  # dozens of classes of the clients and of what they stand on
-        tell({"error": _words(fault, request).as_json()})
+        tell({"error": _words(fault, request).as_told()})
         return 1
     tell({"done": True})
     return 0
@@ -120,11 +120,11 @@ def _client(request: dict[str, Any]) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as fault:
-        raise Failure(
-            "no-client",
+        raise DeployError(
             f"{sys.executable} has no {package} ({fault})",
-            sys.executable,
-            f"there: python3 -m venv ~/hub && ~/hub/bin/pip install {package}; then use --python ~/hub/bin/python",
+            where=sys.executable,
+            fix=f"there: python3 -m venv ~/hub && ~/hub/bin/pip install {package}; then use --python ~/hub/bin/python",
+            kind="no-client",
         ) from None
 
 
@@ -132,16 +132,27 @@ def _wanted(files: Sequence[dict[str, Any]], request: dict[str, Any]) -> list[di
     return [file for file in files if not any(fnmatch(file["path"], pattern) for pattern in request["exclude"])]
 
 
-def _words(fault: Exception, request: dict[str, Any]) -> Failure:
+def _words(fault: Exception, request: dict[str, Any]) -> DeployError:
     """What a client's exception means to an operator."""
     status = getattr(getattr(fault, "response", None), "status_code", None)
     where = f"{request['hub']}: {request['repo']}"
     words = " ".join(str(fault).split())[:300]
     if isinstance(fault, OSError) and fault.errno and not isinstance(fault, ConnectionError):
-        return Failure("io", words, where, "check the disk and its free space, then run it again: it resumes")
+        return DeployError(
+            words, where=where, fix="check the disk and its free space, then run it again: it resumes", kind="io"
+        )
     if status in _GATED or "Gated" in type(fault).__name__:
-        return Failure("refused", words, where, "accept the model's terms on its page, and use --token-file FILE")
+        return DeployError(
+            words, where=where, fix="accept the model's terms on its page, and use --token-file FILE", kind="refused"
+        )
     if status in _ABSENT or "NotFound" in type(fault).__name__ or "NotExist" in type(fault).__name__:
-        return Failure("not-found", words, where, "correct the repository's name or --revision; --from selects the hub")
+        return DeployError(
+            words,
+            where=where,
+            fix="correct the repository's name or --revision; --from selects the hub",
+            kind="not-found",
+        )
     what = f"{type(fault).__name__}: {words}"
-    return Failure("hub", what, where, "run it again: it resumes; the node needs HTTPS to the hub, or https_proxy")
+    return DeployError(
+        what, where=where, fix="run it again: it resumes; the node needs HTTPS to the hub, or https_proxy", kind="hub"
+    )

@@ -37,8 +37,9 @@ from orchestrator.checkpoint.on_node.shard import (
 from orchestrator.checkpoint.on_node.target import PARTIAL, TargetState
 from orchestrator.checkpoint.on_node.tensors import Block, Tensor, finer, is_scale, odd_scale, scale_shape, weight_of
 from orchestrator.checkpoint.on_node.work import FileWork, Report
-from orchestrator.node.failure import Failure
-from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
+from orchestrator.protocol.errors import DeployError
+from orchestrator.protocol.jobs import Progress, WouldReblock
+from orchestrator.protocol.severity import Severity
 
 _NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", PARTIAL)
 """Weights that are no part of the re-blocked checkpoint, and what interrupted downloads leave."""
@@ -65,7 +66,7 @@ class Job:
 
 
 def plan(source: Path, block: int, *, accept_scales: bool = False) -> Job:
-    """Read the source and work the run out. Raises Failure where the source can't be re-blocked that way."""
+    """Read the source and work the run out. Raises DeployError where the source can't be re-blocked that way."""
     checkpoint = read_checkpoint(source)
     new = (block, block)
     old = _old_block(checkpoint, new)
@@ -90,7 +91,7 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
     """Write the target, or continue writing it; where it is complete already, nothing is written.
 
     jobs: shards at a time. What it wrote is on the disk, not only in the page cache, when this returns.
-    Raises Failure, after which the same call continues where this one stopped. The source is only read.
+    Raises DeployError, after which the same call continues where this one stopped. The source is only read.
     """
     target_files.check_apart(job.checkpoint.root, target)
     if target_files.standing(target) is TargetState.FOREIGN:
@@ -119,7 +120,7 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
 
 
 def survey(job: Job, target: Path) -> WouldReblock:
-    """What `reblock` would do; writes nothing. Raises the Failure that it would begin with."""
+    """What `reblock` would do; writes nothing. Raises the DeployError that it would begin with."""
     target_files.check_apart(job.checkpoint.root, target)
     state = target_files.standing(target)
     if written := state is TargetState.FOREIGN:
@@ -147,33 +148,45 @@ def new_config(config: Mapping[str, Any], block: Block) -> dict[str, Any]:
 def _old_block(checkpoint: Checkpoint, new: Block) -> Block:
     """The source's; refused where it does not divide into the new one's."""
     if broken := [fault for fault in checkpoint.faults if fault.id.startswith("CONFIG")]:
-        raise Failure("broken-source", f"{broken[0].where}: {broken[0].what}", str(checkpoint.root), broken[0].fix)
+        raise DeployError(
+            f"{broken[0].where}: {broken[0].what}", where=str(checkpoint.root), fix=broken[0].fix, kind="broken-source"
+        )
     block = quantised_block(checkpoint.config)
     where = str(checkpoint.root / CONFIG)
     if block is None:
         quantization = checkpoint.config.get("quantization_config")
         method = quantization.get("quant_method") if isinstance(quantization, dict) else None
         what = f"quantisation is {method or 'none'}; only FP8 checkpoints with a weight_block_size can be re-blocked"
-        raise Failure("not-fp8-block", what, where, "specify an FP8 checkpoint with block scales")
+        raise DeployError(what, where=where, fix="specify an FP8 checkpoint with block scales", kind="not-fp8-block")
     if block == new:
         what = f"weight_block_size is already {list(block)}"
-        raise Failure("already", what, where, "no re-blocking is needed: serve this checkpoint as it is")
+        raise DeployError(
+            what, where=where, fix="no re-blocking is needed: serve this checkpoint as it is", kind="already"
+        )
     if new[0] < 1 or block[0] % new[0] or block[1] % new[1]:
         what = f"the block {list(block)} is not divisible by {new[0]}"
-        raise Failure("not-a-divisor", what, where, f"use --block with a divisor of {gcd(*block)}")
+        raise DeployError(what, where=where, fix=f"use --block with a divisor of {gcd(*block)}", kind="not-a-divisor")
     return block
 
 
 def _refuse_faults(checkpoint: Checkpoint) -> None:
     """A fault that would make a wrong target is the end; the first is told, and how many there are."""
-    if stops := [fault for fault in checkpoint.faults if fault.severity is Gravity.STOP]:
+    if stops := [fault for fault in checkpoint.faults if fault.severity is Severity.STOP]:
         more = f" (and {len(stops) - 1} more: `l40s-deploy checkpoint check DIR` lists them)" if len(stops) > 1 else ""
         where = str(checkpoint.root / stops[0].where)
-        raise Failure("broken-source", f"{stops[0].what}{more}", where, stops[0].fix or "download the checkpoint again")
+        raise DeployError(
+            f"{stops[0].what}{more}",
+            where=where,
+            fix=stops[0].fix or "download the checkpoint again",
+            kind="broken-source",
+        )
 
 
 def other_files(root: Path) -> dict[str, Path]:
-    """Files that travel with the weights, by their path below the root: tokenizer, code, licence. Raises Failure."""
+    """Files that travel with the weights, by their path below the root: tokenizer, code, licence.
+
+    Raises DeployError for a link that leads out of it.
+    """
     travels = files_below(root, lambda path: not path.endswith(_NOT_COPIED) and path != CONFIG)
     return {path: root / path for path in travels}
 
@@ -209,7 +222,7 @@ def _check_is_result(job: Job, target: Path) -> None:
     if wrong:
         what = f"is not empty, and differs from what this run would write: {wrong[0]} differs or is missing"
         fix = "specify an empty or new directory (--verify compares this one with the source and writes nothing)"
-        raise Failure("target-exists", what, str(target), fix)
+        raise DeployError(what, where=str(target), fix=fix, kind="target-exists")
 
 
 def _holds(path: Path, text: bytes) -> bool:
@@ -264,12 +277,12 @@ def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
 
 
 def _refuse_odd_scale(raw: bytes, tensor: Tensor, file: Path) -> None:
-    """Raises Failure that names the tensor."""
+    """Raises DeployError that names the tensor."""
     if (odd := odd_scale(raw, tensor.dtype)) is not None:
         at, kind = odd
         what = f"{tensor.name} has a scale that is {kind} at element {at}, which no quantisation gives"
         fix = "download the checkpoint again; to write such scales as they are: --accept-scales"
-        raise Failure("odd-scale", what, str(file), fix)
+        raise DeployError(what, where=str(file), fix=fix, kind="odd-scale")
 
 
 @contextmanager
@@ -286,11 +299,11 @@ def _opened(path: Path, shard: Shard | None = None) -> Iterator[int]:
             os.close(descriptor)
     except SourceUnreadable as wrong:
         fix = "check its owner and mode, and the disk (`dmesg`)"
-        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", str(path), fix) from None
+        raise DeployError(f"cannot be read: {wrong.strerror}", where=str(path), fix=fix, kind="unreadable") from None
 
 
 def _check_unchanged(descriptor: int, path: Path, shard: Shard | None) -> None:
     status = os.fstat(descriptor)
     if shard is not None and (status.st_size, status.st_mtime_ns) != (shard.size, shard.mtime_ns):
         fix = "wait until no process writes to the source, then start with a new target"
-        raise Failure("source-changed", "the file changed while it was being read", str(path), fix)
+        raise DeployError("the file changed while it was being read", where=str(path), fix=fix, kind="source-changed")

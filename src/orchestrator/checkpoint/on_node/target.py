@@ -17,8 +17,8 @@ from typing import Any
 from orchestrator.checkpoint.on_node.directory import JOURNAL
 from orchestrator.checkpoint.on_node.shard import ShardLayout, write_at
 from orchestrator.checkpoint.on_node.unfinished import Unfinished, sync_directory
-from orchestrator.node.failure import Failure
 from orchestrator.node.os_errors import DENIED, os_failure
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.sizes import in_words
 
 PARTIAL = ".part"
@@ -46,7 +46,7 @@ def check_apart(source: Path, target: Path) -> None:
         else:
             word = "contains"
         fix = "specify a directory beside the source"
-        raise Failure("same-directory", f"the target {word} the source {source}", str(target), fix)
+        raise DeployError(f"the target {word} the source {source}", where=str(target), fix=fix, kind="same-directory")
 
 
 def standing(target: Path) -> TargetState:
@@ -54,7 +54,7 @@ def standing(target: Path) -> TargetState:
     if not target.exists():
         return TargetState.EMPTY
     if not target.is_dir():
-        raise Failure("target", "is not a directory", str(target), "specify a directory")
+        raise DeployError("is not a directory", where=str(target), fix="specify a directory", kind="target")
     names = {path.name for path in target.iterdir()} - {"lost+found"}
     if JOURNAL in names:
         return TargetState.UNFINISHED
@@ -137,7 +137,7 @@ def check_space(target: Path, needed: int, shared: int) -> None:
     saved = f" ({in_words(shared)} more is shared with the source)" if shared else ""
     what = f"{in_words(needed)} is needed{saved}, but only {in_words(free)} is free"
     fix = f"free {in_words(needed - free)} there, or specify a target on another disk"
-    raise Failure("no-space", what, str(target), fix)
+    raise DeployError(what, where=str(target), fix=fix, kind="no-space")
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def target_failures(target: Path) -> Iterator[None]:
     except OSError as wrong:
         if wrong.errno in DENIED:
             where, fix = str(wrong.filename or target), "specify a target that this user can write to"
-            raise Failure("read-only", f"cannot be written: {wrong.strerror}", where, fix) from None
+            raise DeployError(f"cannot be written: {wrong.strerror}", where=where, fix=fix, kind="read-only") from None
         raise os_failure(wrong, str(target)) from None
 
 
@@ -169,7 +169,9 @@ def _record(descriptor: int, target: Path, wanted: Mapping[str, Any]) -> None:
     if not isinstance(journal, dict):
         if others := sorted(path.name for path in target.iterdir() if path.name not in (JOURNAL, "lost+found")):
             what = f"its journal {JOURNAL} can't be read, so it is not known what {others[0]} belongs to"
-            raise Failure("other-run", what, str(target), "remove the target, or specify another one")
+            raise DeployError(
+                what, where=str(target), fix="remove the target, or specify another one", kind="other-run"
+            )
         os.ftruncate(descriptor, 0)
         write_at(descriptor, json.dumps(wanted, indent=1).encode(), 0)
         os.fsync(descriptor)
@@ -181,4 +183,4 @@ def _record(descriptor: int, target: Path, wanted: Mapping[str, Any]) -> None:
         )
         if other == {"files"}:
             what = f"was started from {wanted['source']}, whose files have changed since"
-        raise Failure("other-run", what, str(target), "remove the target, or specify another one")
+        raise DeployError(what, where=str(target), fix="remove the target, or specify another one", kind="other-run")

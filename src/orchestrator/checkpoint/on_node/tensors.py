@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from orchestrator.protocol.jobs import Fault, Gravity
+from orchestrator.protocol.jobs import CheckpointFinding
+from orchestrator.protocol.severity import Severity
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -188,7 +189,7 @@ def scale_shape(weight: tuple[int, ...], block: Block) -> tuple[int, ...]:
     return (*weight[:-2], -(-weight[-2] // block[0]), -(-weight[-1] // block[1]))
 
 
-def misfits(tensors: Mapping[str, Tensor], block: Block) -> list[Fault]:
+def misfits(tensors: Mapping[str, Tensor], block: Block) -> list[CheckpointFinding]:
     """Every FP8 weight without scales (SCALE-MISSING), scale without weight (SCALE-ORPHAN), and scale of another shape
     than the block's (SCALE-SHAPE)."""
     faults = []
@@ -197,11 +198,11 @@ def misfits(tensors: Mapping[str, Tensor], block: Block) -> list[Fault]:
             faults += _misfit_of_scale(tensor, tensors.get(weight_of(name)), block)
         elif tensor.dtype in FP8 and len(tensor.shape) >= 2 and name + SCALE_SUFFIX not in tensors:
             what = f"{tensor.dtype} weight has no {name + SCALE_SUFFIX}"
-            faults.append(Fault("SCALE-MISSING", Gravity.STOP, name, what))
+            faults.append(CheckpointFinding("SCALE-MISSING", Severity.STOP, name, what))
     return faults
 
 
-def _misfit_of_scale(scale: Tensor, weight: Tensor | None, block: Block) -> list[Fault]:
+def _misfit_of_scale(scale: Tensor, weight: Tensor | None, block: Block) -> list[CheckpointFinding]:
     if weight is None:
         what = f"no shard contains its weight {weight_of(scale.name)}"
     elif weight.dtype not in FP8 or len(weight.shape) < 2:
@@ -214,8 +215,8 @@ def _misfit_of_scale(scale: Tensor, weight: Tensor | None, block: Block) -> list
             f"{scale.dtype} {list(scale.shape)}, but its weight {list(weight.shape)} in blocks of "
             f"{block[0]}x{block[1]} has {list(wanted)}"
         )
-        return [Fault("SCALE-SHAPE", Gravity.STOP, scale.name, what)]
-    return [Fault("SCALE-ORPHAN", Gravity.STOP, scale.name, what)]
+        return [CheckpointFinding("SCALE-SHAPE", Severity.STOP, scale.name, what)]
+    return [CheckpointFinding("SCALE-ORPHAN", Severity.STOP, scale.name, what)]
 
 
 def finer(scales: bytes, weight: tuple[int, ...], width: int, old: Block, new: Block) -> bytes:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Unfinished:
         """Create it, with the folders above it, and lock its journal; the lock is given back by closing what is
         returned. writer: what another run that has it is called.
 
-        Raises Failure where another run writes to it; OSError where it can't be made.
+        Raises DeployError where another run writes to it; OSError where it can't be made.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -68,7 +68,9 @@ def lock(descriptor: int, place: Path, what: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Failure("lock-held", what, str(place), "wait for it to finish, or stop it first") from None
+        raise DeployError(
+            what, where=str(place), fix="wait for it to finish, or stop it first", kind="lock-held"
+        ) from None
     except OSError as refused:
         if refused.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
             raise

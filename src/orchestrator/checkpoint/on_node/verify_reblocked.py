@@ -23,21 +23,22 @@ from orchestrator.checkpoint.on_node.reblock import Job, new_config, plan, reblo
 from orchestrator.checkpoint.on_node.target import TargetState, standing
 from orchestrator.checkpoint.on_node.tensors import CODES, Tensor, is_scale, scale_shape
 from orchestrator.checkpoint.on_node.work import AT_ONCE, FileWork, Report, say
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import opened
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import request_of, tell
-from orchestrator.protocol.jobs import Gravity, Progress, Proof, Reblocked, ReblockLine, ReblockRequest
+from orchestrator.protocol.errors import DeployError
+from orchestrator.protocol.jobs import Progress, Proof, Reblocked, ReblockLine, ReblockRequest
+from orchestrator.protocol.severity import Severity
 
 _CHUNK_BYTES = 2 * 1024 * 1024
 _FIX = "remove the target and re-block again; if that differs too, test the machine's memory and disk"
 
 
 def verify(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
-    """Compare a target with the source it was made from. Raises Failure('differs') that names tensor and element."""
+    """Compare a target with the source it was made from. Raises DeployError of kind `differs`: tensor and element."""
     made = read_checkpoint(target)
     for fault in made.faults:
-        if fault.severity is Gravity.STOP:
+        if fault.severity is Severity.STOP:
             raise _differs(target / fault.where, fault.what)
     _compare_config(job, made)
     _compare_index(job, made)
@@ -176,7 +177,7 @@ def _read(descriptor: int, length: int, offset: int) -> bytes:
     except OSError as wrong:
         where = os.readlink(f"/proc/self/fd/{descriptor}")
         fix = "check its disk (`dmesg`)"
-        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", where, fix) from None
+        raise DeployError(f"cannot be read: {wrong.strerror}", where=where, fix=fix, kind="unreadable") from None
 
 
 def _first_difference(first: int, one_at: int, other: int, other_at: int, length: int) -> tuple[int, int, int] | None:
@@ -198,8 +199,8 @@ def _coordinates(flat: int, shape: tuple[int, ...]) -> list[int]:
     return coordinates[::-1]
 
 
-def _differs(where: object, what: str) -> Failure:
-    return Failure("differs", what, str(where), _FIX)
+def _differs(where: object, what: str) -> DeployError:
+    return DeployError(what, where=str(where), fix=_FIX, kind="differs")
 
 
 def stream(request: dict[str, Any]) -> None:

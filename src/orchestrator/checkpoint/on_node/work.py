@@ -13,8 +13,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TypeVar
 
-from orchestrator.node.failure import Failure
 from orchestrator.node.requests import TICK_S, reader_is_gone, tell
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import Progress
 from orchestrator.protocol.message import Message
 
@@ -34,9 +34,11 @@ class FileWork:
         self._lock = threading.Lock()
 
     def add(self, done: int, **counts: int) -> None:
-        """So many bytes more, and so many of each of these. Raises Failure where it has ended: threads end then."""
+        """So many bytes more, and so many of each of these. Raises DeployError where it has ended: threads end then."""
         if self._over:
-            raise Failure("stopped", "another file failed, or nobody waits for it any longer", "request")
+            raise DeployError(
+                "another file failed, or nobody waits for it any longer", where="request", fix="", kind="stopped"
+            )
         with self._lock:
             grown = {name: getattr(self.now, name) + count for name, count in counts.items()}
             self.now = replace(self.now, done=self.now.done + done, **grown)

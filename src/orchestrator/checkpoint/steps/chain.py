@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.checkpoint.on_node.push.target import checked
 from orchestrator.model.deadlines import FIRST_LINE_S, INSPECT_S, SILENT_S
-from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.node.files import FIX
+from orchestrator.protocol.errors import DeployError, NodeError, Unreachable
 from orchestrator.protocol.jobs import Giving, PushLine, ReceiveRequest
 from orchestrator.protocol.message import Message
 from orchestrator.remote import node_app

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.deadlines import INSPECT_S
-from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.planning.host import venv
 from orchestrator.planning.judgement import Judgement, judge
+from orchestrator.protocol.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.protocol.jobs import (
     Downloaded,
     HubLine,

@@ -13,11 +13,11 @@ from orchestrator.checkpoint.steps.chain import LOOPBACK, Chain, Hop, VerbStream
 from orchestrator.checkpoint.steps.checkpoint import HERE, here, of_its_kind
 from orchestrator.checkpoint.steps.verify import repair_command, shared_copies
 from orchestrator.model.chosen import chosen_nodes, no_such
-from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.planning.choices import data_network
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import DeployError, InputError, LockHeld, VerificationDiffers
 from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest
 from orchestrator.records.documents import audit_file
 from orchestrator.remote.fleet import Fleet

@@ -18,9 +18,9 @@ from orchestrator.checkpoint.steps.checkpoint import of_its_kind
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.deadlines import INSPECT_S, SAME_ROOT_S, SILENT_S
-from orchestrator.model.errors import NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode, majority
+from orchestrator.protocol.errors import NodeError, Unreachable, VerificationDiffers
 from orchestrator.protocol.jobs import DigestsLine, DigestsRequest, SameRootAnswer, SameRootRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet

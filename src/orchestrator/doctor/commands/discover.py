@@ -15,9 +15,9 @@ from orchestrator.doctor.rules.support.registry import marks_of
 from orchestrator.doctor.steps.doctor import Examination
 from orchestrator.doctor.steps.recordings import discover_inventory, examine_given, given, save_snapshots
 from orchestrator.model.chosen import chosen_nodes
-from orchestrator.model.errors import DeployError, Exit, InputError
 from orchestrator.model.topology import Topology
 from orchestrator.model.words import counted
+from orchestrator.protocol.errors import DeployError, Exit, InputError
 from orchestrator.topology.draw import TreeLine, summary, topology_json, tree
 from orchestrator.topology.gpus import NVIDIA_GPUS, AcceleratorClass, Accelerators
 from orchestrator.topology.network import TcpChoice

@@ -12,11 +12,12 @@ from orchestrator.doctor.commands.discover import show_failure
 from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.doctor.rules.support.registry import COSTLY, FindingGroup, grouped, who
 from orchestrator.doctor.steps.doctor import Examination, NcclExpectation
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
 from orchestrator.model.words import counted
 from orchestrator.planning import page_cache
 from orchestrator.planning.commands.plan_options import advisories_json, say_advisories
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.draw import paths_json
 from orchestrator.topology.paths import shape
 from orchestrator.topology.speed import PRICED_ON

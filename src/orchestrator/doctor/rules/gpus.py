@@ -8,13 +8,14 @@ from typing import Any
 
 from orchestrator.doctor.rules.support.cluster import Input, Node, gpu_address
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unknown
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gpu_facts import short_name
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, part
 from orchestrator.model.topology import PLACES, Area, PathType
 from orchestrator.model.words import counted
 from orchestrator.protocol.gauges import slowed_by
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.xids import XIDS
 from orchestrator.topology.distance import Distances, p2p_level
 from orchestrator.topology.gpus import whole

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, stop, unjudged, unknown
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS
 from orchestrator.planning.host import HostFacts, state_dir
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.sizes import in_words
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import number

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import RAILS, Gpu, PcieLink
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.rdma import card_of, ports_by_card
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Input, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unknown
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.topology import PLACES, RAILS, Area, Gpu, PathType, PciDevice, RdmaPort, Switch
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.paths import Sharing, gpu_ends, nic_ends, paths, stated_groups
 from orchestrator.topology.pci import card, part_name
 from orchestrator.topology.rdma import ports_by_card

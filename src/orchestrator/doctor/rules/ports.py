@@ -9,10 +9,11 @@ from typing import NamedTuple
 from orchestrator.doctor.rules.placement import wiring_of
 from orchestrator.doctor.rules.support.cluster import Node, port_devices
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.machines import LINK_ERRORS, LOST
 from orchestrator.topology.network import PortFault, carrier, is_bonded, own_interface, port_fault
 from orchestrator.topology.pci import number
@@ -75,16 +76,16 @@ def _near_and_down(node: Node) -> list[Finding] | None:
         return _down_somewhere(node)
     near = {nic for group in seen.served for nic in group.nics}
     ports = [port for port in node.topology.rdma if port.device in near and port.state]
-    down = [trouble for trouble in _troubles(node, ports) if trouble.fault is PortFault.NO_LINK]
+    down = [broken for broken in _broken_ports(node, ports) if broken.fault is PortFault.NO_LINK]
     if not down:
         return [] if ports else None
     return [
         slow(
             _without_link(down),
-            *(trouble.evidence for trouble in down),
+            *(broken.evidence for broken in down),
             effect=price(Traffic.HALF_THE_PORTS if len(down) < len(ports) else Traffic.TCP),
-            fix=f"plug the cable, enable the switch's port, then {'; '.join(trouble.fix for trouble in down)}",
-            devices=tuple(trouble.port.device for trouble in down),
+            fix=f"plug the cable, enable the switch's port, then {'; '.join(broken.fix for broken in down)}",
+            devices=tuple(broken.port.device for broken in down),
         )
     ]
 
@@ -92,16 +93,16 @@ def _near_and_down(node: Node) -> list[Finding] | None:
 def _down_somewhere(node: Node) -> list[Finding] | None:
     """Of ports of which a tool told the state and nothing where they are: they may be spare ones."""
     ports = [port for port in node.topology.rdma if port.state]
-    down = [trouble for trouble in _troubles(node, ports) if trouble.fault is PortFault.NO_LINK]
+    down = [broken for broken in _broken_ports(node, ports) if broken.fault is PortFault.NO_LINK]
     if not down:
         return [] if ports else None
     return [
         note(
             f"{len(down)} of {len(ports)} RDMA ports in the text: {_without_link(down)}",
-            *(trouble.evidence for trouble in down),
+            *(broken.evidence for broken in down),
             effect="none where they are spare ports; NCCL leaves them out",
             fix="compare them with the ports that NCCL_IB_HCA names; plug the cable, enable the switch's port",
-            devices=tuple(trouble.port.device for trouble in down),
+            devices=tuple(broken.port.device for broken in down),
         )
     ]
 
@@ -121,20 +122,20 @@ def _down_somewhere(node: Node) -> list[Finding] | None:
 ).of_node
 def rdma_port_down(node: Node) -> Iterator[Finding]:
     """One finding per node, with its unusable ports; a spare port of the main card is listed there, or noted."""
-    troubles, spare = _troubles(node, node.rail_ports), _spare_ports_down(node)
-    if any(trouble.fault is PortFault.NO_LINK for trouble in troubles):
-        yield _down(node, [*troubles, *spare])
+    broken_ports, spare = _broken_ports(node, node.rail_ports), _spare_ports_down(node)
+    if any(broken.fault is PortFault.NO_LINK for broken in broken_ports):
+        yield _down(node, [*broken_ports, *spare])
     elif spare:
         yield note(
             f"the TCP side has no spare port: {_names(spare)} has no link",
-            *(trouble.evidence for trouble in spare),
+            *(broken.evidence for broken in spare),
             effect="no cost while RDMA carries the traffic; rendezvous and HTTP have no spare port",
             fix="cable it, and bond both ports",
-            devices=tuple(trouble.port.device for trouble in spare),
+            devices=tuple(broken.port.device for broken in spare),
         )
 
 
-class Trouble(NamedTuple):
+class BrokenPort(NamedTuple):
     """A port, what keeps it from carrying traffic, and what can be done about it."""
 
     port: RdmaPort
@@ -143,17 +144,17 @@ class Trouble(NamedTuple):
     fix: str
 
 
-def _troubles(node: Node, ports: Iterable[RdmaPort]) -> list[Trouble]:
+def _broken_ports(node: Node, ports: Iterable[RdmaPort]) -> list[BrokenPort]:
     faults = [(port, fault) for port in ports if (fault := port_fault(port, node.topology))]
-    return [_trouble(node, port, fault) for port, fault in faults if fault is not PortFault.UNREAD]
+    return [_broken_port(node, port, fault) for port, fault in faults if fault is not PortFault.UNREAD]
 
 
-def _trouble(node: Node, port: RdmaPort, fault: PortFault) -> Trouble:
+def _broken_port(node: Node, port: RdmaPort, fault: PortFault) -> BrokenPort:
     folder, netdev, device = f"/sys/class/infiniband/{port.device}/ports/{port.port}", port.netdev, port.device
     if fault is PortFault.NO_LINK:
         evidence = f"state = {port.state}, phys_state = {port.phys_state or 'unreadable'}, netdev = {netdev or 'none'}"
         fix = f"run `ip link set {netdev} up`" if netdev else f"check `rdma link show {port.name}`"
-        return Trouble(port, fault, f"{folder}: {evidence}", fix)
+        return BrokenPort(port, fault, f"{folder}: {evidence}", fix)
     interface = node.interfaces.get(netdev)
     addresses = ", ".join(interface.ipv4 if interface else ()) or "none"
     table = ", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"
@@ -164,15 +165,15 @@ def _trouble(node: Node, port: RdmaPort, fault: PortFault) -> Trouble:
         f" `show_gids {device}`",
         PortFault.NO_ADDRESS: f"give {netdev or device} an address in its rail's subnet (netplan)",
     }
-    return Trouble(port, fault, evidence, fixes[fault])
+    return BrokenPort(port, fault, evidence, fixes[fault])
 
 
-def _spare_ports_down(node: Node) -> list[Trouble]:
+def _spare_ports_down(node: Node) -> list[BrokenPort]:
     """Dead ports beside the one that carries TCP; those of a bond are the bond's."""
     carried = [port for port in node.topology.rdma if carrier(port, node.topology) == node.tcp_side]
     main = {card_of(port) for port in carried if node.tcp_side}
     spare = [port for port in _own_ports(node) if port not in node.rail_ports and card_of(port) in main]
-    return _troubles(node, [port for port in spare if not port.active])
+    return _broken_ports(node, [port for port in spare if not port.active])
 
 
 def _own_ports(node: Node) -> list[RdmaPort]:
@@ -180,29 +181,29 @@ def _own_ports(node: Node) -> list[RdmaPort]:
     return [port for port in own if port in node.rail_ports or not is_bonded(port, node.topology)]
 
 
-def _names(troubles: Sequence[Trouble]) -> str:
-    return ", ".join(trouble.port.device for trouble in troubles)
+def _names(broken_ports: Sequence[BrokenPort]) -> str:
+    return ", ".join(broken.port.device for broken in broken_ports)
 
 
-def _without_link(down: Sequence[Trouble]) -> str:
+def _without_link(down: Sequence[BrokenPort]) -> str:
     return f"{_names(down)} {'has' if len(down) == 1 else 'have'} no link"
 
 
-def _down(node: Node, troubles: Sequence[Trouble]) -> Finding:
-    troubles = sorted(troubles, key=lambda trouble: node.topology.rdma.index(trouble.port))
-    down = [trouble for trouble in troubles if trouble.fault is PortFault.NO_LINK]
-    idle = [trouble for trouble in troubles if trouble.fault is not PortFault.NO_LINK]
+def _down(node: Node, broken_ports: Sequence[BrokenPort]) -> Finding:
+    broken_ports = sorted(broken_ports, key=lambda broken: node.topology.rdma.index(broken.port))
+    down = [broken for broken in broken_ports if broken.fault is PortFault.NO_LINK]
+    idle = [broken for broken in broken_ports if broken.fault is not PortFault.NO_LINK]
     severity, effect = _cost(node)
-    up = "; ".join(trouble.fix for trouble in down)
+    up = "; ".join(broken.fix for broken in down)
     return finding(
         severity,
-        f"{len(troubles)} of {len(_own_ports(node))} RDMA ports {'is' if len(troubles) == 1 else 'are'} down or"
+        f"{len(broken_ports)} of {len(_own_ports(node))} RDMA ports {'is' if len(broken_ports) == 1 else 'are'} down or"
         f" unconfigured: {_without_link(down)}" + (f", {_names(idle)} no usable address" if idle else ""),
-        *(trouble.evidence for trouble in troubles),
+        *(broken.evidence for broken in broken_ports),
         effect=effect,
         fix=f"{_names(down)}: plug the cable, enable the switch's port, then {up}"
-        + "".join(f"; {trouble.port.device}: {trouble.fix}" for trouble in idle),
-        devices=tuple(trouble.port.device for trouble in (*down, *idle)),
+        + "".join(f"; {broken.port.device}: {broken.fix}" for broken in idle),
+        devices=tuple(broken.port.device for broken in (*down, *idle)),
     )
 
 
@@ -228,9 +229,9 @@ def _cost(node: Node) -> tuple[Severity, str]:
 ).of_node
 def rdma_port_unconfigured(node: Node) -> Iterator[Finding]:
     """One finding per node; RoCE v1 only, a missing GID and a missing address are distinguished."""
-    troubles = _troubles(node, node.rail_ports)
-    if troubles and not any(trouble.fault is PortFault.NO_LINK for trouble in troubles):
-        yield _unconfigured(node, troubles)
+    broken_ports = _broken_ports(node, node.rail_ports)
+    if broken_ports and not any(broken.fault is PortFault.NO_LINK for broken in broken_ports):
+        yield _unconfigured(node, broken_ports)
     unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]
     if unread:
         yield unknown(
@@ -250,22 +251,22 @@ _UNCONFIGURED = {
 }
 
 
-def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
-    ports, (severity, effect) = [trouble.port for trouble in troubles], _cost(node)
+def _unconfigured(node: Node, broken_ports: Sequence[BrokenPort]) -> Finding:
+    ports, (severity, effect) = [broken.port for broken in broken_ports], _cost(node)
     named = collected(
         (
-            trouble.fault,
-            f"{trouble.port.device} ({trouble.port.netdev})" if trouble.port.netdev else trouble.port.device,
+            broken.fault,
+            f"{broken.port.device} ({broken.port.netdev})" if broken.port.netdev else broken.port.device,
         )
-        for trouble in troubles
+        for broken in broken_ports
     )
     parts = (words.format(ports=", ".join(named[fault])) for fault, words in _UNCONFIGURED.items() if fault in named)
     return finding(
         severity,
-        f"{len(troubles)} of {len(node.rail_ports)} RDMA ports can't be used: " + "; ".join(parts),
-        *(trouble.evidence for trouble in troubles),
+        f"{len(broken_ports)} of {len(node.rail_ports)} RDMA ports can't be used: " + "; ".join(parts),
+        *(broken.evidence for broken in broken_ports),
         effect=effect,
-        fix="; ".join(trouble.fix for trouble in troubles),
+        fix="; ".join(broken.fix for broken in broken_ports),
         devices=(*(port.device for port in ports), *(port.netdev for port in ports if port.netdev)),
     )
 

@@ -8,12 +8,13 @@ from ipaddress import IPv4Interface
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, gangs_of
 from orchestrator.doctor.rules.support.registry import Rule, finding, slow, stop, unknown
-from orchestrator.model.errors import DeployError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import NETWORKS, RAILS, Area
 from orchestrator.planning.choices import tcp_choices
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.looks import Outcome, Trial
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.distance import gpu_groups
 from orchestrator.topology.network import carrier
 from orchestrator.topology.speed import Traffic, price

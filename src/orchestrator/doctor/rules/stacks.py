@@ -18,12 +18,13 @@ from orchestrator.engines.registry import UNLISTED, dialects, engine_of, unliste
 from orchestrator.engines.tuned_validity import Holding, State, digest, flaws, judged, read_name
 from orchestrator.engines.tuned_wanted import Wanted, wanted_files
 from orchestrator.model import packages
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.words import counted
 from orchestrator.protocol.looks import Holdings
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.versions import release
 from orchestrator.topology.gpus import capability
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import COSTLY, LISTED_BY, all_rules, run_rules
 from orchestrator.model.chosen import no_such
-from orchestrator.model.errors import DeployError, FindingsError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.steps.look import known_stack, named_stack
+from orchestrator.protocol.errors import DeployError, FindingsError
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.distance import Groups, gpu_groups, nccl_log
 from orchestrator.topology.stated import TEXT
 

@@ -14,9 +14,9 @@ from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.doctor.rules.support.registry import COSTLY, FindingGroup, devices_to_mark, grouped, who
 from orchestrator.doctor.steps.doctor import Examination, NcclExpectation
 from orchestrator.loading.resources import templates
-from orchestrator.model.finding import Severity
 from orchestrator.model.per_node import collected
 from orchestrator.protocol.looks import LabelsAnswer
+from orchestrator.protocol.severity import Severity
 from orchestrator.records.documents import write_whole
 from orchestrator.rendering import report_page
 from orchestrator.topology.picture import Mark, Picture, alike, dot, picture, without_addresses

@@ -19,7 +19,6 @@ from orchestrator.doctor.netplan import NodeFiles
 from orchestrator.doctor.steps.doctor import Examination, check_accept, cluster_of, diagnose
 from orchestrator.loading.given_files import lines_of_file, named_file
 from orchestrator.model.chosen import chosen
-from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, snapshot_from_json, snapshot_json
@@ -27,6 +26,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import InputError, VerificationDiffers
 from orchestrator.records.documents import write_whole
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build

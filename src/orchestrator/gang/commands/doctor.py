@@ -20,8 +20,8 @@ from orchestrator.doctor.steps.recordings import dump_xml, examine_given, given,
 from orchestrator.doctor.steps.trials import labels_of
 from orchestrator.gang.steps.examination import examine_inventory
 from orchestrator.model.chosen import no_such
-from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.words import counted
+from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.rooms import answers
 from orchestrator.topology.paths import shape
 

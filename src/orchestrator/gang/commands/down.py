@@ -17,9 +17,9 @@ from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.router.routing import withdraw
 from orchestrator.model.chosen import called, chosen_gangs, refuse_unnamed, the_one_gang
 from orchestrator.model.deadlines import STOP_S
-from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import same
+from orchestrator.protocol.errors import DeployError, Exit
 
 _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
 

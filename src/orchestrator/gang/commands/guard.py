@@ -30,8 +30,8 @@ from orchestrator.gang.steps.guard.notice_hook import Hook
 from orchestrator.gang.steps.guard.rereading import InventoryWatch
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.loading.stamps import stamp_of
-from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import Exit
 from orchestrator.rooms import answers
 
 

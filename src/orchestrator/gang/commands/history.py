@@ -16,8 +16,8 @@ from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.status.history import GangHistory, history
-from orchestrator.model.errors import Exit
 from orchestrator.model.words import counted, one_line
+from orchestrator.protocol.errors import Exit
 
 _LONGEST = 4_000
 """Characters of a command with what came of it."""

@@ -10,7 +10,7 @@ from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.steps.locks import NodeLock, locks, release
-from orchestrator.model.errors import Exit, InputError
+from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.protocol.verbs import LockHolder
 
 

@@ -11,8 +11,8 @@ from orchestrator.cli.screen import Screen, printable, uncoloured
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.steps.status.history import around_failure
 from orchestrator.gang.steps.status.logs import LogFilter, logs
-from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.errors import DeployError
 
 LINES = 50
 MOST_LINES = 1_000_000

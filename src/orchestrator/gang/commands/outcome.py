@@ -19,9 +19,9 @@ from orchestrator.gang.commands.gangs import bar, node_words, phase_words, style
 from orchestrator.gang.steps.changes import GangRehearsal
 from orchestrator.gang.steps.start_time import StartClock, furthest_behind
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import Exit
-from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
+from orchestrator.protocol.errors import Exit
+from orchestrator.protocol.severity import Severity
 
 
 def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be done; change nothing") -> None:

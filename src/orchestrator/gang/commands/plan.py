@@ -15,7 +15,6 @@ from orchestrator.doctor.steps.recordings import given, recorded_inventory
 from orchestrator.gang.steps.changes import diff_inventory, diff_json
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import chosen, without
-from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.secret_text import shown
@@ -39,6 +38,7 @@ from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, plan_inventory, plan_recorded, write_plan
+from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.protocol.staging import NodePlan
 
 _SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")

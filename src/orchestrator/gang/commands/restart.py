@@ -22,7 +22,7 @@ from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.restart import RestartResult, can_roll, rehearse_restart, restart
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.model.chosen import refuse_unnamed
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 from orchestrator.rooms import answers
 
 

@@ -24,8 +24,8 @@ from orchestrator.gang.steps.router.routing import (
     would_stop_router,
 )
 from orchestrator.model.deadlines import ROUTER_START_S, STOP_S
-from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import Exit
 
 _VERBS = {
     "up": "start it and add every gang that serves",

@@ -18,11 +18,11 @@ from orchestrator.gang.steps.up import rehearse, up
 from orchestrator.gang.steps.up_operation import BeforeGoCheck, GangGate, UpRequest, UpResult
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import without
-from orchestrator.model.errors import Exit, Undone
 from orchestrator.model.inventory import Inventory
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import plan_json
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import Exit, Undone
 from orchestrator.rooms import answers
 
 

@@ -12,7 +12,7 @@ from orchestrator.cli.tables import cell, plain_table
 from orchestrator.gang.steps.status.history import NodeVersion, versions
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
-from orchestrator.model.errors import Exit, InputError
+from orchestrator.protocol.errors import Exit, InputError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

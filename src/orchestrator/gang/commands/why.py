@@ -17,9 +17,9 @@ from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.remarks import sentence
 from orchestrator.gang.steps.status.history import Explanation, why, why_json
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG
+from orchestrator.protocol.errors import Exit
 
 if TYPE_CHECKING:  # only --log reads logs
     from orchestrator.gang.steps.status.logs_read import LogsSummary

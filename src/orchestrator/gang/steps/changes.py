@@ -11,11 +11,11 @@ from orchestrator.gang.steps.staging import staged_request, staging_requests
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import WithoutFiles
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.plan_file import GangDiff, changes
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
+from orchestrator.protocol.errors import WithoutFiles
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
 from orchestrator.remote.fleet import Fleet

@@ -17,12 +17,12 @@ from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.staging import Staged, other_checkpoint, resolved_on, staged_plan
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.deadlines import ARM_S
-from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.facts_of_now import gone, off_the_rails
+from orchestrator.protocol.errors import DeployError, FindingsError, InputError
 from orchestrator.protocol.verbs import CheckAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask

@@ -20,9 +20,9 @@ from orchestrator.gang.steps.status.reports import (
 )
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import MARGIN_S, STOP_S
-from orchestrator.model.errors import DeployError, GangFailed
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import DeployError, GangFailed
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import StopAnswer, StopRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait

@@ -14,11 +14,11 @@ from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile
 from orchestrator.model.chosen import chosen_nodes
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet

@@ -19,12 +19,12 @@ from typing import Any
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.steps.status.reports import has_ended, shown_locks, this_process, where
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.words import one_line
 from orchestrator.node.os_errors import NO_ROOM_KINDS
 from orchestrator.node.viewers import NOT_OURS
+from orchestrator.protocol.errors import DeployError, LockHeld
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import documents
 from orchestrator.remote.fleet import Fleet, StragglerWait

@@ -18,8 +18,8 @@ from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart_sequence import RestartRequest, RestartVerb
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.model.deadlines import BOOT_S, SETTLE_S
-from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.protocol.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 

@@ -20,11 +20,11 @@ from orchestrator.gang.steps.staging import Staged, other_checkpoint
 from orchestrator.gang.steps.status.reports import because, see, where
 from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
-from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import Plan
+from orchestrator.protocol.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.staging import StagingRequest

@@ -38,9 +38,9 @@ from orchestrator.gang.steps.staging import facts_of_now, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, as_they_run, interrupted, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, FindingsError, InputError, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.errors import DeployError, FindingsError, InputError, NodeError
 from orchestrator.protocol.message import MOST_SECONDS
 from orchestrator.remote.fleet import Fleet
 

@@ -28,8 +28,8 @@ from orchestrator.gang.steps.staging import Staged, facts_of_now
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, Detached, InputError, Undone, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.errors import DeployError, Detached, InputError, Undone, Unreachable
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 

@@ -9,8 +9,8 @@ from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.steps.restart_sequence import RestartVerb
 from orchestrator.gang.steps.staging import Staged, staged_plan
 from orchestrator.gang.steps.status.history import history
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.errors import InputError
 from orchestrator.remote.fleet import Fleet
 
 

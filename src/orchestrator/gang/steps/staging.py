@@ -15,7 +15,6 @@ from orchestrator.engines.registry import dialect
 from orchestrator.gang.agreement import most_say, service_of
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.loading.resources import template
-from orchestrator.model.errors import DeployError, FindingsError, InputError, NodeError, StagedByNewer
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode, collected
 from orchestrator.model.plan import GangPlan
@@ -26,6 +25,7 @@ from orchestrator.planning.facts_of_now import moved
 from orchestrator.planning.older_staging import completed
 from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.plan import api_key
+from orchestrator.protocol.errors import DeployError, FindingsError, InputError, NodeError, StagedByNewer
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.staging import (
     PROTOCOL,

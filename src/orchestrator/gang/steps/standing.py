@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.model.chosen import concerned, replicas_of, split, with_spares
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ReportAnswer
 

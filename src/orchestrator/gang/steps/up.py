@@ -36,11 +36,11 @@ from orchestrator.gang.steps.up_operation import Gated, GateJudge, UpOperation, 
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import without
-from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.planning.plan_file import GangDiff, summary
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, FindingsError, GangFailed, InputError, VerificationDiffers
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.records.plans import recorded_plan
 from orchestrator.remote.fleet import Fleet

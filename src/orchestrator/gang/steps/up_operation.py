@@ -18,13 +18,13 @@ from orchestrator.gang.steps.staging import Staged, staging_requests
 from orchestrator.gang.steps.status.reports import see, views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, with_spares
-from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.plan_file import SettingChange, plan_json
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.remote.deadline import ahead
 

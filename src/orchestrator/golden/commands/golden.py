@@ -12,7 +12,7 @@ from orchestrator.cli.options import add_examples, add_usual_of_gangs
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.golden.batches import LEAST, MOST
-from orchestrator.model.errors import Exit
+from orchestrator.protocol.errors import Exit
 
 if TYPE_CHECKING:
     from orchestrator.golden.answers import Baseline

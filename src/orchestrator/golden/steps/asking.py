@@ -11,8 +11,8 @@ from orchestrator.gang.steps.status.reports import where
 from orchestrator.golden.answers import MAX_TOKENS, PATH, PROMPTS, TOO_LONG, Answer, answer_of, generation
 from orchestrator.golden.batches import OTHERS, BatchedAnswer
 from orchestrator.model.deadlines import ANSWER_S, PROMPT_S
-from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
+from orchestrator.protocol.errors import NodeError
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask_http

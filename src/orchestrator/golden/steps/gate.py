@@ -32,10 +32,10 @@ from orchestrator.golden.steps import golden
 from orchestrator.golden.steps.gate_page import gate_html, page_of
 from orchestrator.golden.steps.questions import graded
 from orchestrator.jobs.run import serving_view
-from orchestrator.model.errors import DeployError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.profile import Load
+from orchestrator.protocol.errors import DeployError, VerificationDiffers
 from orchestrator.records.gates import keep_gate, kept_gate
 from orchestrator.tuning.kernels import KernelVerdict, wrong_words
 from orchestrator.tuning.steps import kernels

@@ -39,9 +39,10 @@ from orchestrator.golden.batches import (
 from orchestrator.golden.steps.asking import Progress, asked, asked_at_once
 from orchestrator.jobs.run import refuse_busy, serving_view
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, InputError, NodeError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.errors import DeployError, InputError, NodeError
+from orchestrator.protocol.severity import Severity
 from orchestrator.records.documents import state_folder, write_document
 from orchestrator.remote.fleet import Fleet
 

@@ -12,8 +12,8 @@ from orchestrator.gang.steps.status.reports import where
 from orchestrator.golden.questions import Graded, Question, questions_of
 from orchestrator.golden.steps.asking import Progress, refuse_unanswered
 from orchestrator.model.deadlines import ANSWER_S
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec
+from orchestrator.protocol.errors import InputError, NodeError
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask_http

@@ -13,8 +13,8 @@ from orchestrator.cli.options import add_examples
 from orchestrator.cli.progress import patience
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen
-from orchestrator.model.errors import DeployError, Exit, HostKeyError
 from orchestrator.model.words import counted
+from orchestrator.protocol.errors import DeployError, Exit, HostKeyError
 
 if TYPE_CHECKING:
     from orchestrator.doctor.steps.doctor import Examination

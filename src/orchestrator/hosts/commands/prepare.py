@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_timeout, add_usual, open_inventory
 from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.errors import Exit, InputError, Unreachable
 from orchestrator.model.per_node import collected
+from orchestrator.protocol.errors import Exit, InputError, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.packages import PIN, pins, plain
 from orchestrator.model.profile import Stack
+from orchestrator.protocol.errors import InputError, VerificationDiffers
 from orchestrator.records.documents import cant_be_written
 
 FORMAT = 1

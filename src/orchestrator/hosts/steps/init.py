@@ -12,12 +12,12 @@ from pathlib import Path
 from orchestrator.loading.ansible_yaml import BadPattern, expand
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.deadlines import ANSWER_S, INIT_CONNECT_S
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.topology import NETWORKS, Area
 from orchestrator.planning.choices import not_read
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import InputError, NodeError
 from orchestrator.records.documents import write_whole
 from orchestrator.remote import ssh_way
 from orchestrator.remote.fleet import Fleet

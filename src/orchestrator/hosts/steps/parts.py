@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.loading.resources import role_defaults
-from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.model.profile import Stack
+from orchestrator.protocol.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.remote.deadline import downloaded
 
 DEB_INDEX = "Packages"

@@ -17,7 +17,6 @@ from orchestrator.hosts.steps.stack import ROUTER_STACK
 from orchestrator.loading.profiles import load_stack, stack_lock
 from orchestrator.model.chosen import all_machines, no_such
 from orchestrator.model.deadlines import PREPARE_S
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
@@ -25,6 +24,7 @@ from orchestrator.planning.choices import tcp_choices
 from orchestrator.planning.host import venv
 from orchestrator.planning.ports import firewall
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import InputError, NodeError
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 

@@ -24,8 +24,8 @@ import ansible_runner
 from orchestrator.hosts.steps.parts import DIFFERS, HASHES_DIFFER
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.sources import reading_settings
-from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import DeployError, InputError, NodeError, Unreachable
 
 _HERE = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 LOCALHOST: Mapping[str, Any] = {"all": {"hosts": {"localhost": _HERE}}}

@@ -16,9 +16,9 @@ from orchestrator.hosts.steps import bundle, parts
 from orchestrator.hosts.steps.bundle import StackBundle, write_bundle
 from orchestrator.loading.profiles import load_stack, stack_lock, stack_recipe
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import InputError
 from orchestrator.model.packages import pins
 from orchestrator.model.profile import Stack
+from orchestrator.protocol.errors import InputError
 from orchestrator.records.documents import cant_be_written
 
 ROUTER = "router"

@@ -32,11 +32,11 @@ from orchestrator.node.engine import engine_container, guardian
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.logfile import log_since_now
 from orchestrator.node.engine.watch import shown
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import ENGINE_LOG, REPORT_FILE
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import PART_BYTES, TICK_S, reader_is_gone, request_of, tell
 from orchestrator.node.verbs import lock, report, stage
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.planned import OF_THE_PLAN
 from orchestrator.protocol.report import AgentState, Report
@@ -58,12 +58,14 @@ _DEVICES = "/dev/infiniband"
 
 
 def stream(request: dict[str, Any]) -> None:
-    """Run it once, to its end. Raises Failure for what forbids it, BrokenPipeError if the reader is gone."""
+    """Run it once, to its end. Raises DeployError for what forbids it, BrokenPipeError if the reader is gone."""
     asked = request_of(JobRequest, request)
     order = asked.order
     for name in (order.word, *order.files, *order.modules, *([order.result] if order.result else ())):
         if not _NAME.fullmatch(name):
-            raise Failure("bad-request", f"{name!r} is not a name for a file of a job", "request")
+            raise DeployError(
+                f"{name!r} is not a name for a file of a job", where="request", fix="", kind="bad-request"
+            )
     lock.refuse_a_former_holder(asked)
     state = files.state_dir(asked.state_dir)
     if order.run is None:
@@ -82,14 +84,19 @@ def stream(request: dict[str, Any]) -> None:
 
 
 def in_place(staged: Mapping[str, Any], state: str, gang: str, word: str, fix: str, *, spared: bool = False) -> Run:
-    """What runs in the engine's place. Raises Failure where an engine of the gang is up, unless spared; an armed agent
-    has started nothing yet."""
+    """What runs in the engine's place. Raises DeployError where an engine of the gang is up, unless spared; an armed
+    agent has started nothing yet."""
     folder = None if spared else files.current_run(state, gang)
     if folder is not None and processes.alive(*report.agent(folder)):
         last = files.read_as(Report, f"{folder}/{REPORT_FILE}")
         if last is None or last.state not in (AgentState.STAGED, AgentState.ARMED):
             doing = last.state.value if last else "unreadable"
-            raise Failure("running", f"an engine of this gang is running ({doing}): both would be slow", folder, fix)
+            raise DeployError(
+                f"an engine of this gang is running ({doing}): both would be slow",
+                where=folder,
+                fix=fix,
+                kind="running",
+            )
     run = run_of(staged, files.run_dir(state, gang, f"{word}-{os.getpid()}"))
     return replace(run, engine_user=stage.engine_user(run.engine_user))
 
@@ -139,7 +146,7 @@ def _carry_out(order: JobOrder, run: Run, folder: pathlib.Path, engine_log: Call
     try:
         if not follow(child, log, time.monotonic() + order.deadline_s):
             what = f"the {order.noun} did not finish within {order.deadline_s:.0f} s and was stopped"
-            raise Failure("deadline", what, order.word, order.too_long)
+            raise DeployError(what, where=order.word, fix=order.too_long, kind="deadline")
     finally:
         if child.poll() is None:
             remove()
@@ -243,10 +250,15 @@ class Output:
                 self.nccl += line.decode("utf-8", "replace") + "\n"
 
     def say(self, data: bytes) -> None:
-        """Pass on its own lines; what is no JSON object is passed over. Raises Failure for too much."""
+        """Pass on its own lines; what is no JSON object is passed over. Raises DeployError for too much."""
         self.said += len(data)
         if self.said > MOST_BYTES:
-            raise Failure("too-much", f"the program said more than {MOST_BYTES >> 20} MiB", "job", "l40s-deploy doctor")
+            raise DeployError(
+                f"the program said more than {MOST_BYTES >> 20} MiB",
+                where="job",
+                fix="l40s-deploy doctor",
+                kind="too-much",
+            )
         for line in map(parsed, self._lines("results", data)):
             if isinstance(line, dict):
                 tell(line)
@@ -304,7 +316,7 @@ def _decoded(engine_log: Callable[[], Iterator[str]], pattern: re.Pattern[str]) 
 
 def _result(path: pathlib.Path, order: JobOrder) -> str:
     """What the program wrote; it belongs to another user, so that no link is followed."""
-    wrong = partial(Failure, "no-result", where=str(path), fix="l40s-deploy logs")
+    wrong = partial(DeployError, kind="no-result", where=str(path), fix="l40s-deploy logs")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

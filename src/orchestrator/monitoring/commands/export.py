@@ -9,11 +9,11 @@ from orchestrator.cli.options import add_examples, add_inventory, add_json, add_
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import no_such, without
-from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.commands.exporter import DEFAULT_PORT
 from orchestrator.planning.steps.exports import compose_files
 from orchestrator.planning.steps.plan import plan_inventory, read_request
+from orchestrator.protocol.errors import Exit
 
 _PROMETHEUS = "l40s-deploy export prometheus monitoring/ --price-per-kwh 0.28 --webhook http://pager.example.org/alerts"
 _COMPOSE = "l40s-deploy export compose plan.json --node l40s-2 > compose.yml"

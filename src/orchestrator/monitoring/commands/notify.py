@@ -6,8 +6,8 @@ import argparse
 
 from orchestrator.cli.options import add_usual, open_inventory
 from orchestrator.cli.screen import Screen
-from orchestrator.model.errors import Exit, InputError
 from orchestrator.monitoring.steps.notify import keep_outcome, send, shown, trial
+from orchestrator.protocol.errors import Exit, InputError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -15,11 +15,11 @@ from orchestrator.cli.options import add_examples, add_gangs, add_inventory, ope
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.status.live import Watching
 from orchestrator.loading.secret_file import read_api_key
-from orchestrator.model.errors import Exit, InputError
 from orchestrator.monitoring.commands.exporter import add_listen
 from orchestrator.monitoring.steps.http_server import LOCAL_NAMES, Page, serving
 from orchestrator.monitoring.steps.last_hour import EVERY_S
 from orchestrator.monitoring.steps.pages import Pages
+from orchestrator.protocol.errors import Exit, InputError
 
 PORT = 8090
 _HEADERS = {

@@ -14,13 +14,14 @@ from orchestrator.gang.steps.examination import examine_inventory
 from orchestrator.gang.steps.locks import user
 from orchestrator.gang.steps.status.reports import this_process
 from orchestrator.gang.timeline import port_rates
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import Event, Inventory
 from orchestrator.model.notice import Notice
 from orchestrator.monitoring.steps.notify import Notifier
 from orchestrator.node.look.gauges import ports
 from orchestrator.protocol.gauges import GaugesAnswer
 from orchestrator.protocol.message import Message
+from orchestrator.protocol.severity import Severity
 from orchestrator.records import documents
 from orchestrator.records.documents import keep_look, last_look, looks_file
 

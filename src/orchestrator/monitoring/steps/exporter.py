@@ -24,12 +24,12 @@ from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import SCRAPE_CONNECT_S, SCRAPE_NVML_S, SCRAPE_S
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.monitoring.metrics import Past, Scene, last_failure, metrics, phases, restarts
 from orchestrator.monitoring.steps.http_server import Page, names_of
 from orchestrator.monitoring.steps.http_server import serving as serving_pages
 from orchestrator.monitoring.steps.notify import shown
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.records.documents import last_look, last_start, looks_file, read_told, unheard_file

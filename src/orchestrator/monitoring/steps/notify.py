@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 from orchestrator.gang.view import GangView
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.deadlines import LAST_NOTICES_S, NOTICE_S
-from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Event, Mail, Recipient
 from orchestrator.model.notice import Notice
 from orchestrator.monitoring.notices import address, body, finding_key, findings_news, news, plain, refused
 from orchestrator.node.network import http_connection
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import parsed
 from orchestrator.records.documents import keep_told, read_told, told_file, unheard_file
 

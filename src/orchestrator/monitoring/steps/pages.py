@@ -19,10 +19,10 @@ from orchestrator.gang.steps.examination import examine_inventory
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.live import Watching, live_json
 from orchestrator.loading.resources import templates
-from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.steps.last_hour import Sample, sample_of, with_sample
 from orchestrator.monitoring.steps.live_page import KeptPast, LivePage, live_page
+from orchestrator.protocol.errors import DeployError, InputError
 from orchestrator.rendering import report_page
 from orchestrator.topology.picture import Picture
 

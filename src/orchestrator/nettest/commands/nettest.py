@@ -15,7 +15,6 @@ from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.registry import who
 from orchestrator.model.deadlines import NETTEST_S
-from orchestrator.model.errors import Exit
 from orchestrator.model.words import counted
 from orchestrator.nettest.hooks import add_nettest_min
 from orchestrator.nettest.nettest_report import NettestResult, findings
@@ -23,6 +22,7 @@ from orchestrator.nettest.rails import rails
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps.nettest import TestedGang
 from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict
+from orchestrator.protocol.errors import Exit
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,6 @@ from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_req
 from orchestrator.loading.profiles import load_profile, reported_profile
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S
-from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import collected, lost_first
@@ -43,6 +42,7 @@ from orchestrator.nettest.verdict import (
 )
 from orchestrator.planning.steps.look import known_stack, look
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.protocol.planned import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
 from orchestrator.records.nettests import addresses_of, last_good, write_nettest

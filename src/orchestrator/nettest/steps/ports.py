@@ -14,7 +14,6 @@ from orchestrator.gang.steps.locks import fence
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.jobs.run import in_place_of
 from orchestrator.model.deadlines import MARGIN_S, RAILS_ROUND_S
-from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.profile import Between
@@ -22,6 +21,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.nettest.messages import RailRun, RailsLine, RailsOrder, RailsRequest, alone
 from orchestrator.nettest.rails import PortPair, RailPort, judge, played, times, ways
 from orchestrator.nettest.verdict import LinkResult
+from orchestrator.protocol.errors import NodeError
 from orchestrator.protocol.planned import takes
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.node import files, others, processes, supervision
 from orchestrator.node.agent import causes, clock, preflight
-from orchestrator.node.agent.causes import Statement
+from orchestrator.node.agent.causes import WeighedCause
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.lifecycle import Effect, Event, Facts, Lifecycle, Note, PlainEffect, PlainEvent, Send
@@ -39,7 +39,6 @@ from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, ProcessDeath, ProcessTree
 from orchestrator.node.engine.vitality import HUNG, Probe, Vitality, with_engines_own
 from orchestrator.node.engine.watch import LogWatch
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
 from orchestrator.node.look import kernel_log
 from orchestrator.node.network import link, nccl_transport
@@ -48,6 +47,7 @@ from orchestrator.node.network.nccl_transport import Rails
 from orchestrator.node.network.wire import Sockets
 from orchestrator.node.os_errors import NO_DESCRIPTORS
 from orchestrator.node.supervision import UNKNOWN, Death
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.link import Digest, Gather, Pulse
 from orchestrator.protocol.report import AgentState, Refusal
 from orchestrator.protocol.run_files import AgentProcess, GoalOrder
@@ -199,7 +199,7 @@ class Agent:
             self._end_on()
             self._wait(ENDING_TICK_S)
 
-    def join_link(self) -> list[Failure]:
+    def join_link(self) -> list[DeployError]:
         """Listen for the other agents, or begin to connect to the leader's agent."""
         if not self.run.leads:
             self.spoke = Spoke(self.run, self.run.link_key(), self.run.leader_name, self.sockets)
@@ -208,14 +208,14 @@ class Agent:
         self.hub = Hub(self.run, self.run.link_key(), self.sockets)
         try:
             self.hub.listen()
-        except Failure as failure:
+        except DeployError as failure:
             return [failure]
         return []
 
-    def checked(self, failures: Sequence[Failure], remarks: Sequence[str] = ()) -> None:
+    def checked(self, failures: Sequence[DeployError], remarks: Sequence[str] = ()) -> None:
         """Take the results of the node's own checks."""
         if failures:
-            self.record.set(refusals=tuple(Refusal(**failure.as_json()) for failure in failures))
+            self.record.set(refusals=tuple(Refusal(**failure.as_told()) for failure in failures))
             first = failures[0]
             self.happened(self.course.because(self.now(), f"{first.where}: {first.what}", fix=first.fix))
             return
@@ -453,7 +453,7 @@ class Agent:
                 seen = causes.rank_died(self.run.node, died, self.log.watch, clock.now(), self.run.addresses)
                 self.happened(self._explained(seen, died.part.pid, died.part.gpu, died.death))
 
-    def _explained(self, seen: Statement, pid: int, gpu: int, death: Death) -> Statement:
+    def _explained(self, seen: WeighedCause, pid: int, gpu: int, death: Death) -> WeighedCause:
         """Add what the kernel and the devices show about the death. gpu: -1 for a process that uses none."""
         place = self.memory.places.get(gpu, "")
         around, explained = devices.look(place, self.run.network), causes.explains_itself(seen.cause)

@@ -33,7 +33,7 @@ class Weight(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Statement:
+class WeighedCause:
     """One node's account of why its part ends. blames: nodes whose addresses appear in its errors."""
 
     cause: Cause
@@ -50,7 +50,7 @@ class Statement:
         return Account(cause=self.cause, weight=int(self.weight), blames=self.blames)
 
     @classmethod
-    def of(cls, account: Account) -> Statement | None:
+    def of(cls, account: Account) -> WeighedCause | None:
         """From a message; None if it carries no cause."""
         if account.cause is None:
             return None
@@ -94,7 +94,7 @@ def follows(died: ProcessDeath, parents: Death, watch: LogWatch, now: float) -> 
     )
 
 
-def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
+def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> WeighedCause:
     """A process of the engine ended: the log's reason if it gives one, else how it died. nodes: name by address."""
     part, death = died.part, died.death
     plain = f"{part.name} {death.clause()}"
@@ -110,7 +110,7 @@ def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes:
     else:
         weight = _weight(suspicion, death)
     cause = _with_suspicion(node, plain, death, part.number, suspicion, watch, now)
-    return Statement(cause, weight, blames(watch, since, nodes))
+    return WeighedCause(cause, weight, blames(watch, since, nodes))
 
 
 def guardian_ended(node: str, pid: int, death: Death, now: float) -> Cause:
@@ -119,17 +119,17 @@ def guardian_ended(node: str, pid: int, death: Death, now: float) -> Cause:
     return Cause(node=node, text=text, fix=_fix(death), at=now, signal=death.signal, exit_code=death.exit_code, pid=pid)
 
 
-def explained(statement: Statement, word: KernelWord) -> Statement:
+def explained(weighed: WeighedCause, word: KernelWord) -> WeighedCause:
     """The same death with the kernel's reason for it; no earlier failure led to it."""
     cause = replace(
-        statement.cause,
-        text=f"{word.text}: {statement.cause.text}",
+        weighed.cause,
+        text=f"{word.text}: {weighed.cause.text}",
         fix=word.fix,
         signature=word.signature,
-        lines=(*statement.cause.lines[-LINES_SHOWN:], word.line),
+        lines=(*weighed.cause.lines[-LINES_SHOWN:], word.line),
         secondary=False,
     )
-    return replace(statement, cause=cause, weight=Weight.SEEN)
+    return replace(weighed, cause=cause, weight=Weight.SEEN)
 
 
 def explains_itself(cause: Cause) -> bool:
@@ -139,7 +139,7 @@ def explains_itself(cause: Cause) -> bool:
 
 def engine_ended(
     node: str, death: Death, watch: LogWatch, now: float, nodes: Mapping[str, str], *, leads: bool = False
-) -> Statement:
+) -> WeighedCause:
     """The engine's parent process ended by itself. Later log lines are of processes that its end has killed.
 
     leads: on the leader; its engine is told to end by nobody but this product and, past it, the operator
@@ -148,7 +148,7 @@ def engine_ended(
     plain = f"the engine's parent process {death.clause()}"
     cause = _with_suspicion(node, plain, death, None, suspicion, watch, now)
     weight = Weight.SEEN if leads and suspicion is None else _weight(suspicion, death)
-    return Statement(cause, weight, blames(watch, now - SUSPECT_FOR_S, nodes, now))
+    return WeighedCause(cause, weight, blames(watch, now - SUSPECT_FOR_S, nodes, now))
 
 
 def blames(watch: LogWatch, since: float, nodes: Mapping[str, str], until: float = math.inf) -> tuple[str, ...]:
@@ -235,26 +235,24 @@ def _fix(death: Death) -> str:
     return "read the engine's log: `l40s-deploy logs`"
 
 
-def choose(statements: Mapping[str, Statement]) -> Cause:
+def choose(weighed_causes: Mapping[str, WeighedCause]) -> Cause:
     """The one cause: the account nearest to the first failure. Among equals, one whose errors blame no other node, then
     one whose node is blamed by most, then the first. If all only followed, the node that most of them blame is
     named."""
-    told_of = list(statements.values())
-    best = max(statement.weight for statement in told_of)
-    votes = Counter(blamed for statement in told_of for blamed in set(statement.blames))
+    told_of = list(weighed_causes.values())
+    best = max(weighed.weight for weighed in told_of)
+    votes = Counter(blamed for weighed in told_of for blamed in set(weighed.blames))
     if best is Weight.FOLLOWED:
         return _blamed(told_of, votes)
-    nearest = [statement for statement in told_of if statement.weight is best]
-    return max(
-        nearest, key=lambda statement: (not set(statement.blames) - {statement.node}, votes[statement.node])
-    ).cause
+    nearest = [weighed for weighed in told_of if weighed.weight is best]
+    return max(nearest, key=lambda weighed: (not set(weighed.blames) - {weighed.node}, votes[weighed.node])).cause
 
 
-def _blamed(statements: Sequence[Statement], votes: Counter[str]) -> Cause:
+def _blamed(weighed_causes: Sequence[WeighedCause], votes: Counter[str]) -> Cause:
     if not votes:
-        return statements[0].cause
+        return weighed_causes[0].cause
     name = max(votes, key=lambda node: votes[node])
-    by = next(statement for statement in statements if name in statement.blames)
+    by = next(weighed for weighed in weighed_causes if name in weighed.blames)
     if name == by.node:
         return by.cause
     text = f"{by.node} lost its connection to {name}: {by.cause.text}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.node.agent.causes import Statement
+from orchestrator.node.agent.causes import WeighedCause
 from orchestrator.node.agent.membership import LinkClosed, LinkOpened, Membership, MessageReceived
 from orchestrator.protocol.link import Digest, End, Stop
 from orchestrator.protocol.message import Message
@@ -47,16 +47,16 @@ class PlainEvent(Enum):
 
     CHECKS_PASSED = "the node's own checks have passed"
     ENGINE_STARTED = "the engine's parent process runs"
-    ENGINE_GONE = "the engine has stopped; the reason comes as a `Statement`"
+    ENGINE_GONE = "the engine has stopped; the reason comes as a `WeighedCause`"
     SERVICE_HEALTHY = "the engine's HTTP service answers (leader)"
     CANARY_ACCEPTED = "the canary generation was accepted (leader)"
     LOOK_DONE = "`PlainEffect.LOOK` is done"
     TICK = "time has passed"
 
 
-Event = GoalOrder | Cause | Statement | LinkOpened | MessageReceived | LinkClosed | PlainEvent
+Event = GoalOrder | Cause | WeighedCause | LinkOpened | MessageReceived | LinkClosed | PlainEvent
 """GoalOrder: the controller's, which is read repeatedly. Cause: an error that ends this part, whatever the others
-report. Statement: one that another node may have caused."""
+report. WeighedCause: one that another node may have caused."""
 
 
 class PlainEffect(Enum):
@@ -64,7 +64,7 @@ class PlainEffect(Enum):
 
     START_ENGINE = "start the engine, and its HTTP probes on the leader"
     ASK_ENGINE_TO_END = "ask the engine to shut down gracefully: it may finish its running requests (leader)"
-    LOOK = "read the log and the ranks' states now; findings come as `Statement`, then `LOOK_DONE`"
+    LOOK = "read the log and the ranks' states now; findings come as `WeighedCause`, then `LOOK_DONE`"
     GATHER = "look at the ranks of a hung engine"
     GATHER_AGAIN = "look at them again, if the last look saw something that goes on by itself"
 
@@ -144,7 +144,7 @@ class Lifecycle(ABC):
                 return self._obey(event)
             case Cause():
                 return self._fail(event)
-            case Statement():
+            case WeighedCause():
                 return [] if self.state.ends else self._failed_here(event)
         self.members.hear(now, event)
         match event:
@@ -185,7 +185,7 @@ class Lifecycle(ABC):
         """A message of the other side."""
 
     @abstractmethod
-    def _failed_here(self, statement: Statement) -> Effects:
+    def _failed_here(self, weighed: WeighedCause) -> Effects:
         """This node has seen what may end its part, unless another node is named."""
 
     @abstractmethod

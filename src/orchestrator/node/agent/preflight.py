@@ -1,4 +1,4 @@
-"""Checks on a node before a run is armed. Each failed check is a Failure."""
+"""Checks on a node before a run is armed. Each failed check is a DeployError."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from orchestrator.node import others, processes, supervision, viewers
 from orchestrator.node.agent import weights
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
-from orchestrator.node.failure import Failure
 from orchestrator.node.look import environment
 from orchestrator.node.network.listening import listeners
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.sizes import in_words
 from orchestrator.protocol.staging import repair
 from orchestrator.protocol.verbs import OtherAgent
@@ -56,7 +56,7 @@ class OwnRun:
 NOTHING = OwnRun()
 
 
-def check(run: Run, memory: gpus.GpuMemory, own: OwnRun = NOTHING, *, serves: bool = True) -> list[Failure]:
+def check(run: Run, memory: gpus.GpuMemory, own: OwnRun = NOTHING, *, serves: bool = True) -> list[DeployError]:
     """All failures, in the order in which an operator would fix them; empty if the run may be armed.
 
     NVML is queried first and its answer read last: its process and driver start up while the other checks run.
@@ -69,30 +69,32 @@ def check(run: Run, memory: gpus.GpuMemory, own: OwnRun = NOTHING, *, serves: bo
     return [failure for step in steps for failure in step]
 
 
-def _elsewhere(run: Run) -> Iterator[Failure]:
+def _elsewhere(run: Run) -> Iterator[DeployError]:
     """Whoever has our node's name and our leader's port is this very part of the gang, started otherwise."""
     for other in others.other_agents(run.state):
         if not other.stranger and (other.node, other.port) == (run.node, run.leader.port):
             yield _ours(other, "runs-elsewhere", run.folder, run.state)
 
 
-def _ours(other: OtherAgent, kind: str, where: str, state: str) -> Failure:
+def _ours(other: OtherAgent, kind: str, where: str, state: str) -> DeployError:
     """What belongs to a gang is never advised to be killed."""
     user = viewers.user_name(os.geteuid())
     if other.stranger or os.path.realpath(other.state_dir) != os.path.realpath(state):
-        return Failure(kind, other.what(state, user), where, other.fix(user))
+        return DeployError(other.what(state, user), where=where, fix=other.fix(user), kind=kind)
     fix = f"give each its own GPUs and ports in the inventory, or stop it with `l40s-deploy down {other.gang}`"
-    return Failure(kind, f"in use by gang {other.gang}, which runs on this node too", where, fix)
+    return DeployError(f"in use by gang {other.gang}, which runs on this node too", where=where, fix=fix, kind=kind)
 
 
-def _python(run: Run) -> Iterator[Failure]:
+def _python(run: Run) -> Iterator[DeployError]:
     if run.venv_python and not _may(run, run.venv_python, os.X_OK):
         what = f"can't be executed by {_user(run)}" if pathlib.Path(run.venv_python).exists() else "does not exist"
         fix = f"install the stack {run.stack} with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
-        yield Failure("no-stack", f"the engine's Python {what}", run.venv_python, run.python_fix or fix)
+        yield DeployError(
+            f"the engine's Python {what}", where=run.venv_python, fix=run.python_fix or fix, kind="no-stack"
+        )
 
 
-def _image(run: Run) -> Iterator[Failure]:
+def _image(run: Run) -> Iterator[DeployError]:
     container = run.container
     lacks = engine_container.missing(container) if container is not None else None
     if container is None or lacks is None:
@@ -103,17 +105,17 @@ def _image(run: Run) -> Iterator[Failure]:
         "daemon": f"start it, and give the agent's user access: root, or the group {container.program}",
         "image": f"load the image of the stack {run.stack} with `l40s-deploy prepare`",
     }[kind]
-    yield Failure("no-stack" if kind == "image" else "no-container", words, container.image, fix)
+    yield DeployError(words, where=container.image, fix=fix, kind="no-stack" if kind == "image" else "no-container")
 
 
-def _packages(run: Run) -> Iterator[Failure]:
+def _packages(run: Run) -> Iterator[DeployError]:
     for name, installed in environment.differing(run.venv_python, run.packages).items():
         what = f"{name} {installed} is installed, but the stack {run.stack} has {run.packages[name]}"
         fix = f"install the stack {run.stack} with `l40s-deploy prepare`, or choose the installed stack with --stack"
-        yield Failure("wrong-stack", what, run.venv_python, fix)
+        yield DeployError(what, where=run.venv_python, fix=fix, kind="wrong-stack")
 
 
-def _model(run: Run) -> Iterator[Failure]:
+def _model(run: Run) -> Iterator[DeployError]:
     if not run.model_path:
         return
     folder = pathlib.Path(run.model_path)
@@ -121,30 +123,34 @@ def _model(run: Run) -> Iterator[Failure]:
     push = f"l40s-deploy checkpoint push {shlex.quote(f'NODE:{folder}')}"
     copy = f"copy the checkpoint to this node: `{push}`, or correct l40s_model_root"
     if not folder.is_dir():
-        yield Failure("no-model", f"the model directory of {run.model} does not exist", str(folder), copy)
+        yield DeployError(
+            f"the model directory of {run.model} does not exist", where=str(folder), fix=copy, kind="no-model"
+        )
         return
     if not config.is_file():
-        yield Failure("no-model", f"the model directory of {run.model} has no config.json", str(config), copy)
+        yield DeployError(
+            f"the model directory of {run.model} has no config.json", where=str(config), fix=copy, kind="no-model"
+        )
         return
     if not _may(run, str(config), os.R_OK):
         what = f"config.json can't be read by {_user(run)}"
-        yield Failure("no-model", what, str(config), f"run `chmod a+r {config}`")
+        yield DeployError(what, where=str(config), fix=f"run `chmod a+r {config}`", kind="no-model")
         return
     try:
         json.loads(config.read_bytes())
     except (OSError, ValueError, RecursionError) as wrong:
-        yield Failure("no-model", f"config.json can't be used: {wrong}", str(config), copy)
+        yield DeployError(f"config.json can't be used: {wrong}", where=str(config), fix=copy, kind="no-model")
     good = next((name for name in run.members if name != run.node), "GOOD_NODE")
     yield from weights.check(folder, repair(folder, run.node, good))
 
 
-def _working_dir(run: Run) -> Iterator[Failure]:
+def _working_dir(run: Run) -> Iterator[DeployError]:
     if not _may(run, run.working_dir, os.X_OK):
         what = f"the working directory can't be entered by {_user(run)}"
-        yield Failure("no-directory", what, run.working_dir, "make it")
+        yield DeployError(what, where=run.working_dir, fix="make it", kind="no-directory")
 
 
-def _ports(run: Run, own: OwnRun) -> Iterator[Failure]:
+def _ports(run: Run, own: OwnRun) -> Iterator[DeployError]:
     for wanted in run.ports.check_free:
         failure = port_failure(wanted.address, wanted.port, run.state)
         if failure and not (failure.kind == "port-taken" and own.listens(wanted.address, wanted.port)):
@@ -155,7 +161,7 @@ UNSEEN_S = 1.0
 """A listener that nobody shows is looked at again for so long: it may be ending, or be another look like this one."""
 
 
-def port_failure(address: str, port: int, state: str) -> Failure | None:
+def port_failure(address: str, port: int, state: str) -> DeployError | None:
     """None if we could listen there. state: the directory of who wants to."""
     until = time.monotonic() + UNSEEN_S
     while (error := _refusal(address, port)) is not None:
@@ -180,19 +186,23 @@ def _refusal(address: str, port: int) -> OSError | None:
     return None
 
 
-def _port_taken(address: str, port: int, error: OSError, holder: int, state: str) -> Failure:
+def _port_taken(address: str, port: int, error: OSError, holder: int, state: str) -> DeployError:
     where = f"port {port}" + (f" on {address}" if address else "")
     if error.errno == errno.EADDRNOTAVAIL:
         what = f"this node has no address {address}"
-        return Failure("no-address", what, where, "correct l40s_address in the inventory")
+        return DeployError(what, where=where, fix="correct l40s_address in the inventory", kind="no-address")
     if error.errno != errno.EADDRINUSE:
-        return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
+        return DeployError(
+            f"can't listen: {error.strerror}", where=where, fix="choose another port", kind="port-refused"
+        )
     if holder and (agent := others.agent_above(holder)) is not None:
         return _ours(agent, "port-taken", where, state)
     by = f"pid {holder} ({supervision.title(holder)[:120]})" if holder else "a process that is not visible to the agent"
     hidden = not holder or others.hidden_above(holder)
     fix = "find out as root whose it is (`ss -ltnp`)" if hidden else "stop that process"
-    return Failure("port-taken", f"in use by {by}", where, f"{fix}, or choose another port in the inventory")
+    return DeployError(
+        f"in use by {by}", where=where, fix=f"{fix}, or choose another port in the inventory", kind="port-taken"
+    )
 
 
 def remarks(run: Run) -> list[str]:
@@ -224,7 +234,7 @@ def _shm(run: Run) -> list[str]:
     return [f"{words}: NCCL may fail to start between the GPUs of a node"]
 
 
-def _gpus(run: Run, memory: gpus.GpuMemory, own: OwnRun) -> Iterator[Failure]:
+def _gpus(run: Run, memory: gpus.GpuMemory, own: OwnRun) -> Iterator[DeployError]:
     if run.device != "cuda" or not run.gpus:
         return
     answered = memory.wait(gpus.FIRST_ANSWER_S)
@@ -232,14 +242,16 @@ def _gpus(run: Run, memory: gpus.GpuMemory, own: OwnRun) -> Iterator[Failure]:
         yield from elsewhere
     elif not answered or memory.answer is None:
         what = f"GPU memory can't be read: {memory.error or 'NVML does not answer'}"
-        yield Failure("no-nvml", what, "NVML", "run `nvidia-smi` on the node; if the driver hangs, reboot the node")
+        yield DeployError(
+            what, where="NVML", fix="run `nvidia-smi` on the node; if the driver hangs, reboot the node", kind="no-nvml"
+        )
     else:
         for index in run.gpus:
             if (use := memory.answer.get(index)) is not None:
                 yield from _busy(use, own, run.state)
 
 
-def _elsewhere_now(run: Run, there: Mapping[str, int]) -> Iterator[Failure]:
+def _elsewhere_now(run: Run, there: Mapping[str, int]) -> Iterator[DeployError]:
     """GPUs that are lost; without any, those that the driver numbers anew: ranks would be on others than was planned.
     there: indices by UUID; empty where none could be read."""
     meant = [(index, uuid) for index, uuid in zip(run.gpus, run.gpu_uuids, strict=False) if uuid and there]
@@ -248,14 +260,14 @@ def _elsewhere_now(run: Run, there: Mapping[str, int]) -> Iterator[Failure]:
     for where in lost:
         why = "it is lost: the driver does not show it any more"
         fix = f"reset or reseat it (`dmesg -T | grep Xid` may say why), or plan without it: {again}"
-        yield Failure("gpu-lost", why, where, fix)
+        yield DeployError(why, where=where, fix=fix, kind="gpu-lost")
     moved = [f"GPU {index} ({uuid}) is {there[uuid]} now" for index, uuid in meant if there.get(uuid, index) != index]
     if moved and not lost:
         why = f"the driver numbers them anew: {', '.join(moved)}"
-        yield Failure("gpu-moved", why, "GPUs", f"plan with the numbers of now: {again}")
+        yield DeployError(why, where="GPUs", fix=f"plan with the numbers of now: {again}", kind="gpu-moved")
 
 
-def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:
+def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[DeployError]:
     where = f"GPU {use.index}"
     strangers = [process for process in use.processes if not own.holds(use.index, process[0])]
     if strangers:
@@ -266,11 +278,11 @@ def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:
         who = f"pid {pid} ({supervision.title(pid)[:120] or 'not in our PID namespace'})"
         fix = "find out as root whose it is" if others.hidden_above(pid) else "stop that process"
         what = f"busy: {who} holds {in_words(held or use.used)} on it"
-        yield Failure("gpu-busy", what, where, f"{fix}, or use another node")
+        yield DeployError(what, where=where, fix=f"{fix}, or use another node", kind="gpu-busy")
     elif not use.processes and use.used > gpus.IDLE_BYTES and use.index not in own.gpus:
         what = f"busy: {in_words(use.used)} are in use by a process that NVML does not show"
         fix = "find the container or PID namespace that uses it, for example with `docker ps`"
-        yield Failure("gpu-busy", what, where, fix)
+        yield DeployError(what, where=where, fix=fix, kind="gpu-busy")
 
 
 def _user(run: Run) -> str:

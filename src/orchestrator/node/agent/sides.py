@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.node.agent import causes
-from orchestrator.node.agent.causes import Statement, Weight, choose
+from orchestrator.node.agent.causes import WeighedCause, Weight, choose
 from orchestrator.node.agent.lifecycle import Effects, Lifecycle, PlainEffect, Send
 from orchestrator.protocol.link import (
     LEADERS,
@@ -65,7 +65,7 @@ class LeadersPart(Lifecycle):
     may only have followed, and `membership` names it.
     """
 
-    statements: dict[str, Statement] = field(default_factory=dict)
+    weighed_causes: dict[str, WeighedCause] = field(default_factory=dict)
     """By the node that gave them, in the order of arrival."""
     _answer_until: float = 0.0
     _waiting: frozenset[str] = frozenset()
@@ -90,7 +90,7 @@ class LeadersPart(Lifecycle):
                 if cause is not None and not cause.secondary and self.verdict is not None and self.verdict.secondary:
                     self.verdict = cause
             case Account() as account:
-                return self._weigh(node, Statement.of(account))
+                return self._weigh(node, WeighedCause.of(account))
             case Digest() as digest:
                 self.digests[node] = digest
             case Stop(now=at_once):
@@ -105,19 +105,19 @@ class LeadersPart(Lifecycle):
             return self._stop_now()
         words = f"its part of the gang stopped ({ended.state.value}) without a reported cause"
         cause = ended.cause or Cause(node=node, text=words, at=self.epoch_s + self.now, fix="l40s-deploy logs")
-        return self._weigh(node, Statement.of(Account(cause=cause)))
+        return self._weigh(node, WeighedCause.of(Account(cause=cause)))
 
-    def _failed_here(self, statement: Statement) -> Effects:
-        return self._weigh(self.run.node, statement)
+    def _failed_here(self, weighed: WeighedCause) -> Effects:
+        return self._weigh(self.run.node, weighed)
 
-    def _weigh(self, node: str, statement: Statement | None) -> Effects:
+    def _weigh(self, node: str, weighed: WeighedCause | None) -> Effects:
         """Take a node's account; None: it has seen nothing. At the first one, ask all others, and look here."""
         self._waiting -= {node}
-        if self.state.ends or statement is None:
+        if self.state.ends or weighed is None:
             return self._judge()
-        before = self.statements.get(node)
-        if before is None or statement.weight > before.weight:
-            self.statements[node] = statement
+        before = self.weighed_causes.get(node)
+        if before is None or weighed.weight > before.weight:
+            self.weighed_causes[node] = weighed
         if self.until:
             return self._judge()
         self.until, self._answer_until = self.now + SETTLE_S, self.now + ANSWER_S
@@ -128,12 +128,12 @@ class LeadersPart(Lifecycle):
         """Rule once a first-hand account is there and all others have answered, or their time is over."""
         if self.state.ends or not self.until or self.members.may_come_back():
             return []
-        first_hand = any(statement.weight is Weight.SEEN for statement in self.statements.values())
+        first_hand = any(weighed.weight is Weight.SEEN for weighed in self.weighed_causes.values())
         answered = not self._waiting & self.members.joined or self.now >= self._answer_until
         if not (first_hand and answered) and self.now < self.until:
             return []
-        self.verdict = verdict = choose(self.statements)
-        own = self.statements.get(self.run.node)
+        self.verdict = verdict = choose(self.weighed_causes)
+        own = self.weighed_causes.get(self.run.node)
         ours = own is not None and own.cause == verdict
         return self._fail(verdict if ours else causes.followed(self.run.node, verdict, verdict.at))
 
@@ -163,7 +163,7 @@ class MembersPart(Lifecycle):
     only have followed.
     """
 
-    statement: Statement | None = None
+    weighed: WeighedCause | None = None
     """This node's account of why its part ends."""
     _held: bool = False
     """The account waits for what became of a connection."""
@@ -208,35 +208,35 @@ class MembersPart(Lifecycle):
 
     def _own(self, verdict: Cause) -> Cause:
         """The cause of this node's own part: its own account if that is the one the leader names."""
-        own = self.statement
+        own = self.weighed
         if own is not None and own.weight > Weight.FOLLOWED and verdict.node == self.run.node:
             return own.cause
         return causes.followed(self.run.node, verdict, self.epoch_s + self.now)
 
-    def _failed_here(self, statement: Statement) -> Effects:
-        if self.statement is not None and statement.weight <= self.statement.weight:
+    def _failed_here(self, weighed: WeighedCause) -> Effects:
+        if self.weighed is not None and weighed.weight <= self.weighed.weight:
             return []
-        self.statement = statement
-        return self._tell(statement)
+        self.weighed = weighed
+        return self._tell(weighed)
 
     def _looked(self) -> Effects:
-        return [Send(self.statement.account() if self.statement is not None else Account())]
+        return [Send(self.weighed.account() if self.weighed is not None else Account())]
 
-    def _tell(self, statement: Statement) -> Effects:
+    def _tell(self, weighed: WeighedCause) -> Effects:
         """Say what was seen; end because of it at once if nothing can have come before it."""
         joined, self._held = bool(self.members.joined), self.members.may_come_back()
-        messages = [statement.account()] if joined else []
-        if self._held or (joined and statement.weight is not Weight.SEEN):
+        messages = [weighed.account()] if joined else []
+        if self._held or (joined and weighed.weight is not Weight.SEEN):
             self.until = self.until or self.now + HOLD_S
             return [*map(Send, messages)]
-        return [*map(Send, messages), *self._end(statement.cause)]
+        return [*map(Send, messages), *self._end(weighed.cause)]
 
     def _judge(self) -> Effects:
-        if self.statement is None or self.state.ends:
+        if self.weighed is None or self.state.ends:
             return []
         if self._held and not self.members.may_come_back():
-            return self._tell(self.statement)
-        return self._end(self.statement.cause) if self.until and self.now >= self.until else []
+            return self._tell(self.weighed)
+        return self._end(self.weighed.cause) if self.until and self.now >= self.until else []
 
     def _fail(self, cause: Cause) -> Effects:
         return self._end(cause, Account(type="failed", cause=cause))

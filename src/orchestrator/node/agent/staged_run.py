@@ -21,9 +21,9 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.engine import logfile
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.node.viewers import user_name
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.staging import Secrets, StagingRequest, launch_digest
 
@@ -69,7 +69,9 @@ class Run(StagingRequest):
         """The run's secret for the leader link."""
         text = files.read_text(self.path(files.KEY_FILE))
         if not text:
-            raise Failure("no-key", "the run's key is missing", self.path(files.KEY_FILE), "run `up` again")
+            raise DeployError(
+                "the run's key is missing", where=self.path(files.KEY_FILE), fix="run `up` again", kind="no-key"
+            )
         return bytes.fromhex(text.strip())
 
     def hidden_words(self) -> tuple[str, ...]:
@@ -91,18 +93,20 @@ class Run(StagingRequest):
 
 
 def staged_in(folder: str) -> Run:
-    """The run that was staged in a folder. Raises Failure if there is none."""
+    """The run that was staged in a folder. Raises DeployError if there is none."""
     return run_of(files.read_json(f"{folder}/{files.RUN_FILE}"), folder)
 
 
 def run_of(request: Mapping[str, Any], folder: str) -> Run:
-    """From a staging request. Raises Failure for a field that is missing or unreadable, naming it."""
+    """From a staging request. Raises DeployError for a field that is missing or unreadable, naming it."""
     staged = Run.read({**request, "folder": folder})
     if isinstance(staged, Unreadable):
-        raise Failure("bad-request", f"no staging request: {staged}", folder, "run `up` again")
+        raise DeployError(f"no staging request: {staged}", where=folder, fix="run `up` again", kind="bad-request")
     words = (*staged.argv, *staged.env, *staged.env.values(), staged.model_path, staged.working_dir, staged.venv_python)
     if any("\0" in word for word in words):
-        raise Failure("bad-request", "the command line contains a NUL byte", folder, "run `up` again")
+        raise DeployError(
+            "the command line contains a NUL byte", where=folder, fix="run `up` again", kind="bad-request"
+        )
     return staged
 
 
@@ -152,17 +156,19 @@ def secret_path(gang_dir: str, name: str) -> str:
 
 
 def digest_of(request: StagingRequest) -> str:
-    """Digest of the script in a staging request, also from an older controller. Raises Failure if the request's own
+    """Digest of the script in a staging request, also from an older controller. Raises DeployError if the request's own
     digest differs."""
     digest = launch_digest(request.launch_script)
     if request.launch_sha256 not in ("", digest):
-        raise Failure("bad-request", "the launch script is not the plan's: its SHA-256 differs", "request", _AGAIN)
+        raise DeployError(
+            "the launch script is not the plan's: its SHA-256 differs", where="request", fix=_AGAIN, kind="bad-request"
+        )
     return digest
 
 
 def refuse_others_folder(folder: str) -> None:
-    """As root: raises Failure if another user could put a file into the folder, or replace the folder. In a directory
-    with the sticky bit, root's entries are safe (inode(7))."""
+    """As root: raises DeployError if another user could put a file into the folder, or replace the folder. In a
+    directory with the sticky bit, root's entries are safe (inode(7))."""
     if os.geteuid() != 0:
         return
     path = pathlib.Path(folder)
@@ -178,18 +184,20 @@ def refuse_others_folder(folder: str) -> None:
             raise _others(part, "can be written by users other than its owner")
 
 
-def _others(part: pathlib.Path, what: str) -> Failure:
-    return Failure("not-root-alone", f"{what}, and root would execute files below it", str(part), _MOVE)
+def _others(part: pathlib.Path, what: str) -> DeployError:
+    return DeployError(
+        f"{what}, and root would execute files below it", where=str(part), fix=_MOVE, kind="not-root-alone"
+    )
 
 
 def script_of(run: Run) -> bytes:
-    """The launch script's text. Raises Failure if a staged file has changed, or if another user can change it."""
+    """The launch script's text. Raises DeployError if a staged file has changed, or if another user can change it."""
     refuse_others_folder(run.folder)
     _read(run.path(RUN_FILE))
     text = _read(run.path(LAUNCH_FILE))
     if run.launch_sha256 and hashlib.sha256(text).hexdigest() != run.launch_sha256:
         what = "was changed since it was staged: its SHA-256 is not the plan's"
-        raise Failure("changed", what, run.path(LAUNCH_FILE), _AGAIN)
+        raise DeployError(what, where=run.path(LAUNCH_FILE), fix=_AGAIN, kind="changed")
     return text
 
 
@@ -208,12 +216,14 @@ def _read(path: str) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise Failure("changed", f"can't be read: {error.strerror}", path, _AGAIN) from None
+        raise DeployError(f"can't be read: {error.strerror}", where=path, fix=_AGAIN, kind="changed") from None
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
         if state.st_uid != os.geteuid():
             what = f"belongs to {user_name(state.st_uid)}, and {user_name(os.geteuid())} would execute it"
-            raise Failure("not-root-alone", what, path, _AGAIN)
+            raise DeployError(what, where=path, fix=_AGAIN, kind="not-root-alone")
         if state.st_mode & 0o022 or not stat.S_ISREG(state.st_mode):
-            raise Failure("not-root-alone", "can be written by users other than its owner", path, _AGAIN)
+            raise DeployError(
+                "can be written by users other than its owner", where=path, fix=_AGAIN, kind="not-root-alone"
+            )
         return file.read()

@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Iterator
 
 from orchestrator.node import files
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.staging import repair
 
 LENGTH_BYTES = 8
@@ -39,7 +39,7 @@ def told_apart(folder: str) -> dict[str, str]:
     return entries
 
 
-def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
+def check(folder: pathlib.Path, fix: str = "") -> Iterator[DeployError]:
     """Faults of the weight files that the index names; none if there is no index, or no weights at all.
 
     fix: the command that repairs them, if the caller knows more than the folder
@@ -52,18 +52,20 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
         weight_map = files.json_of(index)["weight_map"]
         named = sorted({files.plain_path(name, hidden=True) for name in weight_map.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
-        yield Failure("no-model", f"the weights' index can't be used: {wrong!r:.200}", str(index), fix)
+        yield DeployError(
+            f"the weights' index can't be used: {wrong!r:.200}", where=str(index), fix=fix, kind="no-model"
+        )
         return
     missing = [name for name in named if not os.path.exists(folder / name)]
     if len(missing) == len(named):
         return
     if missing:
         what = f"{len(missing)} of {len(named)} weight files are missing: {_some(missing)}"
-        yield Failure("no-model", what, str(folder), fix)
+        yield DeployError(what, where=str(folder), fix=fix, kind="no-model")
     wrong_ones = [f"{name} {fault}" for name in named if name not in missing and (fault := _fault(folder / name))]
     if wrong_ones:
         what = f"{len(wrong_ones)} of {len(named)} weight files are not intact: {_some(wrong_ones)}"
-        yield Failure("no-model", what, str(folder), fix)
+        yield DeployError(what, where=str(folder), fix=fix, kind="no-model")
 
 
 def _fault(path: pathlib.Path) -> str:

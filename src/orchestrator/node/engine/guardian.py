@@ -34,7 +34,7 @@ from orchestrator.node import processes, supervision
 from orchestrator.node.agent import staged_run
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, scratch
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 KILL_FOR_S, HELPER_KILL_FOR_S = 60.0, 10.0
 """For an engine, and for a program beside it or in its place."""
@@ -224,7 +224,7 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
             os._exit(1)
         os.chdir(run.working_dir)
         os.execve("/bin/sh", ["/bin/sh", f"/proc/self/fd/{script}"], environment)  # noqa: S606 - the staged script
-    except (OSError, Failure) as error:
+    except (OSError, DeployError) as error:
         sys.stderr.flush()
         os.write(2, f"the engine could not be started: {error}\n".encode())
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import Phase
 from orchestrator.protocol.staging import CausePattern, Watch
 
@@ -167,7 +167,7 @@ class LogWatch:
 
     @classmethod
     def of(cls, watch: Watch) -> LogWatch:
-        """From a dialect's watch data; a pattern that does not compile is a Failure."""
+        """From a dialect's watch data; a pattern that does not compile is a DeployError."""
         works = "|".join(f"(?:{pattern})" for pattern in (watch.probe.log, watch.probe.resumed) if pattern)
         return cls(
             phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
@@ -449,4 +449,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern) if pattern else NEVER
     except re.error as wrong:
-        raise Failure("bad-request", f"pattern {pattern!r} does not compile: {wrong}", "watch data") from None
+        raise DeployError(
+            f"pattern {pattern!r} does not compile: {wrong}", where="watch data", fix="", kind="bad-request"
+        ) from None

@@ -19,9 +19,9 @@ from orchestrator import __version__
 from orchestrator.node.agent.membership import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.node.agent.preflight import port_failure
 from orchestrator.node.agent.staged_run import Run
-from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
 from orchestrator.node.network.wire import ConnectionClosed, Sockets, Wire
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.link import FORMAT, GREETINGS, AgentEnded, Challenge, Hello, Welcome, heard, misfit
 from orchestrator.protocol.message import Message as LinkMessage
 
@@ -60,13 +60,16 @@ class Hub:
     _members: dict[str, Wire] = field(default_factory=dict)
 
     def listen(self) -> None:
-        """Bind the agent port on the cluster's address. Raises Failure where it is taken."""
+        """Bind the agent port on the cluster's address. Raises DeployError where it is taken."""
         address, port = self.run.leader.address, self.run.leader.port
         try:
             self._listener = self.sockets.listen(self.run.leader, BACKLOG)
         except OSError as error:
-            raise port_failure(address, port, self.run.state) or Failure(
-                "port-refused", f"can't listen for the other agents: {error.strerror}", f"port {port}", "try again"
+            raise port_failure(address, port, self.run.state) or DeployError(
+                f"can't listen for the other agents: {error.strerror}",
+                where=f"port {port}",
+                fix="try again",
+                kind="port-refused",
             ) from None
 
     def descriptors(self) -> Iterator[tuple[int, int]]:
@@ -364,7 +367,7 @@ class DeathReport:
     def _at_the_port(self, hub: Hub) -> bool:
         """That its agent has left: there they look for it."""
         if not self._listens:
-            with contextlib.suppress(Failure):
+            with contextlib.suppress(DeployError):
                 hub.listen()
                 self._listens = True
         return self._listens

@@ -15,10 +15,10 @@ from typing import Any
 from orchestrator.node import dispatch, files, processes, supervision
 from orchestrator.node.agent import staged_run
 from orchestrator.node.agent.staged_run import Run, staged_in
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_LOG, GOAL_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.verbs import ArmRequest, StateAnswer
 
@@ -75,7 +75,9 @@ def _start_unit(run: Run, command: list[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
     if reason:
-        raise Failure("no-unit", f"systemd-run: {reason}", "systemd", "check `systemctl status` on the node")
+        raise DeployError(
+            f"systemd-run: {reason}", where="systemd", fix="check `systemctl status` on the node", kind="no-unit"
+        )
 
 
 def _start_daemon(run: Run, command: list[str]) -> None:
@@ -112,23 +114,25 @@ def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
             if now.state is not AgentState.STAGED or time.monotonic() - checked > REACH_S:
                 return StateAnswer(state=now.state).as_json()
         if waited_s > START_S and supervision.stopped(report.agent(folder)[0]):
-            raise Failure("agent-stopped", "the agent was stopped by a signal", folder, "run `up` again")
+            raise DeployError(
+                "the agent was stopped by a signal", where=folder, fix="run `up` again", kind="agent-stopped"
+            )
         if waited_s > START_S and not alive:
             what, log = f"the agent did not start: {_last_words(folder)}", f"{folder}/{AGENT_LOG}"
-            raise Failure("no-agent", what, log, "read that log on the node")
+            raise DeployError(what, where=log, fix="read that log on the node", kind="no-agent")
         time.sleep(POLL_S)
     what = f"the checks did not finish within {deadline_s:.0f} s"
-    raise Failure("not-checked", what, folder, f"read {AGENT_LOG} in that directory on the node")
+    raise DeployError(what, where=folder, fix=f"read {AGENT_LOG} in that directory on the node", kind="not-checked")
 
 
-def _refusal(ended: Report, folder: str) -> Failure:
+def _refusal(ended: Report, folder: str) -> DeployError:
     if not ended.refusals:
         cause = ended.cause
         words = cause.text if cause else "; ".join(ended.remarks) or "the agent ended"
-        return Failure("not-armed", words, folder, cause.fix if cause else "")
+        return DeployError(words, where=folder, fix=cause.fix if cause else "", kind="not-armed")
     first, *more = ended.refusals
     what = "; and ".join([first.what, *(f"{other.where}: {other.what}" for other in more)])
-    return Failure(first.kind, what, first.where, first.fix)
+    return DeployError(what, where=first.where, fix=first.fix, kind=first.kind)
 
 
 def _last_words(folder: str) -> str:

@@ -16,12 +16,12 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent import staged_run
-from orchestrator.node.failure import Failure
 from orchestrator.node.look import gauges
 from orchestrator.node.look.kernel_log import Xids
 from orchestrator.node.network import http_connection
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.verbs import AskAnswer, AskRequest, HttpAnswer, HttpRequest
 
@@ -97,7 +97,7 @@ def _service_of(state: str, gang: str) -> _StagedService:
 
 
 def _one(ask: HttpRequest, authorization: str, service: _StagedService) -> HttpAnswer:
-    """Raises Failure for what is no URL of a web server; a refused connection is an answer."""
+    """Raises DeployError for what is no URL of a web server; a refused connection is an answer."""
     headers = {"Content-Type": "application/json"} if ask.body is not None else {}
     if ask.authorization or authorization:
         headers["Authorization"] = ask.authorization or authorization
@@ -113,5 +113,5 @@ def _one(ask: HttpRequest, authorization: str, service: _StagedService) -> HttpA
     except (OSError, http.client.HTTPException) as error:
         return HttpAnswer(error=f"{type(error).__name__}: {error}")
     except ValueError:
-        raise Failure("bad-request", f"not an HTTP URL: {ask.url!r}", "request") from None
+        raise DeployError(f"not an HTTP URL: {ask.url!r}", where="request", fix="", kind="bad-request") from None
     return HttpAnswer(status=status, body=body.decode("utf-8", "replace"))

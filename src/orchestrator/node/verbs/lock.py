@@ -22,8 +22,8 @@ from typing import Any
 
 from orchestrator.node import files, processes, viewers
 from orchestrator.node.bounded_log import append_line
-from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.run_files import Renewal
 from orchestrator.protocol.verbs import GangRequest, LockAnswer, LockHolder, LockRequest
@@ -53,7 +53,7 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
         viewers.refuse_changes(path.partition("/gangs/")[0])
     if asked.op == "acquire":
         if asked.holder is None or not asked.holder.token:
-            raise Failure("bad-request", "acquire needs a holder with a token", "request")
+            raise DeployError("acquire needs a holder with a token", where="request", fix="", kind="bad-request")
         return _acquire(path, asked.holder, asked.over, asked.node)
     held = _read(path)
     mine = held is not None and held.token == asked.token
@@ -64,7 +64,7 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
         _note(path, _how_it_ended(asked) if mine else "released by force", held)
         return LockAnswer()
     if asked.op not in ("release", "renew", "begin", "finish"):
-        raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
+        raise DeployError(f"lock has no op {asked.op!r}", where="request", fix="", kind="bad-request")
     if mine:  # else a command that took it over decides
         _go_on(asked, gang)
     return LockAnswer(held=held, mine=mine)
@@ -90,7 +90,7 @@ def holder_of(gang_folder: str) -> LockHolder | None:
 
 
 def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
-    """Raises Failure for a request from a command that has lost the gang's lock.
+    """Raises DeployError for a request from a command that has lost the gang's lock.
 
     Paused or cut off, it must not act beside the command that took over, nor after it. to_end: a request that only
     stops things is refused only if another command has the lock, or had it last: what runs now belongs to that one.
@@ -102,11 +102,13 @@ def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
     last = held.token if held is not None else files.read_json(f"{os.path.dirname(path)}/{RENEWED}").get("token")
     if (held is None and not to_end) or last not in (None, asked.token):
         has = f"{held.who}@{held.host} holds it with `{held.command}`" if held else "no command holds it now"
-        raise Failure("lock-lost", f"the lock on this gang was taken over or released: {has}", path, "run it again")
+        raise DeployError(
+            f"the lock on this gang was taken over or released: {has}", where=path, fix="run it again", kind="lock-lost"
+        )
 
 
 def _acquire(path: str, holder: LockHolder, over: str, node: str) -> LockAnswer:
-    """Raises Failure where another node of the gang writes to this directory too: the command's lock is there."""
+    """Raises DeployError where another node of the gang writes to this directory too: the command's lock is there."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if _is_anothers(held := _read(path), holder, over):  # before a write, which a full disk refuses
         return LockAnswer(held=held)
@@ -124,11 +126,11 @@ def _acquire(path: str, holder: LockHolder, over: str, node: str) -> LockAnswer:
                 break
             other = files.read_json(path).get("node") or node
             if held is not None and held.token == holder.token and other != node:
-                raise Failure(
-                    "shared-state",
+                raise DeployError(
                     f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",
-                    path.partition("/gangs/")[0],
-                    "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
+                    where=path.partition("/gangs/")[0],
+                    fix="set l40s_state_dir to a directory on a local disk of each node, then run the command again",
+                    kind="shared-state",
                 )
             if held is not None:
                 _take_away(path, held.token)

@@ -19,11 +19,11 @@ from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.staged_run import staged_in
 from orchestrator.node.engine import engine_container, scratch
 from orchestrator.node.engine.gpus import GpuMemory
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import GOAL_FILE, REPORT_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report, without_files
 from orchestrator.node.verbs.report import left_over
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.verbs import GangRequest, StateAnswer, StopAnswer, StopRequest
@@ -38,10 +38,10 @@ def go(request: dict[str, Any]) -> dict[str, Any]:
     folder = files.wanted_run(asked)
     staged_run.script_of(staged_in(folder))
     if not tell(folder, "run"):
-        raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")
+        raise DeployError("no agent is armed for this run", where=folder, fix="run `up` again", kind="no-agent")
     now = wait(folder, lambda last: last is None or last.state is not AgentState.ARMED or not last.alive, STARTED_S)
     if now is None:
-        raise Failure("no-run", "the run's report is missing", folder, "run `up` again")
+        raise DeployError("the run's report is missing", where=folder, fix="run `up` again", kind="no-run")
     return StateAnswer(state=now.state).as_json()
 
 
@@ -64,7 +64,9 @@ def tell(folder: str, goal: str, because: Cause | None = None, *, ordered: bool 
                 raise
     if not supervision.send(pid, start, number) and processes.alive(pid, start):
         what = f"the agent (pid {pid}) belongs to another user and can't be signalled"
-        raise Failure("no-rights", what, folder, "log in as the user that ran `up`, or set `ansible_become: true`")
+        raise DeployError(
+            what, where=folder, fix="log in as the user that ran `up`, or set `ansible_become: true`", kind="no-rights"
+        )
     return True
 
 
@@ -129,7 +131,7 @@ def _stop(folder: str, before: Report, asked: StopRequest) -> StopAnswer:
 def _clean_up(folder: str) -> None:
     """What an agent that was killed could not remove."""
     scratch.remove(folder)
-    with contextlib.suppress(Failure):
+    with contextlib.suppress(DeployError):
         if (run := staged_in(folder)).container is None:
             scratch.forget_named(run)
 
@@ -153,7 +155,7 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
 
 def _end_orphans(folder: str) -> list[int]:
     """What a killed agent may have left, if its guardian was killed too; ours by id and start time."""
-    with contextlib.suppress(Failure):
+    with contextlib.suppress(DeployError):
         engine_container.remove(staged_in(folder))
     end = time.monotonic() + KILL_FOR_S
     while (left := left_over(folder)) and time.monotonic() <= end:
@@ -167,7 +169,7 @@ def _await_memory(folder: str) -> tuple[str, ...]:
     """What is in use on the run's GPUs once they had the time to become free."""
     try:
         run = staged_in(folder)
-    except Failure:
+    except DeployError:
         return ()
     if run.device != "cuda" or not run.gpus:
         return ()

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import SameRootAnswer, SameRootRequest
 
 _NAME = re.compile(r"\.l40s-nonce-[0-9a-f]{16,64}")
@@ -27,7 +27,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         seen = tuple(name for name in map(_plain, asked.names) if os.path.exists(directory / name))
         return SameRootAnswer(seen=seen, apart=_apart(directory, asked.child)).as_json()
     if asked.op not in ("write", "remove"):
-        raise Failure("bad-request", f"same-root has no op {asked.op!r}", "request")
+        raise DeployError(f"same-root has no op {asked.op!r}", where="request", fix="", kind="bad-request")
     path = directory / _plain(asked.name)
     with contextlib.suppress(OSError):
         if asked.op == "write":
@@ -40,7 +40,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise Failure("bad-request", f"{name!r} is not a valid name", "request")
+        raise DeployError(f"{name!r} is not a valid name", where="request", fix="", kind="bad-request")
     return name
 
 

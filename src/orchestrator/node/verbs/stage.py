@@ -21,10 +21,10 @@ from orchestrator.node.agent.staged_run import Run, run_of
 from orchestrator.node.bounded_log import append_line
 from orchestrator.node.engine import scratch
 from orchestrator.node.engine.gpus import GpuMemory
-from orchestrator.node.failure import Failure
 from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import Refusal, Report
 from orchestrator.protocol.staging import Ports, StagingRequest
 from orchestrator.protocol.verbs import CheckAnswer, GangRequest, StageAnswer, StagedAnswer
@@ -48,7 +48,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     last = files.current_run(state, run.gang)
     with closing(GpuMemory(run.gpus)) as memory:
         failures = preflight.check(run, memory, _own(last) if last else NOTHING)
-    refusals = tuple(Refusal(**failure.as_json()) for failure in failures)
+    refusals = tuple(Refusal(**failure.as_told()) for failure in failures)
     return CheckAnswer(refusals=refusals, checkpoint=weights.told_apart(run.model_path)).as_json()
 
 
@@ -120,11 +120,11 @@ def _refuse_beside_a_living_run(state: str, gang: str) -> None:
     folder = files.current_run(state, gang)
     if folder is not None and processes.alive(*(agent := report.agent(folder))):
         what = f"an agent of this gang is already running (pid {agent[0]}, run {os.path.basename(folder)})"
-        raise Failure("running", what, folder, f"l40s-deploy down {gang}")
+        raise DeployError(what, where=folder, fix=f"l40s-deploy down {gang}", kind="running")
     for pid, shown in report.without_files(state).items():
         if shown.agent.gang == gang and not shown.agent.stranger:
             what = f"an agent of this gang is already running (pid {pid}), and no file here tells of it"
-            raise Failure("running", what, state, f"l40s-deploy down {gang}")
+            raise DeployError(what, where=state, fix=f"l40s-deploy down {gang}", kind="running")
 
 
 def engine_user(asked: str | None) -> str | None:
@@ -136,7 +136,7 @@ def engine_user(asked: str | None) -> str | None:
 
 
 def for_user(run: Run) -> Run:
-    """The run with whom its engine runs as. Raises Failure where the node has no such user, or we can't become him."""
+    """The run with whom its engine runs as. Raises DeployError where it has no such user, or we can't become him."""
     run = replace(run, engine_user=engine_user(run.engine_user))
     if run.engine_user is None:
         return run
@@ -145,10 +145,12 @@ def for_user(run: Run) -> Run:
     except KeyError:
         what = f"the user {run.engine_user!r} does not exist on this node"
         fix = "create it with `l40s-deploy prepare --tags engine_user`, or set another l40s_engine_user"
-        raise Failure("no-user", what, "/etc/passwd", fix) from None
+        raise DeployError(what, where="/etc/passwd", fix=fix, kind="no-user") from None
     if os.geteuid() not in (0, user.pw_uid):
         what = f"the engine must run as {run.engine_user!r}, which only root can do"
-        raise Failure("no-root", what, "l40s_engine_user", "set `ansible_become: true`, or remove l40s_engine_user")
+        raise DeployError(
+            what, where="l40s_engine_user", fix="set `ansible_become: true`, or remove l40s_engine_user", kind="no-root"
+        )
     return run
 
 
@@ -189,7 +191,7 @@ def staged(request: dict[str, Any]) -> dict[str, Any]:
     """What was staged here last, so that the same plan can be started again by anybody: the request without its key and
     script, and the script.
 
-    Raises Failure if they were changed since, or could have been.
+    Raises DeployError if they were changed since, or could have been.
     """
     folder = files.wanted_run(request_of(GangRequest, request))
     viewers.refuse_unreadable_plan(f"{folder}/{RUN_FILE}")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from orchestrator.node import processes, supervision
 from orchestrator.node.agent.ending import KILL_FOR_S, MEMBERS_END_S, MEMORY_FREE_S
-from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import AgentState
 from orchestrator.protocol.verbs import StopAnswer, StopRequest
 
@@ -27,7 +27,7 @@ POLL_S = 0.1
 
 
 def end(state: str, asked: StopRequest) -> StopAnswer:
-    """End those of the gang. Raises Failure where one belongs to another user."""
+    """End those of the gang. Raises DeployError where one belongs to another user."""
     agents = _agents(state, asked.gang)
     if not agents:
         return StopAnswer(state="absent")
@@ -50,7 +50,12 @@ def _agents(state: str, gang: str) -> Known:
             continue
         if not shown.is_ours(pid):
             what = f"an agent of gang {gang} (pid {pid}, of {shown.agent.user}) runs without its files"
-            raise Failure("no-rights", what, state, "log in as the user that ran `up`, or set `ansible_become: true`")
+            raise DeployError(
+                what,
+                where=state,
+                fix="log in as the user that ran `up`, or set `ansible_become: true`",
+                kind="no-rights",
+            )
         known[pid] = start
     return known
 

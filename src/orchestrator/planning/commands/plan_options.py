@@ -15,8 +15,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.model.chosen import chosen_gangs, no_such
-from orchestrator.model.errors import InputError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, Plan
@@ -26,6 +25,8 @@ from orchestrator.planning import drafts
 from orchestrator.planning.steps.load_choice import choice_for
 from orchestrator.planning.steps.look import named_stack
 from orchestrator.planning.steps.plan import PlanRequest, chosen_stack, read_request
+from orchestrator.protocol.errors import InputError
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.staging import NodePlan
 
 if TYPE_CHECKING:

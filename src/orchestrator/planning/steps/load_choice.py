@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.measured import Candidate, CandidateResult, SweepRecord, best, nearest_load, speed
 from orchestrator.planning.layout import usual
@@ -14,6 +13,7 @@ from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.steps.measured import measured_in, request_of
 from orchestrator.planning.steps.models import offer_here
 from orchestrator.planning.steps.plan import PlanRequest, chosen_stack
+from orchestrator.protocol.errors import InputError
 from orchestrator.records.sweeps import sweeps_of
 
 

@@ -11,12 +11,12 @@ from orchestrator.engines.registry import dialects
 from orchestrator.loading.profiles import load_stack, reported_stack
 from orchestrator.model import packages
 from orchestrator.model.deadlines import LOOK_S, NVML_S
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot, snapshot_from_json
 from orchestrator.planning.host import venv
+from orchestrator.protocol.errors import InputError, NodeError
 from orchestrator.protocol.looks import ProbeRequest, StackQuestion, TunedFolders
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet

@@ -12,7 +12,6 @@ from typing import Any
 from orchestrator.loading import resources
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.loading.resources import template
-from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import BYTES_A_NUMBER, Between, ModelProfile, Stack
@@ -24,6 +23,7 @@ from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.planning.roofline import Network, StepParts
 from orchestrator.planning.steps.measured import own_points, with_measured
 from orchestrator.planning.steps.plan import PlanResult, chosen_stack, who_can
+from orchestrator.protocol.errors import DeployError, InputError
 from orchestrator.protocol.planned import Transport
 from orchestrator.records.documents import write_whole
 from orchestrator.records.nettests import newest

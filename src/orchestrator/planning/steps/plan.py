@@ -14,7 +14,6 @@ from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile, Stack
@@ -28,6 +27,7 @@ from orchestrator.planning.layout import refusal
 from orchestrator.planning.needs import with_seen
 from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes, saved_plan
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.message import Unreadable, parsed
 from orchestrator.protocol.staging import Asked

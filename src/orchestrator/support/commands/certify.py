@@ -17,9 +17,9 @@ from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.model.chosen import the_one_gang
-from orchestrator.model.errors import Exit
 from orchestrator.model.profile import Load
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import Exit
 
 EPILOG = """
 exit status: 0 all is right, 3 a step could not be run, 7 something is wrong, slow or not as planned; an error's own

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.cli.options import add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
-from orchestrator.model.errors import Exit
+from orchestrator.protocol.errors import Exit
 from orchestrator.support.steps.bundle import bundle
 
 

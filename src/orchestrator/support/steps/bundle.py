@@ -34,11 +34,11 @@ from orchestrator.gang.steps.status.logs import logs
 from orchestrator.gang.steps.status.overview import overview
 from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, InputError, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.secret_text import is_hidden, is_secret, long_enough
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import DeployError, InputError, VerificationDiffers
 from orchestrator.records.documents import cant_be_written
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.redaction import Pseudonyms, redact_under

@@ -36,16 +36,6 @@ from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.deadlines import KERNELS_S
-from orchestrator.model.errors import (
-    DeployError,
-    Exit,
-    GangFailed,
-    InputError,
-    LockHeld,
-    NodeError,
-    VerificationDiffers,
-)
-from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
@@ -54,6 +44,16 @@ from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import ENOUGH, NettestVerdict
 from orchestrator.planning import prediction
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import (
+    DeployError,
+    Exit,
+    GangFailed,
+    InputError,
+    LockHeld,
+    NodeError,
+    VerificationDiffers,
+)
+from orchestrator.protocol.severity import Severity
 from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
 from orchestrator.support.steps.bundle import KEY_BYTES, scrubber_of

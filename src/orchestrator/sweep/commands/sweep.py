@@ -15,9 +15,9 @@ from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import RisingProgress, add_dry_run
 from orchestrator.model.chosen import the_one_gang
-from orchestrator.model.errors import Exit
 from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord, best
 from orchestrator.model.profile import Load
+from orchestrator.protocol.errors import Exit
 from orchestrator.sweep.candidates import VARIED, Variation, variation_of
 from orchestrator.sweep.document import sweep_json
 from orchestrator.sweep.network import faster

@@ -13,7 +13,6 @@ from orchestrator.doctor.steps.plan_findings import examined
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.errors import FindingsError, InputError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.measured import CandidateResult, CandidateState, SweepLoad, SweepRecord
 from orchestrator.model.profile import ModelProfile, Stack
@@ -25,6 +24,7 @@ from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.measured import own_points, request_of
 from orchestrator.planning.steps.models import network_of
 from orchestrator.planning.steps.plan import chosen_stack, make_plan
+from orchestrator.protocol.errors import FindingsError, InputError, VerificationDiffers
 from orchestrator.records.documents import last_start
 from orchestrator.records.nettests import addresses_of
 from orchestrator.records.sweeps import kept_sweep

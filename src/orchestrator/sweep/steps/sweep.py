@@ -24,7 +24,14 @@ from orchestrator.gang.steps.up import asked_of, planned_again, up
 from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.gang.view import GangView
 from orchestrator.golden.steps import golden
-from orchestrator.model.errors import (
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.measured import CandidateResult, CandidateState, NetworkTrial, SweepRecord, best, speed
+from orchestrator.model.plan import Plan
+from orchestrator.model.profile import Load
+from orchestrator.nettest.steps import nettest
+from orchestrator.nettest.verdict import ENOUGH
+from orchestrator.protocol.errors import (
     DeployError,
     Disturbed,
     FindingsError,
@@ -34,13 +41,6 @@ from orchestrator.model.errors import (
     RunsElsewhere,
     VerificationDiffers,
 )
-from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
-from orchestrator.model.measured import CandidateResult, CandidateState, NetworkTrial, SweepRecord, best, speed
-from orchestrator.model.plan import Plan
-from orchestrator.model.profile import Load
-from orchestrator.nettest.steps import nettest
-from orchestrator.nettest.verdict import ENOUGH
 from orchestrator.protocol.staging import Asked
 from orchestrator.records.sweeps import keep_sweep
 from orchestrator.remote.fleet import Fleet

@@ -13,8 +13,8 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.model.deadlines import KERNELS_S
-from orchestrator.model.errors import Exit, InputError
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.tuning.gpu_code import Holds, arch_of
 from orchestrator.tuning.kernels import KernelResult, KernelVerdict, dtype_words, gravest_of, shape_words
 from orchestrator.tuning.steps import kernels

@@ -25,10 +25,10 @@ from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.registry import who
 from orchestrator.engines.tuned_validity import Holding, State
 from orchestrator.engines.tuned_wanted import Wanted
-from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode, collected
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.tuning.kernels import BATCHES
 from orchestrator.tuning.pack import DERIVED, INTERPRETED
 from orchestrator.tuning.steps.packs import TuningPushResult, fetch, fetched_json, pull, pulled_json, push, push_json

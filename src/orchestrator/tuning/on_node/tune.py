@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.failure import Failure
 from orchestrator.node.look import environment
 from orchestrator.node.os_errors import errno_name
 from orchestrator.node.requests import request_of
 from orchestrator.node.viewers import user_name
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.protocol.looks import Holdings, TunedRequest
 
@@ -125,7 +125,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     venv = pathlib.Path(asked.venv)
     if (root := engine_root(venv)) is None:
         fix = "install the stack with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
-        raise Failure("no-stack", "no engine is installed in this environment", str(venv), fix)
+        raise DeployError("no engine is installed in this environment", where=str(venv), fix=fix, kind="no-stack")
     versions = environment.versions(venv)
     with files.state_failures(str(venv)), _Keeping(venv, dry=asked.check) as kept:
         if asked.remove:
@@ -167,7 +167,7 @@ class _Keeping:
         except BlockingIOError:
             os.close(self._lock)
             what, fix = "another command is changing the tuned configs here", "wait for the other `tuning push`"
-            raise Failure("lock-held", what, str(self.folder), fix) from None
+            raise DeployError(what, where=str(self.folder), fix=fix, kind="lock-held") from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,22 +201,26 @@ def _refuse_another_engine(versions: Mapping[str, str], asked: TuneRequest, venv
     wanted, installed = asked.engine_version, versions.get("sglang", "")
     if wanted and installed and _RELEASE.findall(wanted)[:1] != _RELEASE.findall(installed)[:1]:
         what = f"sglang {installed} is installed, but the pack is for {wanted}: other versions use other file names"
-        raise Failure("wrong-stack", what, str(venv), "pull a pack from a node with this version, or tune for it")
+        raise DeployError(
+            what, where=str(venv), fix="pull a pack from a node with this version, or tune for it", kind="wrong-stack"
+        )
 
 
 def _refuse_elsewhere(root: pathlib.Path, path: pathlib.Path) -> None:
-    """A config's name, in a folder that is what it is called. Raises Failure."""
+    """A config's name, in a folder that is what it is called. Raises DeployError."""
     try:
         files.plain_path(str(path).lstrip("/"), hidden=True)
     except ValueError as wrong:
-        raise Failure("bad-request", str(wrong), "request", files.FIX) from None
+        raise DeployError(str(wrong), where="request", fix=files.FIX, kind="bad-request") from None
     if not _NAME.fullmatch(path.name):
-        raise Failure("bad-request", f"{str(path)!r} is not a path for a tuned config", "request", files.FIX)
+        raise DeployError(
+            f"{str(path)!r} is not a path for a tuned config", where="request", fix=files.FIX, kind="bad-request"
+        )
     if root in path.parents:
         files.refuse_links(root, path.relative_to(root).as_posix())
     if path.is_symlink():
         what, fix = "is a symbolic link that `tuning push` did not make", "remove the link, then push again"
-        raise Failure("outside", what, str(path), fix)
+        raise DeployError(what, where=str(path), fix=fix, kind="outside")
 
 
 def _put(kept: _Keeping, place: str, text: str) -> None:
@@ -227,7 +231,9 @@ def _put(kept: _Keeping, place: str, text: str) -> None:
     own = kept.ours.get(place)
     if own and now not in (own["sha256"], kept.before(place), ""):
         what = "this file was installed by `tuning push`, and has been changed since"
-        raise Failure("changed", what, place, "save a copy elsewhere, delete the file, then push again")
+        raise DeployError(
+            what, where=place, fix="save a copy elsewhere, delete the file, then push again", kind="changed"
+        )
     kept.done["written"].append(place)
     folder = os.path.dirname(place)
     if kept.dry:
@@ -299,7 +305,9 @@ def _refuse_unwritable(folder: str) -> None:
     )
     if not os.access(path, os.W_OK | os.X_OK):
         fix = "set `ansible_become: true` for this node, or log in as the environment's owner"
-        raise Failure("no-access", f"{user_name(os.geteuid())} can't write to this directory", str(path), fix)
+        raise DeployError(
+            f"{user_name(os.geteuid())} can't write to this directory", where=str(path), fix=fix, kind="no-access"
+        )
 
 
 def _read(path: str) -> str:

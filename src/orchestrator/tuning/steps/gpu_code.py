@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.loading.profiles import stack_lock
-from orchestrator.model.errors import InputError
 from orchestrator.model.packages import pins, plain
+from orchestrator.protocol.errors import InputError
 from orchestrator.tuning.gpu_code import Fatbin, Holds, fatbins, holds, listed
 
 _LIBRARY = re.compile(r"\.so(\.\d+)*$")

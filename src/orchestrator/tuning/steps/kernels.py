@@ -15,13 +15,13 @@ from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.loading.resources import template
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import KERNEL_S, KERNELS_S
-from orchestrator.model.errors import DeployError, NodeError, VerificationDiffers
 from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.node.engine.gpus import IDLE_BYTES
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, NodeError, VerificationDiffers
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session

@@ -26,13 +26,13 @@ from orchestrator.loading.profiles import load_profile, load_stack, stack_names
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.chosen import chosen_gangs, chosen_nodes
 from orchestrator.model.deadlines import TUNE_S
-from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.planning.host import venv
 from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.records.documents import cant_be_written
 from orchestrator.remote.deadline import downloaded

@@ -26,11 +26,11 @@ from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_req
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.deadlines import TUNE_RUN_S
-from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import Stack
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, InputError
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.staging import StagingRequest

@@ -13,7 +13,6 @@ from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
 from orchestrator.loading.profiles import load_profile, load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import TUNED_S
-from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import ModelProfile, Stack
@@ -24,6 +23,7 @@ from orchestrator.planning.host import venv
 from orchestrator.planning.layout import laid_out
 from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, InputError
 from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
 from orchestrator.protocol.planned import Layout
 from orchestrator.remote import node_app

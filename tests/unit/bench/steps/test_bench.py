@@ -16,9 +16,9 @@ from orchestrator.bench.steps import bench
 from orchestrator.doctor.rules.support.cluster import gangs_of
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.jobs.messages import JobLine
-from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.profile import ExpectedSpeeds, Load
+from orchestrator.protocol.errors import NodeError
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.report import RankReport
 

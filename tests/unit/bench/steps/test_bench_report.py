@@ -31,8 +31,8 @@ from orchestrator.bench.steps.bench_report import (
     refuse_unwritable,
     write_page,
 )
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Load
+from orchestrator.protocol.errors import InputError
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 VOID = {"meta", "br", "img", "link", "input", "hr"}

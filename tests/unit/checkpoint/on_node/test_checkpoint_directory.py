@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.checkpoint.on_node.directory import JOURNAL, files_below, look
 from orchestrator.node.agent import weights
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 from .conftest import CONFIG
 
@@ -49,7 +49,7 @@ def test_a_whole_one(source: Path, small: Any) -> None:
 
 
 def test_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="no such directory"):
+    with pytest.raises(DeployError, match="no such directory"):
         look(tmp_path / "none")
 
 
@@ -165,8 +165,8 @@ def test_a_link_to_no_file_is_refused_where_it_matters(
 ) -> None:
     (tmp_path / name).symlink_to(to)
     assert name == "code" or not list(files_below(tmp_path, lambda _: False))
-    with pytest.raises(Failure, match=says) as told:
+    with pytest.raises(DeployError, match=says) as told:
         list(files_below(tmp_path))
     assert (told.value.kind, told.value.where) == (kind, f"{tmp_path}/{name}")
-    with pytest.raises(Failure, match="can't be read"):
+    with pytest.raises(DeployError, match="can't be read"):
         list(files_below(tmp_path / "nowhere"))

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.tensors import odd_scale
 from orchestrator.checkpoint.on_node.verify_reblocked import verify
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import Progress
 
 from .conftest import CONFIG, WEIGHTS, dequantised, digest_of, fp8_pair, make, official_read_all, silent, write
@@ -174,7 +174,7 @@ def test_what_cannot_be_reblocked_is_refused_in_words(
     config = change.get("config", dict)(CONFIG)
     source = write(tmp_path / "a", tensors, config=config)
     before = digest_of(source)
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(DeployError) as refused:
         make(source, tmp_path / "b", block)
     assert refused.value.kind == kind
     assert says in refused.value.what
@@ -208,7 +208,7 @@ def test_a_broken_source_is_refused_before_anything_is_written(
         (source / file).write_bytes(damaged((source / file).read_bytes()))
     else:
         (source / file).unlink()
-    with pytest.raises(Failure, match=says):
+    with pytest.raises(DeployError, match=says):
         make(source, tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
@@ -216,7 +216,7 @@ def test_a_broken_source_is_refused_before_anything_is_written(
 def test_a_source_that_changes_while_it_is_read(source: Path, tmp_path: Path) -> None:
     job = plan(source, 64)
     (source / SECOND).write_bytes((source / SECOND).read_bytes()[:-1])
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(DeployError) as refused:
         reblock(job, tmp_path / "b", jobs=1, report=silent)
     assert refused.value.kind == "source-changed"
     assert not (tmp_path / "b/config.json").exists()
@@ -327,7 +327,7 @@ def test_odd_scales_are_refused_unless_they_are_accepted(kind: str, tmp_path: Pa
     scales[3] = ODD[kind]
     tensors[f"{name}_scale_inv"] = (dtype, shape, scales.tobytes())
     source = write(tmp_path / "a", tensors)
-    with pytest.raises(Failure, match=f"{name}_scale_inv has a scale that is {kind} at element 3") as told:
+    with pytest.raises(DeployError, match=f"{name}_scale_inv has a scale that is {kind} at element 3") as told:
         reblock(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
     assert told.value.kind == "odd-scale" and "--accept-scales" in told.value.fix
     job = plan(source, 64, accept_scales=True)

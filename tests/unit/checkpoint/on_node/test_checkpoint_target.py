@@ -22,13 +22,13 @@ from orchestrator.checkpoint.on_node.directory import JOURNAL
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.target import check_space, target_failures, write_file
 from orchestrator.checkpoint.on_node.verify_reblocked import verify
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 from .conftest import digest_of, make, silent, write
 
 
-def refusal(source: Path, target: Path, block: int = 64) -> Failure:
-    with pytest.raises(Failure) as refused:
+def refusal(source: Path, target: Path, block: int = 64) -> DeployError:
+    with pytest.raises(DeployError) as refused:
         make(source, target, block)
     assert refused.value.fix
     return refused.value
@@ -205,7 +205,7 @@ def test_a_file_system_that_does_not_know_its_size(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_what_the_disk_says_is_told_in_words(tmp_path: Path, code: int, kind: str) -> None:
-    with pytest.raises(Failure) as failed, target_failures(tmp_path):
+    with pytest.raises(DeployError) as failed, target_failures(tmp_path):
         raise OSError(code, os.strerror(code), str(tmp_path / "x"))
     assert failed.value.kind == kind
     assert failed.value.fix
@@ -326,7 +326,7 @@ def test_an_error_of_the_sources_disk_names_the_source(
 
     monkeypatch.setattr(os, "copy_file_range", broken_copy)
     monkeypatch.setattr(os, "pread", broken_read)
-    with pytest.raises(Failure) as told:
+    with pytest.raises(DeployError) as told:
         reblock(job, tmp_path / "target", jobs=1, report=lambda _: None)
     assert told.value.kind == "unreadable"
     assert told.value.where == str(source / shard.name)

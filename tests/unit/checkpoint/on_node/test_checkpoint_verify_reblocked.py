@@ -13,7 +13,7 @@ from orchestrator.checkpoint.on_node import verify_reblocked
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.tensors import LENGTH_BYTES, parse_header
 from orchestrator.checkpoint.on_node.verify_reblocked import verify
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import Progress
 
 from .conftest import silent, write
@@ -32,8 +32,8 @@ def flip(path: Path, at: int, bits: int = 0x01) -> None:
     path.write_bytes(data)
 
 
-def proof_of(pair: tuple[Path, Path]) -> Failure:
-    with pytest.raises(Failure) as failed:
+def proof_of(pair: tuple[Path, Path]) -> DeployError:
+    with pytest.raises(DeployError) as failed:
         verify(plan(pair[0], 64), pair[1], jobs=2, report=silent)
     return failed.value
 
@@ -92,7 +92,7 @@ def test_a_missing_file(pair: tuple[Path, Path], name: str) -> None:
 
 
 def test_the_other_block(pair: tuple[Path, Path]) -> None:
-    with pytest.raises(Failure, match="quantization_config"):
+    with pytest.raises(DeployError, match="quantization_config"):
         verify(plan(pair[0], 32), pair[1], jobs=1, report=silent)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.checkpoint.on_node.digests import Digests
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 
 def test_a_digest_is_read_once_and_again_after_any_change(tmp_path: Path) -> None:
@@ -46,5 +46,5 @@ def test_a_file_that_changes_while_it_is_read_has_no_digest(tmp_path: Path) -> N
     def meddle(_: int) -> None:
         file.write_bytes(b"more")
 
-    with pytest.raises(Failure, match="changed"):
+    with pytest.raises(DeployError, match="changed"):
         Digests(str(tmp_path / "state")).of(file, meddle)

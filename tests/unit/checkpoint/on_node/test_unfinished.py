@@ -11,7 +11,7 @@ from tests.support.sources import PRODUCT
 from orchestrator.checkpoint.on_node import download
 from orchestrator.checkpoint.on_node.push import target as push
 from orchestrator.checkpoint.on_node.unfinished import Unfinished
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 JOURNAL = ".journal"
 WAYS = pytest.mark.parametrize("beside", ["", push.PARTIAL, download.PARTIAL])
@@ -22,7 +22,7 @@ def test_it_grows_under_a_lock_and_gets_its_name_without_the_journal(tmp_path: P
     unfinished = Unfinished(tmp_path / "above" / "it", JOURNAL, beside=beside)
     descriptor = unfinished.take("run")
     (unfinished.folder / "config.json").write_text("{}")
-    with pytest.raises(Failure, match="another push is writing to it") as refused:
+    with pytest.raises(DeployError, match="another push is writing to it") as refused:
         unfinished.take("push")
     assert (refused.value.kind, refused.value.where) == ("lock-held", str(unfinished.folder))
     unfinished.finish()

@@ -21,8 +21,8 @@ from tests.support.waiting import until
 from orchestrator.checkpoint.on_node.download import PARTIAL
 from orchestrator.checkpoint.steps.checkpoint import Hub, download, hub_request
 from orchestrator.cli.main import main
-from orchestrator.model.errors import InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.protocol.errors import InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest
 
 for _client in ("huggingface_hub", "modelscope"):

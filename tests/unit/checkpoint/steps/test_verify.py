@@ -19,9 +19,9 @@ from orchestrator.checkpoint.steps import verify as verify_workflow
 from orchestrator.checkpoint.steps.chain import Hop
 from orchestrator.checkpoint.steps.push import CheckpointPushRequest, PushResult, destinations, push
 from orchestrator.checkpoint.steps.verify import differences, repair_command, repairs, same_roots, verify
-from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import InputError, Unreachable
 from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest, SameRootRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet

@@ -21,10 +21,11 @@ from tests.unit.doctor.rules.test_inputs import bad, through_xml
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import COSTLY, run_rules
 from orchestrator.doctor.steps.recordings import Given, examine_given
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import NodeSpec, Overrides, Reach
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.protocol.looks import Outcome, Trial
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.build import build
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.draw import summary, topology_json, tree

@@ -93,7 +93,7 @@ def test_every_id_is_in_the_catalogue() -> None:
 
 
 def test_carriers_are_found_by_their_fields() -> None:
-    assert {"Finding", "Cause", "CausePattern", "Rule", "Fault", "KernelWord", "Xid"} <= set(carriers())
+    assert {"Finding", "Cause", "CausePattern", "Rule", "CheckpointFinding", "KernelWord", "Xid"} <= set(carriers())
 
 
 def test_no_id_is_put_together() -> None:

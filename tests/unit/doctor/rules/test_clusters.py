@@ -18,11 +18,12 @@ from orchestrator.doctor.rules.reach import blamed
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import COSTLY, all_rules, run_rules
 from orchestrator.doctor.steps.recordings import Given, examine_given
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import NodeSpec, Overrides, Reach
 from orchestrator.model.per_node import majority
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.protocol.looks import Outcome, Trial
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.build import build
 from orchestrator.topology.pci import ConfigSpace
 

@@ -17,9 +17,10 @@ from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.doctor.steps.doctor import Examination
 from orchestrator.doctor.steps.recordings import Given, examine_given, given, save_snapshots
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import RdmaPort, Topology
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.build import build
 from orchestrator.topology.draw import summary, topology_json
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml

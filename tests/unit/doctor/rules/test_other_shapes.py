@@ -26,10 +26,11 @@ from tests.unit.doctor.rules.test_inputs import bad, snapshot_of, through_xml, w
 from orchestrator.doctor.netplan import lacking
 from orchestrator.doctor.rules.support.registry import COSTLY, run_rules
 from orchestrator.doctor.steps.recordings import Given, examine_given
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import CpuModel, PathType, Topology
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.build import build
 from orchestrator.topology.distance import gpu_groups, p2p_level
 from orchestrator.topology.network import rails

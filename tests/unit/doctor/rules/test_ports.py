@@ -21,7 +21,7 @@ from orchestrator.gang.steps.status.live import NodeLoad
 from orchestrator.gang.timeline import port_rates
 from orchestrator.gang.view import NodeView
 from orchestrator.loading.profiles import load_profile
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RdmaPort
@@ -29,6 +29,7 @@ from orchestrator.monitoring.steps.live_page import lights
 from orchestrator.planning.build import PlanFacts, build_plan
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.staging import Asked
 from orchestrator.topology.draw import TreeLine, tree
 from orchestrator.topology.network import PortFault, port_fault

@@ -21,8 +21,9 @@ from tests.support.healthy_cluster import (
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import grouped, run_rules
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.severity import Severity
 
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)

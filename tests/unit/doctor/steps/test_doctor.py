@@ -19,8 +19,7 @@ from orchestrator.doctor.steps.recordings import given
 from orchestrator.gang.steps.examination import caches_of, layouts_of
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.errors import FindingsError, InputError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
@@ -29,8 +28,10 @@ from orchestrator.monitoring.steps import doctor_watch as watching
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.steps.plan import PlanResult
+from orchestrator.protocol.errors import FindingsError, InputError
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.report import RankReport
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON, tcp_severity
 
 

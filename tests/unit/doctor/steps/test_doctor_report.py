@@ -16,7 +16,7 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.steps.doctor import diagnose, expected
 from orchestrator.doctor.steps.doctor_report import bmc, page_of, sentences, serial, switch_ports, write_report
-from orchestrator.model.errors import InputError, Unreachable
+from orchestrator.protocol.errors import InputError, Unreachable
 from orchestrator.protocol.looks import LabelsAnswer
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -12,8 +12,8 @@ import pytest
 from tests.support.machine_files import MachineFiles, reference_machine
 
 from orchestrator.doctor.steps.recordings import load_saved, save_snapshots
-from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import Snapshot, snapshot_json
+from orchestrator.protocol.errors import InputError
 from orchestrator.topology.build import build
 
 

@@ -23,11 +23,11 @@ from tests.support.ports import free_port
 from orchestrator.doctor.steps import trials as looking
 from orchestrator.doctor.steps.trials import try_ways
 from orchestrator.model.deadlines import UNHEARD_TRY_S
-from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangPorts, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.planning.steps.look import look
+from orchestrator.protocol.errors import NodeError
 from orchestrator.protocol.looks import DialTarget, Listening, Trial
 from orchestrator.protocol.message import Message
 from orchestrator.remote import node_app

@@ -15,7 +15,7 @@ from orchestrator.gang.commands import down as verb
 from orchestrator.gang.steps.down import DownRequest, StopResult
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.router.routing import Withdrawn
-from orchestrator.model.errors import Unreachable
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.protocol.verbs import LockHolder, StopAnswer
 
 INVENTORY = """

@@ -17,12 +17,12 @@ from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import plan as verb
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, Overrides, RouterSpec
 from orchestrator.model.plan import Plan
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import GangDiff, SettingChange
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult
+from orchestrator.protocol.errors import InputError
 
 
 def planned(**changes: object) -> Plan:

@@ -18,11 +18,12 @@ from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.paths import Contact
 from orchestrator.gang.steps.status.overview import with_stated
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import Unreachable
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.protocol.errors import Unreachable
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
+from orchestrator.protocol.severity import Severity
 
 INVENTORY = """
 all:

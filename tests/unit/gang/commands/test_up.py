@@ -19,7 +19,8 @@ from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.steps.raising import failure_of
 from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import (
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.protocol.errors import (
     DeployError,
     FindingsError,
     GangFailed,
@@ -29,7 +30,6 @@ from orchestrator.model.errors import (
     Undone,
     Unreachable,
 )
-from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import Cause, Phase
 
 INVENTORY = """

@@ -22,8 +22,8 @@ from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.status.live import GangLoad, Moment, NodeLoad
 from orchestrator.gang.timeline import PortRate, TimelineEvent
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.protocol.errors import NodeError
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 

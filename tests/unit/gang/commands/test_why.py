@@ -18,8 +18,8 @@ from orchestrator.gang.steps.status import logs_read
 from orchestrator.gang.steps.status.history import Explanation
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading import given_files
-from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.protocol.errors import NodeError
 from orchestrator.protocol.report import Cause
 
 LOGS = Path(__file__).parents[2] / "gang" / "steps" / "status" / "logs"

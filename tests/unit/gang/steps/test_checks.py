@@ -28,13 +28,14 @@ from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.staging import Staged, other_checkpoint
-from orchestrator.model.errors import DeployError, Exit, FindingsError, InputError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.node.agent import weights
+from orchestrator.protocol.errors import DeployError, Exit, FindingsError, InputError
 from orchestrator.protocol.planned import NodeNetwork, Transport
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.protocol.verbs import CheckAnswer
 

@@ -20,10 +20,10 @@ from orchestrator.gang.steps import locks
 from orchestrator.gang.steps.locks import GangLock, release, still_ours, take_again
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import begun_on, has_ended, interrupted, this_process
-from orchestrator.model.errors import DeployError, LockHeld, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.node import processes
+from orchestrator.protocol.errors import DeployError, LockHeld, Unreachable
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal

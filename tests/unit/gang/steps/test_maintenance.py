@@ -17,9 +17,10 @@ from orchestrator.gang.steps.down import DownRequest
 from orchestrator.gang.steps.maintenance import AWAY, BACK, MAINTENANCE, STILL, boot_of, place
 from orchestrator.gang.steps.restart_sequence import RestartRequest, RestartStep, how_to_go_on
 from orchestrator.gang.steps.status.reports import interrupted
-from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
+from orchestrator.protocol.severity import Severity
 from orchestrator.remote.fleet import Fleet
 
 pytestmark = pytest.mark.processes

@@ -13,9 +13,9 @@ from orchestrator.gang.steps import restart_sequence
 from orchestrator.gang.steps.down import DownRequest, StopResult, refuse_leftovers
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.status.history import why
-from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.errors import GangFailed, InputError
 from orchestrator.protocol.verbs import StopAnswer
 
 pytestmark = pytest.mark.processes

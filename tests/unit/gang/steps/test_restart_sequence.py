@@ -15,9 +15,9 @@ from orchestrator.gang.steps import raising, restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))

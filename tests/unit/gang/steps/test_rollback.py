@@ -13,8 +13,8 @@ from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history
-from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import GangFailed, InputError
 
 pytestmark = pytest.mark.processes
 BACK = RestartRequest(verb=ROLLBACK, command="l40s-deploy rollback")

@@ -12,11 +12,11 @@ from tests.support.reference_cluster import gang, topologies
 from tests.support.reference_plan import plan_of, staged
 
 from orchestrator.gang.steps.staging import Staged
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.model.topology import Topology
 from orchestrator.planning.steps.plan import api_key
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import NodePlan, Secrets, StagingRequest
 
 KEY = "sk-0123456789abcdef"

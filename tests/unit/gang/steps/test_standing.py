@@ -9,9 +9,9 @@ from tests.support.reference_plan import plan_of
 from orchestrator.gang.steps.standing import LastRun, runs_in, stands_as_replicas
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.chosen import chosen_gangs, concerned, replicas_of, split
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.planning.build import PlanFacts, build_plan
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Asked
 from orchestrator.protocol.verbs import ReportAnswer
 

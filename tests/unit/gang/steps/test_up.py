@@ -34,12 +34,12 @@ from orchestrator.gang.steps.up_operation import (
 )
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import without
-from orchestrator.model.errors import DeployError, Exit, GangFailed, InputError, NodeError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, Exit, GangFailed, InputError, NodeError, VerificationDiffers
 from orchestrator.protocol.staging import Asked, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
 from orchestrator.records.plans import RecordedPlan, keep_plan

@@ -35,7 +35,13 @@ from orchestrator.gang.steps.up_operation import BeforeGoCheck, UpRequest, start
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import called
 from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
-from orchestrator.model.errors import (
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory, Reach
+from orchestrator.nettest.rails import MOST_ROUNDS
+from orchestrator.node import processes
+from orchestrator.node.agent.sides import LEADERS_CHECKS_S
+from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import (
     DeployError,
     Exit,
     GangFailed,
@@ -46,12 +52,6 @@ from orchestrator.model.errors import (
     Undone,
     Unreachable,
 )
-from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec, Inventory, Reach
-from orchestrator.nettest.rails import MOST_ROUNDS
-from orchestrator.node import processes
-from orchestrator.node.agent.sides import LEADERS_CHECKS_S
-from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet

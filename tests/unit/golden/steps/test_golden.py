@@ -26,10 +26,10 @@ from orchestrator.golden.answers import (
 from orchestrator.golden.commands.golden import _print
 from orchestrator.golden.steps import golden
 from orchestrator.golden.steps.golden import Golden
-from orchestrator.model.errors import DeployError, InputError, NodeError
-from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.errors import DeployError, InputError, NodeError
+from orchestrator.protocol.severity import Severity
 from orchestrator.remote.fleet import Fleet
 
 RIGHT = AnswerComparison(id="english-fact", same=True)

@@ -14,8 +14,8 @@ from tests.support.reference_cluster import gang
 from orchestrator.golden.questions import Graded, Question
 from orchestrator.golden.steps import questions as asking
 from orchestrator.golden.steps.questions import AT_ONCE, EVAL_S, LARGEST_FILE, graded, read_questions
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import InputError, NodeError
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer
 
 QUESTIONS = tuple(Question(f"how many are {number}?", str(number)) for number in range(AT_ONCE + 3))

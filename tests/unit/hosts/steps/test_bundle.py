@@ -30,8 +30,8 @@ from orchestrator.hosts.steps.bundle import (
 )
 from orchestrator.loading.profiles import load_stack
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.packages import pins, plain
+from orchestrator.protocol.errors import InputError, VerificationDiffers
 
 
 @pytest.fixture

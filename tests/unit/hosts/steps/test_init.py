@@ -15,8 +15,8 @@ from orchestrator.hosts.commands import init as init_verb
 from orchestrator.hosts.steps.init import InitRequest, first_inventory, nodes_of, refuse_existing
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach
+from orchestrator.protocol.errors import InputError
 
 REFERENCE = (data_dir("inventory") / "reference.yml").read_text()
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.wheels import PACKAGES, small_stack
 
 from orchestrator.hosts.steps import parts
-from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
+from orchestrator.protocol.errors import InputError, Unreachable, VerificationDiffers
 
 OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
 

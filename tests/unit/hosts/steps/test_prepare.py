@@ -15,9 +15,9 @@ from orchestrator.hosts.steps.prepare import ON_REQUEST, TAGS, PrepareRequest, p
 from orchestrator.hosts.steps.stack import ROUTER_STACK, router_lock
 from orchestrator.loading.profiles import load_stack, stack_file
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import InputError
 
 CPU = "sglang-0.5.23-cpu"
 

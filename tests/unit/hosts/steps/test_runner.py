@@ -20,7 +20,7 @@ from orchestrator.hosts.steps.runner import (
     run_playbook,
     unreachable_message,
 )
-from orchestrator.model.errors import InputError, NodeError, Unreachable
+from orchestrator.protocol.errors import InputError, NodeError, Unreachable
 
 TASKS = """
 - hosts: all

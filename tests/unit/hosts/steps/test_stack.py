@@ -14,7 +14,7 @@ from orchestrator.engines.router import VERSION
 from orchestrator.hosts.steps.bundle import copy_part, read_bundle
 from orchestrator.hosts.steps.stack import build, write_recipe
 from orchestrator.loading.profiles import load_stack, stack_recipe
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 ID = "8" * 64
 DOCKER = """#!/bin/sh

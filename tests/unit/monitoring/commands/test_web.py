@@ -33,7 +33,6 @@ from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.live import Moment
 from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.commands import web
@@ -41,6 +40,7 @@ from orchestrator.monitoring.steps import pages as module
 from orchestrator.monitoring.steps.last_hour import Sample
 from orchestrator.monitoring.steps.live_page import KeptPast, live_page
 from orchestrator.monitoring.steps.pages import Pages
+from orchestrator.protocol.errors import NodeError
 from orchestrator.protocol.report import Cause
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.monitoring.steps.doctor_watch import Growth, difference, growths, known, notices
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
+from orchestrator.protocol.severity import Severity
 
 
 def finding(name: str, node: str = "node0", severity: Severity = Severity.SLOW, title: str = "t") -> Finding:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.monitoring.steps.exporter import _Newest
+from orchestrator.protocol.errors import InputError
 
 
 def inventory(*names: str) -> Inventory:

@@ -17,9 +17,9 @@ import pytest
 from tests.support.hostile import Strangers, resident_bytes
 from tests.support.waiting import until
 
-from orchestrator.model.errors import InputError
 from orchestrator.monitoring.steps import http_server
 from orchestrator.monitoring.steps.http_server import Page, is_named, names_of, serving
+from orchestrator.protocol.errors import InputError
 
 HERE = "127.0.0.1"
 MOST = 16

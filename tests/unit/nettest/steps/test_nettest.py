@@ -21,7 +21,6 @@ from tests.support.sources import ROOT
 from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
-from orchestrator.model.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Between
 from orchestrator.nettest import hooks
@@ -32,6 +31,7 @@ from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import HALF, Expectation, LinkEnd, LinkResult, NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 

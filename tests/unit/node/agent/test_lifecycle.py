@@ -12,7 +12,7 @@ import pytest
 from tests.support import messages
 from tests.support.gang import linked_run
 
-from orchestrator.node.agent.causes import Statement, Weight, choose
+from orchestrator.node.agent.causes import WeighedCause, Weight, choose
 from orchestrator.node.agent.lifecycle import Effect, Facts, Lifecycle, PlainEffect, PlainEvent, Send
 from orchestrator.node.agent.membership import RECONNECT_S, Event, LinkClosed, LinkOpened, MessageReceived
 from orchestrator.node.agent.sides import ANSWER_S, FOLLOW_LEADER_S, HOLD_S, LEADERS_CHECKS_S, LINK_S, SETTLE_S, part_of
@@ -145,7 +145,7 @@ def test_one_that_connects_after_the_verdict_hears_it() -> None:
 
 def test_a_death_is_told_the_leader_asks_and_rules_once() -> None:
     leader, member = part("a"), part("b")
-    statement = Statement(KILLED, Weight.SEEN)
+    statement = WeighedCause(KILLED, Weight.SEEN)
     told = member.step(101.0, statement)
     assert sent(told) == [statement.account()] and entered(told) == ["failed"]
     assert leader.step(101.0, says("b", statement.account())) == [Send(Ask()), PlainEffect.LOOK]
@@ -160,7 +160,7 @@ def test_a_death_while_the_link_is_made_again_is_told_once_it_is() -> None:
     informed, and its ranks kept running for ever."""
     member = part("b")
     member.step(101.0, LinkClosed("a", "Connection reset by peer", broken=True))
-    statement = Statement(KILLED, Weight.SEEN)
+    statement = WeighedCause(KILLED, Weight.SEEN)
     assert member.step(102.0, statement) == []
     told = member.step(102.0, LinkOpened("a"))
     assert sent(told) == [statement.account()] and entered(told) == ["failed"]
@@ -170,7 +170,7 @@ def test_a_death_after_the_leaders_agent_is_not_the_cause() -> None:
     """Its ranks died with it, and ours of that; its guardian may say so later than ours are seen dead."""
     member = part("b")
     member.step(101.0, LinkClosed("a", "Connection reset by peer", broken=True))
-    assert member.step(101.4, Statement(KILLED, Weight.SEEN)) == []
+    assert member.step(101.4, WeighedCause(KILLED, Weight.SEEN)) == []
     effects = member.step(102.5, says("a", AgentEnded()))
     assert entered(effects) == ["failed"] and member.cause is not None and member.cause.node == "a"
 
@@ -262,18 +262,18 @@ def test_what_comes_late_may_still_be_nearer_to_the_cause() -> None:
 OTHERS = ("node1", "node2", "node3")
 
 
-def seen(node: str, **more: Any) -> Statement:
-    return Statement(Cause(node=node, text=f"TP of {node} was killed", at=1.0, signal=9, **more), Weight.SEEN)
+def seen(node: str, **more: Any) -> WeighedCause:
+    return WeighedCause(Cause(node=node, text=f"TP of {node} was killed", at=1.0, signal=9, **more), Weight.SEEN)
 
 
-def unsure(node: str, *blames: str) -> Statement:
-    return Statement(
+def unsure(node: str, *blames: str) -> WeighedCause:
+    return WeighedCause(
         Cause(node=node, text=f"TP of {node} exited with code 0", at=1.0, exit_code=0), Weight.UNSURE, blames
     )
 
 
-def followed(node: str, *blames: str) -> Statement:
-    return Statement(Cause(node=node, text="a peer went away", at=1.0, secondary=True), Weight.FOLLOWED, blames)
+def followed(node: str, *blames: str) -> WeighedCause:
+    return WeighedCause(Cause(node=node, text="a peer went away", at=1.0, secondary=True), Weight.FOLLOWED, blames)
 
 
 def leader_of_three() -> Lifecycle:
@@ -286,7 +286,7 @@ def leader_of_three() -> Lifecycle:
     return leader
 
 
-def tells(told: Statement | None, node: str = "") -> MessageReceived:
+def tells(told: WeighedCause | None, node: str = "") -> MessageReceived:
     return says(node or told.node, told.account()) if told is not None else says(node, Account())
 
 
@@ -366,12 +366,12 @@ def test_a_later_and_nearer_account_of_a_node_replaces_its_first() -> None:
         ([followed("node2", "node2")], "node2"),
     ],
 )
-def test_the_account_nearest_to_the_beginning_is_chosen(told: list[Statement], named: str) -> None:
+def test_the_account_nearest_to_the_beginning_is_chosen(told: list[WeighedCause], named: str) -> None:
     assert choose({statement.node: statement for statement in told}).node == named
 
 
 @pytest.mark.parametrize("own", [unsure("b"), followed("b", "a")])
-def test_a_member_that_is_unsure_waits_for_the_verdict(own: Statement) -> None:
+def test_a_member_that_is_unsure_waits_for_the_verdict(own: WeighedCause) -> None:
     member = part("b")
     assert member.step(105.0, own) == [Send(own.account())]
     assert member.step(105.5, own) == [], "said once"
@@ -380,7 +380,7 @@ def test_a_member_that_is_unsure_waits_for_the_verdict(own: Statement) -> None:
 
 
 @pytest.mark.parametrize(("own", "kept"), [(unsure("b"), True), (followed("b"), False)])
-def test_a_member_that_is_named_keeps_its_own_account_unless_it_only_followed(own: Statement, kept: bool) -> None:
+def test_a_member_that_is_named_keeps_its_own_account_unless_it_only_followed(own: WeighedCause, kept: bool) -> None:
     member = part("b")
     member.step(105.0, own)
     member.step(105.1, says("a", End(verdict=replace(own.cause, text="in the leader's words"))))
@@ -422,15 +422,15 @@ def test_a_member_looks_before_it_answers() -> None:
 
 
 @pytest.mark.parametrize("own", [seen("a"), unsure("a", "b"), followed("a", "b", "c")])
-def test_an_account_travels(own: Statement) -> None:
+def test_an_account_travels(own: WeighedCause) -> None:
     account = heard(MEMBERS, json.loads(json.dumps(own.account().as_json())))
-    assert isinstance(account, Account) and Statement.of(account) == own
+    assert isinstance(account, Account) and WeighedCause.of(account) == own
 
 
 @pytest.mark.parametrize(("secondary", "weight"), [(True, Weight.FOLLOWED), (False, Weight.SEEN)])
 @pytest.mark.parametrize("given", [{}, {"weight": 9}, {"weight": None}])
 def test_an_account_without_a_weight_is_weighed_by_its_cause(given: Any, secondary: bool, weight: Weight) -> None:
-    told = Statement.of(
+    told = WeighedCause.of(
         messages.message(Account, {"cause": {"node": "a", "text": "", "secondary": secondary}, **given})
     )
     assert told is not None and (told.weight, told.blames) == (weight, ())

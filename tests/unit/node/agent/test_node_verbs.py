@@ -16,8 +16,8 @@ from tests.support.gang import Cluster, Gang
 from tests.support.waiting import slack
 
 from orchestrator.node import processes, supervision
-from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report, stage
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.report import Report
 
@@ -39,13 +39,13 @@ def test_staged_files_keep_their_secret(gang: Gang) -> None:
     ids=str,
 )
 def test_a_request_that_is_none_is_refused_in_words(gang: Gang, change: dict[str, object]) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(DeployError) as refused:
         stage.stage({**gang().staging(0), **change})
     assert refused.value.kind == "bad-request"
 
 
 def test_a_state_folder_that_may_not_be_written_is_told(gang: Gang) -> None:
-    with pytest.raises(Failure, match=r"Not a directory|File exists|Permission"):
+    with pytest.raises(DeployError, match=r"Not a directory|File exists|Permission"):
         stage.stage({**gang().staging(0), "state_dir": "/dev/null/x"})
 
 

@@ -19,8 +19,8 @@ from tests.support.waiting import until
 
 from orchestrator.node.agent import staged_run
 from orchestrator.node.agent.staged_run import keep_secrets, kept_secrets, staged_in
-from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import orders, stage
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.staging import SecretFile, Secrets, launch_digest
 
 USER = "nobody"
@@ -100,7 +100,7 @@ def test_a_script_that_is_not_what_was_staged_is_refused_in_words_and_never_exec
         assert stage.staged(cluster.base(0))["launch_script"] == ""
         return
     else:
-        with pytest.raises(Failure) as told:
+        with pytest.raises(DeployError) as told:
             (orders.go if at == "go" else stage.staged)(cluster.base(0))
         what, where, fix = told.value.what, told.value.where, told.value.fix
     assert where == str(script)
@@ -138,7 +138,7 @@ def test_a_script_that_changes_between_go_and_the_start_is_not_executed(cluster:
     run = staged_in(str(script_of(cluster).parent))
     staged_run.script_of(run)
     script_of(cluster).write_text("evil")
-    with pytest.raises(Failure, match="was changed since"):
+    with pytest.raises(DeployError, match="was changed since"):
         staged_run.script_of(run)
 
 
@@ -175,7 +175,7 @@ def test_a_state_directory_that_another_user_can_write_is_refused_before_anythin
         parent.chmod(0o777)
     else:
         os.chown(parent, user.pw_uid, user.pw_gid)
-    with pytest.raises(Failure) as told:
+    with pytest.raises(DeployError) as told:
         stage.stage({**cluster.staging(0), "state_dir": str(state)})
     assert told.value.kind == "not-root-alone"
     assert told.value.where == str(parent) or how == "linked"
@@ -185,7 +185,7 @@ def test_a_state_directory_that_another_user_can_write_is_refused_before_anythin
 
 def test_a_request_whose_script_is_not_the_plans_is_refused(tmp_path: Path) -> None:
     request = {**Cluster(tmp_path / "gang").staging(0), "launch_sha256": "0" * 64}
-    with pytest.raises(Failure, match="not the plan's"):
+    with pytest.raises(DeployError, match="not the plan's"):
         stage.stage(request)
 
 
@@ -259,6 +259,6 @@ def test_going_back_to_a_plan_without_secrets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../out", "a/b", "", ".hidden"])
 def test_names_that_leave_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Failure):
+    with pytest.raises(DeployError):
         keep_secrets(str(tmp_path / "gang"), Secrets(files=(SecretFile(name=name, text="x"),)), None)
     assert list(tmp_path.iterdir()) == []

@@ -13,9 +13,9 @@ from tests.support.messages import message
 
 from orchestrator.node.engine.logfile import LONGEST_LINE, LineCutter, LogFile
 from orchestrator.node.engine.watch import LogWatch, RankException, Tracebacks, rank_of_title
-from orchestrator.node.failure import Failure
 from orchestrator.node.network.wire import LONGEST_MESSAGE
 from orchestrator.node.verbs.logs import cut
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.link import Account
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.staging import Watch
@@ -116,7 +116,7 @@ def test_numbers_that_nothing_counts_to_are_none(digits: str) -> None:
 
 
 def test_a_pattern_that_does_not_compile_is_told() -> None:
-    with pytest.raises(Failure, match="does not compile"):
+    with pytest.raises(DeployError, match="does not compile"):
         LogWatch.of(message(Watch, {"phases": [{"phase": "x", "pattern": "("}]}))
 
 

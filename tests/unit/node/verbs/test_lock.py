@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from orchestrator.node import files, processes
-from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import arm, lock, orders, report, stage
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.verbs import GangRequest, LockAnswer
 
@@ -99,10 +99,10 @@ def test_who_was_taken_over_may_not_stop_what_the_other_started_even_when_that_o
     hold(tmp_path, "a")
     assert hold(tmp_path, "b", over="a") == {"mine": True, "token": "b"}
     ask(tmp_path, "release", token="b")
-    with pytest.raises(Failure, match="no command holds it now"):
+    with pytest.raises(DeployError, match="no command holds it now"):
         lock.refuse_a_former_holder(GangRequest(**request, token="a"), to_end=True)
     lock.refuse_a_former_holder(GangRequest(**request, token="b"), to_end=True)
-    with pytest.raises(Failure, match="no command holds it now"):
+    with pytest.raises(DeployError, match="no command holds it now"):
         lock.refuse_a_former_holder(GangRequest(**request, token="b"))
 
 
@@ -147,7 +147,7 @@ def test_a_damaged_lock_is_given_back_by_force(damaged: Path, tmp_path: Path) ->
 def test_who_has_lost_the_lock_changes_nothing(tmp_path: Path, verb: Callable[[dict[str, Any]], object]) -> None:
     ask(tmp_path, "acquire", holder={**HOLDER, "token": "theirs", "who": "bob"})
     request = {"state_dir": str(tmp_path), "gang": "g", "run_id": "r", "token": "mine"}
-    with pytest.raises(Failure, match=r"taken over or released: bob@h holds it") as refused:
+    with pytest.raises(DeployError, match=r"taken over or released: bob@h holds it") as refused:
         verb(request)
     assert refused.value.kind == "lock-lost"
 
@@ -162,7 +162,7 @@ def test_a_full_disk_takes_no_lock_and_says_who_holds_it_first(tmp_path: Path, m
         on_a_full_disk.setattr(os, "open", full)
         assert ask(tmp_path, "acquire", holder=HOLDER)["held"]["who"] == "bob"
         ask(tmp_path, "release", token="before")
-        with pytest.raises(Failure, match="the disk is full") as refused:
+        with pytest.raises(DeployError, match="the disk is full") as refused:
             ask(tmp_path, "acquire", holder=HOLDER)
     assert refused.value.kind == "no-space"
 
@@ -192,7 +192,7 @@ def test_a_full_disk_is_what_a_stop_there_says(tmp_path: Path, monkeypatch: pyte
     request = {"state_dir": str(tmp_path), "gang": "g", "clear": True}
     with monkeypatch.context() as on_a_full_disk:
         on_a_full_disk.setattr(os, "open", full)
-        with pytest.raises(Failure, match="the disk is full") as told:
+        with pytest.raises(DeployError, match="the disk is full") as told:
             orders.stop(request)
     assert told.value.kind == "no-space" and "df -h" in told.value.fix
     assert orders.stop(request)["state"] == "stopped"
@@ -225,7 +225,7 @@ def test_on_a_full_disk_an_end_is_written_over_the_old_report(tmp_path: Path, mo
 def test_a_directory_that_another_node_of_the_gang_has_is_refused(tmp_path: Path) -> None:
     for _ in range(2):
         assert ask(tmp_path, "acquire", holder=HOLDER, node="node0")["mine"]
-    with pytest.raises(Failure, match=r"node1 and node0 have the same state directory") as refused:
+    with pytest.raises(DeployError, match=r"node1 and node0 have the same state directory") as refused:
         ask(tmp_path, "acquire", holder=HOLDER, node="node1")
     assert refused.value.kind == "shared-state"
     ask(tmp_path, "release", token="mine")

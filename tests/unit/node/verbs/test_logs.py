@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import logs, report
+from orchestrator.protocol.errors import DeployError
 
 NOON = 1_767_182_400.0
 """2025-12-31 12:00 UTC."""
@@ -78,7 +78,7 @@ def test_both_parts_of_a_rotated_log_are_read(tmp_path: Path) -> None:
     (run / "engine.log").write_text("three\rfour")
     request = {"state_dir": str(tmp_path), "gang": "gang0", "run_id": "r1", "lines": ["four"], "before": 9}
     assert logs.excerpt(request)["lines"] == ["one", "two", "three", "four"]
-    with pytest.raises(Failure, match="files of run r2"):
+    with pytest.raises(DeployError, match="files of run r2"):
         logs.excerpt({**request, "run_id": "r2"})
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.node import files
 from orchestrator.node.agent.staged_run import staged_in
-from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import arm, report, stage
+from orchestrator.protocol.errors import DeployError
 
 
 def staged(state: Path, number: int = 1, **more: object) -> Path:
@@ -51,12 +51,12 @@ def test_no_folder_above_the_state_directory_gets_another_mode(tmp_path: Path, m
 def test_a_systemd_run_that_ends_without_a_word_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, ended = staged_in(str(staged(tmp_path))), subprocess.CompletedProcess([], -9, "", "")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
-    with pytest.raises(Failure, match="systemd-run: ended with status -9"):
+    with pytest.raises(DeployError, match="systemd-run: ended with status -9"):
         arm._start_unit(run, ["/bin/true"])
 
 
 def test_a_full_disk_is_called_one(tmp_path: Path) -> None:
-    with pytest.raises(Failure) as told, files.state_failures(str(tmp_path)):
+    with pytest.raises(DeployError) as told, files.state_failures(str(tmp_path)):
         raise OSError(28, os.strerror(28), str(tmp_path / "run.json"))
     assert told.value.kind == "no-space" and "the disk is full" in told.value.what
     assert told.value.fix.startswith(f"free space (`df -h {tmp_path}`)") and "access" not in told.value.fix

@@ -17,8 +17,8 @@ from tests.support.gang import Cluster, Gang
 from tests.support.waiting import until
 
 from orchestrator.node import processes, supervision
-from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import figures, orders, report, stage, without_files
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.verbs import OtherAgent, ReportAnswer
 
 
@@ -63,7 +63,7 @@ def test_an_agent_without_files_is_told_and_ended(gang: Gang, gone: Callable[[Pa
         (agent,) = told(cluster, rank)
         assert (agent.pid, agent.gang, agent.node) == (pid, "gang0", cluster.name(rank))
         assert processes.alive(pid, start)
-        with pytest.raises(Failure, match="already running") as refused:
+        with pytest.raises(DeployError, match="already running") as refused:
             stage.stage({**cluster.staging(rank), "run_id": "r2"})
         assert refused.value.fix == "l40s-deploy down gang0"
     answers = cluster.stop_all(now=now, clear=True, ordered=True)
@@ -164,7 +164,7 @@ def test_another_gangs_and_another_users_are_not_ended(short_path: Path, monkeyp
         assert list(report.without_files(str(short_path))) == [process.pid]
         assert orders.stop({**asked, "gang": "gang1"})["state"] == "absent"
         monkeypatch.setattr("orchestrator.node.others.ShownAgent.is_ours", lambda *_: False)
-        with pytest.raises(Failure, match="runs without its files") as refused:
+        with pytest.raises(DeployError, match="runs without its files") as refused:
             orders.stop({**asked, "gang": "gang0"})
         assert "ansible_become" in refused.value.fix
         assert process.poll() is None

@@ -11,9 +11,9 @@ from tests.support.reference_cluster import gang
 from tests.unit.planning.steps.test_measured import HERE, MODEL, PLAIN, STACK
 from tests.unit.sweep.made import record, result
 
-from orchestrator.model.errors import InputError
 from orchestrator.planning.steps.load_choice import choice_for
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import InputError
 from orchestrator.records.sweeps import keep_sweep
 
 GANG = gang()

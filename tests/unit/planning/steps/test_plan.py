@@ -16,7 +16,6 @@ from tests.support.reference_plan import plan_of
 from l40s_lab.node.models import config
 from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.loading.profiles import load_profile
-from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
@@ -36,6 +35,7 @@ from orchestrator.planning.steps.plan import (
     read_request,
     write_plan,
 )
+from orchestrator.protocol.errors import DeployError, FindingsError, InputError, Unreachable, VerificationDiffers
 from orchestrator.protocol.looks import PrerequisitesAnswer
 from orchestrator.records.documents import keep_least_free
 from orchestrator.remote.fleet import Fleet

@@ -15,8 +15,8 @@ import pytest
 from tests.support.local_gang import LocalGang
 from tests.support.waiting import until
 
-from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
+from orchestrator.protocol.errors import InputError, VerificationDiffers
 from orchestrator.support.steps import bundle as support
 from orchestrator.topology.scrubbing import CANNOT_TELL, Scrubber
 

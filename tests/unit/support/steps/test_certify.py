@@ -18,12 +18,12 @@ from orchestrator.bench.steps import bench_report as benching_report
 from orchestrator.bench.verdict import BenchVerdict
 from orchestrator.gang.steps.up_operation import UpResult
 from orchestrator.loading.profiles import load_profile
-from orchestrator.model.errors import DeployError, Exit, InputError, LockHeld, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.profile import Load
 from orchestrator.nettest.steps import nettest as nettesting
 from orchestrator.nettest.verdict import NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, Exit, InputError, LockHeld, NodeError
 from orchestrator.support.commands.certify import prediction_lines
 from orchestrator.support.steps import certify as certifying
 from orchestrator.support.steps.certify import (

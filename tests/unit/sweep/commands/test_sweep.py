@@ -10,8 +10,8 @@ import pytest
 from tests.unit.sweep.made import record, result
 
 from orchestrator.cli.main import main
-from orchestrator.model.errors import InputError
 from orchestrator.model.measured import CandidateState, SweepRecord
+from orchestrator.protocol.errors import InputError
 from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions
 
 KEPT = record(

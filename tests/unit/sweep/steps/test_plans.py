@@ -13,10 +13,10 @@ import pytest
 from tests.support.reference_cluster import gang
 from tests.unit.sweep.made import point
 
-from orchestrator.model.errors import FindingsError, InputError, Unreachable
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.measured import CandidateResult, CandidateState
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import FindingsError, InputError, Unreachable
 from orchestrator.records.sweeps import keep_sweep
 from orchestrator.sweep.candidates import variation_of
 from orchestrator.sweep.steps import plans

@@ -18,7 +18,9 @@ from orchestrator.bench.steps import bench as benching
 from orchestrator.engines.settings import NCCL_TRIALS
 from orchestrator.gang.steps.up_operation import UpResult
 from orchestrator.golden.steps import golden as asking
-from orchestrator.model.errors import (
+from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord
+from orchestrator.nettest.steps import nettest as nettesting
+from orchestrator.protocol.errors import (
     DeployError,
     Disturbed,
     FindingsError,
@@ -27,8 +29,6 @@ from orchestrator.model.errors import (
     NodeError,
     Unreachable,
 )
-from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord
-from orchestrator.nettest.steps import nettest as nettesting
 from orchestrator.protocol.staging import Asked
 from orchestrator.records.sweeps import kept_sweep
 from orchestrator.sweep.steps import sweep as sweeping

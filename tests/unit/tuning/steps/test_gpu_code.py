@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 from orchestrator.tuning.gpu_code import Holds
 from orchestrator.tuning.steps.gpu_code import check_code
 

@@ -19,8 +19,8 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
-from orchestrator.model.errors import DeployError, Exit, VerificationDiffers
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import DeployError, Exit, VerificationDiffers
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import Endpoint, StagingRequest

@@ -20,8 +20,8 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_wanted import wanted_files
 from orchestrator.loading.profiles import load_profile, load_stack, stack_recipe
 from orchestrator.loading.resources import data_dir
-from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, Overrides
+from orchestrator.protocol.errors import DeployError, InputError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.protocol.planned import Layout
 from orchestrator.remote import node_app
 from orchestrator.tuning.pack import Pack, Published, devices, parts_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.loading.profiles import load_stack
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 from orchestrator.tuning.messages import TuneJob
 from orchestrator.tuning.steps.run import JobQueue, _rules_of, forget_results, keep_result, kept_results
 

@@ -10,9 +10,9 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.engines.tuned_validity import State
-from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.errors import InputError, Unreachable
 from orchestrator.tuning.steps.tuning import Kit, tuning_status
 
 MODEL = "DeepSeek-V3-0324-Block64x64"

@@ -30,11 +30,11 @@ from orchestrator.checkpoint.on_node.push.target import PARTIAL
 from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import files
 from orchestrator.node.agent import weights
-from orchestrator.node.failure import Failure
 from orchestrator.node.network.http_connection import Exchange
 from orchestrator.node.network.wire import nonce, proof, proves
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import TICK_S, in_parts, reader_is_gone, request_of, tell
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import Giving, OfferRequest, Progress, PushLine
 from orchestrator.protocol.message import parsed
 
@@ -78,13 +78,18 @@ def read(directory: Path) -> Mapping[str, int]:
 
     A hub's cache links to its blobs beside the directory. A link to what shares no folder but / with it is refused: a
     checkpoint from elsewhere must not send /etc/shadow.
-    Raises Failure for that, and for one that is not complete, or that can't be read.
+    Raises DeployError for that, and for one that is not complete, or that can't be read.
     """
     if not directory.is_dir():
-        raise Failure("no-checkpoint", "no such directory", str(directory), WHICH)
+        raise DeployError("no such directory", where=str(directory), fix=WHICH, kind="no-checkpoint")
     if directory.name.endswith(PARTIAL):
         what = "is the unfinished copy of another push"
-        raise Failure("unfinished", what, str(directory), "finish that push first, or specify a complete checkpoint")
+        raise DeployError(
+            what,
+            where=str(directory),
+            fix="finish that push first, or specify a complete checkpoint",
+            kind="unfinished",
+        )
     refuse_unfinished(directory)
     for fault in weights.check(directory):
         raise fault
@@ -92,9 +97,13 @@ def read(directory: Path) -> Mapping[str, int]:
     for path in paths:
         if os.path.commonpath([os.path.realpath(directory), real := os.path.realpath(directory / path)]) == "/":
             what = f"is a symbolic link to {real}, outside the directory"
-            raise Failure("far-link", what, str(directory / path), "make a directory of regular files: `cp -rL`")
+            raise DeployError(
+                what, where=str(directory / path), fix="make a directory of regular files: `cp -rL`", kind="far-link"
+            )
         if not os.access(directory / path, os.R_OK):
-            raise Failure("unreadable", "can't be read", str(directory / path), "check its owner and mode")
+            raise DeployError(
+                "can't be read", where=str(directory / path), fix="check its owner and mode", kind="unreadable"
+            )
     return {path: (directory / path).stat().st_size for path in paths}
 
 
@@ -115,7 +124,7 @@ class Giver:
         self._proved: Counter[str] = Counter()
 
     def listen(self, address: str, port: int) -> int:
-        """Begin; port 0 takes a free one. Returns the port. Raises Failure where it can't be opened."""
+        """Begin; port 0 takes a free one. Returns the port. Raises DeployError where it can't be opened."""
         listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -123,7 +132,9 @@ class Giver:
             listener.listen(64)
         except OSError as wrong:
             what = f"can't listen on {address} port {port}: {wrong.strerror}"
-            raise Failure("port", what, f"port {port}", "choose one that is free on every node: --port") from None
+            raise DeployError(
+                what, where=f"port {port}", fix="choose one that is free on every node: --port", kind="port"
+            ) from None
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return int(listener.getsockname()[1])
 

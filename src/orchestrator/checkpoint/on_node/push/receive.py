@@ -22,9 +22,9 @@ from orchestrator.checkpoint.on_node.push.giver import ConnectionLost, Giver, by
 from orchestrator.checkpoint.on_node.push.target import REPAIR, PushTarget, checked
 from orchestrator.checkpoint.on_node.shard import write_at
 from orchestrator.node import files
-from orchestrator.node.failure import Failure
 from orchestrator.node.os_errors import failure_of, os_failures
 from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import ReceiveRequest
 
 PATIENCE_S = 20.0
@@ -40,7 +40,9 @@ def stream(request: dict[str, Any]) -> None:
     try:
         entries = checked(asked.files)
     except ValueError as wrong:
-        raise Failure("outside", f"the list of files is refused: {wrong}", "request", files.FIX) from None
+        raise DeployError(
+            f"the list of files is refused: {wrong}", where="request", fix=files.FIX, kind="outside"
+        ) from None
     target = PushTarget(Path(asked.directory), entries, repair=asked.repair)
     with os_failures(asked.directory):
         lock = target.open()
@@ -67,7 +69,7 @@ class Arrival:
     stopped."""
 
     def __init__(self, asked: ReceiveRequest, target: PushTarget, digests: Digests, giver: Giver) -> None:
-        self.failure: Failure | None = None
+        self.failure: DeployError | None = None
         self.stopped = False
         self._target = target
         self._digests = digests
@@ -114,7 +116,7 @@ class Arrival:
                 fix = (
                     "check that this node reaches that port; choose another network with --interface, another port with"
                 )
-                self.failure = self.failure or Failure("upstream", what, where, f"{fix} --port")
+                self.failure = self.failure or DeployError(what, where=where, fix=f"{fix} --port", kind="upstream")
             time.sleep(AGAIN_S)
         except Exception as wrong:
             self.failure = self.failure or failure_of(wrong, str(self._target.directory), "push-receive")
@@ -166,7 +168,9 @@ class Arrival:
             self._here[path] = 0
         if self._target.there:
             state = "is missing" if size < 0 else "differs from the source,"
-            raise Failure("target-differs", f"{state} in a directory that existed before", str(place), REPAIR)
+            raise DeployError(
+                f"{state} in a directory that existed before", where=str(place), fix=REPAIR, kind="target-differs"
+            )
         if size >= 0 and not repairs:
             place.unlink()
         return False
@@ -174,7 +178,7 @@ class Arrival:
     def _fetched(self, path: str) -> bool:
         """Whether a file has come, behind what is here of it already, with the right digest; a wrong one goes.
 
-        Raises Failure where it has come wrong too often.
+        Raises DeployError where it has come wrong too often.
         """
         digest, wanted, size = hashlib.sha256(), self._ready[path], self._target.entries[path]
         self._here[path] = 0
@@ -197,7 +201,7 @@ class Arrival:
         if self._tries[path] >= TRIES:
             what = f"arrived {TRIES} times with SHA-256 {sha256[:16]}..., but the source has {wanted[:16]}..."
             fix = "check whether the source has changed; if not, test memory and disk of this node and the previous one"
-            raise Failure("digest", what, path, fix)
+            raise DeployError(what, where=path, fix=fix, kind="digest")
         return False
 
     def _coming(self, path: str, left: int) -> Generator[memoryview, None, None]:
@@ -217,5 +221,5 @@ class Arrival:
 
     def _count(self, path: str, count: int) -> None:
         if self.stopped:
-            raise Failure("stopped", "the controller no longer waits for it", "push-receive")
+            raise DeployError("the controller no longer waits for it", where="push-receive", fix="", kind="stopped")
         self._here[path] += count

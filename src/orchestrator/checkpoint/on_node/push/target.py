@@ -19,7 +19,7 @@ from pathlib import Path
 from orchestrator.checkpoint.on_node.target import check_space, target_failures
 from orchestrator.checkpoint.on_node.unfinished import Unfinished, sync_directory
 from orchestrator.node import files
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 
 PARTIAL = ".l40s-partial"
 ARRIVING = ".arriving"
@@ -65,7 +65,7 @@ class PushTarget:
         """Read what is there; lock it, remove what does not belong, check that the rest will fit.
 
         Returns the lock, which is given back by closing it; None where nothing will be written.
-        Raises Failure: a directory with other files is in the place, somebody writes there, no space, no rights.
+        Raises DeployError: a directory with other files is in the place, somebody writes there, no space, no rights.
         """
         with target_failures(self.directory):
             if self.directory.is_dir() and any(self.directory.iterdir()):
@@ -75,7 +75,9 @@ class PushTarget:
                 self._refuse_another_checkpoint()
                 self.folder, self.repairs = self.directory, True
             if self.directory.exists() and not self.directory.is_dir():
-                raise Failure("target", "is not a directory", str(self.directory), "choose another name with --as")
+                raise DeployError(
+                    "is not a directory", where=str(self.directory), fix="choose another name with --as", kind="target"
+                )
             files.refuse_links(self._arriving, "")
             files.refuse_links(self._work, "")
             journal = self._unfinished.take("push")
@@ -102,7 +104,9 @@ class PushTarget:
             try:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:  # a hard link is another file's
-                    raise Failure("outside", "what has arrived is not a regular file", str(place), files.FIX)
+                    raise DeployError(
+                        "what has arrived is not a regular file", where=str(place), fix=files.FIX, kind="outside"
+                    )
                 if status.st_size > self.entries[path]:
                     os.ftruncate(descriptor, 0)
                 yield descriptor
@@ -142,7 +146,12 @@ class PushTarget:
         for path, size in self.entries.items():
             if (held := files.size(self.directory / path)) != size:
                 state = f"has {held} bytes there, but {size} at the source" if held >= 0 else "is missing there"
-                raise Failure("target-differs", f"differs from the source: {path} {state}", str(self.directory), REPAIR)
+                raise DeployError(
+                    f"differs from the source: {path} {state}",
+                    where=str(self.directory),
+                    fix=REPAIR,
+                    kind="target-differs",
+                )
         self._unfinished.forget()
         self.folder = self.directory
         self.there = True
@@ -153,7 +162,9 @@ class PushTarget:
         if alike * 2 < len(self.entries):
             what_is_there = f"{alike} of {len(self.entries)} files have the source's size"
             what = f"another checkpoint is in this directory: {what_is_there}"
-            raise Failure("target-exists", what, str(self.directory), "choose another name with --as")
+            raise DeployError(
+                what, where=str(self.directory), fix="choose another name with --as", kind="target-exists"
+            )
 
     def _remove_strangers(self) -> None:
         """Files of an earlier push of something else; the directory's name says that it is ours."""

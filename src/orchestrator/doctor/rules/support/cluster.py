@@ -11,13 +11,13 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.doctor.rules.support.roles import Roles, roles
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected, majority
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, part
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.looks import Trial
 from orchestrator.protocol.planned import Layout
 from orchestrator.topology.gpus import Machine, nvml_devices

@@ -12,10 +12,11 @@ from typing import NamedTuple, TypeVar
 
 from orchestrator.doctor import rules
 from orchestrator.doctor.rules.support.cluster import Cluster, Input, Node
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area, Topology
+from orchestrator.protocol.severity import Severity
 from orchestrator.topology.network import port_fault
 from orchestrator.topology.speed import PRICED_ON, limits
 

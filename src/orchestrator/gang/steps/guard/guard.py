@@ -66,7 +66,6 @@ from orchestrator.gang.steps.up import asked_of, planned_again, up, words_to_ret
 from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import as_written, chosen_gangs, staffed
-from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG, Event, GangSpec, Inventory, Recipient, RouterSpec
@@ -75,6 +74,7 @@ from orchestrator.model.notice import Notice
 from orchestrator.model.plan import Plan
 from orchestrator.planning.choices import TCP
 from orchestrator.planning.facts_of_now import lost_gpus
+from orchestrator.protocol.errors import DeployError, FindingsError, InputError, LockHeld, Unreachable
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.staging import Asked
 from orchestrator.remote.fleet import Fleet, StragglerWait

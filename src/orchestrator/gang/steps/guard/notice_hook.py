@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from orchestrator.model.deadlines import HOOK_S
-from orchestrator.model.errors import InputError
 from orchestrator.model.notice import said
 from orchestrator.model.secret_text import shown_hook
 from orchestrator.node.network import http_connection
+from orchestrator.protocol.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

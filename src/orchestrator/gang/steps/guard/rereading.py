@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.errors import DeployError, InputError
 
 WRONG_LOOKS = 3
 """Files that are wrong at so many looks in a row, and that nobody has written meanwhile, are said to be wrong."""

@@ -14,10 +14,10 @@ from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status.health import health
 from orchestrator.gang.steps.status.overview import glance
 from orchestrator.gang.view import ENDED, UNHEARD, GangView
-from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, RouterSpec
+from orchestrator.protocol.errors import DeployError
 from orchestrator.remote.fleet import Fleet
 
 HEALTH_EVERY_S = 60.0

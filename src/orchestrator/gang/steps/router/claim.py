@@ -15,8 +15,8 @@ from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.status.reports import renewed, shown_locks
-from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec
+from orchestrator.protocol.errors import DeployError, LockHeld
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
 
 POLL_S = 1.0

@@ -18,9 +18,9 @@ from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.deadlines import HEALTH_S, ROUTER_ASK_S, TAKE_IN_S, TAKE_OUT_S
-from orchestrator.model.errors import Exit, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG, RouterSpec
+from orchestrator.protocol.errors import Exit, NodeError
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet

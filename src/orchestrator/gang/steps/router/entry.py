@@ -17,7 +17,7 @@ from orchestrator.gang.steps.router.routing import (
     would_mix,
 )
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, NodeError
 
 
 def add_gang(operation: Operation, name: str) -> RouterState:

@@ -19,10 +19,10 @@ from orchestrator.gang.steps.status.reports import where
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
-from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.addresses import host_port
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import AskRequest, GangRequest, HttpAnswer, HttpRequest

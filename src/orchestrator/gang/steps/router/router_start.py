@@ -28,10 +28,10 @@ from orchestrator.loading.secret_file import CertifiedKey, read_certified_key
 from orchestrator.model.deadlines import (
     ROUTER_ASK_S,
 )
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import ROUTER_GANG, Inventory, RouterSpec
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.planning.plan_file import short_digest
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpRequest
 

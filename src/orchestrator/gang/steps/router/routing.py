@@ -30,8 +30,8 @@ from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import DRAIN_S, HEALTH_S, ROUTER_START_S, STOP_S
-from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, WithoutFiles
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
+from orchestrator.protocol.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, WithoutFiles
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
 from orchestrator.remote.fleet import Fleet, StragglerWait
 

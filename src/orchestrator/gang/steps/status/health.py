@@ -13,10 +13,11 @@ from orchestrator.gang.remarks import renewed, with_findings
 from orchestrator.gang.steps.status.reports import as_it_runs
 from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import HEALTH_ASK_S
-from orchestrator.model.errors import DeployError
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import Message
+from orchestrator.protocol.severity import Severity
 from orchestrator.records.documents import health_file, keep_look, last_look
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet

@@ -17,9 +17,9 @@ from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import Answer, GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, EXCERPT_S
-from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import DeployError, InputError, NodeError
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest, HistoryAnswer, HistoryRequest
 from orchestrator.records.gates import kept_gate

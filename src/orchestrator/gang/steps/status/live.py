@@ -33,10 +33,10 @@ from orchestrator.gang.timeline import NodeEvents, PortRate, TimelineEvent, grow
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, WATCH_FIRST_S, WATCH_NVML_S, WATCH_S
-from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest, GaugesAnswer
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
 from orchestrator.remote.fleet import Fleet, StragglerWait

@@ -14,8 +14,8 @@ from orchestrator.gang.steps.status.history import ask_history, reports_of
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.deadlines import EXCERPT_S
-from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.protocol.errors import DeployError, InputError
 from orchestrator.protocol.verbs import HistoryAnswer, LogsRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import FOLLOWED, StreamLimit, stream

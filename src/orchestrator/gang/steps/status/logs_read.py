@@ -20,11 +20,11 @@ from orchestrator.engines.host_causes import HOST, HOST_GENERAL, TOLD_ALONE
 from orchestrator.engines.literals import may_match, required, shapes_of, telling, words_in
 from orchestrator.engines.registry import dialects, newest
 from orchestrator.loading.given_files import lines_of_file, named_file
-from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.node.agent import causes
-from orchestrator.node.agent.causes import Statement, Weight
+from orchestrator.node.agent.causes import WeighedCause, Weight
 from orchestrator.node.engine.watch import EXCEPTION, MOST_WORDS, LogWatch, Suspicion
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.staging import CausePattern, Watch
@@ -234,7 +234,7 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     texts = {name: _Text.of(lines) for name, lines in files.items()}
     engine, version, nccl = _written_by(texts)
     streams = list(_streams(texts, _dialects_engine(engine, version)))
-    cause, exception = _first(_statements(streams), streams)
+    cause, exception = _first(_weighed_causes(streams), streams)
     warning = next((stream.warning for stream in streams if stream.warning), "")
     nothing = not (cause or exception or warning)
     return LogsSummary(
@@ -262,13 +262,13 @@ def _errors(texts: Mapping[str, _Text]) -> Iterator[str]:
                 yield line.strip()[:MOST_WORDS]
 
 
-def _statements(streams: Sequence[_Stream]) -> list[Statement]:
+def _weighed_causes(streams: Sequence[_Stream]) -> list[WeighedCause]:
     nodes = {address: stream.node for stream in streams for address in stream.addresses}
     suspects = [(stream, seen) for stream in streams if (seen := stream.suspect())]
     # whichever log comes first: a weak cause may follow from a sure one
     if any(_is_sure(seen) for _, seen in suspects):
         suspects = [(stream, seen) for stream, seen in suspects if not seen.weak or seen.secondary]
-    return [_statement(stream, seen, nodes) for stream, seen in suspects]
+    return [_weighed_cause(stream, seen, nodes) for stream, seen in suspects]
 
 
 def _is_sure(seen: Suspicion) -> bool:
@@ -369,11 +369,11 @@ def _around(lines: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(fitting)) if fitting else None
 
 
-def _statement(stream: _Stream, seen: Suspicion, nodes: Mapping[str, str]) -> Statement:
+def _weighed_cause(stream: _Stream, seen: Suspicion, nodes: Mapping[str, str]) -> WeighedCause:
     known = Weight.FOLLOWED if seen.secondary else Weight.SEEN
     weight = Weight.UNSURE if seen.raised else known
     blames = causes.blames(stream.watch, 0.0, nodes) if seen.secondary or seen.weak else ()
-    return Statement(_cause(stream, seen), weight, tuple(name for name in blames if name != stream.node))
+    return WeighedCause(_cause(stream, seen), weight, tuple(name for name in blames if name != stream.node))
 
 
 def _cause(stream: _Stream, seen: Suspicion) -> Cause:
@@ -381,12 +381,12 @@ def _cause(stream: _Stream, seen: Suspicion) -> Cause:
     return causes.told_by(host["host"] if host else stream.node, seen)
 
 
-def _first(statements: list[Statement], streams: list[_Stream]) -> tuple[Cause | None, str]:
+def _first(weighed_causes: list[WeighedCause], streams: list[_Stream]) -> tuple[Cause | None, str]:
     """The one cause, and the engine's last exception where that is all there is."""
     exception, teller = _last_exception(streams)
     chosen = None
-    if statements:
-        chosen = causes.choose({f"{place}": statement for place, statement in enumerate(statements)})
+    if weighed_causes:
+        chosen = causes.choose({f"{place}": weighed for place, weighed in enumerate(weighed_causes)})
     if chosen is not None and chosen.signature == EXCEPTION:
         return None, chosen.text.removeprefix("engine process exited: ")
     if chosen is None or chosen.secondary:

@@ -21,9 +21,9 @@ from orchestrator.gang.steps.status.reports import ask_serving, everything, inte
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, concerned, named_gangs
 from orchestrator.model.deadlines import BUSY_ASK_S, GLANCE_ASK_S, GLANCE_S
-from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.protocol.errors import DeployError, NodeError, Unreachable
 from orchestrator.records.documents import keep_least_free, read_told, unheard_file
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait

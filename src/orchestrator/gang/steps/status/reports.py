@@ -26,11 +26,11 @@ from orchestrator.gang.remarks import unaccepted
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.chosen import in_order
 from orchestrator.model.deadlines import ANSWER_S, METRICS_S
-from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, WithoutFiles
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import ROUTER_GANG, GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.node import processes
+from orchestrator.protocol.errors import DeployError, NodeError, RunsElsewhere, WithoutFiles
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.verbs import (

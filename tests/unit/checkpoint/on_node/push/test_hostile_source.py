@@ -21,9 +21,8 @@ from orchestrator.checkpoint.steps import push as workflow
 from orchestrator.checkpoint.steps.chain import VerbStream
 from orchestrator.checkpoint.steps.checkpoint import HERE
 from orchestrator.checkpoint.steps.push import CheckpointPushRequest, push
-from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError, NodeError
 from orchestrator.protocol.jobs import Giving
 
 LIAR = """
@@ -136,7 +135,7 @@ def test_a_link_that_leads_out_of_the_place_is_refused(tmp_path: Path, place: st
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).symlink_to(elsewhere)
     target = push_target.PushTarget(tmp_path / "M", {"sub/file": 4})
-    with pytest.raises(Failure, match="is a symbolic link"):
+    with pytest.raises(DeployError, match="is a symbolic link"):
         target.open()
         with target.arriving("sub/file") as arriving:
             target.place(arriving, "sub/file")
@@ -152,7 +151,7 @@ def test_what_arrived_as_a_link_or_as_a_second_name_of_a_file_is_never_touched(t
     arrived = tmp_path / "M.l40s-partial" / ".arriving" / "file"
     for make in ("symlink_to", "hardlink_to"):
         getattr(arrived, make)(secret)
-        with pytest.raises(Failure), target.arriving("file"):
+        with pytest.raises(DeployError), target.arriving("file"):
             pass
         arrived.unlink()
     assert secret.read_text() == "root's"

@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator.checkpoint.on_node.push import giver
 from orchestrator.checkpoint.on_node.push.target import PushTarget
-from orchestrator.node.failure import Failure
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import Giving
 
 RUN = "import sys; from orchestrator.node import dispatch; sys.exit(dispatch.serve(sys.argv[1:]))"
@@ -335,7 +335,7 @@ def test_a_directory_that_lacks_an_empty_file_is_another_checkpoint(tmp_path: Pa
     directory.mkdir()
     (directory / "config.json").write_text("{}")
     entries = {"config.json": 2, "empty": 0}
-    with pytest.raises(Failure, match="empty is missing there") as told:
+    with pytest.raises(DeployError, match="empty is missing there") as told:
         PushTarget(directory, entries).open()
     assert told.value.kind == "target-differs"
     (directory / "empty").touch()

@@ -19,9 +19,10 @@ from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
-from orchestrator.model.errors import InputError, LockHeld, Unreachable
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.errors import InputError, LockHeld, Unreachable
+from orchestrator.protocol.severity import Severity
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session

@@ -22,11 +22,12 @@ from orchestrator.gang.steps.guard import standing
 from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
 from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, ended
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import FindingsError, GangFailed, InputError, LockHeld, Unreachable
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.protocol.errors import FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.protocol.report import Cause, RailChange
+from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.staging import Asked
 
 BUSY = Policy(limit=0)

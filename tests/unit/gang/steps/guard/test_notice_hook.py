@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
-from orchestrator.model.errors import InputError
+from orchestrator.protocol.errors import InputError
 
 
 def test_a_command_is_told_by_its_environment(tmp_path: Path) -> None:

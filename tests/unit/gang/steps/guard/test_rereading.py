@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.gang.steps.guard.rereading import WRONG_LOOKS, InventoryWatch
-from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.protocol.errors import DeployError, InputError
 
 NODE = NodeSpec(name="a", gang="g", node_rank=0, reach=Reach(host="a"))
 FOUND = Inventory(path="hosts.yml", gangs=(GangSpec(name="g", nodes=(NODE,)),))

@@ -22,7 +22,6 @@ from orchestrator.gang.steps.guard.standing import RouterWatch
 from orchestrator.gang.view import GangView
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.stamps import stamp_of
-from orchestrator.model.errors import DeployError, InputError, LockHeld
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import (
     Event,
@@ -35,6 +34,7 @@ from orchestrator.model.inventory import (
     RouterSpec,
 )
 from orchestrator.model.notice import Notice
+from orchestrator.protocol.errors import DeployError, InputError, LockHeld
 from orchestrator.protocol.report import Cause
 
 FAILED, READY = GangState.FAILED, GangState.READY

@@ -19,10 +19,10 @@ from orchestrator.gang.steps import down, locks, operation
 from orchestrator.gang.steps.router import claim
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import LockHeld, Unreachable
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
 

@@ -16,9 +16,9 @@ from orchestrator.gang.steps.router import entry
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.entry import add_gang, remove_gang
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.protocol.errors import InputError, NodeError
 
 FRONT = NodeSpec(name="front", gang="router", node_rank=0, reach=Reach(connection="local", host="localhost"))
 GANGS = tuple(replace(gang(1), name=name) for name in ("a", "b"))

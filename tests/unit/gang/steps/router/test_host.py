@@ -22,11 +22,11 @@ from orchestrator.gang.steps.router.host import (
 )
 from orchestrator.gang.steps.router.router_start import start_of
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import InputError
-from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.node.files import RUN_FILE
+from orchestrator.protocol.errors import InputError
+from orchestrator.protocol.severity import Severity
 from orchestrator.remote.fleet import Fleet
 
 

@@ -21,9 +21,9 @@ from orchestrator.gang.steps.router import client
 from orchestrator.gang.steps.router.client import KeyRefused, Router
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Reach, RouterSpec
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.staging import Endpoint, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 

@@ -13,9 +13,9 @@ from orchestrator.gang.steps.router import client, mixing
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import FindingsError, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangPorts, NodeSpec, Reach, RouterSpec
+from orchestrator.protocol.errors import FindingsError, Unreachable
 
 
 def node(name: str, gang: str) -> NodeSpec:

@@ -27,7 +27,10 @@ from orchestrator.gang.steps.router.client import Router, RouterState
 from orchestrator.gang.steps.router.router_start import start_of
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import (
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import (
     DeployError,
     Detached,
     GangFailed,
@@ -38,9 +41,6 @@ from orchestrator.model.errors import (
     Unreachable,
     WithoutFiles,
 )
-from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockAnswer, LockHolder
 
 

@@ -17,10 +17,11 @@ from orchestrator.gang.steps.status.health import health, with_health
 from orchestrator.gang.steps.status.history import Explanation
 from orchestrator.gang.steps.status.overview import with_entries
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import Unreachable
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.protocol.errors import Unreachable
+from orchestrator.protocol.severity import Severity
 
 ECC = Finding(id="GPU-ECC", severity=Severity.STOP, node="n", devices=("GPU3",), title="GPU3 lost data", fix="swap it")
 GANG = GangSpec(name="a", nodes=(NodeSpec(name="n", gang="a", node_rank=0, reach=Reach(host="none")),))

@@ -13,9 +13,9 @@ from tests.support.waiting import until
 
 from orchestrator.gang.steps.status import logs as module
 from orchestrator.gang.steps.status.logs import LogFilter, LogLine, logs
-from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.errors import InputError, NodeError
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.verbs import HistoryAnswer, LogsRequest
 from orchestrator.remote.node_app import StreamLimit

@@ -29,15 +29,19 @@ class DeployError(Exception):
     what:  what was found, and what is wanted
     where: the file with the path inside it, or the node
     fix:   what to do about it, a command where one exists
+    kind:  of a node's: a word for programs, for example port-taken, gpu-busy, no-model, bad-request
+
+    On a node `where` is a file, port or device of it; the controller puts the node's name before that.
     """
 
     exit_code: int = Exit.DEFECT
 
-    def __init__(self, what: str, *, where: str, fix: str) -> None:
+    def __init__(self, what: str, *, where: str, fix: str, kind: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.where = where
         self.fix = fix
+        self.kind = kind
 
     def at(self, where: str) -> DeployError:
         """The same failure at another place, or at several."""
@@ -49,6 +53,10 @@ class DeployError(Exception):
     def as_json(self) -> dict[str, str]:
         """As every JSON document has an error."""
         return {"what": self.what, "where": self.where, "fix": self.fix}
+
+    def as_told(self) -> dict[str, str]:
+        """As a node tells its controller."""
+        return {"kind": self.kind, **self.as_json()}
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} ({self.fix})"
