@@ -20,7 +20,7 @@ from orchestrator.bench.steps.bench_report import page_of as bench_of
 from orchestrator.doctor.steps.doctor import NcclExpectation, diagnose
 from orchestrator.doctor.steps.doctor_report import page_of as report_of
 from orchestrator.doctor.steps.doctor_report import pictures, report_html
-from orchestrator.engines.serving import Serving, Worker
+from orchestrator.engines.serving import ServedModel, Serving, Worker
 from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.overview import Overview, RouterGlance
@@ -129,7 +129,18 @@ ROUTERS = st.builds(
     url=URLS,
     node=NAMES,
     state=st.none() | st.sampled_from(GangState),
-    workers=st.none() | several(st.builds(Worker, id=TEXTS, url=URLS, healthy=st.booleans(), load=COUNTS)),
+    workers=st.none()
+    | several(
+        st.builds(
+            Worker,
+            id=TEXTS,
+            url=URLS,
+            healthy=st.booleans(),
+            load=COUNTS,
+            models=several(st.builds(ServedModel, name=TEXTS, aliases=several(TEXTS))),
+        )
+    ),
+    request_limit=st.none() | COUNTS,
     error=st.none() | ERRORS,
 )
 BEGUN = st.builds(GangOperation, gang=st.just("gang0"), what=st.sampled_from(OperationKind), turning=st.booleans())

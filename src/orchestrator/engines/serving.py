@@ -98,6 +98,11 @@ class ServedModel:
     name: str
     aliases: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> str:
+        """By what requests may name it."""
+        return f"{self.name} (also {', '.join(self.aliases)})" if self.aliases else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Worker:

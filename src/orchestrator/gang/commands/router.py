@@ -8,7 +8,6 @@ from typing import Any
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.engines.serving import ServedModel
 from orchestrator.gang.claims import Way
 from orchestrator.gang.commands.gangs import cause_lines, limit_words
 from orchestrator.gang.commands.outcome import RisingProgress, add_all_at_once, add_dry_run, show_rehearsal
@@ -115,14 +114,9 @@ def _show(state: RouterState, screen: Screen) -> None:
     screen.show(*(f"  {node.name}: {node.error}" for node in state.view.unreachable))
     for worker in state.workers:
         health = "healthy" if worker.healthy else "not healthy"
-        models = "".join(f", {_called(model)}" for model in worker.models)
+        models = "".join(f", {model.words}" for model in worker.models)
         whose = "; no gang of this inventory serves there" if worker.url in state.nobodys else ""
         screen.show(f"  {worker.url}  {health}, {worker.load} requests{models}{whose}")
-
-
-def _called(model: ServedModel) -> str:
-    """By what requests may name it."""
-    return f"{model.name} (also {', '.join(model.aliases)})" if model.aliases else model.name
 
 
 def _json(state: RouterState) -> dict[str, Any]:

@@ -83,17 +83,19 @@ class PageGang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageWorker:
-    """A worker of the router by its gang's name; by its URL where no gang of the inventory serves there."""
+    """A worker of the router by its gang's name; by its URL where no gang of the inventory serves there. models: with
+    their aliases"""
 
     name: str
     healthy: bool
     load: int
+    models: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRouter:
     """The router. condition: of `RouterGlance`; error: why something of it could not be read, with the fix;
-    remarks: what is wrong beside that."""
+    remarks: what is wrong beside that; limit: requests that it lets in at once, None for any number."""
 
     url: str
     condition: GangState | None
@@ -101,6 +103,7 @@ class PageRouter:
     error: str
     fix: str
     remarks: tuple[str, ...]
+    limit: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,11 +218,13 @@ def _router(router: RouterGlance, seen: Overview) -> PageRouter:
         error=str(router.error.what) if router.error else "",
         fix=router.error.fix if router.error else "",
         remarks=router.remarks,
+        limit=router.request_limit,
     )
 
 
 def _worker(worker: Worker, gang: str | None) -> PageWorker:
-    return PageWorker(name=gang or worker.url, healthy=worker.healthy, load=worker.load)
+    models = tuple(model.words for model in worker.models)
+    return PageWorker(name=gang or worker.url, healthy=worker.healthy, load=worker.load, models=models)
 
 
 def _timeline(runs: Sequence[PastRun], now: float) -> tuple[RunBar, ...]:

@@ -25,7 +25,7 @@ from tests.unit.gang.commands.test_watching import load, moment
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.steps.doctor import diagnose
-from orchestrator.engines.serving import Worker
+from orchestrator.engines.serving import ServedModel, Worker
 from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.pace import StartDuration
@@ -106,13 +106,19 @@ def test_the_page_shows_what_status_shows(site: Site) -> None:
 
 @pytest.mark.parametrize("state", [None, *GangState])
 def test_a_router_in_any_state_is_on_the_page(site: Site, state: GangState | None) -> None:
-    workers = (Worker(url="http://192.0.2.1:8000", healthy=True, load=3, id="1"),) if state else None
-    router = RouterGlance(url="http://192.0.2.9:8080", node="node0", state=state, workers=workers)
+    models = (ServedModel("gpt-oss-120b", ("default",)),)
+    workers = (Worker(url="http://192.0.2.1:8000", healthy=True, load=3, id="1", models=models),) if state else None
+    router = RouterGlance(
+        url="http://192.0.2.9:8080", node="node0", state=state, workers=workers, request_limit=1600 if state else None
+    )
     site.source.now = replace(moment(), seen=replace(moment().seen, router=router))
     for path in ("/", "/part"):
         status, text, _ = site.get(path)
         assert status == 200 and "http://192.0.2.9:8080" in text
-        assert (state.value if state else "unreachable") in text.partition('id="router"')[2]
+        shown = text.partition('id="router"')[2]
+        assert (state.value if state else "unreachable") in shown
+        known = "at most 1,600 requests" in shown and "3 requests, gpt-oss-120b (also default)" in shown
+        assert known == (state is not None)
 
 
 def test_a_death_is_in_the_next_part_and_nothing_of_it_is_markup(site: Site) -> None:
