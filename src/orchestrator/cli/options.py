@@ -58,7 +58,7 @@ def add_from(parser: argparse.ArgumentParser) -> None:
         help="read files instead of nodes, - for standard input, NAME=FILE to name the node, or a folder: saved"
         " snapshots, an hwloc-gather-topology tarball, a copy of /sys, NCCL's topology XML, or what people paste"
         " (nvidia-smi topo -m, lspci -vvv or -tv, NCCL's log, ibv_devinfo -v, ibstat, show_gids, ip -br addr,"
-        " nvidia-smi -q)",
+        " nvidia-smi, numactl -H, lscpu, ...)",
     )
 
 

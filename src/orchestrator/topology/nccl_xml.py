@@ -146,6 +146,23 @@ def _clean(text: str) -> str:
     return "".join(char if char.isprintable() and not "\ud800" <= char <= "\udfff" else "?" for char in text)
 
 
+_TAG = re.compile(r"<(/?)([a-z]{2,16})\b[^<>]{0,2000}?(/?)>")
+
+
+def closed(text: str) -> str:
+    """A file whose end was cut off, with its open elements closed and everything in it marked as not wholly read."""
+    whole = text[: text.rfind(">") + 1]
+    left: list[str] = []
+    for closing, name, empty in _TAG.findall(whole):
+        if closing and left and left[-1] == name:
+            left.pop()
+        elif not closing and not empty:
+            left.append(name)
+    unread = ",".join(area.name for area in _SHOWN)
+    marked = whole if _UNREAD in whole else whole.replace("<system", f'<system {_UNREAD}="{unread}"', 1)
+    return marked + "".join(f"</{name}>" for name in reversed(left))
+
+
 def topology_of_xml(text: str, node: str) -> Topology:
     """What such a file says of a node. Raises ValueError for what is no NCCL topology."""
     if len(text) > _LARGEST:

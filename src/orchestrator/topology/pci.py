@@ -193,8 +193,18 @@ _PARTS = {
     (0x10DE, 0x26BA): "NVIDIA L20",
     (0x10DE, 0x27B8): "NVIDIA L4",
     (0x10DE, 0x26B1): "NVIDIA RTX 6000 Ada",
+    (0x10DE, 0x20B0): "NVIDIA A100-SXM4-40GB",
+    (0x10DE, 0x20B2): "NVIDIA A100-SXM4-80GB",
+    (0x10DE, 0x20B5): "NVIDIA A100 80GB PCIe",
+    (0x10DE, 0x20F1): "NVIDIA A100-PCIE-40GB",
+    (0x10DE, 0x2204): "NVIDIA RTX 3090",
+    (0x10DE, 0x2330): "NVIDIA H100 80GB HBM3",
+    (0x10DE, 0x2331): "NVIDIA H100 PCIe",
     (0x10DE, 0x2335): "NVIDIA H200",
     (0x10DE, 0x2684): "NVIDIA RTX 4090",
+    (0x10DE, 0x2B85): "NVIDIA RTX 5090",
+    (0x10DE, 0x2BB1): "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    (0x10DE, 0x2BB5): "NVIDIA RTX PRO 6000 Blackwell Server Edition",
     (0x15B3, 0x1013): "ConnectX-4",
     (0x15B3, 0x1015): "ConnectX-4 Lx",
     (0x15B3, 0x1017): "ConnectX-5",
@@ -222,6 +232,11 @@ def part_name(device: PciDevice | None) -> str:
     if device is None or not device.vendor or not device.device:
         return ""
     return _PARTS.get((device.vendor, device.device), f"{device.vendor:04x}:{device.device:04x}")
+
+
+def known_part(vendor: int, device: int) -> str:
+    """The part's name by its ids; '' for what is not listed here."""
+    return _PARTS.get((vendor, device), "")
 
 
 def device_called(vendor: int, words: str) -> int:

@@ -342,7 +342,9 @@ def test_a_slot_with_fewer_lanes_than_the_others_shows_in_nvidia_smi_q() -> None
 def test_lspci_gives_the_tree(name: str) -> None:
     snapshot = only(post(name))
     topology = build(snapshot)
-    assert [gpu.name for gpu in topology.gpus] == [""] * 8 and [gpu.index for gpu in topology.gpus] == list(range(8))
+    assert [gpu.name for gpu in topology.gpus] == ["NVIDIA L40S"] * 8 and [gpu.index for gpu in topology.gpus] == list(
+        range(8)
+    )
     behind = {
         switch.address: [gpu.index for gpu in topology.gpus if gpu.switch == switch.key] for switch in topology.switches
     }

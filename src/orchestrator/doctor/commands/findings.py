@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.commands.discover import show_failure
-from orchestrator.doctor.rules.support.cluster import Node
+from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import COSTLY, FindingGroup, grouped, who
 from orchestrator.doctor.steps.doctor import Examination, NcclExpectation
 from orchestrator.model.finding import Finding
@@ -21,7 +20,8 @@ from orchestrator.protocol.severity import Severity
 from orchestrator.topology.draw import paths_json
 from orchestrator.topology.paths import shape
 from orchestrator.topology.speed import PRICED_ON
-from orchestrator.topology.stated import cards_of, recognised
+from orchestrator.topology.stated import recognised
+from orchestrator.topology.text_facts import text_facts
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -32,7 +32,7 @@ def document(examination: Examination, expectations: Sequence[NcclExpectation] =
     return {
         "findings": [finding.as_json() for finding in examination.findings],
         "accepted": [finding.as_json() for finding in examination.accepted],
-        "nodes": [_node_json(node) for node in examination.cluster.nodes],
+        "nodes": [_node_json(node, examination.cluster) for node in examination.cluster.nodes],
         "nccl": [
             {
                 "gang": expectation.gang,
@@ -61,7 +61,7 @@ def document(examination: Examination, expectations: Sequence[NcclExpectation] =
     }
 
 
-def _node_json(node: Node) -> dict[str, Any]:
+def _node_json(node: Node, cluster: Cluster) -> dict[str, Any]:
     topology = node.topology
     seen = shape(topology)
     return {
@@ -79,7 +79,7 @@ def _node_json(node: Node) -> dict[str, Any]:
         ],
         "between_gpus": {"inside": [path.name for path in seen.inside], "across": [path.name for path in seen.across]},
         "paths": paths_json(topology),
-        **({"recognised": list(forms)} if (forms := recognised(node.snapshot)) else {}),
+        **({"recognised": list(forms), "facts": _facts(node, cluster)} if (forms := recognised(node.snapshot)) else {}),
     }
 
 
@@ -93,7 +93,7 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
     spares = [node for node in cluster.nodes if node.spec.spare]
     for line in (
         *(f"{who(names, count)}: {words}" for words, names in shapes.items()),
-        *(f"{node.name}: {words}" for node in cluster.nodes if (words := _listed_cards(node))),
+        *(f"{node.name}: {words}" for node in cluster.nodes for words in _facts(node, cluster)),
         *(f"{node.name}: a spare of gang {node.spec.gang}" for node in spares),
         *(f"{gang}: {page_cache.words(fits)}" for gang, fits in examination.caches.items()),
         *dict.fromkeys(_expectation(expectation, expectations) for expectation in expectations),
@@ -107,11 +107,9 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
     screen.out.print(f"{counted(count, 'node')}, {gpus} GPUs examined: {summary(examination.findings)}")
 
 
-def _listed_cards(node: Node) -> str:
-    """'4 network cards: 4 x Amazon.com, Inc. Elastic Fabric Adapter (EFA)', of a list without a tree; '' for none."""
-    cards = Counter(cards_of(node.snapshot))
-    kinds = ", ".join(f"{number} x {name}" for name, number in cards.items())
-    return f"{counted(cards.total(), 'network card')}: {kinds}" if cards else ""
+def _facts(node: Node, cluster: Cluster) -> list[str]:
+    others = (topology for name, topology in cluster.topologies.items() if name != node.name)
+    return list(text_facts(node.topology, node.snapshot, others))
 
 
 def _expectation(expectation: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -> str:

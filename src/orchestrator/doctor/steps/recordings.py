@@ -31,7 +31,7 @@ from orchestrator.records.documents import write_whole
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 from orchestrator.topology.gpus import NVIDIA_GPUS, Accelerators
-from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
+from orchestrator.topology.nccl_xml import closed, nccl_xml, topology_of_xml
 from orchestrator.topology.pasted.read import FORMS, read_pasted
 from orchestrator.topology.rdma import natural
 from orchestrator.topology.redaction import redact as under_pseudonyms
@@ -201,6 +201,8 @@ _FIX = (
     " of a failure in a log is shown by `l40s-deploy why --log FILE`"
 )
 _MOST_FILES = 256
+_HAS_DEVICES = re.compile(r"<cpu [^<>]{1,400}>\s{0,64}<pci ")
+"""In NCCL's topology: what comes before the first device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +286,9 @@ def _of_text(node: str, file: str) -> Given:
             snapshot = snapshot_from_json(json.loads(text))
             return Given({snapshot.node: snapshot})
         start, end = text.find("<system"), text.rfind("</system>")
+        if start >= 0 and end < start and _HAS_DEVICES.search(text, start):
+            text = closed(text[start:])
+            start, end = 0, text.rfind("</system>")
         if 0 <= start < end or file.endswith(".xml"):
             text = text[start : end + len("</system>")] if 0 <= start < end else text
             empty = Snapshot(node=name, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED})

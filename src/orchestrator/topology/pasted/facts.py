@@ -9,7 +9,7 @@ import json
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.model.topology import Area
@@ -112,14 +112,18 @@ def lines_of(text: str) -> list[Line]:
     whose = _without_a_log_s(textwrap.dedent("\n".join(plain)).split("\n"))
     prefixed = _is_prefixed([line for _, line in whose])
     lines: list[Line] = []
-    node = ""
+    node = heading = ""
+    called: dict[str, str] = {}
     for number, (who, line) in enumerate(whose):
         if match := _PROMPT.match(line.lstrip()) or first_match((_HEADING, _ANSIBLE, _TITLE), line.strip()):
-            node = re.sub(r"[^\w.-]", "-", match["host"].strip())
+            name = re.sub(r"[^\w.-]", "-", match["host"].strip())
+            if match.re is _PROMPT and heading and name not in called.values():
+                called[heading] = name  # the machine of the heading, by its own name
+            node, heading = name, name if match.re is _HEADING else ""
         prefix = _PREFIXED.match(line) if prefixed else None
         named, words = (prefix["host"], line[prefix.end() :]) if prefix else (node, line)
         lines.append(Line(number, words, who or named))
-    return lines
+    return [replace(line, node=called.get(line.node, line.node)) for line in lines] if called else lines
 
 
 def _without_a_log_s(lines: Sequence[str]) -> list[tuple[str, str]]:

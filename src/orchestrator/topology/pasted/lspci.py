@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts
-from orchestrator.topology.pci import GUEST_VENDORS, device_called, sort_key
+from orchestrator.topology.pci import GUEST_VENDORS, device_called, known_part, sort_key
 
 TREE, FULL, LIST = "lspci -tv", "lspci -vvv", "lspci"
 _BRIDGE = "0x060400"
@@ -192,7 +192,7 @@ def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[Pasted
     facts.areas = {area for name, area in _AREAS.items() if name in names}
     if len(keys) == len(functions) and _all_named(functions.values()):
         facts.areas.add(Area.PCI)
-    if keys or facts.gpus:
+    if keys or facts.gpus or facts.also.get("cards"):
         yield facts
 
 
@@ -226,7 +226,8 @@ def _keys(functions: _Functions, roots: set[str]) -> dict[str, str]:
 def _gpu(index: int, function: _Function) -> dict[str, Any]:
     """As NVML's, with the width of its link."""
     name = re.search(r"\[((?!10de)[^]]{1,64})\]", function.words)
-    gpu = {"index": index, "pci_bus_id": function.address, "name": f"NVIDIA {name[1]}" if name else ""}
+    called = f"NVIDIA {name[1]}" if name else known_part(*function.ids)
+    gpu = {"index": index, "pci_bus_id": function.address, "name": called}
     now, most = (int(function.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
     return {**gpu, "link": {"width": now, "max_width": most}} if now and most else gpu
 

@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Area
+from orchestrator.model.words import counted
 from orchestrator.topology.nccl_devices import opened
 from orchestrator.topology.pasted import lspci, tools
 from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
@@ -23,7 +24,8 @@ from orchestrator.topology.stated import PASTED
 
 FORMS = (
     "nvidia-smi topo -m or -p2p, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, ibstat,"
-    " show_gids, ip -br addr, nvidia-smi -q, check_env of SGLang, collect_env of vLLM"
+    " show_gids, ibdev2netdev, ip -br addr, ifconfig, nvidia-smi, nvidia-smi -q, numactl -H, lscpu, dmidecode -t slot,"
+    " check_env of SGLang, collect_env of vLLM"
 )
 _MOST_MACHINES = 64
 _LEFT_OUT = " (of other GPUs: left out)"
@@ -127,6 +129,10 @@ _NODE = re.compile(
 )
 _PORT = re.compile(r"\b([A-Za-z][\w.@-]{0,63}:\d{1,2})/(RoCE|IB)\b")
 _INTERFACE = re.compile(r"\[\d{1,3}\]([A-Za-z][\w.@-]{0,15}):")
+_OLD = re.compile(r"NCCL version 2\.[0-4]\.")
+_PATHS = re.compile(r"GPU/[0-9a-fA-F-]{3,24} :GPU/")
+_ENDS = re.compile(r"\bGPU/([0-9a-fA-F-]{3,24}) \(")
+"""The paths of one GPU (src/graph/topo.cc, printNodePaths)."""
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 _CLASSES = {"PCI": "0x060400", "GPU": "0x030200", "NIC": "0x020000"}
 _MOST_FUNCTIONS = 1024
@@ -145,6 +151,14 @@ class _LoggedHost:
     opened: dict[str, None] = field(default_factory=dict)
     layers: dict[str, str] = field(default_factory=dict)
     sockets: dict[str, None] = field(default_factory=dict)
+    for_start: bool = False
+    """Sockets were named for NCCL's start alone, as before 2.5 (bootstrapNetInit), ahead of the network's choice."""
+    over_sockets: bool = False
+    """NCCL says that its network is sockets."""
+    named: dict[str, None] = field(default_factory=dict)
+    """GPUs in the lines of paths below a graph."""
+    cut: bool = False
+    """The beginning of a graph is not there."""
     ended: set[str] = field(default_factory=set)
     """Who printed the line below a graph: without it the text ends, or was cut, amid it."""
 
@@ -155,11 +169,12 @@ class _LoggedHost:
 def _logged(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """The nodes whose ranks wrote the lines."""
     hosts: dict[str, _LoggedHost] = {}
+    old = any(_OLD.search(line.text) for line in lines if "NCCL version 2." in line.text)
     for line in lines:
         match = (_LINE.match(line.text) or _BARE_LINE.match(line.text)) if "NCCL INFO " in line.text else None
         if match is None or len(hosts) > _MOST_FUNCTIONS:
             continue
-        host = hosts.setdefault(match["host"], _LoggedHost(line))
+        host = hosts.setdefault(match["host"], _LoggedHost(line, for_start=old))
         _take(host, match["who"], match["words"])
     for name, host in hosts.items():
         if host.paths("GPU") or host.layers or host.sockets:
@@ -169,10 +184,19 @@ def _logged(lines: Sequence[Line]) -> Iterator[PastedFacts]:
 def _take(host: _LoggedHost, who: str, words: str) -> None:
     if match := _CPU.match(words):
         host.above[who] = [(-1, f"{XML_ROOT}cpu{match[1]}")]
-    elif (match := _NODE.match(words)) and who in host.above:
-        _node(host, who, match)
+    elif match := _NODE.match(words):
+        if who in host.above:
+            _node(host, who, match)
+        else:
+            host.cut = True
+    elif _PATHS.match(words):
+        host.named |= dict.fromkeys(_ENDS.findall(words))
     elif words.startswith(_BELOW_GRAPH):
         host.ended.add(who)
+    elif words.startswith("NET/Plugin : No plugin") and host.sockets:
+        host.for_start = True
+    elif words.startswith(("Using network Socket", "NET/IB : No device found", "Using NCCL_NET Socket")):
+        host.over_sockets = True
     elif words.startswith("NET/IB"):
         host.opened.setdefault(words)
         host.layers |= dict(_PORT.findall(words))
@@ -210,10 +234,12 @@ def _facts(name: str, host: _LoggedHost) -> PastedFacts:
         facts.files[f"{key}/numa_node"] = str(int(numa, 16)) if len(numa) < 4 else "-1"
     addresses = sorted((key.rpartition("/")[2] for key in host.paths("GPU")), key=sort_key)
     facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
-    if addresses and host.ended >= host.above.keys():
+    if addresses and not host.cut and host.ended >= host.above.keys():
         facts.areas = set(Area)
-    if not host.layers:
+    if not host.layers and (host.over_sockets or not host.for_start):
         facts.also = {"sockets": [*host.sockets]}
+    if host.cut and host.named:
+        facts.also["lacking"] = [f"the beginning of NCCL's graph, which has {counted(len(host.named), 'GPU')} in all"]
     cards = host.paths("NIC")
     for port, (path, gbs) in _ports(host).items():
         device, number = port.split(":")

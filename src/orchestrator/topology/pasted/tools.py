@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area
+from orchestrator.topology.pasted import hosts
 from orchestrator.topology.pasted.facts import Line, PastedFacts, first_match
 from orchestrator.topology.pci import number
 from orchestrator.topology.stated import WORD
@@ -27,6 +28,9 @@ _SHOWN_GID = re.compile(
     r"\s*(?P<device>[A-Za-z][\w.@-]{0,63})\s+(?P<port>\d{1,2})\s+(?P<index>\d{1,4})\s+"
     r"(?P<gid>[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})\s+(?:[\d.]{7,15}\s+)?v?(?P<kind>1|2)\s*(?P<netdev>\S{0,16})"
 )
+_SHOWN_HEAD = re.compile(r"\s*DEV\s+PORT\s+INDEX\s+GID\b.*")
+_ASKED = re.compile(r".{0,96}?(?<![A-Za-z])ibv_devinfo(?: -v)? -d (?P<asked>mlx5_\w{1,32})\b.{0,32}")
+"""Each mlx5 device has one port (drivers/infiniband/hw/mlx5: a device for each)."""
 _BRIEF = re.compile(
     r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}?)(?:@\w{1,16})?\s+(?P<operstate>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)"
     r"(?P<addresses>(?:\s+[0-9a-fA-F.:]{2,45}/\d{1,3})*)(?: metric \d+)?\s*"
@@ -51,6 +55,8 @@ _LISTED = re.compile(
 _DRIVER = re.compile(
     r".{0,32}?\b(?:Nvidia driver version|CUDA Driver Version|Driver Version)\s*:\s+(\d{3}\.\d{1,3}(?:\.\d{1,3})?).*"
 )
+_SMI_HEAD = re.compile(r"\|\s{0,4}NVIDIA-SMI \S{3,24}\s{1,40}Driver Version:? (\d{3}\.\d{1,3}(?:\.\d{1,3})?)\s.*")
+_MEMORY = re.compile(r"\|.{8,64}\|\s{1,24}\d{1,7}MiB / {1,8}(\d{1,7})MiB \|.*")
 _STATES = {
     word[:4].upper(): word for word in ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "Polling", "Disabled", "LinkUp")
 }
@@ -78,13 +84,13 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
             match = match or (first_match(more, line.text) if pastes else None)
             if match and len(pastes[-1].gpus) < _MOST and len(pastes[-1].files) < 64 * _MOST:
                 about = take(pastes[-1], match, about)
-        yield from pastes
+        yield from (facts for facts in pastes if facts.files or facts.gpus or facts.host or facts.also or facts.driver)
 
 
 def _goes_on(facts: PastedFacts, match: re.Match[str]) -> bool:
-    """An RDMA device that comes again, or by another tool, is another section's."""
+    """An RDMA device that comes again, or by another tool, is another section's; so is a table with an own heading."""
     if match.re is not _HCA:
-        return True
+        return match.re is not _SHOWN_HEAD
     tool, device, number = match.groups("")
     path = f"/sys/class/infiniband/{device}/{f'ports/{number}/state' if number else 'fw_ver'}"
     return path not in facts.files and facts.form == _VERBS[tool[0]]
@@ -97,9 +103,12 @@ def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         facts.form, folder = _VERBS[tool[0]], f"/sys/class/infiniband/{device}"
         facts.files.setdefault(f"{folder}/fw_ver", "")
         return f"{folder}/ports/{number}" if number else folder
+    if match.re is _ASKED:
+        facts.form = "ibv_devinfo"
+        return f"/sys/class/infiniband/{match['asked']}/ports/1"
     if match.re is _GID:
         facts.areas.add(Area.PORTS)
-        return _gid(facts, match, at)
+        return _gid(facts, match, at) if at else at
     name, value = match[1].lower().replace(" ", "_"), (match[2] or "").strip()
     folder = at.partition("/ports/")[0]
     if name == "port":
@@ -137,6 +146,8 @@ def _of_port(name: str, value: str, lanes: str) -> str:
 
 
 def _gid(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    if match.re is _SHOWN_HEAD:
+        return at
     groups = match.groupdict("")
     if "device" in groups:
         at = f"/sys/class/infiniband/{groups['device']}/ports/{groups['port']}"
@@ -151,6 +162,8 @@ def _gid(facts: PastedFacts, match: re.Match[str], at: str) -> str:
 
 def _address(facts: PastedFacts, match: re.Match[str], name: str) -> str:
     """name: of the interface that a line of addresses alone is about"""
+    if match.re in (hosts.IFCONFIG, hosts.IFCONFIG_INET):
+        return hosts.interface(facts, match, name)
     groups = match.groupdict("")
     name = groups.get("name", name)
     facts.files |= {
@@ -171,8 +184,14 @@ def _gpus(facts: PastedFacts, match: re.Match[str], section: str) -> str:
         return match[1]
     if match.re is _SMI_FIELD:
         _smi_field(facts.gpus[-1], section, match[1], match[2].strip())
-    elif match.re is _DRIVER:
+    elif match.re in (_DRIVER, _SMI_HEAD):
         facts.driver = match[1]
+    elif not facts.gpus and match.re in (_MEMORY, hosts.MIG_CELL):
+        return section  # of a row above that was cut
+    elif match.re is _MEMORY:
+        facts.gpus[-1].setdefault("memory", {"total": int(match[1]) << 20})
+    elif match.re in (hosts.MIG_CELL, hosts.MIG_LISTED):
+        hosts.divided_gpu(facts, match)
     else:
         fields: dict[str, Any] = {name: word.strip() for name, word in match.groupdict("").items() if word}
         indices = fields.pop("indices", str(len(facts.gpus))).split(",")
@@ -191,14 +210,21 @@ def _smi_field(gpu: dict[str, Any], section: str, name: str, value: str) -> None
 
 _Patterns = tuple[re.Pattern[str], ...]
 _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = (
-    ("", (Area.RDMA,), (_HCA,), (_GID, _FIELD), _verbs),
-    ("show_gids", (), (_SHOWN_GID,), (), _gid),
-    ("ip addr", (Area.ADDRESSES, Area.INTERFACES), (_BRIEF, _LONG), (_INET,), _address),
-    ("nvidia-smi -q", (), (_SMI_GPU, _TABLE), (_SMI_FIELD, _SMI_SECTION), _gpus),
-    ("a list of GPUs", (), (_LISTED,), (_DRIVER,), _gpus),
+    ("", (Area.RDMA,), (_HCA, _ASKED), (_GID, _FIELD), _verbs),
+    ("show_gids", (), (_SHOWN_HEAD, _SHOWN_GID), (), _gid),
+    ("ip addr", (), (_BRIEF, _LONG), (_INET,), _address),
+    ("ifconfig", (), (hosts.IFCONFIG,), (hosts.IFCONFIG_INET,), _address),
+    ("ibdev2netdev", (), (hosts.NETDEV,), (), hosts.netdev),
+    ("numactl -H", (), (hosts.NUMA_BEGIN,), (hosts.NUMA_NODE,), hosts.numa),
+    ("lscpu", (), (hosts.LSCPU_BEGIN,), (hosts.LSCPU_FIELD,), hosts.processors),
+    ("dmidecode -t slot", (), (hosts.SLOT_BEGIN,), (hosts.SLOT_FIELD,), hosts.slots),
+    ("nvidia-smi -q", (), (_SMI_GPU,), (_SMI_FIELD, _SMI_SECTION), _gpus),
+    ("nvidia-smi", (), (_SMI_HEAD, _TABLE), (_MEMORY, hosts.MIG_CELL), _gpus),
+    ("nvidia-smi's MIG devices", (), (hosts.MIG_DEVICE,), (), hosts.mig_devices),
+    ("a list of GPUs", (), (_LISTED,), (_DRIVER, hosts.MIG_LISTED), _gpus),
 )
-"""Form, '' where the first line says it; what it tells all of; lines that begin it, and its others. `nvidia-smi -q` is
-the plain table too; a list of GPUs that of `nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""
+"""Form, '' where the first line says it; what it tells all of; lines that begin it, and its others. A list of GPUs is
+that of `nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""
 
 
 _TOPO, ACCESSES = "nvidia-smi topo -m", "nvidia-smi topo -p2p"
@@ -220,11 +246,11 @@ _MOST_ROWS = 256
 
 def _matrices(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every matrix of one node's lines."""
-    tokens = [_tokens(line.text) for line in lines]
+    tokens = [_unglued(_tokens(line.text)) for line in lines]
     place = 0
     while place < len(lines):
         header = _header(tokens, place)
-        text = " ".join(itertools.chain(*header))
+        text = " ".join(itertools.chain(*header) if header else _heads_by_rows(tokens, place))
         columns, names = _COLUMNS.findall(text), dict.fromkeys(_GLUED.sub(" ", _COLUMNS.sub(" ", text)).split())
         heads = [word for word in names if _HEAD.fullmatch(word) and word not in _WORDS][:_MOST_ROWS]
         rows, end = _rows(tokens, place + len(header), heads)
@@ -261,6 +287,32 @@ def _header(tokens: Sequence[list[str]], start: int) -> list[list[str]]:
                 break
             titles.append(words)
     return titles
+
+
+def _heads_by_rows(tokens: Sequence[list[str]], start: int) -> list[str]:
+    """The titles of columns of which only rows were pasted; [] where they can't be told. Each row has an X in its own
+    column: a NIC's tells how many GPUs are before it."""
+    rows: dict[str, list[str]] = {}
+    for words in tokens[start : start + _MOST_ROWS]:
+        head = words[0] if words else ""
+        if not _NUMBERED_HEAD.fullmatch(head) or head in rows:
+            break
+        rows[head] = list(itertools.takewhile(WORD.fullmatch, words[1:]))
+    places = {head: cells.index("X") for head, cells in rows.items() if cells.count("X") == 1}
+    width = max(map(len, rows.values()), default=0)
+    gpus = {place - int(head[3:]) for head, place in places.items() if head.startswith("NIC")}
+    if not gpus and any(place == width - 1 for place in places.values()):
+        gpus = {width}
+    count = gpus.pop() if len(gpus) == 1 else 0
+    own = all(place == int(head[3:]) < count for head, place in places.items() if head.startswith("GPU"))
+    if not 0 < count <= width or not own or len(places) < 2 or len(places) + 1 < len(rows):
+        return []
+    return [*(f"GPU{number}" for number in range(count)), *(f"NIC{number}" for number in range(width - count))]
+
+
+_NUMBERED_HEAD = re.compile(r"(?:GPU|NIC)\d{1,3}")
+_GLUED_CELLS = re.compile(r"(?:PIX|PXB|PHB|NODE|SYS|NV(?:1[0-9]|[1-9])(?=[A-Z]|$)){2,4}")
+_CELL_WORD = re.compile(r"PIX|PXB|PHB|NODE|SYS|NV[0-9]{1,2}")
 
 
 def _rows(
@@ -343,6 +395,14 @@ def _legend(below: Sequence[Line], heads: Sequence[str]) -> dict[str, str]:
 
 def _may_be_a_title(token: str) -> bool:
     return token in _WORDS or bool(_HEAD.fullmatch(token) and not WORD.fullmatch(token))
+
+
+def _unglued(words: list[str]) -> list[str]:
+    """Words of a row; a terminal whose tabs were taken for less than a column leaves no blank between some."""
+    if not any(map(_GLUED_CELLS.fullmatch, words)):
+        return words
+    parts = (_CELL_WORD.findall(word) if _GLUED_CELLS.fullmatch(word) else [word] for word in words)
+    return list(itertools.chain.from_iterable(parts))
 
 
 def _tokens(text: str) -> list[str]:

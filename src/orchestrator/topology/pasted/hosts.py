@@ -1,0 +1,119 @@
+"""What tools print of a host beside its GPUs and ports: its processors and memory (`numactl -H`, lscpu), slots
+(`dmidecode -t slot`), interfaces (ifconfig, ibdev2netdev), and how `nvidia-smi` says that GPUs are divided by MIG.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Any
+
+from orchestrator.topology.pasted.facts import PastedFacts
+
+NUMA_BEGIN = re.compile(r"available: (\d{1,4}) nodes? \([\d,-]{1,64}\)\s*")
+NUMA_NODE = re.compile(r"node (?P<node>\d{1,4}) (?P<field>cpus|size): ?(?P<value>.{0,2000})")
+_SPAN = re.compile(r"\d{1,5}(?:-\d{1,5})?")
+_MEGABYTES = re.compile(r"(\d{1,9}) MB")
+
+LSCPU_BEGIN = re.compile(r"\s*Architecture:\s{1,64}(?:x86_64|aarch64|ppc64le)\s*")
+LSCPU_FIELD = re.compile(
+    r"\s*(?P<field>CPU\(s\)|Socket\(s\)|NUMA node\(s\)|Model name|NUMA node\d{1,4} CPU\(s\)|Hypervisor vendor)"
+    r":\s{1,64}(?P<value>\S.{0,400})"
+)
+_LSCPU = {"CPU(s)": "processors", "Socket(s)": "sockets", "NUMA node(s)": "nodes", "Model name": "model",
+          "Hypervisor vendor": "hypervisor"}  # fmt: skip
+
+SLOT_BEGIN = re.compile(r"\s{0,16}Designation: (?P<slot>\S.{0,63})")
+SLOT_FIELD = re.compile(r"\s{0,16}(?P<field>Type|Current Usage|Bus Address): (?P<value>\S.{0,63})")
+
+NETDEV = re.compile(
+    r"\s{0,8}(?:[0-9a-f:.]{7,16} )?(?P<device>[A-Za-z][\w.@-]{0,63}) (?:\([^)]{0,64}\) )?port (?P<port>\d{1,2}) ==> "
+    r"(?P<netdev>\S{1,16}) \((?P<state>Up|Down)\).{0,64}"
+)
+
+IFCONFIG = re.compile(
+    r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}): flags=\d{1,8}<(?P<flags>[A-Z,0-9_]{0,128})> {1,2}mtu (?P<mtu>\d{1,6})\s*"
+)
+IFCONFIG_INET = re.compile(r"\s+inet (?P<address>[\d.]{7,15})  netmask (?P<mask>[\d.]{7,15}).*")
+
+MIG_CELL = re.compile(r"\|\s{8,64}\|\s{8,64}\|\s{1,32}(?P<mig>Enabled|Disabled)\s*\|?\s*")
+MIG_LISTED = re.compile(r"\s+MIG (?P<profile>\d{1,2}(?:c\.\d{1,2})?g\.\d{1,4}gb\S{0,8})\s+Device\s+\d{1,2}:.{0,100}")
+MIG_DEVICE = re.compile(
+    r"\|\s{1,4}(?P<index>\d{1,3})\s{1,6}\d{1,3}\s{1,6}\d{1,3}\s{1,6}\d{1,3}\s{1,4}\|\s{1,16}\d{1,7}MiB / "
+    r"{0,8}(?P<size>\d{1,7}) ?MiB\s.*"
+)
+
+
+def numa(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of `numactl -H`: a domain's processors, and its memory."""
+    if match.re is NUMA_NODE:
+        folder = f"/sys/devices/system/node/node{match['node']}"
+        if match["field"] == "cpus":
+            spans = re.sub(r"\(\d{1,5}\)\s*$", "", match["value"]).split()
+            facts.files[f"{folder}/cpulist"] = ",".join(filter(_SPAN.fullmatch, spans))
+        elif size := _MEGABYTES.match(match["value"].strip()):
+            number = match["node"]
+            facts.files[f"{folder}/meminfo"] = f"Node {number} MemTotal: {int(size[1]) << 10} kB"
+    return at
+
+
+def processors(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of lscpu."""
+    if match.re is LSCPU_FIELD:
+        name, value = match["field"], match["value"].strip()
+        if name in _LSCPU:
+            facts.also.setdefault("cpu", {}).setdefault(_LSCPU[name], value)
+        elif all(map(_SPAN.fullmatch, value.split(","))):
+            number = re.sub(r"\D", "", name)
+            facts.files[f"/sys/devices/system/node/node{number}/cpulist"] = value
+    return at
+
+
+def slots(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of `dmidecode -t slot`."""
+    listed: list[dict[str, str]] = facts.also.setdefault("slots", [])
+    if match.re is SLOT_BEGIN:
+        listed.append({"slot": match["slot"].strip()})
+    elif listed:
+        listed[-1].setdefault(match["field"], match["value"].strip())
+    return at
+
+
+def netdev(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of ibdev2netdev: which interface is which RDMA port's."""
+    name = f"{match['device']}:{match['port']}"
+    facts.also.setdefault("netdevs", {})[name] = [match["netdev"], match["state"].lower()]
+    return at
+
+
+def interface(facts: PastedFacts, match: re.Match[str], name: str) -> str:
+    """A line of ifconfig; name: of the interface that the line of an address is about."""
+    if match.re is IFCONFIG:
+        name = match["name"]
+        state = "up" if "RUNNING" in match["flags"].split(",") else "down"
+        facts.files |= {f"/sys/class/net/{name}/operstate": state, f"/sys/class/net/{name}/mtu": match["mtu"]}
+        facts.host.setdefault("addresses", {}).setdefault(name, [])
+        return name
+    try:
+        address = ipaddress.IPv4Interface(f"{match['address']}/{match['mask']}")
+    except ValueError:
+        return name
+    own: list[dict[str, Any]] = facts.host.setdefault("addresses", {}).setdefault(name, [])
+    own.append({"family": "inet", "address": str(address.ip), "prefixlen": address.network.prefixlen})
+    return name
+
+
+def mig_devices(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of the table of MIG devices: what is left of a GPU that is divided."""
+    divided: dict[str, list[str]] = facts.also.setdefault("mig", {})
+    divided.setdefault(match["index"], []).append(f"{match['size']} MiB")
+    return at
+
+
+def divided_gpu(facts: PastedFacts, match: re.Match[str]) -> None:
+    """What a GPU's rows tell of MIG."""
+    index = str(facts.gpus[-1]["index"])
+    if match.re is MIG_LISTED:
+        facts.also.setdefault("mig", {}).setdefault(index, []).append(match["profile"])
+    elif match["mig"] == "Enabled":
+        facts.also.setdefault("mig", {}).setdefault(index, [])

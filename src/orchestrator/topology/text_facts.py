@@ -1,0 +1,271 @@
+"""What a pasted text says of a machine, in sentences: its GPUs, ports, GIDs, addresses, NUMA domains and slots. Each
+holds what was read and nothing that follows from what is absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.model.per_node import collected
+from orchestrator.model.snapshot import Snapshot, part
+from orchestrator.model.topology import Gid, PathType, PcieLink, RdmaPort, Topology
+from orchestrator.model.words import counted
+from orchestrator.topology.paths import gpu_ends, paths, stated_groups
+from orchestrator.topology.stated import cards_of, pasted
+
+_GIB = 1 << 30
+_NEAR = (PathType.PIX, PathType.PXB)
+_MOST_NAMES = 16
+_MOST_SENTENCES = 24
+
+
+def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology] = ()) -> tuple[str, ...]:
+    """Sentences without a full stop, of a machine that somebody pasted; () for all others. others: pasted beside it"""
+    also = pasted(snapshot)
+    if not also:
+        return ()
+    sentences = (
+        *_gpus(topology),
+        *_divided(part(also, "mig")),
+        *_links(topology),
+        *_together(topology),
+        *_nameless(topology),
+        *_cards(snapshot),
+        *_ports(topology),
+        *_gids(topology),
+        *_gid_elsewhere(topology, others),
+        *_netdevs(part(also, "netdevs")),
+        *_interfaces(topology),
+        *_processors(part(also, "cpu")),
+        *_numa(topology, snapshot),
+        *_slots(topology, also.get("slots")),
+    )
+    return sentences[:_MOST_SENTENCES]
+
+
+def _gpus(topology: Topology) -> Iterator[str]:
+    """'GPUs: 8 x NVIDIA L40S, 45 GiB; driver 550.127.05'."""
+    kinds = Counter(
+        (gpu.name, f"{gpu.memory_total / _GIB:.0f} GiB" if gpu.memory_total else "") for gpu in topology.gpus
+    )
+    named = [f"{count} x {', '.join(filter(None, kind))}" for kind, count in kinds.items() if any(kind)]
+    driver = f"driver {topology.driver}" if topology.driver else ""
+    if words := "; ".join(filter(None, (" and ".join(named), driver))):
+        yield f"GPUs: {words}" if named else words
+
+
+def _divided(mig: Mapping[str, Any]) -> Iterator[str]:
+    """MIG: no direct access between GPUs is there, and an engine has one instance (NVIDIA's MIG user guide)."""
+    if not mig:
+        return
+    parts = {index: raw if isinstance(raw, (list, tuple)) else () for index, raw in mig.items()}
+    each = [f"GPU {index}{f' ({_names(map(str, parts[index]))})' if parts[index] else ''}" for index in parts]
+    yield (
+        f"divided by MIG: {_names(each)}; a process gets one instance, without access from one to another over PCIe or"
+        " NVLink"
+    )
+
+
+def _links(topology: Topology) -> Iterator[str]:
+    """PCIe links of GPUs, as they were when the text was made."""
+    known = [gpu for gpu in topology.gpus if gpu.link.width and gpu.link_max != PcieLink()]
+    of_link = collected(((gpu.link.words, gpu.link_max.words), f"GPU{gpu.index}") for gpu in known)
+    for (now, most), names in of_link.items():
+        yield f"PCIe link of {_names(names)}: {now} of {most}"
+
+
+def _together(topology: Topology) -> Iterator[str]:
+    """GPUs and cards that share a switch, and whose nearest card is farther, where the text has their whole rows."""
+    if topology.stated is None:
+        return
+    groups = stated_groups(topology)
+    shared = [f"{_names(group.gpus)}{' with ' if group.nics else ''}{_names(group.nics)}" for group in groups]
+    if shared:
+        yield f"behind one switch: {'; '.join(shared)}"
+    nics = [head for head in topology.stated.heads if not head.startswith("GPU")]
+    near = collected((pair.one, pair.type) for pair in paths(topology) if not pair.other.startswith("GPU"))
+    alone = [
+        gpu.name
+        for gpu in gpu_ends(topology)
+        if len(own := near.get(gpu.name, [])) == len(nics) and None not in own and not {*own} & {*_NEAR}
+    ]
+    if nics and alone and len(alone) < len(topology.gpus):
+        yield f"without a card behind the same switch: {_names(alone)}"
+
+
+def _nameless(topology: Topology) -> Iterator[str]:
+    """A tree of `lspci -t` has places and no names."""
+    if topology.pci and not topology.gpus and not any(device.vendor for device in topology.pci):
+        yield "the tree has no names: `lspci -tv` shows which of its devices are GPUs and cards"
+
+
+def _cards(snapshot: Snapshot) -> Iterator[str]:
+    cards = Counter(cards_of(snapshot))
+    if cards:
+        kinds = ", ".join(f"{number} x {name}" for name, number in cards.items())
+        yield f"{counted(cards.total(), 'network card')}: {kinds}"
+
+
+def _ports(topology: Topology) -> Iterator[str]:
+    """'RDMA ports: ACTIVE, Ethernet, 100 Gb/s: mlx5_0; DOWN (Disabled), Ethernet: mlx5_1'."""
+    states = collected((_state(port), port.device) for port in topology.rdma if port.state)
+    if states:
+        each = "; ".join(f"{words}: {_names(dict.fromkeys(names))}" for words, names in states.items())
+        yield f"RDMA ports: {each}"
+
+
+def _state(port: RdmaPort) -> str:
+    """The rate of a port without a link is none that it has."""
+    why = f" ({port.phys_state})" if port.phys_state not in ("", "LinkUp") else ""
+    rate = f"{port.rate_gbps:g} Gb/s" if port.rate_gbps and port.active else ""
+    return ", ".join(filter(None, (port.state + why, port.link_layer, rate)))
+
+
+def _gids(topology: Topology) -> Iterator[str]:
+    """Which entry of each port's table is RoCE v2 with an address that is routed, as NCCL_IB_GID_INDEX names it."""
+    ports = [port for port in topology.rdma if port.gids and port.link_layer != "InfiniBand"]
+    entries = [(gid.index, port, gid.ipv4) for port in ports for gid in port.gids if _is_routed(gid)]
+    by_index = collected((index, f"{port.device} ({address})") for index, port, address in entries)
+    for index, names in by_index.items():
+        yield f"RoCE v2 over IPv4 is GID index {index} at {_names(names)}"
+    able = {port.name for _, port, _ in entries}
+    typed = [port for port in ports if port.name not in able and any(gid.type for gid in port.gids)]
+    by_type = collected((_types(port), port.device) for port in typed)
+    for types, names in by_type.items():
+        yield f"no RoCE v2 GID with an IPv4 address among those in the text: {_names(names)} ({types})"
+
+
+def _gid_elsewhere(topology: Topology, others: Iterable[Topology]) -> Iterator[str]:
+    """NCCL_IB_GID_INDEX is one number for a job's ranks, mostly; containers number their entries by when they began."""
+    own = gid_indices(topology)
+    for other in others:
+        theirs = gid_indices(other)
+        if own and theirs and own.isdisjoint(theirs):
+            yield (
+                f"{other.node} has it at index {_names(map(str, sorted(theirs)))}: no NCCL_IB_GID_INDEX fits both;"
+                " leave it unset, or set it on each"
+            )
+
+
+def _is_routed(gid: Gid) -> bool:
+    return gid.type == "RoCE v2" and bool(gid.ipv4)
+
+
+def gid_indices(topology: Topology) -> set[int]:
+    """The indices at which a machine's ports have RoCE v2 over IPv4."""
+    return {gid.index for port in topology.rdma for gid in port.gids if _is_routed(gid)}
+
+
+def _types(port: RdmaPort) -> str:
+    """'index 1 RoCE v2 link-local'."""
+    return _names(f"index {gid.index} {gid.type} {_scope(gid)}" for gid in port.gids)
+
+
+def _scope(gid: Gid) -> str:
+    if gid.ipv4:
+        return "IPv4"
+    return "link-local" if gid.gid.startswith("fe80") else "IPv6"
+
+
+def _netdevs(raw: Mapping[str, Any]) -> Iterator[str]:
+    pairs = {name: pair for name, pair in raw.items() if isinstance(pair, (list, tuple)) and len(pair) == 2}
+    by_state = collected((str(state), f"{name} is {netdev}") for name, (netdev, state) in pairs.items())
+    for state, names in by_state.items():
+        yield f"interfaces of RDMA ports that are {state}: {_names(names)}"
+
+
+def _interfaces(topology: Topology) -> Iterator[str]:
+    """Interfaces with an address or an MTU; a loopback says nothing."""
+    shown = [interface for interface in topology.interfaces if interface.name != "lo" and interface.operstate]
+    by_state = collected(
+        (
+            interface.operstate,
+            " ".join(filter(None, (interface.name, *interface.ipv4, f"MTU {interface.mtu}" if interface.mtu else ""))),
+        )
+        for interface in shown
+    )
+    for state, names in by_state.items():
+        yield f"interfaces {state}: {_names(names)}"
+
+
+def _processors(cpu: Mapping[str, Any]) -> Iterator[str]:
+    """'2 x Intel(R) Xeon(R) Gold 6130, 128 processors in 4 NUMA domains; in a virtual machine (KVM)'."""
+    model, sockets = str(cpu.get("model") or ""), str(cpu.get("sockets") or "")
+    words = [
+        " x ".join(filter(None, (sockets if model else "", model))),
+        f"{sockets} sockets" if sockets and not model else "",
+        f"{cpu['processors']} processors" if cpu.get("processors") else "",
+        f"{cpu['nodes']} NUMA domains" if cpu.get("nodes") else "",
+        f"a virtual machine ({cpu['hypervisor']})" if cpu.get("hypervisor") else "",
+    ]
+    if any(words):
+        yield f"CPU: {', '.join(filter(None, words))}"
+
+
+def _numa(topology: Topology, snapshot: Snapshot) -> Iterator[str]:
+    """Domains with memory, and those with processors alone: the text says that they have 0 MB."""
+    sized = [domain for domain in topology.numa if domain.memory_bytes]
+    empty = [
+        str(domain.node)
+        for domain in topology.numa
+        if domain.cpulist and " 0 kB" in snapshot.text(f"/sys/devices/system/node/node{domain.node}/meminfo")
+    ]
+    if sized:
+        sizes = Counter(f"{domain.memory_bytes / _GIB:.0f} GiB" for domain in sized)
+        kinds = " and ".join(f"{count} with {size}" for size, count in sizes.items())
+        yield f"{counted(len(topology.numa), 'NUMA domain')} in the text: {kinds}"
+    if empty:
+        yield f"processors without memory of their own: NUMA domain {_names(empty)}; all their memory is remote"
+
+
+def _slots(topology: Topology, raw: Any) -> Iterator[str]:
+    """Slots in use, with the GPU whose address they name; of a firmware that gives all one address none is known."""
+    listed = [slot for slot in raw if isinstance(slot, Mapping)] if isinstance(raw, (list, tuple)) else []
+    addresses = [str(slot["Bus Address"]) for slot in listed if slot.get("Bus Address")]
+    if not listed:
+        return
+    if len(addresses) > 1 and len(set(addresses)) == 1:
+        yield f"the firmware gives all {len(listed)} slots the address {addresses[0]}: which has what is not known"
+        return
+    at = {gpu.address.rpartition(":")[0]: f"GPU{gpu.index} in " for gpu in topology.gpus if gpu.address}
+    used, free = [], []
+    for slot in listed:
+        address = str(slot.get("Bus Address") or "")
+        name = f"{at.get(address.rpartition(':')[0], '')}{slot.get('slot')}{' at ' if address else ''}{address}"
+        usage = str(slot.get("Current Usage") or "")
+        if usage == "Available":
+            free.append(str(slot.get("slot")))
+        elif usage:
+            used.append(name)
+    for words, names in (("slots in use", used), ("free slots", free)):
+        if names:
+            yield f"{words}: {_names(names)}"
+
+
+def _names(names: Iterable[str]) -> str:
+    """Neighbouring numbers of one name are a span: 'GPU0 to GPU3'."""
+    each = list(names)
+    spans: list[tuple[str, str]] = []
+    for name in each:
+        if spans and _follows(spans[-1][1], name):
+            spans[-1] = (spans[-1][0], name)
+        else:
+            spans.append((name, name))
+    words = [word for span in spans for word in _span(*span)]
+    more = len(words) - _MOST_NAMES
+    return ", ".join(words[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _span(first: str, last: str) -> Sequence[str]:
+    if first == last:
+        return (first,)
+    return (first, last) if _follows(first, last) else (f"{first} to {last}",)
+
+
+def _follows(name: str, after: str) -> bool:
+    """Whether the second name is the first with the next number at its end."""
+    one, other = (re.fullmatch(r"(.{0,64}?)(\d{1,4})", text) for text in (name, after))
+    return bool(one and other and one[1] == other[1] and int(other[2]) == int(one[2]) + 1)
