@@ -142,7 +142,11 @@ def _plan_gang(
         nodes=tuple(node_plan(about, node) for node in gang.nodes),
     )
     usual = budgets.of(profile, its_layout, own=True) if budgets.fits(profile, its_layout, own=True) else None
-    remarks = (*page_cache.findings(caches), *reserve.findings(gang.name, its_memory, usual))
+    remarks = (
+        *drafts.findings(engine, flags),
+        *page_cache.findings(caches),
+        *reserve.findings(gang.name, its_memory, usual),
+    )
     facts = [(node.name, *fact) for node in gang.nodes for fact in _facts(about, node)]
     return plan, facts, _findings(about, plan, remarks)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.settings import DRAFTS, setting_flags
+from orchestrator.model.finding import Finding
 from orchestrator.model.profile import ModelProfile
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
+from orchestrator.protocol.severity import Severity
 
 OFF = "off"
 CHOICES = (OFF, *DRAFTS)
+UNPROVEN = "DRAFT-UNPROVEN"
+_TOKENS_A_STEP = re.compile(r'"num_speculative_tokens"\s*:\s*([1-9]\d{0,3})\b')
 _ASKS = ("--speculative-algorithm", "--speculative-config")
 _OWN_MODEL = ("--speculative-draft-model-path", "--spec-model")
 """Another checkpoint drafts then."""
@@ -73,6 +78,24 @@ def refuse(
             fix="leave --draft out (or the flags that ask for it), or choose what the engine can draft with: a layout"
             " without pipeline stages, --attention-backend triton",
         )
+
+
+def findings(engine: Engine, flags: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
+    """What is known against drafts that this engine starts with: several tokens a step on vLLM, as they were seen on a
+    CPU (docs/proven.md). flags: as for `refuse`"""
+    steps = _TOKENS_A_STEP.search("".join(flags.get("--speculative-config", ())))
+    if engine.product != "vLLM" or steps is None or int(steps[1]) == 1:
+        return
+    yield Finding(
+        id=UNPROVEN,
+        severity=Severity.NOTE,
+        node="",
+        title=f"vLLM's drafts of {steps[1]} tokens a step are not proven: with three, the text was wrong in one of"
+        " three runs, and in another no answer came (vLLM 0.32.0 on a CPU, a tiny model)",
+        effect="text may differ from what it is without drafts; on a GPU nobody has compared it here",
+        fix="--draft mtp, one token a step, was right; or compare: l40s-deploy golden accept without drafts, then up"
+        " with them and --gate",
+    )
 
 
 def against_layout(engine: Engine, layout: Layout, flags: Mapping[str, tuple[str, ...]]) -> Iterator[str]:

@@ -101,3 +101,14 @@ def test_its_layer_costs_weights_and_kv_cache() -> None:
     assert (drafting.kv_bytes_per_token or 0) * layers == (plain.kv_bytes_per_token or 0) * (layers + 1)
     assert (drafting.weights or 0) > (plain.weights or 0) and (drafting.kv_tokens or 0) < (plain.kv_tokens or 0)
     assert any("the draft's layer included" in line for line in drafting.explanation)
+
+
+@pytest.mark.parametrize(
+    ("stack", "value", "told"),
+    [("vllm-0.33.0", "mtp3", "drafts of 3 tokens"), ("vllm-0.33.0", "mtp", ""), ("sglang-0.5.23", "mtp3", "")],
+)
+def test_what_was_not_right_is_said(stack: str, value: str, told: str) -> None:
+    words = drafts.draft_words(engine(stack), MODEL, value)
+    flags = {words[0]: words[1:]}
+    said = [finding.title for finding in drafts.findings(engine(stack), flags)]
+    assert bool(said) == bool(told) and all(told in title for title in said)

@@ -86,6 +86,9 @@ _OTHERS = (
           "Its interface, RDMA ports and GPUs are planned from the inventory, and not checked.", "the snapshot"),
     _plan("LAYOUT-NOT-MEASURED", "this layout has not been measured",
           "Speed and memory of this model, stack and layout are calculated, not measured.", "the model's profile"),
+    _plan("DRAFT-UNPROVEN", "drafts with which this engine's text was not always right",
+          "Speculative decoding may change no text. With vLLM and several drafted tokens a step it was compared on a "
+          "CPU alone, and was not always the same.", "docs/proven.md"),
     _plan("PAGE-CACHE-SMALL", "the weight files that a node reads do not fit into its page cache",
           "The agent reads a node's weight files into memory while a run is armed, as many as fit beside the engine. "
           f"Files that do not fit come from the disk at every start. Calculated from the node's memory, less {KEPT}. "
