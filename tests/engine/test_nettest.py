@@ -107,6 +107,7 @@ def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
 
 
+@pytest.mark.turns(of="nettest: what is wrong is named, and nothing starts on it")
 def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallLab) -> None:
     """One byte of a MiB, with right checksums: the nodes' kernels and Gloo notice nothing."""
     lab.run("break", "node1", "corrupt-link", "node3")

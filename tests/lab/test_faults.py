@@ -38,6 +38,8 @@ pytestmark = [pytest.mark.lab, needs_root]
 PAGE = Path(__file__).with_name("faults.md")
 NODE = "node2"
 NODE_KEY = "ssh-ed25519"
+HARDWARE, WORDS = 5, 3
+"""Of the hardware's faults, and of wrong words, how many are played in a run."""
 SAID: dict[str, tuple[str, ...]] = {}
 """Hardware fault -> the ids of doctor's findings, the most severe first."""
 
@@ -186,6 +188,7 @@ def test_no_hardware_fault_is_left_out() -> None:
     assert known - {"link-down"} == {words[0] for words in PLACES}
 
 
+@pytest.mark.turns(play=HARDWARE)
 @pytest.mark.parametrize("words", PLACES, ids=" ".join)
 def test_hardware_fault(bench: Bench, words: tuple[str, ...]) -> None:
     wanted, places = PLACES[words]
@@ -230,6 +233,7 @@ def test_faults_of_one_node_add_up_and_heal_one_by_one(bench: Bench) -> None:
     assert steady(bench.node()) == steady(bench.whole[NODE])
 
 
+@pytest.mark.turns(play=WORDS)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -321,6 +325,7 @@ def test_a_black_hole_passes_short_packets_and_loses_full_ones_silently(bench: B
     assert (short, NODE_KEY in full) == ("yes", False)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("fault", ["duplicate", "reorder"])
 def test_frames_that_come_twice_or_late_change_no_transfer(bench: Bench, fault: str) -> None:
     bench.lab.run("break", NODE, fault, "50")

@@ -209,10 +209,12 @@ def node_pids(lab: RunningLab) -> dict[str, int]:
 
 
 def own_links(lab: RunningLab) -> list[str]:
-    links = json.loads(subprocess.run(["ip", "-json", "link"], capture_output=True, check=True).stdout)
-    blueprint = lab.directory / "blueprint.json"
-    name = json.loads(blueprint.read_text())["host_link"] if blueprint.exists() else "none"
-    return [link["ifname"] for link in links if link["ifname"] == name]
+    """Of this machine; none while the lab has not decided on its name."""
+    try:
+        name = json.loads((lab.directory / "blueprint.json").read_text())["host_link"]
+    except (FileNotFoundError, json.JSONDecodeError):  # not written yet, or half
+        return []
+    return [name] if Path("/sys/class/net", name).exists() else []
 
 
 def control_groups_of(lab: RunningLab) -> list[str]:

@@ -129,6 +129,7 @@ def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: Sma
     assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
 
 
+@pytest.mark.turns(of="models: what the router does not take is refused, and nothing stops for it")
 def test_the_router_refuses_what_is_too_much_and_leaves_no_gang_alone_for_it(lab: SmallLab) -> None:
     """429 and Retry-After by its own limit; the gangs' circuits stay closed, so that the next request is served."""
     most = 3
@@ -153,12 +154,12 @@ def test_the_router_refuses_what_is_too_much_and_leaves_no_gang_alone_for_it(lab
     until(lambda: ask(lab, MODEL) == 200 and ask(lab, OTHER) == 200, 30.0)
 
 
+@pytest.mark.turns(of="models: what the router does not take is refused, and nothing stops for it")
 def test_behind_the_old_router_a_second_model_is_refused_and_nothing_stops(lab: SmallLab) -> None:
     try:
         old = router_environment(OLD_ROUTER)
     except NotInstalled as why:
         pytest.skip(str(why))
-    lab.deploy("router", "down")
     lab.serve("--gang", "gang1", "--replace")
     lab.deploy("router", "down")
     lab.write_inventory(router=router_group(old, lab.folder / "router", lab.router_port))

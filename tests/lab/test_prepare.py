@@ -1,7 +1,7 @@
 """`prepare` on nodes that boot systemd and reach no network, as a user whose sudo asks for a password.
 
-Everything comes from a bundle, the Debian packages too. All that it makes is present, a second run changes nothing,
-its one sudo rule is enough for `up`, and it can undo everything.
+Everything comes from a bundle, the Debian packages too. All that it makes is present, its one sudo rule is enough for
+`up`, and it can undo everything; by turns, a look before changes nothing, a second run neither, and others' files stay.
 """
 
 from __future__ import annotations
@@ -115,15 +115,18 @@ def _bundle(folder: Path) -> tuple[Path, Path]:
     return stack, bundle
 
 
-def test_made_found_again_enough_for_up_and_taken_back(nodes: Nodes) -> None:
+@pytest.mark.turns
+@pytest.mark.parametrize("also", ["a look before", "a second run", "files of others"])
+def test_made_enough_for_up_and_taken_back(nodes: Nodes, also: str) -> None:
     setting = HOST_SETTING.read_text()
     before = {name: nodes.root(name, LIST_ALL) for name in NODES}
 
     refused = nodes.prepare("--node", "node0", code=3, password="")["node0"]["error"]
     assert "password" in refused["what"] and "--ask-become-pass" in refused["fix"]
-    looked = nodes.prepare("--check", "--node", "node0")
-    assert nodes.root("node0", LIST_ALL) == before["node0"]
-    assert "+l40s - memlock " in _diffs(looked["node0"])
+    if also == "a look before":
+        looked = nodes.prepare("--check", "--node", "node0")
+        assert nodes.root("node0", LIST_ALL) == before["node0"]
+        assert "+l40s - memlock " in _diffs(looked["node0"])
 
     made = nodes.prepare(code=4)
     assert made["away"]["result"] is None
@@ -135,12 +138,16 @@ def test_made_found_again_enough_for_up_and_taken_back(nodes: Nodes) -> None:
         assert nodes.root(name, _VERSIONS).split() == ["1.0", "2.0+cpu"]
         assert nodes.root(name, "realpath /usr/local/cuda/lib64/libcudart.so").strip().endswith(_CUDART)
         assert nodes.root(name, "rsync --version | head -n 1; id -un l40s").startswith("rsync")
-    again = nodes.prepare("--node", NODES[0])
-    assert again[NODES[0]]["result"]["changed"] == 0
+    if also == "a second run":
+        again = nodes.prepare("--node", NODES[0])
+        assert again[NODES[0]]["result"]["changed"] == 0
 
     _up_by_the_narrow_rule_alone(nodes)
 
-    nodes.prepare("--remove", *_here())
+    if also == "files of others":
+        _remove_leaves_and_says_what_somebody_put_beside_ours(nodes)
+    else:
+        nodes.prepare("--remove", *_here())
     after = {name: nodes.root(name, LIST_ALL) for name in NODES}
     assert {name: sorted(set(after[name].splitlines()) ^ set(before[name].splitlines())) for name in NODES} == {
         name: [] for name in NODES
@@ -165,6 +172,24 @@ def _up_by_the_narrow_rule_alone(nodes: Nodes) -> None:
         nodes.root(name, f"umask 226; echo '{ASKED}' >/etc/sudoers.d/operator")
 
 
+def _remove_leaves_and_says_what_somebody_put_beside_ours(nodes: Nodes) -> None:
+    """Models in the engine user's home, and a line in our limits file."""
+    limits = "/etc/security/limits.d/l40s.conf"
+    nodes.root(
+        "node0",
+        "mkdir -p /var/lib/l40s/models/M && echo weights >/var/lib/l40s/models/M/a && "
+        f"echo 'alice - nofile 4096' >>{limits}",
+    )
+    done = nodes.prepare("--remove", *_here())
+    said = json.dumps(done["node0"])
+    assert nodes.root("node0", "cat /var/lib/l40s/models/M/a") == "weights\n"
+    assert nodes.root("node0", f"cat {limits}") == "alice - nofile 4096\n"
+    assert "the user l40s stays" in said
+    assert "models" in said
+    assert "lines that somebody has added" in said
+    nodes.root("node0", f"userdel -r l40s; rm {limits}")
+
+
 def _here() -> tuple[str, ...]:
     return tuple(word for name in NODES for word in ("--node", name))
 
@@ -178,22 +203,3 @@ _VERSIONS = (
     "runuser -u l40s -- /opt/l40s/venvs/small/bin/python3 -c "
     "'import l40s_probe_one as one, l40s_probe_two as two; print(one.VERSION, two.VERSION)'"
 )
-
-
-def test_what_somebody_put_beside_ours_stays_and_is_said(nodes: Nodes) -> None:
-    """Models and keys in the engine user's home, and a line in our limits file."""
-    nodes.prepare("--tags", "engine_user,limits", "--node", "node0")
-    limits = "/etc/security/limits.d/l40s.conf"
-    nodes.root(
-        "node0",
-        "mkdir -p /var/lib/l40s/models/M && echo weights >/var/lib/l40s/models/M/a && "
-        f"echo 'alice - nofile 4096' >>{limits}",
-    )
-    done = nodes.prepare("--remove", "--node", "node0")
-    said = json.dumps(done["node0"])
-    assert nodes.root("node0", "cat /var/lib/l40s/models/M/a") == "weights\n"
-    assert nodes.root("node0", f"cat {limits}") == "alice - nofile 4096\n"
-    assert "the user l40s stays" in said
-    assert "models" in said
-    assert "lines that somebody has added" in said
-    nodes.root("node0", f"userdel -r l40s; rm {limits}")

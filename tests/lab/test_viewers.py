@@ -60,8 +60,11 @@ def said(viewer: Viewer, *words: str) -> tuple[int, str]:
 
 
 def prepare(lab: SmallLab, **variables: Any) -> None:
+    """The nodes as this inventory has them; nothing is done where the last one had the same."""
+    was = lab.inventory.read_text()
     lab.write_inventory(vars={**VIEWERS, **variables})
-    lab.deploy("prepare", "--tags", "viewers", "--stack", "sglang-0.5.23", timeout=240.0)
+    if lab.inventory.read_text() != was:
+        lab.deploy("prepare", "--tags", "viewers", "--stack", "sglang-0.5.23", timeout=240.0)
 
 
 def refuse_changes(lab: SmallLab, user: Viewer, words: str) -> None:
@@ -128,22 +131,26 @@ def test_web_of_a_viewer_shows_the_gang(lab: SmallLab, tmp_path: Path) -> None:
         page.communicate(timeout=30)
 
 
-def test_the_logs_are_a_viewers_only_where_the_inventory_says_so(lab: SmallLab, tmp_path: Path) -> None:
-    prepare(lab, l40s_viewers_logs=True)
-    ann = viewer(lab, "ann", tmp_path)
-    code, text = said(ann, "logs")
-    assert code == 0 and text
-    for node in lab.hosts():
-        files = {*lab.on(node, f"find {STATE}/gangs -type f -perm /0044 -printf '%f\\n'").split()}
-        assert {"report.json", "engine.log", "current"} <= files
-        assert not {"run.json", "key", "launch.sh"} & files and not any("secret" in name for name in files)
+@pytest.mark.turns(of="viewers: another inventory is followed")
+def test_who_is_named_no_more_sees_no_more(lab: SmallLab, tmp_path: Path) -> None:
     prepare(lab)
-    assert said(ann, "logs")[0] != 0
+    ann = viewer(lab, "ann", tmp_path)
+    assert said(ann, "status")[0] == 0
     lab.write_inventory(vars={"l40s_state_dir": STATE})
     lab.deploy("prepare", "--tags", "viewers", "--stack", "sglang-0.5.23", timeout=240.0)
-    assert said(ann, "status")[0] == 4, "who is named no more sees no more"
+    assert said(ann, "status")[0] == 4
 
 
+@pytest.mark.turns(of="viewers: another inventory is followed")
+def test_logs_that_are_taken_back_are_not_shown(lab: SmallLab, tmp_path: Path) -> None:
+    prepare(lab, l40s_viewers_logs=True)
+    ann = viewer(lab, "ann", tmp_path)
+    assert said(ann, "logs")[0] == 0
+    prepare(lab)
+    assert said(ann, "status")[0] == 0 and said(ann, "logs")[0] != 0
+
+
+@pytest.mark.turns(of="viewers: another inventory is followed")
 def test_the_router_s_host_of_its_own_has_viewers_too(lab: SmallLab, tmp_path: Path) -> None:
     document = yaml.safe_load(lab.inventory.read_text())
     document["all"]["vars"] |= {**VIEWERS, "l40s_viewers": ["cyd"]}
@@ -156,6 +163,17 @@ def test_the_router_s_host_of_its_own_has_viewers_too(lab: SmallLab, tmp_path: P
     assert members(lab, head) == ["cyd"]
     assert lab.on(head, f"stat -c '%G %a' {STATE}").split() == ["l40s-viewers", "2751"]
     assert "cyd" not in members(lab, next(iter(hosts)))
+
+
+def test_the_logs_are_a_viewers_only_where_the_inventory_says_so(lab: SmallLab, tmp_path: Path) -> None:
+    prepare(lab, l40s_viewers_logs=True)
+    ann = viewer(lab, "ann", tmp_path)
+    code, text = said(ann, "logs")
+    assert code == 0 and text
+    for node in lab.hosts():
+        files = {*lab.on(node, f"find {STATE}/gangs -type f -perm /0044 -printf '%f\\n'").split()}
+        assert {"report.json", "engine.log", "current"} <= files
+        assert not {"run.json", "key", "launch.sh"} & files and not any("secret" in name for name in files)
 
 
 def members(lab: SmallLab, node: str) -> list[str]:

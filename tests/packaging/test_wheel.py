@@ -179,6 +179,7 @@ AN_UP = "tests/unit/gang/steps/test_up.py::test_another_id_for_the_same_settings
 
 
 @pytest.mark.processes
+@pytest.mark.turns
 @pytest.mark.parametrize("rooms", [("golden", "nettest"), ("golden", "nettest", "monitoring", "tuning")])
 def test_the_core_stands_without_rooms(wheel: Path, tmp_path: Path, rooms: tuple[str, ...]) -> None:
     """Every verb that is left has its help, plans are the same, and `up` brings a gang up."""

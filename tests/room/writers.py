@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -215,8 +216,9 @@ def no_room(kind: str, folder: Path) -> Iterator[None]:
         yield
 
 
+@cache
 def outcome(writer: str, kind: str) -> str:
-    """What comes of it: `goes on`, or the words. Raises what is no words."""
+    """What comes of it, played once: `goes on`, or the words. Raises what is no words."""
     with tempfile.TemporaryDirectory(prefix="room-") as name:
         folder = Path(name)
         places = {"XDG_STATE_HOME": name, "TMPDIR": name}

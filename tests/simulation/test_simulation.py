@@ -30,6 +30,8 @@ MINUTES_S = 120.0
 """Processor time for a million steps on the reference machine."""
 PAIRS_PLAYED = 1200
 """Pairs played, of some forty thousand of two nodes; `make simulate` plays all."""
+BUGS_PLAYED = 6
+"""Seeded bugs that are looked for in a run."""
 
 
 SLOWER = [1.0]
@@ -120,6 +122,7 @@ def test_that_was_a_million_steps_within_two_minutes(request: pytest.FixtureRequ
     assert cpu_s / steps * MILLION < MINUTES_S * max(SLOWER), f"{cpu_s:.0f} s of processor time for {steps:,} steps"
 
 
+@pytest.mark.turns(play=BUGS_PLAYED)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_seeded_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(bug.scenarios[0], Scene) or not bug.violations()

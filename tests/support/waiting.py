@@ -12,7 +12,7 @@ from typing import Any
 
 IDLE_START_S = 0.03
 """Seconds to start a bare Python on an idle machine of CI's size (2 cores), measured as below."""
-SAMPLE = 12.0
+SAMPLE = 20.0
 """How many times more cases `make long` plays than `make test`, which plays a sample."""
 OWN_LOAD = 2.0
 """Runnable processes per processor, at most, while only the tests run."""

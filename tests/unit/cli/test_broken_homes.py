@@ -24,10 +24,8 @@ from orchestrator.protocol.lacks import OF
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]
-ALWAYS = ("our config folder unreadable", "unreadable", "state is odd", "no threads")
-"""The others are complete in `make long`."""
-
-
+LACKS_PLAYED = 2
+"""Of what a machine lacks; `make long` plays all."""
 LIMIT_S = 90.0
 """Of all that a verb asks a node whose answers never end."""
 LONGER_S: dict[str, tuple[float, str]] = {
@@ -57,9 +55,8 @@ def in_words(output: str) -> str:
     return output.split("Exception ignored in:", maxsplit=1)[0]
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if kind in ALWAYS else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
-)
+@pytest.mark.turns(play=LACKS_PLAYED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_verb_has_words_for_it(kind: str, tmp_path: Path) -> None:
     command = as_anybody(sys.executable, "-m", "tests.support.broken_homes", str(tmp_path), kind)
     try:

@@ -142,7 +142,7 @@ VERBS: dict[str, Verb] = {
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("verb", ["restart", *by_turns([verb for verb in VERBS if verb != "restart"], play=2)])
+@pytest.mark.parametrize("verb", ["restart", *by_turns([verb for verb in VERBS if verb != "restart"])])
 def test_checks_refuse_each_verb_while_the_gang_serves(
     local: Local, monkeypatch: pytest.MonkeyPatch, findings: list[Finding], verb: str
 ) -> None:

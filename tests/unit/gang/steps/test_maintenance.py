@@ -88,6 +88,7 @@ FAILURES: list[tuple[str, dict[str, Any], type[DeployError], str]] = [
 ]
 
 
+@pytest.mark.turns(play=2)
 @pytest.mark.parametrize(("asked", "kind", "words"), [one[1:] for one in FAILURES], ids=[one[0] for one in FAILURES])
 def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     serving: LocalGang, asked: dict[str, Any], kind: type[DeployError], words: str
@@ -100,6 +101,7 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     assert serving.view().state is GangState.ABSENT
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     ("moment", "by_hand", "words"),
     [("the --run command", True, "gang0 is stopped"), ("go", False, "gang0 is starting")],

@@ -208,6 +208,7 @@ def test_a_gate_sees_both_plans_and_what_does_not_pass_returns(
     assert (view.state, view.plan_id) == (GangState.READY, "plan2" if passes else "plan1")
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("ends", ["its engine", "a check before it starts"])
 def test_a_run_that_never_could_be_judged_has_its_verdict(
     served: Served, monkeypatch: pytest.MonkeyPatch, ends: str

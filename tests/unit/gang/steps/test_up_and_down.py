@@ -299,6 +299,7 @@ def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None
     gang.nothing_left()
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("end", ["timeout", "interrupt"])
 def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
     local: Local, monkeypatch: pytest.MonkeyPatch, end: str
@@ -349,6 +350,7 @@ def test_interrupted_with_undo_nothing_is_left(local: Local) -> None:
     gang.nothing_left()
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("when", ["staged", "tested"])
 def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
     local: Local, monkeypatch: pytest.MonkeyPatch, when: str
