@@ -53,7 +53,7 @@ def listed(lab: SmallLab) -> list[str]:
 
 def loaded(lab: SmallLab, model: str) -> Load:
     """What became of a load of requests for this model: enough of them, or the first that failed."""
-    with Load(lab.router_url, model, clients=4, wants=f" by {model}") as load:
+    with Load(lab.router_url, model, clients=4, pause_s=0.05, wants=f" by {model}") as load:
         until(lambda: load.good >= ENOUGH or load.bad, 60.0)
     return load
 
@@ -90,7 +90,7 @@ def test_a_request_is_answered_by_its_own_model_alone(lab: SmallLab) -> None:
 
 
 def test_a_gang_that_changes_its_model_answers_for_no_other_at_any_moment(lab: SmallLab) -> None:
-    with Load(lab.router_url, MODEL, clients=2, pause_s=0.02, wants=f" by {MODEL}") as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.1, wants=f" by {MODEL}") as load:
         lab.serve("--gang", "gang1", "--replace")
         until(lambda: load.good >= ENOUGH or load.bad, 60.0)
     assert load.bad == []
@@ -104,7 +104,7 @@ def test_a_gang_is_removed_and_added_again_under_load_and_found_by_an_alias(lab:
     gang["vars"] = {**(gang.get("vars") or {}), "l40s_aliases": ["default"]}
     lab.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
     assert ask(lab, "default") == 404
-    with Load(lab.router_url, MODEL, clients=4) as load:
+    with Load(lab.router_url, MODEL, clients=4, pause_s=0.2) as load:
         lab.deploy("router", "remove", "gang1")
         assert models(lab) == {MODEL: ["gang0"]}
         lab.deploy("router", "add", "gang1")
@@ -171,6 +171,6 @@ def test_behind_the_old_router_a_second_model_is_refused_and_nothing_stops(lab: 
         refused = lab.deploy(*words, *more, code=3)
         assert "ROUTER-MODEL-MIXED" in refused.stderr and "prepare --tags router_env" in refused.stderr
     assert [gang["run_id"] for gang in lab.json("status")["gangs"]] == runs
-    with Load(lab.router_url, MODEL, clients=2) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.1) as load:
         lab.deploy("restart", "--rolling")
     assert load.bad == [] and load.good > 0

@@ -148,7 +148,7 @@ def test_up_with_a_changed_plan_changes_gang_after_gang_and_no_request_fails(lab
 def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: SmallLab) -> None:
     before = lab.json("status")["gangs"]
     plan_for(lab, STANDIN_FAIL="rank=1,phase=weights,how=oom")
-    with Load(lab.router_url, MODEL, clients=2, pause_s=0.05) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.1) as load:
         ended = lab.deploy("up", "--model", str(lab.profile), code=None)
     plan_for(lab)
     assert ended.returncode == 5, ended.stderr
@@ -174,7 +174,7 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
     )
     forget(lab, "gang0")
     forget(lab, "gang2")
-    with Load(lab.router_url, MODEL, clients=2, pause_s=0.05) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.1) as load:
         lab.deploy("restart", "--maintenance", "gang1", "--run", f"sh {cycle}", "--reboots", "--timeout", "90")
     assert load.bad == [] and load.good > 50
     after = lab.json("status")["gangs"]
@@ -187,7 +187,7 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
 @pytest.mark.parametrize("fault", [("kill-rank", "0"), ("power-off",)], ids=lambda fault: fault[0])
 def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fault: tuple[str, ...]) -> None:
     last, clients = lab.gang(1)["run_id"], 6
-    with Load(lab.router_url, MODEL, clients=clients, pause_s=0.02) as load:
+    with Load(lab.router_url, MODEL, clients=clients, pause_s=0.05) as load:
         until(lambda: load.good > 10 * clients, 60 * slack(), lambda: str(load.bad))
         lab.run("break", "node1", *fault)
         died = load.good
@@ -204,7 +204,7 @@ def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fau
 def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(lab: SmallLab) -> None:
     """The model is lost once the gang's turn has begun."""
     last = lab.gang(2)["run_id"]
-    with Load(lab.router_url, MODEL, clients=2, pause_s=0.05) as load:
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.1) as load:
         running = lab.start("restart", "--rolling", "gang1", "gang2")
         assert running.stdout is not None
         next(line for line in running.stdout if "removing it from the router" in line)

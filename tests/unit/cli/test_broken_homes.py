@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.support.broken_homes import DRIPPING, KINDS, RIGHTS_COUNT, command_lines
 from tests.support.dripping_node import would_take_s
+from tests.support.turns import by_turns
 from tests.support.waiting import slack
 
 from orchestrator import model
@@ -24,8 +25,8 @@ from orchestrator.protocol.lacks import OF
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]
-LACKS_PLAYED = 2
-"""Of what a machine lacks; `make long` plays all."""
+BY_TURNS = ("our config folder unreadable", "unreadable", "state is odd", "no threads")
+"""Two of them are played in a run; `make long` plays all, and the others."""
 LIMIT_S = 90.0
 """Of all that a verb asks a node whose answers never end."""
 LONGER_S: dict[str, tuple[float, str]] = {
@@ -55,8 +56,13 @@ def in_words(output: str) -> str:
     return output.split("Exception ignored in:", maxsplit=1)[0]
 
 
-@pytest.mark.turns(play=LACKS_PLAYED)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *by_turns(BY_TURNS, play=2),
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind not in BY_TURNS),
+    ],
+)
 def test_every_verb_has_words_for_it(kind: str, tmp_path: Path) -> None:
     command = as_anybody(sys.executable, "-m", "tests.support.broken_homes", str(tmp_path), kind)
     try:
