@@ -85,6 +85,18 @@ def start_part(where: str, cause: str) -> GatePart:
     )
 
 
+def kernels_part(right: Sequence[bool], nodes: Sequence[str]) -> GatePart:
+    """Of those that were tried: one that could not be run is unknown, and never fine. None of them is wrong."""
+    unknown = len(right) - sum(right)
+    return GatePart(
+        name="kernels",
+        old="-",
+        new=f"{sum(right)} of {len(right)} right on {', '.join(nodes)}",
+        passed=None if unknown or not right else True,
+        why=f"{unknown} could not be run: `stack check` says why" if unknown else "",
+    )
+
+
 def questions_part(old: Graded, new: Graded) -> GatePart:
     """Not fewer right than the old plan's."""
     why = new.fewer_than(old)

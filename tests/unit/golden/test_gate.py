@@ -15,6 +15,7 @@ from orchestrator.golden.gate import (
     GateReport,
     OldSpeed,
     decided,
+    kernels_part,
     old_speeds,
     questions_part,
     speed_part,
@@ -111,6 +112,17 @@ def test_the_page_for_a_browser_has_all_of_it() -> None:
     for words in ("not passed", "| CUDA out of memory", "less KV cache", "run-1", "<td>not there</td><td>64</td>"):
         assert words in page
     assert "Why the new plan did not serve" not in gate_html(page_of(report(), "run-1"))
+
+
+@pytest.mark.parametrize(
+    ("right", "passed", "why"),
+    [([True, True], True, ""), ([True, False, False], None, "2 could not be run"), ([], None, "")],
+)
+def test_a_kernel_that_could_not_be_run_is_unknown(right: list[bool], passed: bool | None, why: str) -> None:
+    part = kernels_part(right, ("node0",))
+    assert part.passed is passed and part.why.startswith(why) and bool(part.why) is bool(why)
+    assert part.new == f"{sum(right)} of {len(right)} right on node0"
+    assert report(part).passed
 
 
 def test_fewer_right_answers_than_the_old_plans_fail() -> None:

@@ -22,6 +22,7 @@ from orchestrator.golden.gate import (
     GateReport,
     OldSpeed,
     decided,
+    kernels_part,
     old_speeds,
     questions_part,
     speed_part,
@@ -209,8 +210,7 @@ def _kernels(gated: Gated) -> GatePart:
     if what:
         raise VerificationDiffers(f"{GATE_FAILED}: nothing was stopped: {what}", where=f"gang {gang.name}", fix=fix)
     results = [result for of_node in done.nodes.values() for result in of_node]
-    right = sum(result.verdict is KernelVerdict.RIGHT for result in results)
-    return GatePart(name="kernels", old="-", new=f"{right} of {len(results)} right on {', '.join(done.nodes)}")
+    return kernels_part([result.verdict is KernelVerdict.RIGHT for result in results], tuple(done.nodes))
 
 
 def _quiet(what: str, done: int, of: int) -> None:
