@@ -292,6 +292,14 @@ COMMON = (
         " restart that service",
     ),
     CausePattern(
+        id="CONTAINER-TOOLKIT",
+        pattern=r"invoking the NVIDIA Container Runtime Hook directly \(e\.g\. specifying the docker --gpus flag",
+        text="the container was started with --gpus, and NVIDIA's toolkit chose a mode on this node that needs its own"
+        " runtime",
+        fix='start it with --runtime=nvidia in place of --gpus, or set mode = "legacy" below'
+        " [nvidia-container-runtime] in /etc/nvidia-container-runtime/config.toml",
+    ),
+    CausePattern(
         id="GPU-NOT-THERE",
         pattern=r"nvidia-container-cli(?:\.real)?: device error: .{0,128}unknown device",
         text="the container was to get a GPU that the node's driver does not list: a wrong index or UUID, a lost GPU,"
@@ -487,7 +495,7 @@ COMMON = (
     ),
     CausePattern(
         id="IB-GID",
-        pattern=r"NCCL WARN NET/IB ?: (?:open|read) failed in ncclIbRoceGetVersionNum",
+        pattern=r"NET/IB ?: (?:open|read) failed in ncclIbRoceGetVersionNum",
         text="NCCL could not read the RoCE version of a port's GID: the GID table has holes, as in a pod that sees a"
         " part of a card's",
         fix="set NCCL_IB_GID_INDEX to an entry that all nodes have (`l40s-deploy discover`), or use NCCL 2.24 or newer"
@@ -780,6 +788,7 @@ COMMON = (
     CausePattern(
         id="COLLECTIVE-TIMEOUT",
         pattern=r"Watchdog caught collective operation timeout|due to ProcessGroupNCCL watchdog hang"
+        r"|Timeout at NCCL work: \d|dump signal due to a collective timeout from this local rank"
         r"|Timed out waiting \d+ms for (recv|send) operation",
         text="a rank timed out waiting for another rank, which is late, hung or dead",
         fix="check the rank that failed or went silent first (sglang issues 3368, 3932)",

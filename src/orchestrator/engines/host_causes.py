@@ -409,7 +409,8 @@ HOST_GENERAL = (
     CausePattern(
         id="CONTAINER-START",
         pattern=r"(?:OCI runtime create failed|failed to create (?:shim task|containerd task)|runc create failed)"
-        r".{0,256}?(?:container process|container init|rootfs|hook #\d)\W{1,8}(?P<own>.{1,200})",
+        r"(?!.{0,400}Auto-detected mode as '\w{1,16}'\s{0,8}(?:\n|$)).{0,256}?"
+        r"(?:container process|container init|rootfs|hook #\d)\W{1,8}(?P<own>.{1,200})",
         text="the container runtime could not start the container",
         fix="read what follows in the line; `docker inspect CONTAINER` shows its command, mounts and devices",
         weak=True,

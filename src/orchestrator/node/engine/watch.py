@@ -18,6 +18,8 @@ from orchestrator.protocol.staging import CausePattern, Watch
 
 _BEGIN = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+UNRAISED = "Exception ignored in"
+"""Python's words for what a destructor or a callback raised: it ends nothing (sys.unraisablehook)."""
 _FRAME = re.compile(r'^\s{1,16}File "([^"]{1,512})", line (\d{1,7})')
 _RAISED = re.compile(r"^[A-Za-z_][\w.]{0,200}(?:: |:?$)")
 _THROWN = re.compile(r"^ {1,4}what\(\): {1,4}(?=\S)")
@@ -55,11 +57,12 @@ class Tracebacks:
     _owner: int | None = None
     _file: str = ""
     _speaker: str = ""
+    _unraised: bool = False
 
     def feed(self, line: str, tp_rank: int | None, now: float, speaker: str = "") -> int | None:
         """Take a line; tp_rank: from its own prefix; speaker: who marks each of its lines, which are not mixed with
         those of others. Returns the rank that the line belongs to."""
-        if speaker != self._speaker and _BEGIN not in line:
+        if self._is_passed_over(line) or (speaker != self._speaker and _BEGIN not in line):
             return tp_rank
         self._speaker = speaker
         if _BEGIN in line:
@@ -84,6 +87,15 @@ class Tracebacks:
             self._open = False
             self.raised = RankException(self._owner, line, self._file, now)
         return self._owner
+
+    def _is_passed_over(self, line: str) -> bool:
+        """Whether it begins what Python tells of an exception that nobody could catch."""
+        begins, before = line.startswith(UNRAISED), self._unraised
+        self._unraised = begins
+        if begins or (before and _BEGIN in line):
+            self._open = False
+            return True
+        return False
 
 
 LINES_KEPT = 60

@@ -162,6 +162,11 @@ class _LoggedHost:
     ended: set[str] = field(default_factory=set)
     """Who printed the line below a graph: without it the text ends, or was cut, amid it."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text has not the whole of a graph."""
+        return self.cut or len(self.named) > len(self.paths("GPU")) > 0
+
     def paths(self, kind: str) -> list[str]:
         return [path for path, (own, _) in self.functions.items() if own == kind]
 
@@ -234,12 +239,12 @@ def _facts(name: str, host: _LoggedHost) -> PastedFacts:
         facts.files[f"{key}/numa_node"] = str(int(numa, 16)) if len(numa) < 4 else "-1"
     addresses = sorted((key.rpartition("/")[2] for key in host.paths("GPU")), key=sort_key)
     facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
-    if addresses and not host.cut and host.ended >= host.above.keys():
+    if addresses and not host.is_cut and host.ended >= host.above.keys():
         facts.areas = set(Area)
     if not host.layers and (host.over_sockets or not host.for_start):
         facts.also = {"sockets": [*host.sockets]}
-    if host.cut and host.named:
-        facts.also["lacking"] = [f"the beginning of NCCL's graph, which has {counted(len(host.named), 'GPU')} in all"]
+    if host.is_cut and host.named:
+        facts.also["lacking"] = [f"lines of NCCL's graph, which has {counted(len(host.named), 'GPU')} in all"]
     cards = host.paths("NIC")
     for port, (path, gbs) in _ports(host).items():
         device, number = port.split(":")

@@ -23,7 +23,7 @@ from orchestrator.loading.given_files import lines_of_file, named_file
 from orchestrator.model.finding import Finding
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.causes import WeighedCause, Weight
-from orchestrator.node.engine.watch import EXCEPTION, MOST_WORDS, LogWatch, Suspicion
+from orchestrator.node.engine.watch import EXCEPTION, MOST_WORDS, UNRAISED, LogWatch, Suspicion
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
@@ -162,6 +162,8 @@ class _Stream:
     _frame: str = ""
     _told: bool = False
     """The next line has NCCL's words."""
+    _unraised: bool = False
+    """The next exception is one that Python passed over."""
 
     @property
     def node(self) -> str:
@@ -178,6 +180,7 @@ class _Stream:
             self._feed_of_torch(line.strip())
         if 'File "' in line and (frame := _FRAME.search(line)):
             self._frame = f"{frame[1]}:{frame[2]}"
+        self._unraised = self._unraised or UNRAISED in line
         if plain:
             self.watch.feed(line, 0.0, plain=True)
             return
@@ -203,7 +206,9 @@ class _Stream:
 
     def _feed_of_exceptions(self, line: str) -> None:
         match = _BARE_EXCEPTION.search(line)
-        if match and not _NO_EXCEPTION.search(line[: match.start()]) and not self._is_root_above(match["words"]):
+        if match and self._unraised:
+            self._unraised = False
+        elif match and not _NO_EXCEPTION.search(line[: match.start()]) and not self._is_root_above(match["words"]):
             self.bare, self.file, self._frame = match["words"].strip(), self._frame, ""
 
     def _feed_of_phases(self, line: str) -> None:
