@@ -23,7 +23,7 @@ from tests.support.waiting import slack, until
 
 from .conftest import needs_root, routed_lab
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
 NEXT_KEY = f"client-key-2-{os.getpid()}"
 """On no command line of this machine; a run of the tests beside this one has another."""
 
