@@ -17,6 +17,7 @@ from tests.support.recorded_release import APPLICATION
 from tests.support.waiting import until
 
 from orchestrator.gang.steps.down import DownRequest
+from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.history import why
@@ -25,6 +26,7 @@ from orchestrator.node.verbs import report
 from orchestrator.remote.fleet import Fleet
 
 pytestmark = pytest.mark.processes
+ENDED = ("stopped", "stopping")
 
 
 def old(verb: str, request: dict[str, Any]) -> Any:
@@ -100,6 +102,26 @@ def test_its_failure_is_explained_and_it_is_restarted_as_it_was(started: LocalGa
     started.nothing_left()
 
 
+def test_a_guard_brings_it_back_and_the_old_controller_ends_that(started: LocalGang) -> None:
+    """An upgrade while gangs serve, and the way back: agents of this release come with the guard's restart."""
+    before = started.view()
+    guard(started.inventory, GuardRequest(once=True), Notes())
+    assert started.view().run_id == before.run_id
+    started.kill_rank(3)
+    started.nothing_left()
+    told = Notes()
+    (left,) = guard(started.inventory, GuardRequest(once=True), told)
+    after = started.view()
+    assert (left.view.state, after.state) == (GangState.READY, GangState.READY), told.decisions
+    assert (after.plan_id, after.run_id == before.run_id) == ("plan1", False)
+    for rank in range(started.nodes):
+        (told,) = old("report", started.base(rank) | {"gangs": ["gang0"]})["reports"]
+        assert (told["state"], told["run_id"]) == ("ready", after.run_id)
+    for rank in range(started.nodes):
+        assert old("stop", {**started.base(rank), "run_id": after.run_id, "now": True})["state"] in ENDED
+    started.nothing_left()
+
+
 def test_an_agent_that_was_killed_leaves_nothing_that_down_does_not_end(started: LocalGang) -> None:
     started.signal_agent(1, signal.SIGKILL)
     until(lambda: report.of_gang(started.state_dir(1), "gang0")["alive"] is False, 10.0, "the agent's end")
@@ -115,7 +137,7 @@ def test_the_old_controller_sees_and_ends_what_this_release_started(local: Local
             (report,) = old("report", gang.base(rank) | {"gangs": ["gang0"]})["reports"]
             assert (report["state"], report["node"]) == ("ready", gang.name(rank))
         for rank in range(gang.nodes):
-            assert old("stop", gang.base(rank) | {"now": True})["state"] in ("stopped", "stopping")
+            assert old("stop", gang.base(rank) | {"now": True})["state"] in ENDED
         gang.nothing_left()
     finally:
         gang.close()

@@ -75,11 +75,11 @@ def test_a_cache_elsewhere_is_the_operators_own_business(tmp_path: Path, outside
 
 
 def test_of_a_run_whose_files_went_the_report_stays_for_thirty_days(tmp_path: Path) -> None:
-    for number in range(1, 12):
+    for number in range(1, 41):
         staged(tmp_path, number)
     asked = {"state_dir": str(tmp_path), "gang": "gang0"}
     runs = [one["run_id"] for one in report.history({**asked, "older": True})["reports"]]
-    assert sorted(runs, key=lambda name: int(name[1:])) == [f"r{number}" for number in range(1, 12)]
+    assert sorted(runs, key=lambda name: int(name[1:])) == [f"r{number}" for number in range(1, 41)]
     assert len(report.history(asked)["reports"]) == stage.RUNS_KEPT
     past = tmp_path / "gangs/gang0/past.jsonl"
     old = [{**json.loads(line), "started_at": 1.0} for line in past.read_text().splitlines()]

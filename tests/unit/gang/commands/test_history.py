@@ -1,0 +1,81 @@
+"""`history`: after many runs each is there, and the counts are right or say that they may be too low."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands import history
+from orchestrator.gang.history import past_runs
+from orchestrator.gang.steps.status.history import GangHistory
+from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.protocol.report import AgentState, Report
+
+RUNS = 40
+
+
+def test_after_forty_runs_each_is_there_and_the_count_is_right(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = shown(monkeypatch, capsys, kept(RUNS), {})
+    assert len({run for line in told for run in re.findall(r"\brun (r\d+)\b", line)}) == RUNS
+    assert told[-1] == f"gang0: started {RUNS} times since midnight"
+
+
+def test_where_a_node_did_not_answer_the_count_is_the_least(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = {"node1": Unreachable("no answer", where="node1", fix="")}
+    told = shown(monkeypatch, capsys, {"node0": kept(RUNS)["node0"]}, away)
+    assert told[-1] == f"gang0: started at least {RUNS} times since midnight"
+
+
+def test_a_guard_s_runs_are_among_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        {"at": report.started_at - 0.1, "action": "begins", "who": "ops", "host": "head", "command": "guard"}
+        for report in kept(3)["node0"]
+    ]
+    told = shown(monkeypatch, capsys, kept(3), {}, {"node0": lines})
+    assert sum("by ops@head" in line for line in told) == sum(line.strip() == "guard" for line in told) == 3
+
+
+def kept(count: int) -> dict[str, list[Report]]:
+    """Runs of today, with a second between them, as two nodes have them."""
+    midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+    return {
+        node: [
+            Report(
+                gang="gang0",
+                node=node,
+                node_rank=rank,
+                run_id=f"r{number}",
+                state=AgentState.STOPPED,
+                started_at=midnight + 60 * number,
+                updated_at=midnight + 60 * number + 30,
+            )
+            for number in range(1, count + 1)
+        ]
+        for rank, node in enumerate(("node0", "node1"))
+    }
+
+
+def shown(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reports: dict[str, list[Report]],
+    failures: Mapping[str, DeployError],
+    audit: dict[str, list[dict[str, object]]] | None = None,
+) -> list[str]:
+    """The lines of the verb."""
+    runs = tuple(past_runs("gang0", reports, audit or {}))
+    past = GangHistory(gang="gang0", runs=runs, audit=(), failures=failures)
+    monkeypatch.setattr(history, "open_cluster", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(history, "history", lambda *_: (past,))
+    history.run(argparse.Namespace(gang=[], json=False, commands=False), Screen())
+    return capsys.readouterr().out.splitlines()
