@@ -84,6 +84,10 @@ def test_a_bare_node_has_only_what_installs_the_stand_in(tmp_path: Path, node: C
     launch = [sys.executable, "-m", "sglang.launch_server", "--cuda-graph-max-bs", "32"]
     done = subprocess.run(launch, cwd=tmp_path / "site", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and "launch_server.py: error" in done.stderr
+    client = newest().engine(newest().versions[-1]).bench["serving"]
+    words = [sys.executable, "-m", client, "--help"]
+    told = subprocess.run(words, cwd=tmp_path / "site", capture_output=True, text=True, timeout=60, check=True)
+    assert "standin.bench" in told.stdout
     assert load_stack(str(bare.STACK)).engine_version == load_stack(newest().stack).engine_version
 
 

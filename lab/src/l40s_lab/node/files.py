@@ -116,6 +116,9 @@ def _modules(prefix: str) -> FileTree:
         tree.put(f"{prefix}standin/flags/{file.name}", file.read_bytes())
     tree.put(f"{prefix}sglang/__init__.py", b"")
     tree.put(f"{prefix}sglang/launch_server.py", _LAUNCH_SERVER.encode())
+    tree.put(f"{prefix}sglang/benchmark/__init__.py", b"")
+    for module in ("bench_serving", "benchmark/serving"):
+        tree.put(f"{prefix}sglang/{module}.py", _BENCH.encode())
     return tree
 
 
@@ -139,6 +142,11 @@ from standin.__main__ import main
 sys.exit(main(sys.argv[1:], os.environ.get("STANDIN_PLAYS", "{PLAYS[newest().stack]}")))
 """
 """The module that starts every SGLang, for programs that import it by name."""
+_BENCH = """import sys
+from standin.bench import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""SGLang's serving benchmark, as the older and the newer versions call it."""
 
 
 def _launcher(home: str, version: str, exports: str) -> str:
