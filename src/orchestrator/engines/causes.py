@@ -63,14 +63,14 @@ COMMON = (
         r"|ValueError: No tokenizer file found in directory"
         r"|We couldn't connect to 'https://huggingface|LocalEntryNotFoundError|OfflineModeIsEnabled",
         text="the model's directory is missing or incomplete on this node",
-        fix="copy the checkpoint, with its config and tokenizer files, to this node's model root:"
-        " `l40s-deploy checkpoint push SRC --node NODE`",
+        fix="copy the checkpoint, with its config and tokenizer files, to this node's model root"
+        " with `checkpoint push`",
     ),
     CausePattern(
         id="MODEL-DENIED",
         pattern=r"Permission denied: ['\"]?[^'\"]{0,512}(?:/(?:config|tokenizer)[\w.]{0,32}\.json|\.safetensors)",
         text="the engine's user may not read the model's files on this node",
-        fix="let that user read them and pass through the folders above (`namei -l FILE` shows who may)",
+        fix="let that user read them and pass through the folders above (`namei -l` shows who may)",
     ),
     CausePattern(
         id="MODEL-DENIED",
@@ -97,16 +97,14 @@ COMMON = (
         pattern=r"references \d+ shard file\(s\) missing|Cannot find any model weights"
         r"|No such file or directory: '?[^']{0,512}\.safetensors",
         text="weight files that the index lists are missing on this node",
-        fix="list them with `l40s-deploy checkpoint verify MODEL`, then send them with"
-        " `l40s-deploy checkpoint push SRC --node NODE --repair`",
+        fix="list them with `l40s-deploy checkpoint verify MODEL`, then send them with `checkpoint push --repair`",
     ),
     CausePattern(
         id="SHARD-CORRUPT",
         pattern=r"Error while deserializing header|SafetensorError: (?:File does not contain tensor|Error while )"
         r"|SafetensorError: header too|PytorchStreamReader failed reading zip archive",
         text="a weight file on this node is corrupt or truncated",
-        fix="find it with `l40s-deploy checkpoint verify MODEL`, then replace it with"
-        " `l40s-deploy checkpoint push SRC --node NODE --repair`",
+        fix="find it with `l40s-deploy checkpoint verify MODEL`, then replace it with `checkpoint push --repair`",
     ),
     CausePattern(
         id="WEIGHTS-DIFFER",
@@ -117,7 +115,8 @@ COMMON = (
         r"|assert \w{1,32}\.[\w()]{4,8} == loaded_weight\.",
         text="a weight of the checkpoint has another name or shape than the engine expects: another quantisation or"
         " config.json, an engine that does not know it, or a parallel degree that does not divide it",
-        fix="compare its config.json with `l40s-deploy plan --show argv`; `l40s-deploy checkpoint verify MODEL`",
+        fix="compare its config.json with `l40s-deploy plan --show argv`; verify the files with"
+        " `l40s-deploy checkpoint verify MODEL`",
         weak=True,
     ),
     CausePattern(
@@ -741,8 +740,7 @@ COMMON = (
         pattern=r"could finish the model loading, but there are other ranks",
         text="another rank did not finish loading within the engine's 480 s: its disk is slow, its memory is full, or"
         " it died",
-        fix="compare the nodes' disks; read the weights into the page cache before the start:"
-        " `cat MODEL/*.safetensors >/dev/null` (sglang issue 5457)",
+        fix="compare the nodes' disks; read the weight files into the page cache before the start (sglang issue 5457)",
         secondary=True,
     ),
     CausePattern(
@@ -829,13 +827,13 @@ REMARKS = (
         id="MOE-UNTUNED",
         pattern=r"Using default MoE (kernel )?config|Config file not found at \S+\.? Fallback to triton",
         text="there is no tuned MoE kernel config for this GPU, shape and Triton version",
-        fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy an existing one with `tuning push`",
+        fix="find one with `tuning run`, or copy an existing one with `tuning push`",
     ),
     CausePattern(
         id="FP8-GEMM-UNTUNED",
         pattern=r"Using default W8A8 Block (FP8|INT8) kernel config",
         text="there is no tuned block GEMM kernel config for this GPU and shape",
-        fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy an existing one with `tuning push`",
+        fix="find one with `tuning run`, or copy an existing one with `tuning push`",
     ),
 )
 """Lines that cost speed and end nothing; never shown as the cause of a failure."""

@@ -61,8 +61,7 @@ RAISED = (
         r"|CAS service error",
         text="the model's hub can't be reached from this node, or refuses: no route, a proxy whose certificate is not"
         " trusted, or its rate limit, as its words say",
-        fix="copy the checkpoint to this node's model root (`l40s-deploy checkpoint push SRC --node NODE`), and set"
-        " HF_HUB_OFFLINE=1 in l40s_env",
+        fix="copy the checkpoint to this node's model root (`checkpoint push`), and set HF_HUB_OFFLINE=1 in l40s_env",
     ),
     CausePattern(
         id="SERVER-UNREACHABLE",
@@ -197,7 +196,7 @@ RAISED = (
         id="FILE-DENIED",
         pattern=r"^PermissionError: \[Errno 1?\d\] [^:\n]{1,64}: b?['\"](?P<own>/[^'\"\n]{1,512})",
         text="the engine's user may not use a file or directory",
-        fix="give it to that user, or let the user pass through the folders above (`namei -l FILE` shows who may)",
+        fix="give it to that user, or let the user pass through the folders above (`namei -l` shows who may)",
         weak=True,
     ),
     CausePattern(

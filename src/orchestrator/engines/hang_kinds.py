@@ -71,7 +71,7 @@ KINDS = {
             "a rank is stopped, or waits for a disk, and the others wait for it",
             "Its process is stopped (T), or its main thread waits in the kernel for a file at both looks (D, or blocked"
             " in a system call on one).",
-            "see what holds that process: its file system, or who stopped it (`kill -CONT PID`); then " + _RESTART,
+            "see what holds that process: its file system, or who stopped it (SIGCONT lets it go on); then " + _RESTART,
             "proc(5), state",
         ),
         HangKind(

@@ -100,7 +100,7 @@ _OWN = (
         id="MODEL-UNSUPPORTED",
         pattern=r"Head dimension \d{1,6} is not supported by|No valid attention backend found",
         text="vLLM has no attention kernel for this model's head size on this device",
-        fix="use another stack (`l40s-deploy models NAME`), or another model",
+        fix="use another stack (`l40s-deploy models MODEL`), or another model",
     ),
     CausePattern(
         id="LOADING-LATE",

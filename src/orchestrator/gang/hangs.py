@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.engines.hang_kinds import KINDS, SEEN_IN
 from orchestrator.engines.stacks import WAITS, StackPlace, Standing, place_of
+from orchestrator.protocol.advice import exact
 from orchestrator.protocol.hang import Hang, HangFacts, HangLook, HungRank, PortLook, RankLook
 from orchestrator.protocol.report import Cause
 
@@ -426,7 +427,7 @@ def with_hang(cause: Cause, hang: Hang, gang: str) -> Cause:
     known = hang.name != "HANG-UNKNOWN"
     shown = hang.evidence[0] if hang.evidence else ""
     named = first if known and len(hang.ranks) == 1 else None
-    fix = cause.fix if cause.fix.startswith(CONTINUES) else hang.fix.replace("GANG", gang)
+    fix = cause.fix if cause.fix.startswith(CONTINUES) else exact(hang.fix, gang=gang)
     return replace(
         cause,
         signature=hang.name,

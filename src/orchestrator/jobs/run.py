@@ -22,6 +22,7 @@ from orchestrator.gang.steps.status.reports import see, where
 from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder, JobRequest
 from orchestrator.loading.resources import template
+from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.deadlines import ANSWER_S, KILL_S
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult, launch_scripts, make_plan
@@ -128,7 +129,7 @@ def serving_view(fleet: Fleet, gang: GangSpec, *, why: str) -> GangView:
         raise InputError(
             f"it is {view.state.value} and serves no requests, so {why}",
             where=f"gang {gang.name}",
-            fix=f"check `l40s-deploy status`; start it with `l40s-deploy up --model NAME --gang {gang.name}`",
+            fix=f"check `l40s-deploy status`; {start_with_a_model(gang.name)}",
         )
     return view
 

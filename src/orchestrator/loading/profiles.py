@@ -230,7 +230,7 @@ def stack_lock(name: str) -> Path:
     if lock.is_file():
         return lock
     has_recipe = file.with_suffix(".recipe").is_dir()
-    recipe = f"run `l40s-deploy stack recipe {file.stem} --out DIR` for an image recipe"
+    recipe = f"run `l40s-deploy stack recipe {file.stem} --out {file.stem}-image` for an image recipe"
     fix = recipe if has_recipe else "write `pip freeze` of a working environment to that file"
     what = f"the stack {file.stem} has no lock file, so it can't be installed"
     raise InputError(what, where=str(lock), fix=f"{fix}, or install it yourself into l40s_venv")

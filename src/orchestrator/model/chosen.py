@@ -44,7 +44,7 @@ def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str) ->
         raise InputError(
             f"{command} takes one gang at a time, but {len(chosen)} were selected",
             where="command line",
-            fix=f"select one: `l40s-deploy {command} {chosen[0].name if chosen else 'NAME'}`",
+            fix=f"select one: `l40s-deploy {command} {inventory.gangs[0].name}`",
         )
     return chosen[0]
 

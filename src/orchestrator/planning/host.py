@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -123,7 +122,6 @@ def _of_environment(node: NodeSpec, stack: Stack, host: HostFacts) -> list[Row]:
 
 def _of_checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> list[Row]:
     path, missing = model_path(node, profile), host.config_error in ("ENOENT", "ENOTDIR")
-    push = f"l40s-deploy checkpoint push {shlex.quote(f'NODE:{path}')}"
     return [
         (
             missing,
@@ -131,7 +129,7 @@ def _of_checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> li
             Severity.NOTE,
             f"there is no {path}/config.json",
             "`up` refuses",
-            f"copy the checkpoint there: `{push}`, or correct l40s_model_root",
+            "copy the checkpoint there from a node that has it, with `checkpoint push`, or correct l40s_model_root",
         ),
         (
             bool(host.config_error) and not missing,

@@ -194,8 +194,8 @@ def _reblocked(profile: ModelProfile, layouts: Iterable[Layout]) -> Iterator[str
     for layout in layouts:
         if layout.expert_parallel == 1 and (size := finer_block(profile, layout.tensor_parallel)):
             yield (
-                f"re-block to {size}x{size} for {layout} (`l40s-deploy checkpoint reblock SRC DST --block {size}`, and"
-                " `l40s-deploy models add DST` where it has no profile)"
+                f"re-block to {size}x{size} for {layout} (`checkpoint reblock --block {size}`, and `models add` where"
+                " it has no profile)"
             )
 
 

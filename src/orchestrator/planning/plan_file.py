@@ -58,7 +58,7 @@ def refuse_changes(saved: SavedPlan, plan: Plan) -> None:
     raise VerificationDiffers(
         f"{kind}: {'; '.join(changed[:_MOST_NAMED])}{more}",
         where=saved.path,
-        fix="review a new plan, and save it with `l40s-deploy plan --out FILE`",
+        fix="review a new plan, and save it with `plan --out`",
     )
 
 

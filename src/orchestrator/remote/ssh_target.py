@@ -219,7 +219,9 @@ def _parsed(files: tuple[str, ...], given: tuple[tuple[str, str], ...]) -> param
         return paramiko.SSHConfig.from_text(text)
     except (paramiko.SSHException, ValueError) as error:
         raise InputError(
-            f"is not a valid ssh_config: {error}", where=" and ".join(files), fix="run `ssh -G HOST` to see the line"
+            f"is not a valid ssh_config: {error}",
+            where=" and ".join(files),
+            fix="run `ssh -G localhost` to see the line",
         ) from None
 
 

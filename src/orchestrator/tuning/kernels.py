@@ -22,7 +22,7 @@ from orchestrator.tuning.messages import KernelCase, KernelLine, KernelShape, Ti
 CHECKED = (1, 32, 1024)
 """Tokens: one request, the largest batch that most plans capture, a prompt."""
 PROMPT = 384
-_SEE_ALL = "see all: l40s-deploy stack check --model NAME"
+_SEE_ALL = "`stack check --model` shows all of them"
 _OWN = KernelCase(
     id=0, name="Triton's own GEMM", kernel="triton", dtype="fp8_w8a8", batch=256, n=512, k=1024, block=(64, 64)
 )

@@ -171,6 +171,23 @@ def test_our_own_parser_takes_every_command_that_a_message_advises() -> None:
     assert wrong == []
 
 
+PLACEHOLDER = re.compile(r"\b(?!NAMED|LF)[A-Z]{2,}\b(?![=/])")
+FILLED_LATER = {"GANG", "MODEL"}
+"""By `orchestrator.protocol.advice.exact`, in what is known of an engine before it is known whose it is."""
+OF_ENGINES = {"causes.py", "exceptions.py", "hang_kinds.py", "vllm_0_3x.py", "agent.py"}
+
+
+def test_every_command_that_a_message_advises_can_be_pasted() -> None:
+    """A word such as FILE in a command is for a sentence, or for the help: who pastes it is refused, or worse."""
+    left = [
+        f"{file}: {command}"
+        for file, command in sorted(advised())
+        for name in PLACEHOLDER.findall(command)
+        if not (name in FILLED_LATER and file in OF_ENGINES)
+    ]
+    assert left == []
+
+
 def test_no_advice_touches_more_than_the_gang_or_node_it_is_about() -> None:
     found = advised()
     assert len(found) > 100 and {"restart NAMED", "router up"} <= {command for _, command in found}

@@ -15,7 +15,7 @@ from orchestrator.cli import main as cli
 from orchestrator.cli.main import VERBS, every_parser, verbs_of
 from orchestrator.doctor.rules.support.catalogue import catalogue
 from orchestrator.loading.node_spec import OURS
-from orchestrator.model.errors import Exit
+from orchestrator.protocol.errors import Exit
 
 ROOT = Path(__file__).parents[3]
 PROMISED = ROOT / "tests" / "recorded" / "release-0.2.0.json"

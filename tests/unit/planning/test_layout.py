@@ -62,7 +62,7 @@ def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
         choose(STOCK, where="gang gang0")
     assert "18432/32 = 576 is not a multiple of the quantisation block 128" in caught.value.what
     assert "2048/32 = 64 is not a multiple of the quantisation block 128" in caught.value.what
-    assert "re-block to 64x64 for TP32 (`l40s-deploy checkpoint reblock SRC DST --block 64`" in caught.value.fix
+    assert "re-block to 64x64 for TP32 (`checkpoint reblock --block 64`" in caught.value.fix
     assert "PP4 x TP8 (--layout pp4,tp8)" in caught.value.fix
     assert "(not measured" in caught.value.fix
     assert caught.value.where == "gang gang0"

@@ -144,7 +144,7 @@ def test_a_newer_protocol_is_refused_with_what_to_do() -> None:
         read(old(protocol=PROTOCOL + 1, gpus=None), NODES["node0"])
     assert "PLAN-OTHER-RELEASE" in refused.value.what
     assert (refused.value.exit_code, refused.value.where) == (Exit.INPUT, "node0")
-    assert "`l40s-deploy down gang0`, then `l40s-deploy up --model NAME --gang gang0`" in refused.value.fix
+    assert "`l40s-deploy down gang0`, then start it by `up` with --gang gang0 and a --model" in refused.value.fix
 
 
 def test_another_releases_keys_of_the_same_protocol_are_named_and_ignored() -> None:

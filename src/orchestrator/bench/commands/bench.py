@@ -206,7 +206,7 @@ def _print_verdict(done: BenchedGang, screen: Screen) -> None:
     if (free := record.get("least_free_bytes")) is not None:
         say(f"  least free GPU memory: {free / (1 << 30):.1f} GiB; the next `plan` goes by it")
     if done.verdict.value == "BENCH-SLOW":
-        say("  fix: l40s-deploy doctor; l40s-deploy tuning status --model NAME; l40s-deploy status")
+        say("  fix: `l40s-deploy doctor`, `l40s-deploy status`; `tuning status --model` shows what is not tuned")
     say(printable(f"  recorded as {record['id']} in {done.file}"))
 
 

@@ -405,7 +405,7 @@ class _ClientAnswers:
 def _failed(end: JobLine, place: str, request: StagingRequest, gang: GangSpec) -> NodeError:
     fix = "check `l40s-deploy status` and `l40s-deploy logs`"
     if "No module named" in end.what and request.container is None:
-        fix = f"install that package: `{request.venv_python} -m pip install PACKAGE`"
+        fix = f"the stack's environment ({request.venv_python}) lacks the package that has it: `l40s-deploy prepare`"
     elif bench_client.REFUSED.search(end.what):
         fix = f"the engine does not accept the API key of this run; start it again: `l40s-deploy restart {gang.name}`"
     return NodeError(f"the benchmark client ended with status {end.ended}: {end.what}", where=place, fix=fix)

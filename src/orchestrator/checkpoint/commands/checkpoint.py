@@ -134,7 +134,7 @@ def _asked(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec 
         raise InputError(
             "SRC and DST are on different machines; both must be on the same one",
             where=f"{args.source} {args.target}",
-            fix="name the same node for both, then run `l40s-deploy checkpoint push NODE:DST`",
+            fix="name the same node for both, then copy the result to the others with `checkpoint push`",
         )
     request = ReblockRequest(
         source=source,

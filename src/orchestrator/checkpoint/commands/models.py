@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         (_models if args.action is None else _layouts)(names, listed, screen)
     screen.out.print(f"GPUs: {ASSUMED}")
     more = (
-        "--layout: where the default does not work, name it; more: others that fit, see `l40s-deploy models NAME`"
+        "--layout: where the default does not work, name it; more: others that fit, see `models` with its name"
         if args.action is None
         else "what is not measured is calculated"
     )

@@ -125,9 +125,9 @@ def _refuse_absent(directory: Path) -> None:
             raise DeployError(
                 what,
                 where=str(directory),
-                fix="run `l40s-deploy checkpoint push SRC` again to continue",
+                fix="run the same `checkpoint push` again to continue",
                 kind="unfinished",
             )
-        fix = "copy it there with `l40s-deploy checkpoint push NODE:DIR`, or correct the name"
+        fix = "copy it there with `checkpoint push`, or correct the name"
         raise DeployError("no such directory", where=str(directory), fix=fix, kind="no-checkpoint")
     refuse_unfinished(directory)

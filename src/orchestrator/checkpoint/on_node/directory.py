@@ -309,7 +309,7 @@ def _unfinished(directory: Path) -> list[CheckpointFinding]:
     if not (directory / JOURNAL).exists():
         return []
     what = "re-blocking into this directory was interrupted, or is in progress"
-    fix = "run the same `l40s-deploy checkpoint reblock SRC DST` again to continue"
+    fix = "run the same `checkpoint reblock` again to continue"
     return [_stop("UNFINISHED", JOURNAL, what, fix)]
 
 
@@ -353,7 +353,7 @@ def refuse_unfinished(directory: Path) -> None:
         raise DeployError(
             what,
             where=str(directory),
-            fix="run `l40s-deploy checkpoint reblock SRC DST` again to continue",
+            fix="run the same `checkpoint reblock` again to continue",
             kind="unfinished",
         )
 

@@ -172,7 +172,7 @@ def _old_block(checkpoint: Checkpoint, new: Block) -> Block:
 def _refuse_faults(checkpoint: Checkpoint) -> None:
     """A fault that would make a wrong target is the end; the first is told, and how many there are."""
     if stops := [fault for fault in checkpoint.faults if fault.severity is Severity.STOP]:
-        more = f" (and {len(stops) - 1} more: `l40s-deploy checkpoint check DIR` lists them)" if len(stops) > 1 else ""
+        more = f" (and {len(stops) - 1} more: `checkpoint check` lists them)" if len(stops) > 1 else ""
         where = str(checkpoint.root / stops[0].where)
         raise DeployError(
             f"{stops[0].what}{more}",

@@ -218,8 +218,8 @@ def model_root_remote(node: Node) -> Iterator[Finding]:
             f"/proc/mounts: {mount.source} {mount.point} {mount.kind}",
             effect="all nodes load from one server; the engine exits if one rank is 480 s behind the others, which a"
             " cold cache can cause",
-            fix="copy the checkpoint to local disks with `l40s-deploy checkpoint push NODE:DIR`, or read the files on"
-            " every node before `up`: `cat MODEL/*.safetensors >/dev/null`",
+            fix="copy the checkpoint to local disks with `checkpoint push`, or read the files on"
+            " every node before `up`",
             devices=(mount.point,),
         )
 

@@ -501,7 +501,7 @@ def pcie_tree_hidden(node: Node) -> Iterator[Finding]:
             f"{len(placed)} GPUs, none behind a real switch",
             effect="the faults that these rules find may exist on the host, and NCCL does not see it either",
             fix="run `l40s-deploy doctor` on the host, or ask the provider for NCCL's topology file of this"
-            " machine type (NCCL_TOPO_FILE) and read it with `l40s-deploy doctor --from FILE`",
+            " machine type (NCCL_TOPO_FILE) and read it with `doctor --from`",
             devices=_BLIND,
         )
 

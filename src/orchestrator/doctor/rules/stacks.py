@@ -218,14 +218,14 @@ _SOURCES = (
     "the engine's sources can't be read to check for the SM89 tiles",
     "the engine lacks the SM89 tiles",
     "attention requests more than this GPU's 101376 bytes of shared memory: OutOfResources at the first long prompt",
-    "; the stock wheel of the same version does not have the patches; check it: l40s-deploy stack check --model NAME",
+    "; the stock wheel of the same version does not have the patches; check it with `stack check --model`",
 )
 """What is said where a file can't be read, where it lacks its patch, what that costs and the fix."""
 _COMPILED = (
     "the kernels can't be read to check for the int8 GEMM",
     "the kernels lack the int8 GEMM for SM89",
     "INT8 checkpoints can't be served (no int8_scaled_mm for this compute capability); others can",
-    ", with its version of the kernels' package; check it: l40s-deploy stack check --model NAME",
+    ", with its version of the kernels' package; check it with `stack check --model`",
 )
 """The same of a compiled file; INT8 checkpoints alone need it."""
 
@@ -359,7 +359,7 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings], read: froze
             *(words for _, words in differing),
             effect="not measured: every step of the gang waits for the node with the slower tiles",
             fix="copy them from a node that has the right ones:"
-            " `l40s-deploy tuning pull --from NODE --model NAME FILE`, then `l40s-deploy tuning push FILE`",
+            " `tuning pull --from` that node makes a pack, `tuning push` installs it",
             devices=tuple(name for name, _ in differing),
             node=node,
         )
@@ -399,7 +399,7 @@ def _unusable(node: Node, held: Holdings, taken: set[str], *, planned: bool) -> 
                         f"{folder}/{name}: {flaw.text}",
                         effect="an engine that uses it fails, or generates wrong text",
                         fix="if it was pushed, run `l40s-deploy tuning push --remove`; otherwise"
-                        " `l40s-deploy tuning run --model NAME FILE` makes one that a push puts in its place",
+                        " `tuning run` makes one that `tuning push` puts in its place",
                         devices=(name,),
                         node=node.name,
                     )
@@ -413,7 +413,6 @@ def _missing(node: Node, planned: list[tuple[Wanted, Holding]]) -> Iterator[Find
             f"{len(missing)} of the {len(needed)} tuned configs for this model are missing",
             *(f"{config.folder}/{config.name}" for config in missing),
             effect="these kernels run with the engine's default tiles; the cost is not measured",
-            fix="list them with `l40s-deploy tuning status --model NAME`; docs/tuning.md describes how to make and"
-            " install them",
+            fix="list them with `tuning status --model`; docs/tuning.md describes how to make and install them",
             node=node.name,
         )

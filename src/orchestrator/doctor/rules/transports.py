@@ -166,7 +166,7 @@ def nccl_files(node: Node) -> Iterator[Finding]:
             "NCCL reads the topology from a file, not from the machine",
             f"{topology}: exists",
             effect="NCCL may use other paths than those reported here",
-            fix=f"on bare metal, remove {topology}; to compare, `l40s-deploy doctor --dump-xml DIR` writes the"
+            fix=f"on bare metal, remove {topology}; to compare, `l40s-deploy doctor --dump-xml topologies` writes the"
             " topology of the machine",
             devices=(topology,),
         )

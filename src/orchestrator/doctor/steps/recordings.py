@@ -87,7 +87,9 @@ def load_saved(path: Path) -> dict[str, Snapshot]:
         return _saved_folder(path)
     if not path.exists():
         raise InputError(
-            "does not exist", where=str(path), fix="specify a file or folder from `l40s-deploy discover --save FOLDER`"
+            "does not exist",
+            where=str(path),
+            fix="specify a file or folder of `l40s-deploy discover --save snapshots`",
         )
     if path.is_dir():
         snapshot = _recorded_directory(path)
@@ -117,7 +119,7 @@ def _saved_folder(folder: Path) -> dict[str, Snapshot]:
         raise InputError(
             "contains no snapshot (*.json), and no `sys` or `bus`, `class`, `devices`",
             where=str(folder),
-            fix="specify a folder from `l40s-deploy discover --save FOLDER`, or one with a recorded /sys",
+            fix="specify a folder from `l40s-deploy discover --save snapshots`, or one with a recorded /sys",
         )
     return snapshots
 
@@ -136,7 +138,7 @@ def _saved_file(path: Path) -> Snapshot:
         raise InputError(
             f"is not a snapshot: {wrong}",
             where=str(path),
-            fix="specify a file from `l40s-deploy discover --save FOLDER`",
+            fix="specify a file from `l40s-deploy discover --save snapshots`",
         ) from None
 
 
@@ -198,7 +200,7 @@ def _machine_path(name: str) -> str:
 
 _FIX = (
     f"--from FILE, -, NAME=FILE or FOLDER, of {FORMS}, NCCL's topology XML, or what `discover --save` wrote; the cause"
-    " of a failure in a log is shown by `l40s-deploy why --log FILE`"
+    " of a failure in a log is shown by `why --log`"
 )
 _MOST_FILES = 256
 _HAS_DEVICES = re.compile(r"<cpu [^<>]{1,400}>\s{0,64}<pci ")

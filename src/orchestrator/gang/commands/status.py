@@ -71,4 +71,4 @@ def _starts_one(seen: Overview) -> list[str]:
         return []
     before = " ".join(view.name for view in seen.views if view.plan_id)
     again = f"with the same plan: `l40s-deploy restart {before}`; " if before else ""
-    return [f"to start one: {again}`l40s-deploy up MODEL` (`l40s-deploy models` lists them)"]
+    return [f"to start one: {again}`up` and a model (`l40s-deploy models` lists them)"]

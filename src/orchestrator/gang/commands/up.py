@@ -170,7 +170,7 @@ def _interrupted(interrupted: KeyboardInterrupt, request: UpRequest, screen: Scr
         screen.say("  start it: repeat the same `up`")
     else:
         screen.say("detached: everything that was started continues on its own")
-        screen.say("  check: l40s-deploy status; attach again: repeat `up`; stop: l40s-deploy down GANG")
+        screen.say("  check: l40s-deploy status; attach again: repeat `up`; stop: `down` and the gang's name")
     return Exit.INTERRUPTED
 
 

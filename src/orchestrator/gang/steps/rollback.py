@@ -9,6 +9,7 @@ from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.steps.restart_sequence import RestartVerb
 from orchestrator.gang.steps.staging import Staged, staged_plan
 from orchestrator.gang.steps.status.history import history
+from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.errors import InputError
 from orchestrator.remote.fleet import Fleet
@@ -26,8 +27,7 @@ def plans_before(inventory: Inventory, fleet: Fleet, running: Sequence[Staged]) 
             raise InputError(
                 f"its nodes have no recorded run of a plan other than {now.plan_id} that came up",
                 where=f"gang {gang.name}",
-                fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME --gang"
-                f" {gang.name}",
+                fix=f"see the recorded runs with `l40s-deploy history`; or plan again: {start_with_a_model(gang.name)}",
             )
         turns.append(staged_plan(fleet, gang, run_id=before.run_id))
     return turns

@@ -15,6 +15,7 @@ from orchestrator.engines.registry import dialect
 from orchestrator.gang.agreement import most_say, service_of
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.loading.resources import template
+from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode, collected
 from orchestrator.model.plan import GangPlan
@@ -279,14 +280,14 @@ def read_staged(node: NodeSpec, gang: str, answer: StagedAnswer) -> ReadBack:
             f"PLAN-OTHER-RELEASE: a newer l40s-deploy staged this (its protocol is {protocol}; this release reads up to"
             f" {PROTOCOL}), so it can't be started again without loss",
             where=node.name,
-            fix=f"use that release; or run `l40s-deploy down {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
+            fix=f"use that release; or run `l40s-deploy down {gang}`, then {start_with_a_model(gang)}",
         )
     request = StagingRequest.read(raw)
     if isinstance(request, Unreadable):
         raise NodeError(
             f"what was staged there can't be read: {request}",
             where=node.name,
-            fix=f"run `l40s-deploy down {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
+            fix=f"run `l40s-deploy down {gang}`, then {start_with_a_model(gang)}",
         )
     public = node.overrides.env_public
     ours = replace(request, state_dir=node.state_dir, gang=gang, env_public=public, launch_script=answer.launch_script)
@@ -309,7 +310,7 @@ def _nothing(gang: str, place: str) -> InputError:
     return InputError(
         f"gang {gang} was never started: no plan is staged on its nodes",
         where=place,
-        fix=f"run `l40s-deploy up --model NAME --gang {gang}`",
+        fix=f"{start_with_a_model(gang)}",
     )
 
 
@@ -321,14 +322,14 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
                 f"{name} has another plan ({request.plan_id}) than {names[0]}"
                 f" ({requests[names[0]].plan_id}): an `up` was interrupted",
                 where=f"gang {gang.name}",
-                fix=f"run `l40s-deploy up --model NAME --gang {gang.name}`",
+                fix=f"{start_with_a_model(gang.name)}",
             )
         if request.members != names:
             raise InputError(
                 f"the plan on {name} is for the nodes {', '.join(request.members)}; "
                 f"of these, the inventory's gang has {', '.join(names)}",
                 where=f"gang {gang.name}",
-                fix=f"plan for the current gang: run `l40s-deploy up --model NAME --gang {gang.name}`",
+                fix=f"plan for the current gang: {start_with_a_model(gang.name)}",
             )
 
 
@@ -347,7 +348,7 @@ def _refuse_another_address(gang: GangSpec, requests: Mapping[str, StagingReques
         raise InputError(
             service.remark,
             where=f"gang {gang.name}",
-            fix=f"plan it anew: `l40s-deploy up --model NAME --gang {gang.name} --replace`",
+            fix=f"plan it anew: {start_with_a_model(gang.name, '--replace')}",
         )
 
 

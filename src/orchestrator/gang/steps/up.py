@@ -35,6 +35,7 @@ from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
 from orchestrator.gang.steps.up_operation import Gated, GateJudge, UpOperation, UpRequest, UpResult, prepared, starts_of
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
+from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.chosen import without
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
@@ -422,7 +423,7 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
         raise InputError(
             "none of the remaining nodes has run this gang, so its model and options are unknown",
             where=f"gang {gang.name}",
-            fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --without NODE",
+            fix=f"once, {start_with_a_model(gang.name, '--without')}",
         )
     requests = staged_plan(fleet, gang, whole=False).requests
     known = _of_one_run(requests)
@@ -431,8 +432,7 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
         raise InputError(
             "an older l40s-deploy started this gang, and its nodes did not record its model and options",
             where=f"gang {gang.name}",
-            fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --replace, with --without NODE for a"
-            " node that does not answer",
+            fix=f"once, {start_with_a_model(gang.name, '--replace')}, and --without for a node that does not answer",
         )
     return _agreed(gang, known, asked)
 
@@ -463,7 +463,7 @@ def _asked_otherwise(gang: GangSpec, who: str, whom: str) -> InputError:
         f"{DISAGREES}: {who} has another model, or other options that the gang was started with, than {whom}; it is not"
         " planned again by that",
         where=f"gang {gang.name}",
-        fix=f"run once, as it should be: l40s-deploy up --model NAME --gang {gang.name} --replace",
+        fix=f"once, as it should be, {start_with_a_model(gang.name, '--replace')}",
     )
 
 
@@ -475,7 +475,7 @@ def _refuse_unknown_names(gang: GangSpec, asked: Asked) -> None:
             reported_stack(asked.stack)
     except InputError as unknown:
         unknown.where = f"gang {gang.name}"
-        unknown.fix += f", or run once: l40s-deploy up --model NAME --gang {gang.name} --replace"
+        unknown.fix += f", or once {start_with_a_model(gang.name, '--replace')}"
         raise
 
 

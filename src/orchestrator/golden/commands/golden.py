@@ -94,7 +94,7 @@ def _lines(outcome: Golden, *, accepted: bool) -> Iterator[str]:
             yield f"    accepted: {each.expected!r}"
             yield f"    found:    {each.found!r}"
         if outcome.wrong:
-            fix = "verify checkpoint and kernels on every node: l40s-deploy checkpoint verify MODEL; l40s-deploy doctor"
+            fix = "verify checkpoint and kernels on every node: `checkpoint verify` and `l40s-deploy doctor`"
             yield f"  fix: {fix}"
     yield from _in_batches(outcome)
     for prompt in outcome.baseline.varies:

@@ -4,6 +4,7 @@ difference means wrong weights, kernels or memory."""
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -78,6 +79,7 @@ class Golden:
         """None where the answers are the accepted ones, or none were accepted."""
         if not self.wrong:
             return self._in_batches()
+        gang = shlex.quote(self.gang)
         return Finding(
             id="GOLDEN-DIFFERS",
             severity=Severity.STOP,
@@ -86,8 +88,9 @@ class Golden:
             evidence=tuple(comparison.words for comparison in self.wrong),
             effect="the gang serves, but its text may be wrong: weights, a kernel config, peer-to-peer traffic or"
             " memory",
-            fix="l40s-deploy golden check; then checkpoint verify NAME and doctor. If the new answers are right: golden"
-            " accept",
+            fix=f"ask again with `l40s-deploy golden check {gang}`; verify the checkpoint with `checkpoint verify`,"
+            f" and the nodes with `l40s-deploy doctor`. If the new answers are right:"
+            f" `l40s-deploy golden accept {gang}`",
         )
 
     def _in_batches(self) -> Finding | None:
@@ -234,7 +237,8 @@ def measured(
                 raise NodeError(
                     f"prompt {name}: the engine computes NaN from token {answer.numbers + 1} on",
                     where=f"gang {gang.name}",
-                    fix="verify checkpoint and kernels: l40s-deploy checkpoint verify MODEL; l40s-deploy doctor",
+                    fix=f"verify checkpoint and kernels: `l40s-deploy checkpoint verify {shlex.quote(subject.model)}`,"
+                    " `l40s-deploy doctor`",
                 )
             else:
                 answers[name].append(answer)

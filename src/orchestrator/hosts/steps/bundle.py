@@ -135,7 +135,7 @@ def read_bundle(path: Path) -> StackBundle:
                 requirements, content = text.decode(), io.BytesIO(text)
             if sha256(content) != digest:
                 what = f"{entry.name} differs from what the bundle was built with"
-                fix = "copy it again, or build it again with `l40s-deploy stack build STACK --out FILE`"
+                fix = "copy it again, or build it again with `stack build`"
                 raise VerificationDiffers(what, where=str(path), fix=fix)
         if wanted:
             raise ValueError(f"{sorted(wanted)[0]} is missing")
@@ -159,7 +159,7 @@ def _open(path: Path) -> Iterator[tarfile.TarFile]:
         raise InputError(f"is not a complete bundle: {error}", where=str(path), fix=_MAKE) from None
 
 
-_MAKE = "create one: l40s-deploy stack build STACK --out FILE"
+_MAKE = "create one with `stack build`"
 
 
 def copy_part(bundle: StackBundle, part: str, into: Path) -> None:
@@ -176,7 +176,7 @@ def copy_part(bundle: StackBundle, part: str, into: Path) -> None:
         raise InputError(
             f"{part} of {bundle.path} can't be unpacked: {error.strerror or error}",
             where=str(into.parent),
-            fix="free space there, or use another temporary directory: `TMPDIR=DIR l40s-deploy prepare --bundle FILE`",
+            fix="free space there, or set TMPDIR to another temporary directory",
         ) from None
 
 
@@ -293,8 +293,8 @@ def refuse_without(stack: Stack) -> None:
         raise InputError(
             f"{pin} is on no package index, so this stack can't be installed from one",
             where=f"stack {stack.name}",
-            fix=f"{words}; then run `l40s-deploy stack build {stack.name} --find-links DIR --out FILE` and "
-            "`l40s-deploy prepare --bundle FILE`",
+            fix=f"{words}; then build a bundle with `stack build` and the `--find-links` of its directory,"
+            " which `prepare --bundle` installs",
         )
 
 

@@ -312,7 +312,7 @@ def _stack_and_lock(
 def _refuse_another(bundle: StackBundle, stack: Stack, node: str) -> None:
     """Another stack's; packages for a stack in a container, or an image for one in a virtual environment: nothing would
     be installed."""
-    build = f"with `l40s-deploy stack build {stack.name} --out FILE`"
+    build = f"with `l40s-deploy stack build {stack.name} --out {stack.name}.tar`"
     if bundle.stack != stack.name:
         what, fix = f"the stack {bundle.stack}, but {node} needs {stack.name}", f"build one {build}"
     elif bundle.image != (stack.install != "venv"):

@@ -355,8 +355,7 @@ _ADVICE = {
     ),
     DIFFERS: HASHES_DIFFER,
     "No matching distribution found|Could not find a version that satisfies": (
-        "give pip an index that has it (`--find-links`), or install from a bundle"
-        " (`l40s-deploy stack build STACK --out FILE`)"
+        "give pip an index that has it (`--find-links`), or install from a bundle (`stack build`)"
     ),
 }
 """Words that sudo, pip and apt are known to use -> what to do about it."""

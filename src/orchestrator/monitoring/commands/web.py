@@ -75,7 +75,8 @@ def _key(address: str, file: str | None) -> str:
         raise InputError(
             f"{address} is reached by other machines, and no key was given",
             where="--listen",
-            fix="add --key-file FILE (`openssl rand -hex 24 > FILE; chmod 600 FILE`), or listen on 127.0.0.1",
+            fix="write a key with `(umask 077; openssl rand -hex 24 > web.key)` and add `--key-file web.key`, or listen"
+            " on 127.0.0.1",
         )
     return read_api_key(Path(file).expanduser(), where="--key-file") if file else ""
 

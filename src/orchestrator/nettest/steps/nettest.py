@@ -135,7 +135,7 @@ def _last_requests(fleet: Fleet, gang: GangSpec) -> Mapping[str, StagingRequest]
     try:
         return staged_plan(fleet, gang).requests
     except InputError as nothing:
-        raise InputError(nothing.what, where=nothing.where, fix="name it: l40s-deploy nettest --model NAME") from None
+        raise InputError(nothing.what, where=nothing.where, fix="name its model with --model") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.node.agent.causes import WeighedCause
 from orchestrator.node.agent.membership import LinkClosed, LinkOpened, Membership, MessageReceived
+from orchestrator.protocol.advice import exact
 from orchestrator.protocol.link import Digest, End, Stop
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
@@ -143,7 +144,7 @@ class Lifecycle(ABC):
             case GoalOrder():
                 return self._obey(event)
             case Cause():
-                return self._fail(event)
+                return self._fail(replace(event, fix=exact(event.fix, gang=self.run.gang, model=self.run.model)))
             case WeighedCause():
                 return [] if self.state.ends else self._failed_here(event)
         self.members.hear(now, event)

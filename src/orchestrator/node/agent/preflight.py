@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import pwd
-import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -120,8 +119,7 @@ def _model(run: Run) -> Iterator[DeployError]:
         return
     folder = pathlib.Path(run.model_path)
     config = folder / "config.json"
-    push = f"l40s-deploy checkpoint push {shlex.quote(f'NODE:{folder}')}"
-    copy = f"copy the checkpoint to this node: `{push}`, or correct l40s_model_root"
+    copy = "copy the checkpoint to this node from one that has it, with `checkpoint push`, or correct l40s_model_root"
     if not folder.is_dir():
         yield DeployError(
             f"the model directory of {run.model} does not exist", where=str(folder), fix=copy, kind="no-model"

@@ -30,7 +30,7 @@ from orchestrator.protocol.staging import Secrets, StagingRequest, launch_digest
 SECRETS_FILE = "secrets.json"
 BEFORE_FILE = "secrets.before.json"
 """Secrets that the newest plan replaced, for a rollback to the plan before it; `of_run`: whose they were."""
-_AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME --gang GANG`"
+_AGAIN = "find out who changed it, then stage it again by `up` with --gang and --model"
 _MOVE = "set l40s_state_dir to a directory that only root can write to, or remove it (default: /var/lib/l40s-deploy)"
 
 

@@ -53,7 +53,7 @@ def _look_at(session: Session, stack: Stack | None) -> Snapshot:
         raise NodeError(
             f"the probe's answer is not a snapshot: {wrong}",
             where=spec.name,
-            fix="report this bug, with the files of `l40s-deploy discover --save DIR`",
+            fix="report this bug, with the files of `l40s-deploy discover --save snapshots`",
         ) from None
     return replace(snapshot, node=spec.name, host=_with_clock_offset(snapshot, sent, received))
 

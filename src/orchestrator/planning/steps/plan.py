@@ -278,7 +278,7 @@ def read_request(path: Path) -> PlanRequest:
         raise InputError(
             f"this file can't be read: {failure.strerror or failure}",
             where=str(path),
-            fix="specify a file from `l40s-deploy plan --out FILE`",
+            fix="specify a file from `plan --out`",
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise _wrong(path, f"this is not a plan: {wrong!r:.100}") from None
@@ -288,4 +288,4 @@ def read_request(path: Path) -> PlanRequest:
 
 
 def _wrong(path: Path, what: str) -> InputError:
-    return InputError(what, where=str(path), fix="write it with `l40s-deploy plan --out FILE`")
+    return InputError(what, where=str(path), fix="write it with `plan --out`")

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return _code(args, screen)
     if args.model is None or args.place is not None:
         what = "--model is missing" if args.model is None else "--from goes with --arch"
-        fix = "l40s-deploy stack check --model NAME, or stack check --arch sm_89 --stack NAME --from PLACE"
+        fix = "name the model with --model; or, to read packages, use --arch with --stack and --from"
         raise InputError(what, where="command line", fix=fix)
     inventory = open_inventory(args, screen)
     plan = PlanRequest(model=args.model, stack=args.stack, **args.layout, gangs=tuple(args.gang))
@@ -83,7 +83,7 @@ def _code(args: argparse.Namespace, screen: Screen) -> int:
     except ValueError as error:
         raise InputError(str(error), where="--arch", fix="--arch sm_89") from None
     if args.stack is None or args.place is None or args.model is not None or args.gang:
-        fix = "l40s-deploy stack check --arch sm_89 --stack NAME --from PLACE"
+        fix = "name the stack with --stack and the place of its packages with --from, and leave out --model and gangs"
         raise InputError(
             "--arch wants --stack and --from, and neither --model nor a gang", where="command line", fix=fix
         )

@@ -283,7 +283,7 @@ def _show_push(done: PerNode[TuningPushResult], *, check: bool, screen: Screen) 
         screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
         screen.show(f"  fix: {failure.fix}")
     if not check and any(put.written or put.restored or put.removed for put in done.values.values()):
-        screen.say("running engines keep the old configs. To use the new ones: l40s-deploy restart GANG")
+        screen.say("running engines keep the old configs. `restart` of a gang makes it use the new ones")
 
 
 def _status(args: argparse.Namespace, screen: Screen) -> int:

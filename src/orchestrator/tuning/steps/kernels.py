@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -185,7 +186,7 @@ def checked_before(operation: UpOperation, gang: GangSpec, requests: Mapping[str
         raise VerificationDiffers(f"no rank was started: {what}", where=f"gang {gang.name}", fix=fix)
     results = [result for results_of_node in done.nodes.values() for result in results_of_node]
     unknown = sum(result.verdict is KernelVerdict.NOT_RUN for result in results)
-    all_of_them = "`l40s-deploy stack check --model NAME` says why"
+    all_of_them = f"`l40s-deploy stack check --model {shlex.quote(model)}` says why"
     more = f"; {unknown} of {len(results)} were not run: {all_of_them}" if unknown else ""
     operation.watcher.step(gang.name, f"{len(results) - unknown} kernels are right{more}")
 

@@ -69,7 +69,7 @@ def load_pack(path: Path) -> Pack:
         what, fix = f"can't be read: {error.strerror or error}", "create a pack"
     except (ValueError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as wrong:
         what, fix = f"the pack is not valid: {wrong}", "nothing was written. Create the pack again"
-    raise InputError(what, where=str(path), fix=f"{fix} with `l40s-deploy tuning pull PACK`")
+    raise InputError(what, where=str(path), fix=f"{fix} with `tuning pull`")
 
 
 def save_pack(path: Path, pack: Pack) -> None:
@@ -306,7 +306,7 @@ def pull(
         raise InputError(
             f"it has no usable config for {gpu}" + (f" that {model} looks for" if model else ""),
             where=f"{spec.name}: {held.root}",
-            fix="run `l40s-deploy tuning status --model NAME` to see which files are needed, and where",
+            fix="`tuning status --model` shows which files are needed, and where",
         )
     save_pack(out, pack)
     return TuningPullResult(node=spec.name, pack=pack, left=tuple((part, flaw.text) for part, flaw in left))
@@ -338,7 +338,7 @@ def push(
         raise InputError(
             "this pack was made without a GPU, by Triton's interpreter: its times say nothing",
             where=str(file),
-            fix="make one on the nodes' GPUs with `l40s-deploy tuning run --model NAME FILE`",
+            fix="make one on the nodes' GPUs with `tuning run`",
         )
     with Fleet(specs.values()) as fleet:
         if pack:

@@ -14,7 +14,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import history
 from orchestrator.gang.history import past_runs
 from orchestrator.gang.steps.status.history import GangHistory
-from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.protocol.report import AgentState, Report
 
 RUNS = 40

@@ -16,6 +16,7 @@ from orchestrator.engines import causes, exceptions, host_causes, router
 from orchestrator.engines.hang_kinds import KINDS
 from orchestrator.planning.page_cache import KEPT
 from orchestrator.planning.reserve import ID as RESERVE_SMALL
+from orchestrator.protocol.advice import exact
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
 
@@ -38,7 +39,7 @@ class FindingEntry:
 
 
 _NCCL = "NCCL's INFO lines in the engine's log, after a start"
-_FILES = "the checkpoint's files (`l40s-deploy checkpoint check NODE:DIR`)"
+_FILES = "the checkpoint's files (`checkpoint check`)"
 _PLAN = "the plan (`l40s-deploy plan`, `up`)"
 
 
@@ -137,7 +138,7 @@ _OTHERS = (
     *(FindingEntry(xid.id, "cause", f"the kernel reported Xid {number}: the GPU {xid.what}",
             f"{xid.meaning} Fix: {xid.fix}", ("the kernel's log",), "NVIDIA, Xid Errors, Xid Catalog")
       for number, xid in XIDS.items()),
-    *(FindingEntry(hang.id, "cause", hang.title, f"{hang.explain} Fix: {hang.fix}",
+    *(FindingEntry(hang.id, "cause", hang.title, f"{hang.explain} Fix: {exact(hang.fix)}",
             ("stacks, counters and versions of a hung gang's nodes (`l40s-deploy why`)",), hang.source)
       for hang in KINDS.values()),
     FindingEntry("BENCH-SLOW", "bench", "a measured speed is more than 20 % below what was measured before",
@@ -176,7 +177,7 @@ _OTHERS = (
     _checkpoint("CONFIG-BROKEN", "config.json can't be read, or has an impossible number",
                 "The model's dimensions are unknown or invalid."),
     _checkpoint("UNFINISHED", "re-blocking into this directory was interrupted, or is in progress",
-                "Some weight files are missing. Run the same `l40s-deploy checkpoint reblock SRC DST` again."),
+                "Some weight files are missing. Run the same `checkpoint reblock` again."),
     _checkpoint("BLOCK-BROKEN", "the FP8 block size is not a pair of positive numbers",
                 "The engine can't assign scales to blocks."),
     _checkpoint("ACTIVATION-SCHEME", "the activation scheme does not fit block-wise FP8",
@@ -224,7 +225,7 @@ def _of_causes() -> Iterator[FindingEntry]:
                 cause.id,
                 "cause",
                 cause.text,
-                f"Fix: {cause.fix}" if cause.fix else cause.text,
+                f"Fix: {exact(cause.fix)}" if cause.fix else cause.text,
                 ("lines of the engine's log",),
                 "engines/causes.py, exceptions.py, host_causes.py: words of the engine, NCCL, Gloo and the host",
             )

@@ -53,18 +53,18 @@ class Input(Enum):
 
     LIVE = (
         "set `ansible_become: true` in the inventory; only root can read it",
-        "read it yourself on the node; `l40s-deploy discover --save DIR` shows what was readable",
+        "read it yourself on the node; `l40s-deploy discover --save snapshots` shows what was readable",
     )
     SNAPSHOT = (
-        "save the snapshot again with ansible_become: true: `l40s-deploy discover --save DIR`",
-        "save the snapshot again: `l40s-deploy discover --save DIR`",
+        "save the snapshot again with ansible_become: true: `l40s-deploy discover --save snapshots`",
+        "save the snapshot again: `l40s-deploy discover --save snapshots`",
     )
     RECORDING = (
         (
-            "record the machine again as root: `sudo hwloc-gather-topology DIR`, or `l40s-deploy discover --save DIR`"
-            " with ansible_become: true"
+            "record the machine again as root: `sudo hwloc-gather-topology topology`, or"
+            " `l40s-deploy discover --save snapshots` with ansible_become: true"
         ),
-        "`l40s-deploy discover --save DIR` on the running machine records it",
+        "`l40s-deploy discover --save snapshots` on the running machine records it",
     )
     XML = (
         "NCCL's file has no such data: run `l40s-deploy doctor` on the node itself, with ansible_become: true",
@@ -72,7 +72,7 @@ class Input(Enum):
     )
     PASTED = (
         "run `l40s-deploy doctor` on the node itself, with ansible_become: true",
-        "run `l40s-deploy doctor` on the node itself; `l40s-deploy init NODE` makes the inventory for it",
+        "run `l40s-deploy doctor` on the node itself; `l40s-deploy init` makes the inventory for it",
     )
 
     def __init__(self, as_root: str, again: str) -> None:

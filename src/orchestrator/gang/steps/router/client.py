@@ -184,7 +184,7 @@ class Router:
             f"the router would send {sends}, but {url} refuses it (HTTP {answer.status}): it still has the key that it"
             " was started with; its entry was left as it is",
             where=self.spec.node.name,
-            fix=f"{fix}, or give the gang the new one with `l40s-deploy up --model NAME --gang GANG`",
+            fix=f"{fix}, or give the gang the new one with `up --replace`",
         )
 
     def _key_of_gangs(self) -> dict[str, str]:

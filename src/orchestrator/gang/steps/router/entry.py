@@ -16,6 +16,7 @@ from orchestrator.gang.steps.router.routing import (
     with_addresses,
     would_mix,
 )
+from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.protocol.errors import InputError, NodeError
 
@@ -31,7 +32,7 @@ def add_gang(operation: Operation, name: str) -> RouterState:
         raise InputError(
             f"it is {view.state.value}: only a gang that serves gets requests",
             where=f"gang {name}",
-            fix=f"start it with `l40s-deploy up --model NAME --gang {name}`, which adds it to the router",
+            fix=f"{start_with_a_model(name)}, which adds it to the router",
         )
     serving = [other for other in views if other.serves]
     failure = would_mix(router, serving).get(name) or why_not_in(router, view, serving)

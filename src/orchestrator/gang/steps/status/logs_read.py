@@ -24,6 +24,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.causes import WeighedCause, Weight
 from orchestrator.node.engine.watch import EXCEPTION, MOST_WORDS, UNRAISED, LogWatch, Suspicion
+from orchestrator.protocol.advice import exact
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
@@ -243,8 +244,8 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     warning = next((stream.warning for stream in streams if stream.warning), "")
     nothing = not (cause or exception or warning)
     return LogsSummary(
-        cause=cause,
-        secondary=_others(streams, cause),
+        cause=_exact(cause) if cause is not None else None,
+        secondary=tuple(map(_exact, _others(streams, cause))),
         exception=exception,
         nccl_warning=warning,
         error=next(_errors(texts), "") if nothing else "",
@@ -255,6 +256,11 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
         transport="; ".join(filter(None, dict.fromkeys(stream.transport for stream in streams))),
         findings=tuple(finding for stream in streams for finding in _sure_findings(stream)),
     )
+
+
+def _exact(cause: Cause) -> Cause:
+    """Without what only a gang's own report can name: a log tells neither its gang nor its model."""
+    return replace(cause, fix=exact(cause.fix))
 
 
 def _errors(texts: Mapping[str, _Text]) -> Iterator[str]:

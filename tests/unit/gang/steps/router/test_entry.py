@@ -111,7 +111,7 @@ def test_only_a_gang_that_serves_is_added(front: Front) -> None:
     front.views = [seen("a", GangState.STARTING), seen("b")]
     with pytest.raises(InputError, match="it is starting") as refused:
         add_gang(unasked(ROUTED), "a")
-    assert "l40s-deploy up --model NAME --gang a" in refused.value.fix and not front.done
+    assert "start it by `up` with --gang a and a --model" in refused.value.fix and not front.done
 
 
 @pytest.mark.parametrize("verb", ["add", "remove"])
