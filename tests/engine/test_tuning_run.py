@@ -106,6 +106,7 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     assert "without a GPU" in refused.stderr
 
 
+@pytest.mark.turns(of="kernels: what is right is right")
 def test_the_plans_kernels_are_checked_on_every_node_and_nothing_is_left(lab: SmallLab) -> None:
     words = ("stack", "check", "--model", str(lab.folder / f"{NAME}.yml"), "--json")
     done = lab.deploy(*words, code=None, timeout=600)
@@ -119,6 +120,7 @@ def test_the_plans_kernels_are_checked_on_every_node_and_nothing_is_left(lab: Sm
     assert not lab.in_place_processes()
 
 
+@pytest.mark.turns(of="kernels: what is wrong is caught")
 def test_tiles_that_give_a_wrong_product_are_never_kept(tmp_path: Path) -> None:
     def tile(depth: int) -> dict[str, int]:
         return {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": 1, "num_warps": 4,

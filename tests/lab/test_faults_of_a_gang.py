@@ -146,6 +146,7 @@ def test_a_rail_that_is_cut_under_a_serving_gang_fails_no_request_and_restarts_n
     assert lab.gang()["run_id"] == before["run_id"]
 
 
+@pytest.mark.turns(of="gang: a verb that meets a fault says it and goes on")
 def test_down_says_that_a_disk_is_full_and_stops_its_node_too(lab: SmallLab) -> None:
     lab.serve()
     lab.run("break", "node1", "disk-full")
@@ -161,6 +162,7 @@ def test_down_says_that_a_disk_is_full_and_stops_its_node_too(lab: SmallLab) -> 
     assert lab.gang()["state"] == "absent"
 
 
+@pytest.mark.turns(of="gang: a verb that meets a fault says it and goes on")
 def test_a_port_that_is_dropped_for_a_while_holds_a_guard_back_and_does_not_end_it(lab: SmallLab) -> None:
     lab.serve()
     before = lab.gang()["run_id"]

@@ -59,6 +59,7 @@ def test_status_has_its_shape(lab: RunningLab) -> None:
     }
 
 
+@pytest.mark.turns(of="lab: the next up replaces what is dead")
 def test_a_dead_node_shows_and_the_next_up_replaces_the_lab(lab: RunningLab) -> None:
     lab.run("up", "--nodes", "2")
     node = node_pids(lab)["node1"]
@@ -69,6 +70,7 @@ def test_a_dead_node_shows_and_the_next_up_replaces_the_lab(lab: RunningLab) -> 
     assert lab.ssh("node1", "hostname") == "node1\n"
 
 
+@pytest.mark.turns(of="lab: the next up replaces what is dead")
 def test_up_after_a_killed_supervisor_builds_a_new_lab(lab: RunningLab) -> None:
     lab.run("up", "--nodes", "1")
     supervisor_of(lab).kill()

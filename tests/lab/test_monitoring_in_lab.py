@@ -111,6 +111,7 @@ def test_a_scrape_costs_each_node_less_than_a_hundredth_of_a_core(lab: SmallLab)
     assert max(shares.values()) < SHARE
 
 
+@pytest.mark.turns(of="monitoring: a death is shown in time")
 def test_a_killed_rank_reaches_the_receiver_in_time(lab: SmallLab, tmp_path: Path) -> None:
     program("prometheus")
     ports = free_port(), free_port()
@@ -137,6 +138,7 @@ def test_a_killed_rank_reaches_the_receiver_in_time(lab: SmallLab, tmp_path: Pat
     assert "l40s-deploy why" in alert["annotations"]["runbook"]
 
 
+@pytest.mark.turns(of="monitoring: a death is shown in time")
 def test_page_and_watch_show_a_death_in_time(lab: SmallLab) -> None:
     if lab.gang()["state"] != "ready":
         lab.deploy("down")

@@ -114,7 +114,8 @@ def _kills() -> Iterator[Any]:
         how, env = next(ways)
         name = f"{which}-node{node}-{turn}"
         if not which.isdigit() or node == int(which) // 2:
-            yield pytest.param(which, node, env, id=f"{name}-{how}", marks=pytest.mark.turns(of=f"killed: {which}"))
+            kind = "rank" if which.isdigit() else which
+            yield pytest.param(which, node, env, id=f"{name}-{how}", marks=pytest.mark.turns(of=f"killed: {kind}"))
 
 
 @pytest.mark.parametrize(("which", "node", "env"), [*_kills()])
@@ -139,6 +140,7 @@ def test_of_processes_that_die_with_one_another_the_killed_one_is_named(
     assert which != "agent" or (dead["alive"], {rank["state"] for rank in dead["ranks"]}) == (False, {"dead"})
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_silence_is_shown_and_ends_the_gang_when_the_lease_runs_out(gang: Gang, frozen: int) -> None:
     cluster = gang(nodes=2, lease_s=2.0).ready()
