@@ -98,6 +98,7 @@ def half_way(lab: SmallLab) -> list[str]:
 WELL = {f"gang{number}": ("ready", "in") for number in range(GANGS)}
 
 
+@pytest.mark.turns(of="interrupted: what comes after finishes it")
 @pytest.mark.parametrize("share", range(SHARES))
 def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behind_the_router(
     lab: SmallLab, share: int
@@ -131,6 +132,7 @@ def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behi
         assert not any(one["interrupted"] for one in lab.json("status")["gangs"]), moment
 
 
+@pytest.mark.turns(of="interrupted: what comes after finishes it")
 def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
     out = lab.folder / "killed.out"
     out.touch()

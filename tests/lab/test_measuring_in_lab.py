@@ -139,6 +139,7 @@ def golden(lab: SmallLab, verb: str, code: int) -> dict[str, Any]:
     return document(lab, "golden", verb, code=code)
 
 
+@pytest.mark.turns(of="golden: what is wrong is found")
 def test_one_changed_token_is_named_by_prompt_and_position(lab: SmallLab) -> None:
     assert golden(lab, "check", 2)["verdict"] == "none"
     accepted = golden(lab, "accept", 0)
@@ -165,7 +166,9 @@ def test_one_changed_token_is_named_by_prompt_and_position(lab: SmallLab) -> Non
     assert "gives the 12 accepted answers" in lab.deploy("restart", "--now").stderr
 
 
+@pytest.mark.turns(of="golden: what is wrong is found")
 def test_what_is_wrong_only_among_others_is_found_among_others(lab: SmallLab) -> None:
+    golden(lab, "accept", 0)
     words = ("golden", "check", "--requests", "8")
     right = document(lab, *words)
     assert right["verdict"] == "same" and right["gangs"][0]["in_batches"]["sizes"] == [2, 4, 8]

@@ -61,7 +61,7 @@ def kill_after(lab: SmallLab, wanted: int) -> None:
     assert not over, said
 
 
-@pytest.mark.turns
+@pytest.mark.turns(of="sweep: what served before serves again")
 @pytest.mark.parametrize("killed_after", [1, 2], ids=["within one", "between both"])
 def test_it_is_killed_and_ends_with_what_served_before(lab: SmallLab, killed_after: int) -> None:
     shutil.rmtree(sweeps(lab), ignore_errors=True)
@@ -109,6 +109,7 @@ def test_what_was_measured_is_shown_and_used(lab: SmallLab) -> None:
     assert ("PP2 x TP2" in layout) == fastest.startswith("pp2"), plan.stdout
 
 
+@pytest.mark.turns(of="sweep: what served before serves again")
 def test_the_other_gang_behind_the_router_loses_no_request() -> None:
     with routed_lab("sweeprouted", gangs=2, nodes=1) as lab:
         lab.serve()

@@ -234,7 +234,7 @@ def examined(number: int) -> Any:
 
 
 DRAWINGS = st.none() | st.integers(0, 5).map(examined)
-often = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def escaped(page: str) -> None:

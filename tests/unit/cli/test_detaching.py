@@ -98,6 +98,7 @@ sys.exit(main.main(["status"]))
 """
 
 
+@pytest.mark.turns(play=6)
 @pytest.mark.parametrize(("said", "unbuffered"), [(">/dev/full", ""), (">/dev/full", "1"), (">&- 2>/dev/full", "")])
 @pytest.mark.parametrize("case", [*UNWRITTEN, "--help", "--version"])
 def test_an_answer_that_is_not_written_is_one_line_and_a_code_of_its_own(case: str, said: str, unbuffered: str) -> None:
@@ -131,6 +132,7 @@ def test_talk_that_finds_a_full_disk_ends_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "ready\n")
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gbk"])
 def test_a_locale_without_our_signs_costs_these_and_not_the_answer(encoding: str) -> None:
     said = "screen.say('主机 ✗'); screen.verbatim('└── ✗ no link'); screen.json({'node': '✗'}); return 0"

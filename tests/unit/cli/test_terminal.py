@@ -400,6 +400,7 @@ def test_what_a_verb_ends_with_stays_on_the_screen(
     assert sum("node3  ready" in row for row in shown.lines) <= 1, shown.text  # no leftovers of the display
 
 
+@pytest.mark.turns(play=10)
 @pytest.mark.parametrize(("line", "scene"), [scene[:2] for scene in SCENES if scene[0].split()[0] not in FOR_PROGRAMS])
 def test_no_word_is_broken_in_80_columns_and_nothing_is_said_twice(
     on_terminal: Callable[..., Shown], line: str, scene: Scene

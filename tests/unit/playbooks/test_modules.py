@@ -141,6 +141,7 @@ def test_a_file_that_an_older_release_recorded_goes_as_it_did_then(tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="users are made by root")
+@pytest.mark.turns(play=2)
 @pytest.mark.parametrize("kept", ["models/M/config.json", ".ssh/authorized_keys", ".local/share/x", ".bashrc", ""])
 def test_a_user_goes_with_an_empty_home_and_stays_with_what_somebody_put_there(tmp_path: Path, kept: str) -> None:
     """A real user, in a home below this test's folder."""

@@ -69,6 +69,7 @@ def held(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("of", HUBS)
 def test_every_file_arrives_and_nothing_of_the_client_s_stays(node: NodeSpec, hub: ModelHub, of: Hub) -> None:
     done = bring(node, hub, of)
@@ -94,6 +95,7 @@ def _typed(node: NodeSpec, folder: Path, *words: str) -> list[str]:
     return ["checkpoint", *words, "-i", str(inventory)]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("of", HUBS)
 def test_a_killed_download_goes_on_where_it_stopped(node: NodeSpec, hub: ModelHub, of: Hub, tmp_path: Path) -> None:
     hub.files[SHARD] = os.urandom(24 << 20)
@@ -140,6 +142,7 @@ def test_bytes_that_are_not_the_hub_s_are_removed_and_fetched_again(node: NodeSp
     assert held(Path(bring(node, hub).directory)) == WANTED
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("of", HUBS)
 def test_a_dry_run_says_what_there_is_and_brings_nothing(
     node: NodeSpec, hub: ModelHub, of: Hub, typed: Callable[..., tuple[int, str]]

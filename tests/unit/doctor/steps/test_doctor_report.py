@@ -103,6 +103,7 @@ def test_text_of_a_node_is_text(text: str, tmp_path: Path) -> None:
     assert "{{ 7 * 7 }}" in page or "7 * 7" not in text
 
 
+@pytest.mark.turns(play=20)
 @pytest.mark.parametrize("one", FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_can_be_shown(one: Fault) -> None:
     cluster = cluster_with("node2", one.breaks, one.trials)

@@ -295,7 +295,7 @@ def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monk
 def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None:
     gang = local(env={-1: {"FAKE_DELAY": "3600"}})
     with pytest.raises(GangFailed, match=r"not ready within .*node0 starting"):
-        gang.up(timeout_s=6.0 * slack())
+        gang.up(timeout_s=3.0 * slack())
     gang.nothing_left()
 
 

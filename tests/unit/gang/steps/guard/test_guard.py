@@ -70,6 +70,7 @@ def test_a_stop_finding_holds_the_restart_back_until_it_is_gone(local: Local, fi
     assert look(gang)[1:] == (GangState.READY, GuardAction.RESTART)
 
 
+@pytest.mark.turns(of="guard: a restart that does not serve ends in words")
 def test_a_gang_that_does_not_come_back_is_given_up(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     gang = failed(local, rank=0)
     (gang.model / "config.json").unlink()
@@ -100,6 +101,7 @@ def test_one_gang_cannot_roll(serving: LocalGang) -> None:
     assert serving.view().state is GangState.READY
 
 
+@pytest.mark.turns(of="guard: a restart that could not go on is tried again")
 def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_takes_it_down(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_t
     assert look(gang)[1:] == (GangState.ABSENT, GuardAction.NOTHING)
 
 
+@pytest.mark.turns(of="guard: a restart that could not go on is tried again")
 def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     gang = failed(local, rank=3)
 
@@ -156,6 +159,7 @@ def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_nex
     assert (state, do) == (GangState.READY, GuardAction.RESTART)
 
 
+@pytest.mark.turns(of="guard: a restart that does not serve ends in words")
 def test_a_restart_that_is_out_of_time_leaves_a_failed_gang(local: Local) -> None:
     gang = failed(local, rank=3)
     look(gang, timeout_s=0.0)
