@@ -329,14 +329,14 @@ class LogWatch:
 
     def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
         """True if the line matches a known cause."""
-        if self.harmless.search(line):
-            return False
         if not self._own and (own := self.own.search(line)):
             self._own = f"{own['interface']} {own['address']}"
         if len(self._suspicions) >= LINES_KEPT:
             self._suspicions = [suspicion for suspicion in self._suspicions if now - suspicion.at <= SUSPECT_FOR_S]
         for known in self.causes:
             if (match := known.pattern.search(line)) and self._fits(known, owner):
+                if self.harmless.search(line):  # last: most lines show no cause
+                    return False
                 cause = known.entry
                 if not self._has_room(cause):
                     return True

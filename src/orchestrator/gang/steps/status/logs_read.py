@@ -163,6 +163,8 @@ class _Stream:
     _frame: str = ""
     _told: bool = False
     """The next line has NCCL's words."""
+    _begin: str = ""
+    """Of the last line of NCCL: its host, which needs no search in the next."""
     _unraised: bool = False
     """The next exception is one that Python passed over."""
 
@@ -227,9 +229,11 @@ class _Stream:
         self._told = words == _LAST_ERROR
 
     def _feed_of_nccl(self, line: str) -> None:
-        if match := _NCCL_HOST.search(line):
+        known = self._begin != "" and line.startswith(self._begin) and line[len(self._begin) :][:1].isdecimal()
+        if not known and (match := _NCCL_HOST.search(line)):
             self.hosts.setdefault(match["host"])
-        if not self.warning and (match := _NCCL_WARNING.search(line)):
+            self._begin = f"{match['host']}:"
+        if not self.warning and "NCCL WARN " in line and (match := _NCCL_WARNING.search(line)):
             self.warning = match["words"].strip()
         if "NCCL INFO " in line:
             self.nccl.append(line.partition("NCCL INFO ")[2])
