@@ -232,15 +232,26 @@ def _with_fields(node: NodeSpec, other: NodeSpec, fields: tuple[str, ...]) -> No
     return replace(node, **values)
 
 
-def _regroup(scene: Scene) -> None:
-    """The second node of the first gang and the first of the second one."""
+def _regroup(scene: Scene, goes: int = 1, comes: int = 0) -> None:
+    """A node of the first gang and one of the second one, by their ranks."""
     first, second = scene.inventory.gangs
-    goes, comes = replace(first.nodes[1], gang=second.name), replace(second.nodes[0], gang=first.name)
-    regrouped = (
-        replace(first, nodes=(first.nodes[0], replace(comes, node_rank=1))),
-        replace(second, nodes=(replace(goes, node_rank=0), second.nodes[1])),
-    )
+    ours, theirs = list(first.nodes), list(second.nodes)
+    ours[goes] = replace(second.nodes[comes], gang=first.name, node_rank=goes)
+    theirs[comes] = replace(first.nodes[goes], gang=second.name, node_rank=comes)
+    regrouped = (replace(first, nodes=tuple(ours)), replace(second, nodes=tuple(theirs)))
     scene.inventory = replace(scene.inventory, gangs=regrouped)
+
+
+def _exchange_addresses(scene: Scene) -> None:
+    """Of the second node of the first gang and the first one of the second."""
+    first, second = scene.inventory.gangs
+    ours, theirs = first.nodes[1], second.nodes[0]
+    fields = ("reach", "state_dir")
+    exchanged = (
+        replace(first, nodes=(first.nodes[0], _with_fields(ours, theirs, fields))),
+        replace(second, nodes=(_with_fields(theirs, ours, fields), second.nodes[1])),
+    )
+    scene.inventory = replace(scene.inventory, gangs=exchanged)
 
 
 def _router_away(scene: Scene) -> None:
@@ -315,6 +326,9 @@ CHANGED: dict[str, Callable[[Scene], None]] = {
     "node names swapped": lambda scene: _of_gang(scene, _swap_nodes("name")),
     "addresses swapped": lambda scene: _of_gang(scene, _swap_nodes("reach", "state_dir")),
     "regrouped": _regroup,
+    "leaders regrouped": lambda scene: _regroup(scene, 0, 0),
+    "members regrouped": lambda scene: _regroup(scene, 1, 1),
+    "addresses exchanged": _exchange_addresses,
     "address gone": lambda scene: _of_first(scene, _to("gone")),
     "address of another node": lambda scene: _of_first(scene, _to("n0")),
     "host key": lambda _: STAGE[0].strangers.add("n2"),

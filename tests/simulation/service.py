@@ -397,7 +397,8 @@ def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
     gang = _on(service, spec)
     requests = {node.name: replace(gang.run_of(rank), plan_id="p", folder="", gang=name)
                 for rank, node in enumerate(spec.nodes)}  # fmt: skip
-    fleet: Any = SimulatedFleet(spec.nodes)
+    fleet: Any = SimulatedFleet(inventory.nodes)
+    raising.everybody_answers(reports.see(fleet, [spec]))
     with _lock(fleet, spec, "up"):
         start = Staged(gang=spec, requests=requests, document={"plan_id": "p"})
         views = raising.raise_all(fleet, [start], said, timeout_s=UP_S)
@@ -445,7 +446,7 @@ def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
 
 def _status(_: Service, inventory: Inventory, name: str, said: Said) -> None:
     gangs = chosen_gangs(inventory, (name,))
-    (view,) = reports.see(cast("Any", SimulatedFleet([node for gang in gangs for node in gang.machines])), gangs)
+    (view,) = reports.see(cast("Any", SimulatedFleet(inventory.nodes)), gangs)
     for remark in (view.state.value, *view.remarks):
         said.step(name, remark)
 

@@ -122,6 +122,8 @@ CONFIG_FILE = "engine-secrets.yml"
 ARGUMENTS_FILE = "engine-secrets.args"
 """Arguments, one a line, for templates/launch_with_secrets.py."""
 STUB_FILE = "launch_with_secrets.py"
+SERVED_FLAG = "--served-model-name"
+"""Of every version of both families: what clients ask for."""
 
 
 _UNSAID = CudaGraphs()
@@ -392,9 +394,7 @@ class Engine:
     def of_model(self, intent: Intent) -> Iterator[Option]:
         """What a profile asks for."""
         if intent.served_name:
-            yield option(
-                "--served-model-name", intent.served_name, "the profile's name, which clients ask for instead of a path"
-            )
+            yield option(SERVED_FLAG, intent.served_name, "the profile's name, which clients ask for instead of a path")
         if intent.trust_remote_code:
             yield Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code")
         yield from self.graph_options(intent.graphs)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from orchestrator.gang.serving import Serving, names_of, not_among
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 
@@ -171,34 +172,36 @@ class ChangeSchedule:
     rise:  nothing runs there, or already what the plan wants: starting them interrupts no service
     turns: stopped and started with the new plan, one after the other; those that do not serve come first
     busy:  those of `turns` that are starting with another plan
-    alone: those of `turns` that stop while nothing else serves their model
-    last:  those of `turns` whose model nobody serves afterwards
+    alone: of those of `turns` that stop while nothing else serves all that they do: these names
+    last:  of those of `turns` that serve what nobody does afterwards: these names
     """
 
     rise: tuple[str, ...] = ()
     turns: tuple[str, ...] = ()
     busy: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()
-    last: tuple[str, ...] = ()
+    alone: Serving = field(default_factory=dict)
+    last: Serving = field(default_factory=dict)
 
 
-def course(
-    gangs: Sequence[GangView], same: Collection[str], *, model: str, elsewhere: Collection[str]
-) -> ChangeSchedule:
-    """same: names of gangs that run what the plan wants; model: that it serves; elsewhere: models that gangs outside
-    the plan serve behind the same router."""
+def course(gangs: Sequence[GangView], same: Collection[str], *, serving: Serving, planned: Serving) -> ChangeSchedule:
+    """same: names of gangs that run what the plan wants; serving: what is asked for behind the same router now, of
+    these gangs and of others; planned: what these are asked for by the plan."""
     other = [gang for gang in gangs if gang.name not in same]
     busy = [gang for gang in other if gang.state.loads]
     served = [gang for gang in other if gang.state.was_ready]
     turns = sorted([*busy, *served], key=lambda gang: bool(gang.service_healthy))
     rise = [gang for gang in gangs if gang not in turns]
-    meanwhile = {*elsewhere, model} if rise else {*elsewhere}
+    names = {gang.name: serving.get(gang.name) or names_of(gang) for gang in turns}
+    chosen = {gang.name for gang in gangs}
+    elsewhere = {name: its for name, its in serving.items() if name not in chosen}
+    last = {name: not_among(its, [*elsewhere.values(), *planned.values()]) for name, its in names.items()}
+    risen = {gang.name: planned[gang.name] for gang in rise}
     return ChangeSchedule(
         rise=_names(rise),
         turns=_names(turns),
         busy=_names(busy),
-        alone=_names(_alone(turns, meanwhile)),
-        last=_names(gang for gang in turns if gang.model not in (model, *elsewhere)),
+        alone=_alone(names, {**elsewhere, **risen}, serving, planned),
+        last={name: lost for name, lost in last.items() if lost},
     )
 
 
@@ -206,8 +209,14 @@ def _names(gangs: Iterable[GangView]) -> tuple[str, ...]:
     return tuple(gang.name for gang in gangs)
 
 
-def _alone(turns: Sequence[GangView], elsewhere: Collection[str]) -> list[GangView]:
-    """The first of them, where nobody else serves its model. From the second turn on, the gang of the turn before
-    serves again."""
-    others = {gang.model for gang in turns[1:] if gang.service_healthy}
-    return [gang for gang in turns[:1] if gang.model not in (*others, *elsewhere)]
+def _alone(turns: Serving, meanwhile: Serving, serving: Serving, planned: Serving) -> Serving:
+    """Of each in its turn, the names that nobody else has then: those before it are as planned, those after it as now.
+    One that does not serve takes over from nobody."""
+    alone, meanwhile = {}, dict(meanwhile)
+    waiting = {name: serving[name] for name in turns if name in serving}
+    for name, its in turns.items():
+        waiting.pop(name, None)
+        if lost := not_among(its, [*meanwhile.values(), *waiting.values()]):
+            alone[name] = lost
+        meanwhile[name] = planned[name]
+    return alone

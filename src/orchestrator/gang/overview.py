@@ -11,6 +11,7 @@ from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.pace import took
 from orchestrator.gang.paths import rail_sentence
 from orchestrator.gang.remarks import sentence
+from orchestrator.gang.serving import names_of
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
@@ -138,7 +139,7 @@ class RouterGlance:
             worker = self.worker(view.service_url)
             if worker is None:
                 continue
-            for model in worker.models or (ServedModel(view.model),):
+            for model in worker.models or map(ServedModel, names_of(view)):
                 gangs.setdefault(model.name, []).append(view.name)
                 aliases.setdefault(model.name, set()).update(model.aliases)
         return [{"name": name, "aliases": sorted(aliases[name]), "gangs": gangs[name]} for name in sorted(gangs)]

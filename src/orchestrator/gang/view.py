@@ -99,6 +99,7 @@ class GangView:
     over_tcp:  one sentence where the plan has traffic between the nodes travel over TCP
     proved:    features that the plan asks for and the engine's log confirms, with the nodes if not all confirm them
     ordered:   names of the nodes that know that a person has ended this run
+    served:    names that its engine answers to; () where an older release started it (gang/serving.py: names_of)
     certificate: PEM text of what its clients are shown; '' for none, or where an older release started it
     request_limit: most requests that may wait in it; of a router: most that it lets in at once; None: no limit
     """
@@ -108,6 +109,7 @@ class GangView:
     run_id: str = ""
     plan_id: str = ""
     model: str = ""
+    served: tuple[str, ...] = ()
     stack: str = ""
     cause: Cause | None = None
     secondary: tuple[Cause, ...] = ()
@@ -248,8 +250,9 @@ def _of_run(
     seen: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report], leader: Report | None
 ) -> GangView:
     """With what is known of a run that has not ended: what it runs, what it runs without, how far it is or how well."""
-    model, stack = most_say(((report.model, report.stack) for report in current.values()), ("", ""))
-    seen = replace(seen, model=model, stack=stack)
+    told = ((report.model, report.served, report.stack) for report in current.values())
+    model, served, stack = most_say(told, ("", (), ""))
+    seen = replace(seen, model=model, served=served, stack=stack)
     if seen.missing:  # the run was started without them
         shown = tuple(
             replace(node, state=NodeState.LEFT_OUT, contact=Contact.FINE, node_rank=OUTSIDE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from orchestrator.engines.engine import Engine, Intent
+from orchestrator.engines.engine import SERVED_FLAG, Engine, Intent
 from orchestrator.engines.known_flags import KnownFlags, Option
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.engine_versions import holds_for
@@ -81,6 +81,11 @@ def _refuse_another_device(stack: Stack, given: Option, where: str) -> None:
             where=where,
             fix="remove it; instead, use --stack NAME with a stack for that device (its file says `device`)",
         )
+
+
+def served(chosen: Iterable[Option]) -> tuple[str, ...]:
+    """Names that the engine answers to, as it is told; () where it is told none."""
+    return next((option.values for option in chosen if option.flag == SERVED_FLAG), ())
 
 
 def graph_batch(engine: Engine, chosen: Iterable[Option]) -> int | None:

@@ -31,6 +31,7 @@ def node_plan(about: GangChoices, node: NodeSpec) -> NodePlan:
     part = replace(
         _place(about, node),
         network=its_network,
+        served=commands.served(options),
         graph_batch=_graph_batch(about, options),
         argv=words(command, flags),
         command=command,

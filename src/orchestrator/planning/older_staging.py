@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.engines.engine import Engine
+from orchestrator.engines.engine import SERVED_FLAG, Engine
 from orchestrator.engines.registry import Dialect, dialects
 from orchestrator.planning.environment import network
 from orchestrator.protocol.planned import Layout, Transport
@@ -24,11 +24,12 @@ class Completed:
 def completed(request: StagingRequest, given: Collection[str]) -> Completed:
     """The request with what it lacks; as it is where nothing does. given: the keys that were staged"""
     if request.protocol >= PROTOCOL:
-        return Completed(request)
+        return Completed(_named(request, given))
     filled, unknown = replace(request, protocol=PROTOCOL), []
     if "flags" not in given:
         command, flags = _parts(request.argv)
         filled = replace(filled, command=command, flags=flags)
+    filled = _named(filled, given)
     engines = _engines(dialects().get(request.watch.dialect), request)
     if "network" not in given:
         address = _address(request, engines)
@@ -43,6 +44,14 @@ def completed(request: StagingRequest, given: Collection[str]) -> Completed:
     if request.gpus and not request.gpu_uuids:
         unknown.append("the UUIDs of its GPUs, so they are known by index alone")
     return Completed(filled, tuple(unknown))
+
+
+def _named(request: StagingRequest, given: Collection[str]) -> StagingRequest:
+    """With the names that its engine answers to, by its flags: the first ones that said them had no key for it."""
+    if "served" in given:
+        return request
+    names = next((names for flag, *names in reversed(request.flags) if flag == SERVED_FLAG), [])
+    return replace(request, served=tuple(names))
 
 
 def _parts(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

@@ -154,6 +154,8 @@ class Report(Message):
     state: AgentState
     phase: Phase = Phase()
     model: str = ""
+    served: tuple[str, ...] = ()
+    """Names that the engine answers to, as they were staged; () where an older release wrote it."""
     stack: str = ""
     plan_id: str = ""
     agent_version: str = ""

@@ -240,6 +240,8 @@ class NodePlan(Message):
     state_dir: str | None = None
     engine_user: str | None = None
     model: str = ""
+    served: tuple[str, ...] = ()
+    """Names that the engine answers to; () for what serves no model, and where an older release staged it."""
     stack: str = ""
     device: str = "cuda"
     layout: Layout | None = None

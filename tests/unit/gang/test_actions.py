@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from orchestrator.gang.actions import (
     next_step,
     on_its_way,
 )
+from orchestrator.gang.serving import Serving, names_of
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.errors import Unreachable
@@ -183,7 +185,14 @@ def course_of(same: str, elsewhere: int, **states: str) -> ChangeSchedule:
         GangView(name=name, state=GangState(state), model="m", service_healthy=state == "ready")
         for name, state in states.items()
     ]
-    return course(views, tuple(same), model="m", elsewhere=["m"] * elsewhere)
+    return course(
+        views, tuple(same), serving=serving_now(views, ["m"] * elsewhere), planned=dict.fromkeys(states, ("m",))
+    )
+
+
+def serving_now(views: Sequence[GangView], elsewhere: Iterable[str]) -> Serving:
+    others = {f"other {place}": (name,) for place, name in enumerate(elsewhere)}
+    return {view.name: names_of(view) for view in views if view.serves} | others
 
 
 @pytest.mark.parametrize(
@@ -207,25 +216,36 @@ def course_of(same: str, elsewhere: int, **states: str) -> ChangeSchedule:
 def test_the_course(
     about: str, same: str, elsewhere: int, states: dict[str, str], rise: str, turns: str, busy: str, alone: str
 ) -> None:
-    wanted = ChangeSchedule(tuple(rise), tuple(turns), tuple(busy), tuple(alone))
+    wanted = ChangeSchedule(tuple(rise), tuple(turns), tuple(busy), dict.fromkeys(alone, ("m",)))
     assert course_of(same, elsewhere, **states) == wanted, about
 
 
-def serving(name: str, model: str) -> GangView:
-    return GangView(name=name, state=GangState.READY, model=model, service_healthy=True)
+def serving(name: str, model: str, *served: str) -> GangView:
+    return GangView(name=name, state=GangState.READY, model=model, served=served, service_healthy=True)
 
 
 @pytest.mark.parametrize(
     ("about", "views", "same", "elsewhere", "alone", "last"),
     [
-        ("another model is no stand-in", [serving("a", "m")], "", ["x"], ("a",), ()),
-        ("its own is", [serving("a", "m")], "", ["m"], (), ()),
-        ("the last of its model goes", [serving("a", "x"), serving("b", "m")], "b", [], ("a",), ("a",)),
-        ("one elsewhere keeps it", [serving("a", "x")], "", ["x"], (), ()),
+        ("another model is no stand-in", [serving("a", "m")], "", ["x"], {"a": ("m",)}, {}),
+        ("its own is", [serving("a", "m")], "", ["m"], {}, {}),
+        ("the last of its model goes", [serving("a", "x"), serving("b", "m")], "b", [], {"a": ("x",)}, {"a": ("x",)}),
+        ("one elsewhere keeps it", [serving("a", "x")], "", ["x"], {}, {}),
+        ("a name of its own", [serving("a", "m", "x"), serving("b", "m")], "b", [], {"a": ("x",)}, {"a": ("x",)}),
+        ("another model by the same name", [serving("a", "m")], "", ["x", "m"], {}, {}),
+        (
+            "one of two names, and the first gang is changed by then",
+            [serving("a", "m"), serving("b", "m", "m", "x")],
+            "",
+            [],
+            {"b": ("x",)},
+            {"b": ("x",)},
+        ),
     ],
 )
-def test_a_gang_stands_in_for_its_own_model_alone(
-    about: str, views: list[GangView], same: str, elsewhere: list[str], alone: tuple[str, ...], last: tuple[str, ...]
+def test_a_gang_stands_in_for_its_own_names_alone(
+    about: str, views: list[GangView], same: str, elsewhere: list[str], alone: Serving, last: Serving
 ) -> None:
-    found = course(views, tuple(same), model="m", elsewhere=elsewhere)
+    planned = {view.name: ("m",) for view in views}
+    found = course(views, tuple(same), serving=serving_now(views, elsewhere), planned=planned)
     assert (found.alone, found.last) == (alone, last), about

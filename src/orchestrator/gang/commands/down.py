@@ -10,7 +10,7 @@ from orchestrator.cli.options import add_timeout, add_usual_of_stopped, open_inv
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
-from orchestrator.gang.serving import Serving, model_words
+from orchestrator.gang.serving import Names, Serving, name_words
 from orchestrator.gang.steps.changes import would_stop
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
 from orchestrator.gang.steps.operation import Operation, connected
@@ -59,7 +59,7 @@ def _down(args: argparse.Namespace, operation: Operation, gangs: tuple[str, ...]
     if args.dry_run:
         chosen = chosen_gangs(operation.inventory, request.gangs)
         return show_rehearsal(would_stop(operation.fleet, chosen, now=args.now), screen)
-    last: dict[str, str] = {}
+    last: dict[str, Names] = {}
     stopped = down(operation, request, before_stop=lambda: last.update(_take_out(operation, request.gangs, screen)))
     if args.json:
         screen.json({"nodes": [_json(node) for node in stopped], "last_behind_router": list(last)})
@@ -89,11 +89,11 @@ def _take_out(operation: Operation, gangs: tuple[str, ...], screen: Screen) -> S
     except DeployError as failure:
         screen.say(f"{failure.where}: {failure.what}")
         return {}
-    for model in dict.fromkeys(withdrawn.last.values()):
-        names = ", ".join(name for name, its in withdrawn.last.items() if its == model)
+    for lost in dict.fromkeys(withdrawn.last.values()):
+        gangs = tuple(gang for gang, its in withdrawn.last.items() if its == lost)
         screen.say(
-            f"no gang is left behind the router that serves {model_words([model])}: {names} served it alone, and"
-            " requests for it fail from now on"
+            f"no gang is left behind the router that serves {name_words(lost)}: {', '.join(gangs)} served it alone,"
+            " and requests for it fail from now on"
         )
     for name, holder in withdrawn.changing.items():
         screen.say(

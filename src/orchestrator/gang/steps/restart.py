@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.gang.operations import GangOperation, OperationKind
-from orchestrator.gang.serving import Serving, alone, lost_models, model_words
+from orchestrator.gang.serving import Serving, alone, lost_names, name_words, names_of
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.changes import GangRehearsal, would
 from orchestrator.gang.steps.checks import refuse_starts
@@ -85,8 +85,8 @@ def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, tu
             behind = take_in_serving(operation, router, watcher, ours=turn.token)
             if verb.rolls:
                 wanted.refuse_too_few(behind, "serve behind the router")
-            elif lost := lost_models(alone((turn.name for turn in gangs), behind), behind):
-                what = model_words(lost)
+            elif lost := lost_names(alone((turn.name for turn in gangs), behind), behind):
+                what = name_words(lost)
                 watcher.step(names, f"no other gang serves {what} behind the router: requests fail until it is back")
         wanted.refuse(gangs)
         if verb.together and len(gangs) > 1:
@@ -184,7 +184,7 @@ class _Restart:
             raise _alone(inventory, gangs[0])
         router = None if self.request.without_router else wanted_router(self.operation)
         views = [view for view in self.operation.look() if view.serves]
-        serving: Serving = {view.name: view.model for view in views}
+        serving: Serving = {view.name: names_of(view) for view in views}
         if router is not None:
             serving = serving_of(router, views, views)  # it must answer before a stop
         if len(inventory.gangs) < 2 and serving.keys() <= {view.name for view in views}:
@@ -197,7 +197,7 @@ class _Restart:
         chosen = [gang.name for gang in chosen_gangs(self.inventory, self.request.gangs)]
         lone = alone(chosen, serving)
         if not serving or lone:
-            left = f"none would be left for {model_words(lost_models(lone, serving))}" if lone else "none would be left"
+            left = f"none would be left for {name_words(lost_names(lone, serving))}" if lone else "none would be left"
             raise InputError(
                 f"{len(serving)} of {len(self.inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'});"
                 f" with one down at a time, {left}",
@@ -211,7 +211,7 @@ class _Restart:
             refuse_starts(self.fleet, [turn.plan for turn in gangs], self.watcher, accept=self.request.accept)
             if (router := self.operation.router) is not None:
                 views = self.operation.glance()
-                refuse_mixed_models(router, views, {turn.name: turn.plan.model for turn in gangs})
+                refuse_mixed_models(router, views, {turn.name: turn.plan for turn in gangs})
         except (FindingsError, NodeError) as refused:
             if self.request.verb.work:
                 names = " ".join(turn.name for turn in gangs)

@@ -23,7 +23,14 @@ from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock, user
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.router.client import Router
-from orchestrator.gang.steps.router.routing import rejoin, say_failures, take_in_all, wait_until_drained
+from orchestrator.gang.steps.router.routing import (
+    NamesTwoModels,
+    rejoin,
+    say_failures,
+    take_in_all,
+    wait_until_drained,
+    why_not_in,
+)
 from orchestrator.gang.steps.staging import Staged, facts_of_now
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.reports import see
@@ -288,7 +295,12 @@ class RestartSequence:
             case RestartStep.BACK if self.router is None:
                 rejoin(self.front, self._risen, self.watcher)
             case RestartStep.BACK:
-                put_back(self.router, {turn.name: turn.plan.service_url or turn.url for turn in gangs}, self.watcher)
+                put_back(self.router, self._where_they_serve(gangs), self.watcher)
+
+    def _where_they_serve(self, gangs: Sequence[GangRestart]) -> list[GangView]:
+        """Those that have come up, with their addresses by the plan."""
+        urls = {turn.name: turn.plan.service_url or turn.url for turn in gangs}
+        return [_at(view, urls[view.name]) for view in self._risen]
 
     def _now(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
         return see(self.fleet, [turn.gang for turn in gangs], patience=StragglerWait())
@@ -342,8 +354,8 @@ class RestartSequence:
             if view.running:  # still draining, if the stop was interrupted
                 stop(self.fleet, [turn.gang], self.watcher, now=True)
             start = turn.before.again(facts_of_now(self.fleet, self.watcher.step), going_back=True)
-            raising.raise_all(self.fleet, [start], self.watcher, timeout_s=self.request.timeout_s)
-            put_back(self.router, {turn.name: turn.before.service_url}, self.watcher)
+            views = raising.raise_all(self.fleet, [start], self.watcher, timeout_s=self.request.timeout_s)
+            put_back(self.router, [_at(view, turn.before.service_url) for view in views], self.watcher)
         except DeployError as second:
             return f"restoring plan {turn.before.plan_id} failed too: {second.where}: {second.what}"
         self._finished([turn.name])
@@ -374,14 +386,14 @@ def how_to_go_on(name: str, later: Sequence[str], step: RestartStep, *, interrup
 def set_aside(fleet: Fleet, router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher) -> None:
     """Have no request go there, and wait until none runs. What ends it puts them back: nothing was stopped."""
     now = see(fleet, [turn.gang for turn in gangs], patience=StragglerWait())
-    serving = [turn for turn, view in zip(gangs, now, strict=True) if view.service_healthy]
+    serving = [(turn, view) for turn, view in zip(gangs, now, strict=True) if view.service_healthy]
     try:
         take_out(router, gangs, watcher)
-        for turn in serving:
+        for turn, _ in serving:
             watcher.step(turn.name, "draining requests")
             wait_until_drained(fleet, turn.gang, turn.url)
     except BaseException:
-        put_back(router, {turn.name: turn.url for turn in serving}, watcher)
+        put_back(router, [_at(view, turn.url) for turn, view in serving], watcher)
         raise
 
 
@@ -402,12 +414,20 @@ def take_out(router: Router | None, gangs: Sequence[GangRestart], watcher: Watch
         router.take_out(turn.url)
 
 
-def put_back(router: Router | None, urls: dict[str, str], watcher: Watcher) -> None:
-    """Have requests go there again, by gang."""
+def put_back(router: Router | None, views: Sequence[GangView], watcher: Watcher) -> None:
+    """Have requests go to these gangs again, by all names that each is to have. Raises why they can't."""
     if router is None:
         return
-    for name, url in urls.items():
-        if not url:  # where it serves is not agreed on
-            continue
-        watcher.step(name, "adding it to the router")
-        router.take_in(url)
+    agreed = [view for view in views if view.service_url]
+    for view in agreed:
+        watcher.step(view.name, "adding it to the router")
+        failure = why_not_in(router, view, agreed)
+        if isinstance(failure, NamesTwoModels):
+            say_failures({view.name: failure}, watcher)
+        elif failure is not None:
+            raise failure
+
+
+def _at(view: GangView, url: str) -> GangView:
+    """With the address by which this command knows it, where it does."""
+    return replace(view, service_url=url or view.service_url)

@@ -4,7 +4,7 @@ enough to start the very same again. Whoever restarts need not be who started: n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,6 +77,11 @@ class Staged:
     def model(self) -> str:
         """The model profile's name."""
         return self._leader.model
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """Names that its engine answers to."""
+        return self._leader.served
 
     @property
     def asked(self) -> Asked | None:
@@ -216,7 +221,7 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
     read = {node.name: read_staged(node, gang.name, answers[node.name]) for node in gang.nodes}
     requests = {name: node.request for name, node in read.items()}
     if whole:
-        _refuse_disagreement(gang, requests)
+        _refuse_disagreement(gang, requests, fleet.nodes)
         _refuse_another_address(gang, requests)
     by_words = collected((words, name) for name, node in read.items() for words in node.remarks)
     remarks = tuple(
@@ -314,7 +319,31 @@ def _nothing(gang: str, place: str) -> InputError:
     )
 
 
-def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+def _other_nodes(
+    gang: GangSpec, name: str, members: Sequence[str], have: Sequence[str], machines: Mapping[str, NodeSpec]
+) -> InputError:
+    """This node's plan has other members than the inventory's gang, which has these of them.
+
+    machines: all nodes of the inventory, by name
+    """
+    given = [machines[member] for member in members if machines.get(member, gang.leader).gang != gang.name]
+    what = f"of these, the inventory's gang has {', '.join(have)}"
+    fix = f"plan for the current gang: {start_with_a_model(gang.name)}"
+    if given:
+        what = f"this inventory gives {', '.join(f'{node.name} to {node.gang}' for node in given)}"
+        names = ", ".join(node.name for node in given)
+        fix = (
+            f"put {names} back into {gang.name} in the inventory; to move it, first run `l40s-deploy down {gang.name}`"
+        )
+        fix += " by the inventory that it was started with"
+    return InputError(
+        f"the plan on {name} is for the nodes {', '.join(members)}; {what}", where=f"gang {gang.name}", fix=fix
+    )
+
+
+def _refuse_disagreement(
+    gang: GangSpec, requests: Mapping[str, StagingRequest], machines: Mapping[str, NodeSpec]
+) -> None:
     names = tuple(requests)
     for name, request in requests.items():
         if request.plan_id != requests[names[0]].plan_id:
@@ -325,12 +354,7 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
                 fix=f"{start_with_a_model(gang.name)}",
             )
         if request.members != names:
-            raise InputError(
-                f"the plan on {name} is for the nodes {', '.join(request.members)}; "
-                f"of these, the inventory's gang has {', '.join(names)}",
-                where=f"gang {gang.name}",
-                fix=f"plan for the current gang: {start_with_a_model(gang.name)}",
-            )
+            raise _other_nodes(gang, name, request.members, names, machines)
 
 
 def _refuse_another_address(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:

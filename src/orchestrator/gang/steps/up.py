@@ -19,6 +19,7 @@ from orchestrator.gang import actions
 from orchestrator.gang.agreement import DISAGREES, most_say
 from orchestrator.gang.claims import Way
 from orchestrator.gang.operations import GangOperation, OperationKind
+from orchestrator.gang.serving import Serving, name_words, names_of
 from orchestrator.gang.steps.changes import compare
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
@@ -29,7 +30,7 @@ from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import KeyRefused, Router
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
-from orchestrator.gang.steps.router.routing import enrol, say_failures
+from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_of
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
 from orchestrator.gang.steps.up_operation import Gated, GateJudge, UpOperation, UpRequest, UpResult, prepared, starts_of
@@ -81,7 +82,7 @@ def _serve(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> t
                 begun = begun_on(here.fleet, here.gangs)
                 rise, turns = _change(here)
                 refuse_on_nodes(here.fleet, [turn.plan for turn in turns])
-                refuse_mixed_models(here.router, (*here.views, *here.others), _models(rise, turns))
+                refuse_mixed_models(here.router, (*here.views, *here.others), _plans(rise, turns))
                 forget_other_models(here.router, here.views, {start.gang.name: start for start in rise})
                 views, started = _rise(here, rise, turn)
                 risen |= started
@@ -214,13 +215,13 @@ def rehearse(operation: AskedOperation, request: UpRequest, watcher: Watcher) ->
         absent = {view.name for view in here.views if not view.running}
         plans = [start for start in rise if start.gang.name in absent]
         refuse_on_nodes(here.fleet, [*plans, *(turn.plan for turn in turns)])
-        refuse_mixed_models(here.router, (*here.views, *here.others), _models(rise, turns))
+        refuse_mixed_models(here.router, (*here.views, *here.others), _plans(rise, turns))
         return here.plan
 
 
-def _models(rise: Sequence[Staged], turns: Sequence[GangRestart]) -> dict[str, str]:
+def _plans(rise: Sequence[Staged], turns: Sequence[GangRestart]) -> dict[str, Staged]:
     """What these gangs are about to serve."""
-    return {start.gang.name: start.model for start in (*rise, *(turn.plan for turn in turns))}
+    return {start.gang.name: start for start in (*rise, *(turn.plan for turn in turns))}
 
 
 def refuse_transport(operation: Operation, views: Sequence[GangView], *, command: str) -> None:
@@ -306,9 +307,10 @@ def _change(here: UpOperation) -> tuple[list[Staged], list[GangRestart]]:
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
     wanted = {*same, *(view.name for view in here.views if view.plan_id == plan_id)}
-    elsewhere = {view.model for view in here.others if view.service_healthy}
-    course = actions.course(here.views, wanted, model=here.plan.gangs[0].model, elsewhere=elsewhere)
     starts = {start.gang.name: start for start in starts_of(here.gangs, here.plan, here.request, running=same)}
+    aliases = here.router.spec.aliases if here.router is not None else {}
+    planned = {name: names_of(start, aliases.get(name, ())) for name, start in starts.items()}
+    course = actions.course(here.views, wanted, serving=_serving(here, wanted), planned=planned)
     turns = [
         GangRestart(gang=here.standing[name], view=views[name], before=_previous(here, views[name]), plan=starts[name])
         for name in course.turns
@@ -319,6 +321,14 @@ def _change(here: UpOperation) -> tuple[list[Staged], list[GangRestart]]:
                 raise _refused(turn, diffs[turn.name], plan_id, f"{reason}: {turn.downtime()}")
             here.watcher.step(turn.name, turn.downtime())
     return [start for name, start in starts.items() if name in course.rise], turns
+
+
+def _serving(here: UpOperation, wanted: Collection[str]) -> Serving:
+    """What every gang behind the same router is asked for now. Its word counts where one that serves is changed."""
+    known = [view for view in (*here.views, *here.others) if view.serves]
+    changes = any(view.running and view.name not in wanted for view in here.views)
+    router = here.serving_router() if changes else None
+    return serving_of(router, known, known) if router is not None else {view.name: names_of(view) for view in known}
 
 
 def _diffs(here: UpOperation) -> dict[str, GangDiff]:
@@ -337,13 +347,16 @@ def _previous(here: UpOperation, view: GangView) -> Staged | None:
 
 def _reason(inventory: Inventory, turn: GangRestart, course: actions.ChangeSchedule) -> str:
     """Why changing this gang over is more than an operator may expect of `up`; '' where it is not."""
+    lost = course.last.get(turn.name, ())
+    last = f"; no gang serves {name_words(lost)} from then on" if lost else ""
     if turn.plan.model != turn.view.model:  # meanwhile, two models would answer at one address
-        last = "; no gang serves that from then on" if turn.name in course.last else ""
         return f"the new plan serves another model than {turn.view.model}, which this address serves now{last}"
+    if gone := [name for name in turn.view.served if name not in names_of(turn.plan)]:
+        return f"the new plan does not answer to {name_words(gone)}, which this address does now{last}"
     if turn.name in course.busy:
         return "the gang is still starting"
-    if turn.name in course.alone:
-        return f"no other gang would serve {turn.view.model} in the meantime"
+    if alone := course.alone.get(turn.name):
+        return f"no other gang would serve {name_words(alone)} in the meantime"
     if inventory.router is None:
         return "no router sends its requests to the other gangs in the meantime"
     return ""

@@ -127,6 +127,7 @@ def staged(run: Run, now: float) -> Report:
         state=AgentState.STAGED,
         phase=Phase(since=now),
         model=run.model,
+        served=run.served,
         stack=run.stack,
         plan_id=run.plan_id,
         agent_version=__version__,

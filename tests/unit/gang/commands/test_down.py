@@ -95,7 +95,7 @@ def test_that_it_takes_out_the_last_gang_behind_the_router_is_said(
         return (DONE,)
 
     monkeypatch.setattr(verb, "down", down)
-    monkeypatch.setattr(verb, "withdraw", lambda *_: Withdrawn(last={"g": "m"}))
+    monkeypatch.setattr(verb, "withdraw", lambda *_: Withdrawn(last={"g": ("m",)}))
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     assert main(["down", "-i", str(tmp_path / "hosts.yml"), *words]) == 0
     shown = capsys.readouterr()

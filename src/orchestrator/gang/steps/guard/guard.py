@@ -603,7 +603,7 @@ class _Post:
             self.watcher.step(self.gang.name, "running doctor")
             if operation.router is not None:
                 with contextlib.suppress(Unreachable):  # a router that nobody reaches is no reason against a recovery
-                    refuse_mixed_models(operation.router, operation.glance(), {self.gang.name: now.model})
+                    refuse_mixed_models(operation.router, operation.glance(), {self.gang.name: plan})
             return against_starts(self.fleet, [plan], self.watcher)
         except DeployError as failure:
             if isinstance(failure, InputError) and left is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.gang.serving import lost_models, model_words
+from orchestrator.gang.serving import lost_names, name_words
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
@@ -58,8 +58,8 @@ def remove_gang(operation: Operation, name: str, turn: RouterTurn, watcher: Watc
                 "where it serves is not known", where=f"gang {name}", fix=f"look at it: `l40s-deploy status {name}`"
             )
         serving = behind_router(router, seen)
-        if lost := lost_models([name], serving):
-            what = model_words(lost)
+        if lost := lost_names([name], serving):
+            what = name_words(lost)
             watcher.step(name, f"nobody else serves {what} behind the router: requests for it fail from now on")
         watcher.step(name, "removing it from the router; its running requests are answered first")
         turn.still_ours()

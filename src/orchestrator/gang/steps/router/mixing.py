@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from orchestrator.gang.serving import Serves, Serving, names_of
 from orchestrator.gang.steps.raising import everybody_answers
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.router_start import installed_for
@@ -12,17 +13,18 @@ from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
 
 
-def refuse_mixed_models(router: Router | None, views: Iterable[GangView], models: Mapping[str, str]) -> None:
-    """Raise FindingsError where requests would be answered by another model than they name, at any time while these
-    gangs are started one after the other: a router that does not look at models stands before two of them.
+def refuse_mixed_models(router: Router | None, views: Iterable[GangView], plans: Mapping[str, Serves]) -> None:
+    """Raise FindingsError where requests would be answered by a gang that does not serve what they name, at any time
+    while these gangs are started one after the other: a router that does not look at models stands before two of them.
 
-    views: of every gang of the inventory. models: by gang, what it is about to serve. Raises Unreachable where two
-    models would stand behind a router whose host does not answer.
+    views: of every gang of the inventory. plans: by gang, what is about to serve. Raises Unreachable where gangs with
+    different names would stand behind a router whose host does not answer.
     """
-    if router is None or not models:
+    if router is None or not plans:
         return
-    now = {view.name: view.model for view in views if view.running and view.model}
-    mixed = next((pair for name in models if (pair := _beside(name, models, now))), None)
+    now = {view.name: names_of(view) for view in views if view.running and view.model}
+    then = {name: names_of(plan) for name, plan in plans.items()}
+    mixed = next((pair for name in then if (pair := _beside(name, then, now))), None)
     if mixed is None:
         return
     if not _looks_at_models(router):
@@ -36,7 +38,7 @@ def forget_other_models(router: Router | None, views: Iterable[GangView], rise: 
     rise: by gang, what is about to be started. Raises Unreachable where the router's host does not answer.
     """
     ended = [view for view in views if view.name in rise and view.model and not view.running]
-    urls = [rise[view.name].service_url for view in ended if view.model != rise[view.name].model]
+    urls = [rise[view.name].service_url for view in ended if {*names_of(view)} != {*names_of(rise[view.name])}]
     if router is None or not urls:
         return
     if _view(router).serves:
@@ -44,12 +46,12 @@ def forget_other_models(router: Router | None, views: Iterable[GangView], rise: 
             router.take_out(url)
 
 
-def _beside(name: str, models: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str] | None:
-    """This gang with its model, and another one that serves or will serve another model; None where there is none."""
-    for others in (now, models):
-        for other, model in others.items():
-            if other != name and model != models[name]:
-                return {name: models[name], other: model}
+def _beside(name: str, then: Serving, now: Serving) -> Serving | None:
+    """This gang with its names, and another one that has or will have others; None where there is none."""
+    for others in (now, then):
+        for other, names in others.items():
+            if other != name and {*names} != {*then[name]}:
+                return {name: then[name], other: names}
     return None
 
 

@@ -10,7 +10,7 @@ from orchestrator.engines import router as words
 from orchestrator.engines.registry import load_paths
 from orchestrator.engines.serving import UNKNOWN_MODEL, Worker, running_requests
 from orchestrator.gang.agreement import DISAGREES
-from orchestrator.gang.serving import Serving, lost_models
+from orchestrator.gang.serving import UNKNOWN_NAMES, Names, Serving, lost_names, name_words, names_of
 from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop
 from orchestrator.gang.steps.down import DOWN, StopResult, stop_gangs, told_to_end
 from orchestrator.gang.steps.locks import GangLock
@@ -169,21 +169,21 @@ def _not_changed_by_others(
 
 def would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployError]:
     """By its name, why a gang can't join others behind a router that does not look at models."""
-    models = {view.name: view.model for view in serving}
-    if len(set(models.values())) < 2 or router.looks_at_models():
+    names = {view.name: names_of(view) for view in serving}
+    if len({frozenset(its) for its in names.values()}) < 2 or router.looks_at_models():
         return {}
     behind = {worker.url for worker in router.workers()}
     first = next((view for view in serving if view.service_url in behind), serving[0])
     return {
-        view.name: mixed_models(router.spec, view.name, {first.name: first.model, view.name: view.model})
+        view.name: mixed_models(router.spec, view.name, {name: names[name] for name in (first.name, view.name)})
         for view in serving
-        if view.model != first.model and view.service_url not in behind
+        if {*names[view.name]} != {*names[first.name]} and view.service_url not in behind
     }
 
 
-def mixed_models(spec: RouterSpec, gang: str, models: Mapping[str, str]) -> FindingsError:
-    """Why a gang can't serve its model behind this router. models: by gang"""
-    served = ", ".join(f"{name}: {model}" for name, model in models.items())
+def mixed_models(spec: RouterSpec, gang: str, names: Serving) -> FindingsError:
+    """Why a gang can't serve its model behind this router. names: of this one and of another, by gang"""
+    served = "; ".join(f"{name}: {name_words(its)}" for name, its in names.items())
     return FindingsError(
         f"ROUTER-MODEL-MIXED: the router on {spec.node.name} is {words.SGLANG_ROUTER.name}, which does not look at the"
         f" model that a request names: gangs with different models ({served}) would answer for each other",
@@ -193,10 +193,15 @@ def mixed_models(spec: RouterSpec, gang: str, models: Mapping[str, str]) -> Find
     )
 
 
+class NamesTwoModels(FindingsError):
+    """Why a gang is in the router without some of its aliases."""
+
+
 def why_not_in(router: Router, view: GangView, serving: Sequence[GangView]) -> DeployError | None:
-    """Have requests go to this gang; why that could not be done, or not by all of its names. serving: all that serve"""
+    """Have requests go to this gang; why that could not be done, or not by all of its names. serving: all that serve,
+    or those of them that are not in the router"""
     aliases = router.spec.aliases.get(view.name, ())
-    double = sorted({*aliases} & _names_of_others(router.spec, view, serving))
+    double = sorted({*aliases} & _names_of_others(router, view, serving)) if aliases else []
     if not view.service_url:
         why = next((words for words in view.remarks if DISAGREES in words), "where it serves is not known")
         fix = f"set l40s_address of its nodes, or look at that node: `l40s-deploy status {view.name}`"
@@ -208,14 +213,17 @@ def why_not_in(router: Router, view: GangView, serving: Sequence[GangView]) -> D
     return _two_models(view, double) if double else None
 
 
-def _names_of_others(spec: RouterSpec, view: GangView, serving: Iterable[GangView]) -> set[str]:
-    """By what gangs that serve another model are asked for."""
-    others = [other for other in serving if other.model != view.model]
-    return {name for other in others for name in (other.model, *spec.aliases.get(other.name, ()))}
+def _names_of_others(router: Router, view: GangView, serving: Iterable[GangView]) -> set[str]:
+    """By what gangs that serve another model are asked for, those too that only the router knows."""
+    ours, aliases = {*names_of(view)}, router.spec.aliases
+    others = [names_of(other, aliases.get(other.name, ())) for other in serving if not ours & {*names_of(other)}]
+    entries = [worker for worker in router.workers() if worker.url != view.service_url.rstrip("/")]
+    others += [_names_in(entry) for entry in entries if ours.isdisjoint(model.name for model in entry.models)]
+    return {name for names in others for name in names}
 
 
-def _two_models(view: GangView, names: Sequence[str]) -> FindingsError:
-    return FindingsError(
+def _two_models(view: GangView, names: Sequence[str]) -> NamesTwoModels:
+    return NamesTwoModels(
         f"{', '.join(names)} would name two models, {view.model} and another gang's; it is in the router by its model's"
         " name alone",
         where=f"gang {view.name}: l40s_aliases",
@@ -235,17 +243,21 @@ def take_in_serving(operation: Operation, router: Router, watcher: Watcher, *, o
 
 
 def serving_of(router: Router, known: Iterable[GangView], chosen: Sequence[GangView]) -> Serving:
-    """What each of the chosen gangs serves, and by address what the router sends requests to beside those that are
-    known: gangs that this inventory does not have, or calls otherwise.
+    """What each of the chosen gangs is asked for, and by address the same of what the router sends requests to beside
+    those that are known: gangs that this inventory does not have, or calls otherwise.
 
-    That is the model by whose name the router sends a gang requests, which a flag may have changed; else the profile's.
+    Those are the names by which the router sends it requests, aliases too; where it does not tell, the gang's own.
     """
-    workers = {worker.url: worker for worker in router.workers() if worker.healthy}
-    models = {url: next((model.name for model in worker.models), "") for url, worker in workers.items()}
-    told = {url: name for url, name in models.items() if name != UNKNOWN_MODEL}
+    told = {worker.url: _names_in(worker) for worker in router.workers() if worker.healthy}
     ours = {view.service_url.rstrip("/") for view in known}
-    others = {url: told.get(url, "") for url in workers if url not in ours}
-    return {**{view.name: told.get(view.service_url.rstrip("/")) or view.model for view in chosen}, **others}
+    others = {url: names or UNKNOWN_NAMES for url, names in told.items() if url not in ours}
+    return {**{view.name: told.get(view.service_url.rstrip("/")) or names_of(view) for view in chosen}, **others}
+
+
+def _names_in(worker: Worker) -> Names:
+    """By which the router sends it requests; () where it does not tell them."""
+    names = tuple(name for model in worker.models for name in (model.name, *model.aliases))
+    return () if UNKNOWN_MODEL in names else names
 
 
 def stop_router(
@@ -310,9 +322,8 @@ def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:
-    """last:     by its name, the model of each gang that was taken out and after which no healthy one is left in the
-              router that serves it
-    changing: by its name, who changes all the others that serve its model: one of them may be out now
+    """last:     by its name, of each gang that was taken out, the names for which no healthy one is left in the router
+    changing: by its name, who changes all the others that serve what it does: one of them may be out now
     """
 
     last: Serving = field(default_factory=dict)
@@ -344,8 +355,7 @@ def withdraw(operation: Operation, gangs: Iterable[str]) -> Withdrawn:
     for view in seen:
         if view.name in names & unread:
             _let_run(router, view.service_url)
-    lost = lost_models(names, serving)
-    last = {name: model for name, model in serving.items() if name in names and model in lost}
+    last = _lost_by(names, lost_names(names, serving), serving)
     return Withdrawn(last=last, changing=_changing_others(router, names, serving, last))
 
 
@@ -355,9 +365,15 @@ def _changing_others(
     theirs = {name: holder for name, holder in claimed(router).items() if name in serving and name not in names}
     if not theirs:
         return {}
-    lost = lost_models({*names, *theirs}, serving)
+    lost = _lost_by(names, lost_names({*names, *theirs}, serving), serving)
     holder = next(iter(theirs.values()))
-    return {name: holder for name in names if name not in last and serving.get(name) in lost}
+    return {name: holder for name in lost if name not in last}
+
+
+def _lost_by(gangs: Collection[str], lost: Names, serving: Serving) -> Serving:
+    """Of each of these gangs that has some, its names among those that are lost."""
+    names = {gang: tuple(name for name in its if name in lost) for gang, its in serving.items() if gang in gangs}
+    return {gang: its for gang, its in names.items() if its}
 
 
 def with_addresses(inventory: Inventory, views: Sequence[GangView], entered: Iterable[Worker]) -> list[GangView]:

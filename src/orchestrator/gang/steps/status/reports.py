@@ -82,7 +82,7 @@ def see(
     chosen = tuple(gangs)
     names = [node.name for gang in chosen for node in gang.machines if node.name in fleet.nodes]
     answers = _told(fleet, names, partial(ask_report, seen=seen), ask_report, patience)
-    return views_of(chosen, answers.values, answers.failures)
+    return views_of(chosen, answers.values, answers.failures, machines=fleet.nodes)
 
 
 def everything(
@@ -125,18 +125,31 @@ def as_it_runs(gang: GangSpec, seen: GangView) -> GangSpec:
 
 
 def views_of(
-    gangs: Iterable[GangSpec], values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]
+    gangs: Iterable[GangSpec],
+    values: Mapping[str, ReportAnswer],
+    failures: Mapping[str, DeployError],
+    *,
+    machines: Mapping[str, NodeSpec] | None = None,
 ) -> tuple[GangView, ...]:
-    """The gangs in what their nodes answered; a report that can't be read is that node's failure."""
+    """The gangs in what their nodes answered; a report that can't be read is that node's failure.
 
-    return tuple(_seen(gang, values, failures) for gang in gangs)
+    machines: every node of the inventory by name; None: those of these gangs
+    """
+    chosen = tuple(gangs)
+    known = machines if machines is not None else {node.name: node for gang in chosen for node in gang.machines}
+    return tuple(_seen(gang, values, failures, known) for gang in chosen)
 
 
-def _seen(gang: GangSpec, values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]) -> GangView:
+def _seen(
+    gang: GangSpec,
+    values: Mapping[str, ReportAnswer],
+    failures: Mapping[str, DeployError],
+    machines: Mapping[str, NodeSpec],
+) -> GangView:
     """Where it serves is what the inventory, this controller's record of the plan and the other members say too."""
     renamed = _renamed(gang, values)
     answers: dict[str, Answer] = {
-        node.name: failures.get(node.name) or _report(gang, node, values[node.name], renamed)
+        node.name: failures.get(node.name) or _report(gang, node, values[node.name], renamed, machines)
         for node in gang.machines
         if not node.spare or node.name in values or node.name in failures
     }
@@ -185,7 +198,7 @@ def words_before(fleet: Fleet, gangs: Sequence[GangSpec]) -> dict[str, str]:
 def _word_of(node: NodeSpec, gang: GangSpec, asked: Mapping[str, ReportAnswer]) -> str:
     if node.name not in asked:
         return "unreachable"
-    report = _report(gang, node, asked[node.name], _renamed(gang, asked))
+    report = _report(gang, node, asked[node.name], _renamed(gang, asked), {})
     if isinstance(report, Report):
         return report.word
     if isinstance(report, WithoutFiles):
@@ -229,9 +242,18 @@ def refuse_elsewhere(views: Iterable[GangView], *, to_end: bool = False) -> None
             raise node.error
 
 
-def _report(gang: GangSpec, node: NodeSpec, answer: ReportAnswer, renamed: Mapping[str, str] = NOT_RENAMED) -> Answer:
+def _report(
+    gang: GangSpec,
+    node: NodeSpec,
+    answer: ReportAnswer,
+    renamed: Mapping[str, str],
+    machines: Mapping[str, NodeSpec],
+) -> Answer:
     """Its report; an agent of the same node that has another state directory and the same port, or another gang's name,
-    is said unless this one lives. renamed: as of `former_nodes`."""
+    is said unless this one lives, and so is another node's.
+
+    renamed: as of `former_nodes`; machines: as of `views_of`
+    """
     report = own_report(node, gang.name, answer, renamed)
     if isinstance(report, Report) and report.alive:
         return report
@@ -241,15 +263,45 @@ def _report(gang: GangSpec, node: NodeSpec, answer: ReportAnswer, renamed: Mappi
         return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
     unfiled = [agent for agent in answer.without_files if not agent.stranger]
     if former := former_gang(gang, node, [*_living(answer), *unfiled]):
-        what = f"gang {former} runs there; this inventory calls its gang {gang.name}"
-        end_it = f"l40s-deploy down {gang.name} --as {former}"
-        fix = f"call it {former} again in the inventory, or end what runs there with `{end_it}`"
-        return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
+        return _of_former(gang, node, former, _living(answer))
     agent = next((unfiled_agent for unfiled_agent in unfiled if unfiled_agent.gang == gang.name), None)
     if agent is not None:
         return _without_files(gang, node, agent)
     fellow = next((living for living in _living(answer) if living.gang == gang.name), None)
-    return report if fellow is None else _of_a_fellow(node, fellow)
+    if fellow is not None:
+        return _of_a_fellow(node, fellow)
+    return _of_another(gang, node, _living(answer), machines) or report
+
+
+def _of_former(gang: GangSpec, node: NodeSpec, former: str, living: Iterable[Report]) -> RunsElsewhere:
+    """Of a node whose gang was renamed, or that was given to another gang, while it runs."""
+    own = {member.name for member in gang.machines}
+    run = next((report for report in living if (report.gang, report.node) == (former, node.name)), None)
+    others = [name for name in run.members if name not in own] if run is not None else []
+    what = f"gang {former} runs there; this inventory calls its gang {gang.name}"
+    end_it = f"l40s-deploy down {gang.name} --as {former}"
+    fix = f"call it {former} again in the inventory, or end what runs there with `{end_it}`"
+    if others:
+        what = f"{node.name} serves {former}, with {', '.join(others)}; this inventory gives it to {gang.name}"
+        fix = f"put {node.name} back into {former} in the inventory; to move it, first run `l40s-deploy down {former}`"
+        fix += " by the inventory that it was started with"
+    return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
+
+
+def _of_another(
+    gang: GangSpec, node: NodeSpec, living: Iterable[Report], machines: Mapping[str, NodeSpec]
+) -> RunsElsewhere | None:
+    """Of a machine that serves another gang as one of its nodes, which this inventory has at another address."""
+    for report in living:
+        other = machines.get(report.node)
+        if other is not None and other.gang == report.gang and other.reach != node.reach:
+            what = f"the machine at {node.reach.host} serves {report.gang} as {other.name}; what {node.name} does is"
+            return RunsElsewhere(
+                f"{what} unknown",
+                where=f"gang {gang.name}: {node.name}",
+                fix=f"correct ansible_host of {node.name}, or of {other.name}, in the inventory",
+            )
+    return None
 
 
 def _of_a_fellow(node: NodeSpec, fellow: Report) -> NodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -50,11 +51,15 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
+def plans(**models: str) -> Mapping[str, GangView]:
+    return {name: gang(name, model) for name, model in models.items()}
+
+
 @pytest.mark.parametrize(
     "models", [{"a": "m"}, {"a": "m", "b": "m"}, {}], ids=["one that serves again", "all", "nothing"]
 )
 def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
-    refuse_mixed_models(ROUTER, behind.gangs, models)
+    refuse_mixed_models(ROUTER, behind.gangs, plans(**models))
 
 
 @pytest.mark.parametrize(
@@ -62,29 +67,39 @@ def test_one_model_behind_the_old_router_is_as_before(behind: SimpleNamespace, m
 )
 def test_another_model_behind_the_old_router_is_refused(behind: SimpleNamespace, models: Mapping[str, str]) -> None:
     """Two gangs that change one after the other serve two models in between."""
-    with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*a: other, b: m") as refused:
-        refuse_mixed_models(ROUTER, behind.gangs, models)
+    with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*a: other; b: m") as refused:
+        refuse_mixed_models(ROUTER, behind.gangs, plans(**models))
     assert refused.value.exit_code == 3 and "`l40s-deploy prepare --tags router_env`" in refused.value.fix
     behind.runs = words.SMG.name
-    refuse_mixed_models(ROUTER, behind.gangs, models)
+    refuse_mixed_models(ROUTER, behind.gangs, plans(**models))
 
 
 def test_a_router_that_is_not_running_counts_as_what_would_be_started(behind: SimpleNamespace) -> None:
     behind.view = front(GangState.ABSENT)
     with pytest.raises(FindingsError, match="ROUTER-MODEL-MIXED"):
-        refuse_mixed_models(ROUTER, behind.gangs, {"a": "other"})
+        refuse_mixed_models(ROUTER, behind.gangs, plans(a="other"))
     behind.has = SMG
-    refuse_mixed_models(ROUTER, behind.gangs, {"a": "other"})
+    refuse_mixed_models(ROUTER, behind.gangs, plans(a="other"))
     behind.has, behind.gangs = OLD, (gang("a", "m"), gang("b", "m", GangState.ABSENT))
-    refuse_mixed_models(ROUTER, behind.gangs, {"a": "other"})
+    refuse_mixed_models(ROUTER, behind.gangs, plans(a="other"))
+
+
+def test_gangs_are_told_apart_by_the_names_that_they_answer_to(behind: SimpleNamespace) -> None:
+    """Two of one profile by two names: vLLM answers the other's with 404, and SGLang as if it were its own."""
+    renamed = replace(gang("a", "m"), served=("mine",))
+    with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*a: mine; b: m"):
+        refuse_mixed_models(ROUTER, behind.gangs, {"a": renamed})
+    with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*b: m; a: mine"):
+        refuse_mixed_models(ROUTER, (renamed, gang("b", "m", GangState.ABSENT)), plans(b="m"))
+    refuse_mixed_models(ROUTER, behind.gangs, {"a": replace(gang("a", "other"), served=("m",))})
 
 
 def test_a_router_that_can_not_be_asked_is_no_yes(behind: SimpleNamespace) -> None:
     behind.view = front(GangState.UNKNOWN, LOST)
     with pytest.raises(Unreachable):
-        refuse_mixed_models(ROUTER, behind.gangs, {"a": "other"})
-    refuse_mixed_models(ROUTER, behind.gangs, {"a": "m"})
-    refuse_mixed_models(None, behind.gangs, {"a": "other"})
+        refuse_mixed_models(ROUTER, behind.gangs, plans(a="other"))
+    refuse_mixed_models(ROUTER, behind.gangs, plans(a="m"))
+    refuse_mixed_models(None, behind.gangs, plans(a="other"))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +112,6 @@ def test_the_address_of_a_gang_that_ended_is_forgotten_before_another_model_answ
     """Seen with smg: it sends the old model's requests there as soon as the address answers again."""
     gone: list[str] = []
     monkeypatch.setattr(Router, "take_out", lambda _, url: gone.append(url))
-    rise = {"a": SimpleNamespace(model="other", service_url="http://a")}
+    rise = {"a": SimpleNamespace(model="other", served=(), service_url="http://a")}
     forget_other_models(ROUTER, (gang("a", was, state),), rise)  # type: ignore[arg-type]
     assert gone == out

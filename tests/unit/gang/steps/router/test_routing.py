@@ -96,6 +96,8 @@ class World:
     """The router on its host."""
     called: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Aliases that a gang was added with, by its URL."""
+    runs: dict[str, str] = field(default_factory=dict)
+    """The run that it was added for."""
     found: Found = Found.OURS
     """The claim on the router's host, for a restart."""
 
@@ -107,8 +109,8 @@ class World:
         assert node == "front"
         return [HttpAnswer(status=404 if ask.url in self.missing else 200) for ask in asks]
 
-    def take_in(self, url: str, _: str = "", aliases: Sequence[str] = ()) -> None:
-        self.called[url] = tuple(aliases)
+    def take_in(self, url: str, run: str = "", aliases: Sequence[str] = ()) -> None:
+        self.called[url], self.runs[url] = tuple(aliases), run
         if url in self.unhealthy:
             raise NodeError(f"the router does not find {url} healthy", where="front", fix="look")
         self.behind.append(url)
@@ -304,6 +306,7 @@ class Staged:
     drain_s: float = 0.0
     plan_id: str = "p"
     model: str = "m"
+    served: tuple[str, ...] = ()
 
     def hung_after(self, _: float | None) -> Staged:
         return self
@@ -706,7 +709,7 @@ def test_an_interruption_leaves_what_is_not_finished(
         if any(start.gang.name == "b" for start in starts):
             world.gangs = (gang("a"), gang("b", GangState.STARTING, healthy=False), gang("c"))
             raise signal
-        return ()
+        return tuple(gang(start.gang.name) for start in starts)
 
     monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", interrupted)
     with pytest.raises(signal):
@@ -784,7 +787,7 @@ def test_down_learns_that_it_takes_the_last_one_out(world: World, monkeypatch: p
     )
     assert routing.withdraw(unasked(INVENTORY), ["b"]).last == {}
     world.behind.append("http://b")
-    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": "m"}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": ("m",)}
     assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {}
 
 
@@ -813,7 +816,7 @@ def test_another_model_takes_no_requests_over(world: World, monkeypatch: pytest.
     )
     assert not restart.can_roll(unasked(INVENTORY), ["a"]) and restart.can_roll(unasked(INVENTORY), ["b"])
     assert routing.withdraw(unasked(INVENTORY), ["b"]).last == {}
-    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": "other"}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": ("other",)}
 
 
 def test_a_gang_that_a_flag_gave_another_name_takes_no_requests_over(
@@ -832,7 +835,50 @@ def test_a_gang_that_a_flag_gave_another_name_takes_no_requests_over(
     assert "none would be left for mine" in roll(world).what and not rolled
     world.behind = [*names]
     assert routing.withdraw(unasked(INVENTORY), ["b"]).last == {}
-    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": "mine"}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": ("mine",)}
+
+
+def test_an_alias_of_one_gang_is_nobodys_while_it_is_out(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All serve one model, and the router sends requests for `default` to a alone."""
+    world.router, world.gangs = router(GangState.READY), (gang("a"), gang("b"), gang("c"))
+    aliases = {"http://a": ("default",)}
+    monkeypatch.setattr(
+        Router,
+        "workers",
+        lambda _: tuple(Worker(url, url, True, 0, (ServedModel("m", aliases.get(url, ())),)) for url in world.behind),
+    )
+    world.behind = ["http://a", "http://b", "http://c"]
+    assert not restart.can_roll(unasked(INVENTORY), ["a"]) and restart.can_roll(unasked(INVENTORY), ["b"])
+    assert "none would be left for default" in roll(world).what and not rolled
+    assert routing.withdraw(unasked(INVENTORY), ["b"]).last == {}
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": ("default",)}
+
+
+def test_a_gang_comes_back_by_all_of_its_names_and_its_run(world: World) -> None:
+    """What a restart puts back is what `up` would have added."""
+    assert INVENTORY.router is not None
+    front = router_of(replace(INVENTORY.router, aliases={"a": ("default",), "b": ("other",)}))
+    views = [replace(gang("a"), run_id="r2"), gang("b"), gang("c", model="other")]
+    restart_sequence.put_back(front, views, world)  # type: ignore[arg-type]
+    assert world.called == {"http://a": ("default",), "http://b": (), "http://c": ()}
+    assert world.runs["http://a"] == "r2"
+    assert any("other would name two models" in words for words in world.said)
+    world.unhealthy = ("http://b",)
+    with pytest.raises(NodeError, match="does not find http://b"):
+        restart_sequence.put_back(front, views, world)  # type: ignore[arg-type]
+
+
+def test_an_alias_that_another_operators_gang_has_is_not_given_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = Worker("w", "http://theirs", True, 0, (ServedModel("big", ("default",)),))
+    monkeypatch.setattr(Router, "workers", lambda _: (theirs,))
+    assert INVENTORY.router is not None
+    front = router_of(replace(INVENTORY.router, aliases={"a": ("default", "mine")}))
+    failures = routing.take_in_all(front, [gang("a")])
+    assert "default would name two models" in failures["a"].what and world.called == {"http://a": ()}
 
 
 def test_a_down_says_that_the_routers_host_does_not_answer(world: World) -> None:

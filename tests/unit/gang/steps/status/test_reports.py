@@ -13,7 +13,9 @@ from orchestrator import __version__
 from orchestrator.gang.steps.status.history import versions
 from orchestrator.gang.steps.status.reports import as_it_runs, views_of
 from orchestrator.gang.view import GangView
+from orchestrator.model.errors import RunsElsewhere
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import GangSpec, Reach
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.verbs import ReportAnswer
 
@@ -54,6 +56,69 @@ def test_an_address_that_leads_to_another_node_of_the_gang_is_that_nodes_trouble
     assert lost.state is NodeState.UNKNOWN and lost.error is not None
     assert second.name in lost.error.what and "ansible_host" in lost.error.fix
     assert runs.state is NodeState.READY and runs.error is None
+
+
+FIRST, SECOND = gang(2), replace(gang(2), name="gang1")
+SECOND = replace(
+    SECOND,
+    nodes=tuple(replace(machine, name=f"other{rank}", gang="gang1") for rank, machine in enumerate(SECOND.nodes)),
+)
+
+
+def runs(spec: GangSpec) -> dict[str, ReportAnswer]:
+    """What its nodes report, by their names."""
+    members = tuple(machine.name for machine in spec.nodes)
+    told = {
+        name: Report(
+            run_id=spec.name,
+            gang=spec.name,
+            node=name,
+            node_rank=rank,
+            members=members,
+            state=AgentState.READY,
+            alive=True,
+        )
+        for rank, name in enumerate(members)
+    }
+    return {name: ReportAnswer(now=1.0, reports=(report.as_json(),)) for name, report in told.items()}
+
+
+def exchanged(first: int, second: int) -> tuple[GangSpec, GangSpec]:
+    """One node of each gang, given to the other one."""
+    ours, theirs = list(FIRST.nodes), list(SECOND.nodes)
+    ours[first], theirs[second] = (
+        replace(SECOND.nodes[second], gang="gang0", node_rank=first),
+        replace(FIRST.nodes[first], gang="gang1", node_rank=second),
+    )
+    return replace(FIRST, nodes=tuple(ours)), replace(SECOND, nodes=tuple(theirs))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("second", [0, 1])
+def test_a_node_that_was_given_to_another_gang_while_its_own_serves(first: int, second: int) -> None:
+    gangs, values = exchanged(first, second), {**runs(FIRST), **runs(SECOND)}
+    ours, theirs = views_of(gangs, values, {})
+    (moved,) = [seen.error for seen in theirs.nodes if seen.name == f"node{first}"]
+    assert isinstance(moved, RunsElsewhere)
+    assert moved.what == f"node{first} serves gang0, with node{1 - first}; this inventory gives it to gang1"
+    assert moved.fix.startswith(f"put node{first} back into gang0 in the inventory") and "--as" not in moved.fix
+    assert any(isinstance(seen.error, RunsElsewhere) for seen in ours.nodes)
+
+
+def test_machines_of_two_gangs_whose_addresses_were_exchanged_are_not_absent() -> None:
+    ours, theirs = FIRST.nodes[1], SECOND.nodes[0]
+    first = replace(FIRST, nodes=(FIRST.nodes[0], replace(ours, reach=Reach(host="of-other0"))))
+    second = replace(SECOND, nodes=(replace(theirs, reach=Reach(host="of-node1")), SECOND.nodes[1]))
+    values = {**runs(FIRST), **runs(SECOND)}
+    values |= {ours.name: values[theirs.name], theirs.name: values[ours.name]}
+    for view, name, whose in zip(
+        views_of((first, second), values, {}), ("node1", "other0"), ("gang1", "gang0"), strict=True
+    ):
+        (failure,) = [seen.error for seen in view.nodes if seen.error is not None]
+        assert isinstance(failure, RunsElsewhere) and f"serves {whose} as" in failure.what
+        assert failure.fix.startswith(f"correct ansible_host of {name}, or of ")
+    (alone,) = views_of((first,), values, {})
+    assert [seen.state for seen in alone.nodes][1] is NodeState.ABSENT  # it may be another inventory's
 
 
 @pytest.mark.processes
