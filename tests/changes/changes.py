@@ -20,7 +20,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Override
 TABLE = Path(__file__).with_name("table.yml")
 WORDS = {"rolling": "restart --rolling"}
 """Verbs as an operator types them."""
-ORDER = ("status", "up", "restart", "rolling", "down", "router up")
+ORDER = ("status", "up", "restart", "rolling", "down", "router up", "router add", "router remove")
 CONCERNED = "gang1"
 """The gang that a change is about; as it was started."""
 LONGEST_S = 120.0
@@ -158,8 +158,11 @@ def _ends(scene: Scene, row: Row, touched: list[str], now: Mapping[str, set[str]
     """Why the gang has not ended as it should: alone, and without an entry in a router that could be told."""
     if touched != [row.gang] or now[row.gang]:
         return f"touched {touched}"
-    entered = {worker.url for worker in scene.service.router.workers.values()}
-    return "the router still has it" if not row.lossy and scene.gang(row.gang).url in entered else ""
+    return "the router still has it" if not row.lossy and scene.gang(row.gang).url in _entered(scene) else ""
+
+
+def _entered(scene: Scene) -> set[str]:
+    return {worker.url for worker in scene.service.router.workers.values()}
 
 
 def _untouched(touched: list[str]) -> str:
@@ -178,6 +181,8 @@ def _works(scene: Scene, row: Row, outcome: str, now: Mapping[str, set[str]]) ->
         "rolling": serves and mine != before,
         "down": not mine,
         "router up": serves and mine == before,
+        "router add": serves and mine == before,
+        "router remove": serves and mine == before and scene.gang(row.gang).url not in _entered(scene),
     }[row.verb]
     if not outcome.endswith(": done"):
         return "it was refused"
@@ -332,6 +337,13 @@ CHANGED: dict[str, Callable[[Scene], None]] = {
     "address gone": lambda scene: _of_first(scene, _to("gone")),
     "address of another node": lambda scene: _of_first(scene, _to("n0")),
     "host key": lambda _: STAGE[0].strangers.add("n2"),
+    "aliases": _router_with(aliases={CONCERNED: ("default",), "gang0": ("other",)}),
+    "user": _nodes_of(
+        lambda node: replace(node, reach=replace(node.reach, user="other"), state_dir=f"{node.state_dir}-of-other")
+    ),
+    "engine user": _nodes_of(lambda node: replace(node, engine_user="other")),
+    "cards": _nodes_of(lambda node: replace(node, transport="tcp", overrides=Overrides(ib_hca="mlx5_9"))),
+    "agent port": _nodes_of(lambda node: replace(node, ports=replace(node.ports, agent=7800))),
     "gpus": _nodes_of(lambda node: replace(node, gpus=4)),
     "http port": _nodes_of(lambda node: replace(node, ports=replace(node.ports, http=9000))),
     "lease": _nodes_of(lambda node: replace(node, lease_s=60.0)),

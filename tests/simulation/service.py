@@ -39,8 +39,8 @@ from orchestrator.gang.steps import down, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
-from orchestrator.gang.steps.router import claim, client, routing
-from orchestrator.gang.steps.router.claim import RouterClaim
+from orchestrator.gang.steps.router import claim, client, entry, routing
+from orchestrator.gang.steps.router.claim import RouterClaim, RouterTurn
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.staging import Staged
@@ -101,10 +101,11 @@ class RouterHost(Node):
 
 @dataclass
 class SimulatedWorker:
-    """healthy: as it was last checked; labels: what it was added with."""
+    """healthy: as it was last checked; labels, aliases: what it was added with."""
 
     url: str
     labels: dict[str, str]
+    aliases: tuple[str, ...] = ()
     healthy: bool = True
 
 
@@ -139,15 +140,21 @@ class SimulatedRouter:
         number = f"w{self._made}" if method == "POST" else url.rpartition("/")[2]
         if method in ("POST", "PUT"):
             body = json.loads(asked["body"])
-            self.workers[number] = SimulatedWorker(str(body["url"]), body.get("labels") or {})
+            aliases = tuple(alias for model in body.get("models") or () for alias in model["aliases"])
+            self.workers[number] = SimulatedWorker(str(body["url"]), body.get("labels") or {}, aliases)
         elif method == "DELETE":
             self.workers.pop(number, None)
         told = [
             {"id": number, "url": one.url, "is_healthy": one.healthy, "load": self.running.get(one.url, 0),
-             "labels": one.labels, "models": [{"id": self.gangs[one.url].model if one.url in self.gangs else MODEL}]}
+             "labels": one.labels, "models": [self.model(one)]}
             for number, one in self.workers.items()
         ]  # fmt: skip
         return {"status": 200, "body": json.dumps({"workers": told})}
+
+    def model(self, worker: SimulatedWorker) -> dict[str, Any]:
+        """As the router lists it."""
+        gang = self.gangs.get(worker.url)
+        return {"id": MODEL if gang is None else gang.model, "aliases": list(worker.aliases)}
 
     def of_gang(self, gang: Gang, url: str, authorization: str = "") -> dict[str, Any]:
         """What a gang's leader answers on its health and load paths, and to whoever shows a key."""
@@ -457,7 +464,17 @@ def _router_up(_: Service, inventory: Inventory, __: str, said: Said) -> None:
     routing.say_failures(routing.take_in_all(routing.wanted_router(operation), operation.look()), said)
 
 
-LOOKS = {"status": _status, "router up": _router_up}
+def _router_add(_: Service, inventory: Inventory, name: str, __: Said) -> None:
+    entry.add_gang(_operation(inventory), name)
+
+
+def _router_remove(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+    operation = _operation(inventory)
+    turn = RouterTurn(operation, (name,), f"router remove {name}", said, patience_s=UP_S)
+    entry.remove_gang(operation, name, turn, said)
+
+
+LOOKS = {"status": _status, "router up": _router_up, "router add": _router_add, "router remove": _router_remove}
 """Verbs that touch no gang."""
 VERBS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
     "up": _up,

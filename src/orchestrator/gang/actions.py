@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from orchestrator.gang.serving import Serving, names_of, not_among
+from orchestrator.gang.serving import Names, Serving, names_of, not_among
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 
@@ -172,7 +172,8 @@ class ChangeSchedule:
     rise:  nothing runs there, or already what the plan wants: starting them interrupts no service
     turns: stopped and started with the new plan, one after the other; those that do not serve come first
     busy:  those of `turns` that are starting with another plan
-    alone: of those of `turns` that stop while nothing else serves all that they do: these names
+    alone: of those of `turns` that stop while nothing else serves their model by its own name: what is lost
+    partly: of the others of them the names that nothing else serves meanwhile
     last:  of those of `turns` that serve what nobody does afterwards: these names
     """
 
@@ -180,6 +181,7 @@ class ChangeSchedule:
     turns: tuple[str, ...] = ()
     busy: tuple[str, ...] = ()
     alone: Serving = field(default_factory=dict)
+    partly: Serving = field(default_factory=dict)
     last: Serving = field(default_factory=dict)
 
 
@@ -191,32 +193,49 @@ def course(gangs: Sequence[GangView], same: Collection[str], *, serving: Serving
     served = [gang for gang in other if gang.state.was_ready]
     turns = sorted([*busy, *served], key=lambda gang: bool(gang.service_healthy))
     rise = [gang for gang in gangs if gang not in turns]
-    names = {gang.name: serving.get(gang.name) or names_of(gang) for gang in turns}
-    chosen = {gang.name for gang in gangs}
-    elsewhere = {name: its for name, its in serving.items() if name not in chosen}
-    last = {name: not_among(its, [*elsewhere.values(), *planned.values()]) for name, its in names.items()}
-    risen = {gang.name: planned[gang.name] for gang in rise}
+    now = {gang.name: serving.get(gang.name) or names_of(gang) for gang in turns}
+    elsewhere = _others(gangs, serving)
+    lost = _meanwhile(now, {**elsewhere, **{gang.name: planned[gang.name] for gang in rise}}, serving, planned)
+    alone, partly = _by_own_name(now, lost)
     return ChangeSchedule(
         rise=_names(rise),
         turns=_names(turns),
         busy=_names(busy),
-        alone=_alone(names, {**elsewhere, **risen}, serving, planned),
-        last={name: lost for name, lost in last.items() if lost},
+        alone=alone,
+        partly=partly,
+        last=_nobodys(now, [*elsewhere.values(), *planned.values()]),
     )
+
+
+def _others(gangs: Sequence[GangView], serving: Serving) -> Serving:
+    """What gangs that are not among these are asked for."""
+    chosen = set(_names(gangs))
+    return {name: its for name, its in serving.items() if name not in chosen}
+
+
+def _nobodys(now: Serving, others: Collection[Names]) -> Serving:
+    """Of each the names that none of the others has, where it has some."""
+    lost = {name: not_among(its, others) for name, its in now.items()}
+    return {name: its for name, its in lost.items() if its}
+
+
+def _by_own_name(now: Serving, lost: Serving) -> tuple[Serving, Serving]:
+    """Those that lose their model's own name, and the others that lose something."""
+    alone = {name: its for name, its in lost.items() if now[name][0] in its}
+    return alone, {name: its for name, its in lost.items() if its and name not in alone}
 
 
 def _names(gangs: Iterable[GangView]) -> tuple[str, ...]:
     return tuple(gang.name for gang in gangs)
 
 
-def _alone(turns: Serving, meanwhile: Serving, serving: Serving, planned: Serving) -> Serving:
+def _meanwhile(turns: Serving, meanwhile: Serving, serving: Serving, planned: Serving) -> Serving:
     """Of each in its turn, the names that nobody else has then: those before it are as planned, those after it as now.
     One that does not serve takes over from nobody."""
-    alone, meanwhile = {}, dict(meanwhile)
+    lost, meanwhile = {}, dict(meanwhile)
     waiting = {name: serving[name] for name in turns if name in serving}
     for name, its in turns.items():
         waiting.pop(name, None)
-        if lost := not_among(its, [*meanwhile.values(), *waiting.values()]):
-            alone[name] = lost
+        lost[name] = not_among(its, [*meanwhile.values(), *waiting.values()])
         meanwhile[name] = planned[name]
-    return alone
+    return lost

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 Names = tuple[str, ...]
-"""What requests may name to come to one gang; '' among them where it is unknown, which counts as the same."""
+"""What requests may name to come to one gang, its model's own name first; '' among them where it is unknown, which
+counts as the same."""
 Serving = Mapping[str, Names]
 """The names of everybody that the router sends requests to: by a gang's name, or by the address of one that the
 inventory does not have."""
@@ -53,8 +54,11 @@ def _is_among(name: str, others: Collection[str]) -> bool:
 
 
 def alone(gangs: Iterable[str], serving: Serving) -> tuple[str, ...]:
-    """Those of these gangs that nobody takes all requests from while they are out, one at a time."""
-    return tuple(gang for gang in gangs if lost_names([gang], serving))
+    """Those of these gangs whose model nobody else serves by its own name while they are out, one at a time. What is
+    lost of their other names is only said."""
+    return tuple(
+        gang for gang in gangs if serving.get(gang, ())[:1] and serving[gang][0] in lost_names([gang], serving)
+    )
 
 
 def name_words(names: Iterable[str]) -> str:

@@ -238,7 +238,7 @@ def serving(name: str, model: str, *served: str) -> GangView:
             [serving("a", "m"), serving("b", "m", "m", "x")],
             "",
             [],
-            {"b": ("x",)},
+            {},
             {"b": ("x",)},
         ),
     ],
@@ -249,3 +249,9 @@ def test_a_gang_stands_in_for_its_own_names_alone(
     planned = {view.name: ("m",) for view in views}
     found = course(views, tuple(same), serving=serving_now(views, elsewhere), planned=planned)
     assert (found.alone, found.last) == (alone, last), about
+
+
+def test_an_alias_that_nobody_else_has_meanwhile_needs_no_consent() -> None:
+    views, now = [serving("a", "m"), serving("b", "m")], {"a": ("m", "default"), "b": ("m",)}
+    found = course(views, (), serving=now, planned={"a": ("m", "default"), "b": ("m",)})
+    assert (found.alone, found.partly, found.last) == ({}, {"a": ("default",)}, {})

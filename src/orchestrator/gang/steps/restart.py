@@ -85,9 +85,7 @@ def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, tu
             behind = take_in_serving(operation, router, watcher, ours=turn.token)
             if verb.rolls:
                 wanted.refuse_too_few(behind, "serve behind the router")
-            elif lost := lost_names(alone((turn.name for turn in gangs), behind), behind):
-                what = name_words(lost)
-                watcher.step(names, f"no other gang serves {what} behind the router: requests fail until it is back")
+            wanted.say_lost(gangs, behind)
         wanted.refuse(gangs)
         if verb.together and len(gangs) > 1:
             watcher.step(names, "all of these stop at the same time; each serves again once it has started")
@@ -204,6 +202,13 @@ class _Restart:
                 where="--rolling",
                 fix="bring the others up first, or restart without --rolling",
             )
+
+    def say_lost(self, gangs: Sequence[GangRestart], behind: Serving) -> None:
+        """What is asked of each of these gangs alone, behind the router."""
+        for turn in gangs:
+            if lost := lost_names([turn.name], behind):
+                what = f"no other gang serves {name_words(lost)} behind the router"
+                self.watcher.step(turn.name, f"{what}: requests fail until it is back")
 
     def refuse(self, gangs: Sequence[GangRestart]) -> None:
         """Raise what forbids the start that follows, unless that is accepted."""

@@ -316,11 +316,21 @@ def _change(here: UpOperation) -> tuple[list[Staged], list[GangRestart]]:
         for name in course.turns
     ]
     for turn in turns:
-        if reason := _reason(here.inventory, turn, course):
-            if not here.request.replace:
-                raise _refused(turn, diffs[turn.name], plan_id, f"{reason}: {turn.downtime()}")
-            here.watcher.step(turn.name, turn.downtime())
+        _announce(here, turn, course, diffs)
     return [start for name, start in starts.items() if name in course.rise], turns
+
+
+def _announce(
+    here: UpOperation, turn: GangRestart, course: actions.ChangeSchedule, diffs: Mapping[str, GangDiff]
+) -> None:
+    """Say what clients will notice of this change; raises InputError where that needs `replace`."""
+    if reason := _reason(here.inventory, turn, course):
+        if not here.request.replace:
+            raise _refused(turn, diffs[turn.name], here.plan.plan_id, f"{reason}: {turn.downtime()}")
+        here.watcher.step(turn.name, turn.downtime())
+    if partly := course.partly.get(turn.name):
+        words = f"no other gang serves {name_words(partly)} meanwhile: requests for it fail until it is back"
+        here.watcher.step(turn.name, words)
 
 
 def _serving(here: UpOperation, wanted: Collection[str]) -> Serving:

@@ -29,6 +29,7 @@ def add_gang(operation: Operation, name: str) -> RouterState:
     views = operation.glance()
     view = next(view for view in views if view.name == gang.name)
     if not view.serves:
+        everybody_answers([view])
         raise InputError(
             f"it is {view.state.value}: only a gang that serves gets requests",
             where=f"gang {name}",
@@ -51,9 +52,11 @@ def remove_gang(operation: Operation, name: str, turn: RouterTurn, watcher: Watc
     with turn:
         _refuse_idle(router)
         turn.wait()
-        seen = with_addresses(operation.inventory, operation.glance(), router.workers())
+        views = operation.glance()
+        seen = with_addresses(operation.inventory, views, router.workers())
         view = next((view for view in seen if view.name == name), None)
         if view is None:
+            everybody_answers([view for view in views if view.name == name])
             raise NodeError(
                 "where it serves is not known", where=f"gang {name}", fix=f"look at it: `l40s-deploy status {name}`"
             )

@@ -267,9 +267,6 @@ def _report(
     agent = next((unfiled_agent for unfiled_agent in unfiled if unfiled_agent.gang == gang.name), None)
     if agent is not None:
         return _without_files(gang, node, agent)
-    fellow = next((living for living in _living(answer) if living.gang == gang.name), None)
-    if fellow is not None:
-        return _of_a_fellow(node, fellow)
     return _of_another(gang, node, _living(answer), machines) or report
 
 
@@ -289,9 +286,13 @@ def _of_former(gang: GangSpec, node: NodeSpec, former: str, living: Iterable[Rep
 
 
 def _of_another(
-    gang: GangSpec, node: NodeSpec, living: Iterable[Report], machines: Mapping[str, NodeSpec]
-) -> RunsElsewhere | None:
-    """Of a machine that serves another gang as one of its nodes, which this inventory has at another address."""
+    gang: GangSpec, node: NodeSpec, living: Sequence[Report], machines: Mapping[str, NodeSpec]
+) -> DeployError | None:
+    """Of a machine that serves this gang as another of its nodes, or another gang as one of its nodes, which this
+    inventory has at another address."""
+    fellow = next((report for report in living if report.gang == gang.name), None)
+    if fellow is not None:
+        return _of_a_fellow(node, fellow)
     for report in living:
         other = machines.get(report.node)
         if other is not None and other.gang == report.gang and other.reach != node.reach:
