@@ -13,9 +13,9 @@ from orchestrator import __version__
 from orchestrator.gang.steps.status.history import versions
 from orchestrator.gang.steps.status.reports import as_it_runs, views_of
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import RunsElsewhere
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Reach
+from orchestrator.protocol.errors import RunsElsewhere
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.verbs import ReportAnswer
 
