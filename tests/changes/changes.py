@@ -20,7 +20,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Override
 TABLE = Path(__file__).with_name("table.yml")
 WORDS = {"rolling": "restart --rolling"}
 """Verbs as an operator types them."""
-ORDER = ("status", "up", "restart", "rolling", "down", "router up", "router add", "router remove")
+ORDER = ("status", "up", "restart", "rolling", "down", "router up")
 CONCERNED = "gang1"
 """The gang that a change is about; as it was started."""
 LONGEST_S = 120.0
@@ -158,11 +158,8 @@ def _ends(scene: Scene, row: Row, touched: list[str], now: Mapping[str, set[str]
     """Why the gang has not ended as it should: alone, and without an entry in a router that could be told."""
     if touched != [row.gang] or now[row.gang]:
         return f"touched {touched}"
-    return "the router still has it" if not row.lossy and scene.gang(row.gang).url in _entered(scene) else ""
-
-
-def _entered(scene: Scene) -> set[str]:
-    return {worker.url for worker in scene.service.router.workers.values()}
+    entered = {worker.url for worker in scene.service.router.workers.values()}
+    return "the router still has it" if not row.lossy and scene.gang(row.gang).url in entered else ""
 
 
 def _untouched(touched: list[str]) -> str:
@@ -181,8 +178,6 @@ def _works(scene: Scene, row: Row, outcome: str, now: Mapping[str, set[str]]) ->
         "rolling": serves and mine != before,
         "down": not mine,
         "router up": serves and mine == before,
-        "router add": serves and mine == before,
-        "router remove": serves and mine == before and scene.gang(row.gang).url not in _entered(scene),
     }[row.verb]
     if not outcome.endswith(": done"):
         return "it was refused"

@@ -39,8 +39,8 @@ from orchestrator.gang.steps import down, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
-from orchestrator.gang.steps.router import claim, client, entry, routing
-from orchestrator.gang.steps.router.claim import RouterClaim, RouterTurn
+from orchestrator.gang.steps.router import claim, client, routing
+from orchestrator.gang.steps.router.claim import RouterClaim
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.staging import Staged
@@ -464,17 +464,7 @@ def _router_up(_: Service, inventory: Inventory, __: str, said: Said) -> None:
     routing.say_failures(routing.take_in_all(routing.wanted_router(operation), operation.look()), said)
 
 
-def _router_add(_: Service, inventory: Inventory, name: str, __: Said) -> None:
-    entry.add_gang(_operation(inventory), name)
-
-
-def _router_remove(_: Service, inventory: Inventory, name: str, said: Said) -> None:
-    operation = _operation(inventory)
-    turn = RouterTurn(operation, (name,), f"router remove {name}", said, patience_s=UP_S)
-    entry.remove_gang(operation, name, turn, said)
-
-
-LOOKS = {"status": _status, "router up": _router_up, "router add": _router_add, "router remove": _router_remove}
+LOOKS = {"status": _status, "router up": _router_up}
 """Verbs that touch no gang."""
 VERBS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
     "up": _up,
