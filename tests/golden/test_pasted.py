@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 from orchestrator.doctor.commands.findings import document
-from orchestrator.doctor.steps.recordings import examine_given, given
+from orchestrator.doctor.rules.support.registry import COSTLY
+from orchestrator.doctor.steps.recordings import Given, examine_given, given
+from orchestrator.topology.pasted.read import read_pasted
 from orchestrator.topology.paths import shape
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "pasted").glob("*/paste.txt"))
+PARTS, KEPT = 4, 0.7
+"""How many parts of each are tried, and the share of lines in them."""
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
 
 
@@ -41,6 +46,15 @@ def test_a_posted_text(case: Path) -> None:
         wanted.write_text(text)
     assert text == wanted.read_text()
     assert (case / "source.txt").read_text().startswith("https://")
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_part_of_it_shows_nothing_that_stops_or_slows(case: Path) -> None:
+    lines, dice = (case / "paste.txt").read_text().splitlines(), random.Random(case.name)
+    for _ in range(PARTS):
+        part = "\n".join(line for line in lines if dice.random() < KEPT)
+        findings = examine_given(Given(read_pasted({"post": part}, "post"))).findings
+        assert [finding.id for finding in findings if finding.severity in COSTLY] == [], part
 
 
 def test_there_are_cases() -> None:
