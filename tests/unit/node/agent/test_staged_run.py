@@ -104,7 +104,7 @@ def test_a_script_that_is_not_what_was_staged_is_refused_in_words_and_never_exec
             (orders.go if at == "go" else stage.staged)(cluster.base(0))
         what, where, fix = told.value.what, told.value.where, told.value.fix
     assert where == str(script)
-    assert "l40s-deploy up" in fix
+    assert "stage it again by `up`" in fix
     words = {
         "text": "was changed since",
         "owner": USER,
