@@ -27,7 +27,7 @@ UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
 def test_a_posted_text(case: Path) -> None:
     examination = examine_given(given([f"{case / 'paste.txt'}"]))
     nodes = {node["name"]: node for node in document(examination)["nodes"]}
-    said = {
+    answers = {
         name: {
             "recognised": node.get("recognised", []),
             "shape": shape(examination.cluster.topologies[name]).words,
@@ -40,7 +40,7 @@ def test_a_posted_text(case: Path) -> None:
         }
         for name, node in nodes.items()
     }
-    text = json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(answers, indent=1, ensure_ascii=False) + "\n"
     wanted = case / "said.json"
     if UPDATE:
         wanted.write_text(text)
