@@ -282,6 +282,8 @@ def test_another_model_is_changed_over_only_where_that_is_asked_for(
 class Router:
     """Keeps its workers' addresses in order of arrival, and every address that was removed."""
 
+    spec = SimpleNamespace(aliases={})
+
     def __init__(self) -> None:
         self.addresses: list[str] = []
         self.out: list[str] = []
@@ -354,6 +356,7 @@ class World:
     refuses: str = ""
     said: list[str] = field(default_factory=list)
     router: object = None
+    nodes: dict[str, NodeSpec] = field(default_factory=dict)
 
     def on_every(self, _: Callable[..., Any], *, only: Collection[str]) -> PerNode[StagedAnswer]:
         return PerNode(values={name: self.known[name] for name in only if name in self.known}, failures={})
