@@ -85,15 +85,18 @@ def _together(topology: Topology) -> Iterator[str]:
     shared = [f"{_names(group.gpus)}{' with ' if group.nics else ''}{_names(group.nics)}" for group in groups]
     if shared:
         yield f"behind one switch: {'; '.join(shared)}"
-    nics = [head for head in topology.stated.heads if not head.startswith("GPU")]
-    near = collected((pair.one, pair.type) for pair in paths(topology) if not pair.other.startswith("GPU"))
-    alone = [
-        gpu.name
-        for gpu in gpu_ends(topology)
-        if len(own := near.get(gpu.name, [])) == len(nics) and None not in own and not {*own} & {*_NEAR}
-    ]
-    if nics and alone and len(alone) < len(topology.gpus):
+    alone = _without_a_near_card(topology, [head for head in topology.stated.heads if not head.startswith("GPU")])
+    if alone and len(alone) < len(topology.gpus):
         yield f"without a card behind the same switch: {_names(alone)}"
+
+
+def _without_a_near_card(topology: Topology, nics: Sequence[str]) -> list[str]:
+    """The GPUs whose path to every card is known, and none of them is near."""
+    if not nics:
+        return []
+    to_cards = collected((pair.one, pair.type) for pair in paths(topology) if not pair.other.startswith("GPU"))
+    known = {name: types for name, types in to_cards.items() if len(types) == len(nics) and None not in types}
+    return [gpu.name for gpu in gpu_ends(topology) if gpu.name in known and not {*known[gpu.name]} & {*_NEAR}]
 
 
 def _nameless(topology: Topology) -> Iterator[str]:
@@ -127,13 +130,12 @@ def _state(port: RdmaPort) -> str:
 def _gids(topology: Topology) -> Iterator[str]:
     """Which entry of each port's table is RoCE v2 with an address that is routed, as NCCL_IB_GID_INDEX names it."""
     ports = [port for port in topology.rdma if port.gids and port.link_layer != "InfiniBand"]
-    entries = [(gid.index, port, gid.ipv4) for port in ports for gid in port.gids if _is_routed(gid)]
-    by_index = collected((index, f"{port.device} ({address})") for index, port, address in entries)
+    by_index = collected(
+        (gid.index, f"{port.device} ({gid.ipv4})") for port in ports for gid in port.gids if _is_routed(gid)
+    )
     for index, names in by_index.items():
         yield f"RoCE v2 over IPv4 is GID index {index} at {_names(names)}"
-    able = {port.name for _, port, _ in entries}
-    typed = [port for port in ports if port.name not in able and any(gid.type for gid in port.gids)]
-    by_type = collected((_types(port), port.device) for port in typed)
+    by_type = collected((_types(port), port.device) for port in ports if _is_typed_and_never_routed(port))
     for types, names in by_type.items():
         yield f"no RoCE v2 GID with an IPv4 address among those in the text: {_names(names)} ({types})"
 
@@ -152,6 +154,10 @@ def _gid_elsewhere(topology: Topology, others: Iterable[Topology]) -> Iterator[s
 
 def _is_routed(gid: Gid) -> bool:
     return gid.type == "RoCE v2" and bool(gid.ipv4)
+
+
+def _is_typed_and_never_routed(port: RdmaPort) -> bool:
+    return any(gid.type for gid in port.gids) and not any(map(_is_routed, port.gids))
 
 
 def gid_indices(topology: Topology) -> set[int]:
@@ -230,19 +236,19 @@ def _slots(topology: Topology, raw: Any) -> Iterator[str]:
     if len(addresses) > 1 and len(set(addresses)) == 1:
         yield f"the firmware gives all {len(listed)} slots the address {addresses[0]}: which has what is not known"
         return
-    at = {gpu.address.rpartition(":")[0]: f"GPU{gpu.index} in " for gpu in topology.gpus if gpu.address}
-    used, free = [], []
-    for slot in listed:
-        address = str(slot.get("Bus Address") or "")
-        name = f"{at.get(address.rpartition(':')[0], '')}{slot.get('slot')}{' at ' if address else ''}{address}"
-        usage = str(slot.get("Current Usage") or "")
-        if usage == "Available":
-            free.append(str(slot.get("slot")))
-        elif usage:
-            used.append(name)
+    gpus = {gpu.address.rpartition(":")[0]: f"GPU{gpu.index}" for gpu in topology.gpus if gpu.address}
+    used = [_slot_in_use(slot, gpus) for slot in listed if slot.get("Current Usage") not in (None, "", "Available")]
+    free = [str(slot.get("slot")) for slot in listed if slot.get("Current Usage") == "Available"]
     for words, names in (("slots in use", used), ("free slots", free)):
         if names:
             yield f"{words}: {_names(names)}"
+
+
+def _slot_in_use(slot: Mapping[str, Any], gpus: Mapping[str, str]) -> str:
+    """'GPU0 in PCIE1 at 0000:17:00.0'. gpus: {bus: name}"""
+    address = str(slot.get("Bus Address") or "")
+    gpu = gpus.get(address.rpartition(":")[0])
+    return f"{f'{gpu} in ' if gpu else ''}{slot.get('slot')}{f' at {address}' if address else ''}"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -106,10 +106,7 @@ class Line:
 
 def lines_of(text: str) -> list[Line]:
     """The lines of a text as a terminal had shown them, without what forums, shells and colours put around them."""
-    plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
-    if all(line.startswith("|") for line in plain if line.strip()):  # a table, or quoting
-        plain = [line[1:] for line in plain]
-    whose = _without_a_log_s(textwrap.dedent("\n".join(plain)).split("\n"))
+    whose = _without_a_log_s(textwrap.dedent("\n".join(_shown(text))).split("\n"))
     prefixed = _is_prefixed([line for _, line in whose])
     lines: list[Line] = []
     node = heading = ""
@@ -124,6 +121,13 @@ def lines_of(text: str) -> list[Line]:
         named, words = (prefix["host"], line[prefix.end() :]) if prefix else (node, line)
         lines.append(Line(number, words, who or named))
     return [replace(line, node=called.get(line.node, line.node)) for line in lines] if called else lines
+
+
+def _shown(text: str) -> list[str]:
+    plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
+    if all(line.startswith("|") for line in plain if line.strip()):  # a table, or quoting
+        return [line[1:] for line in plain]
+    return plain
 
 
 def _without_a_log_s(lines: Sequence[str]) -> list[tuple[str, str]]:

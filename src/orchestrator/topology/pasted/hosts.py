@@ -20,8 +20,13 @@ LSCPU_FIELD = re.compile(
     r"\s*(?P<field>CPU\(s\)|Socket\(s\)|NUMA node\(s\)|Model name|NUMA node\d{1,4} CPU\(s\)|Hypervisor vendor)"
     r":\s{1,64}(?P<value>\S.{0,400})"
 )
-_LSCPU = {"CPU(s)": "processors", "Socket(s)": "sockets", "NUMA node(s)": "nodes", "Model name": "model",
-          "Hypervisor vendor": "hypervisor"}  # fmt: skip
+_LSCPU = {
+    "CPU(s)": "processors",
+    "Socket(s)": "sockets",
+    "NUMA node(s)": "nodes",
+    "Model name": "model",
+    "Hypervisor vendor": "hypervisor",
+}
 
 SLOT_BEGIN = re.compile(r"\s{0,16}Designation: (?P<slot>\S.{0,63})")
 SLOT_FIELD = re.compile(r"\s{0,16}(?P<field>Type|Current Usage|Bus Address): (?P<value>\S.{0,63})")

@@ -245,6 +245,11 @@ def _facts(name: str, host: _LoggedHost) -> PastedFacts:
         facts.also = {"sockets": [*host.sockets]}
     if host.is_cut and host.named:
         facts.also["lacking"] = [f"lines of NCCL's graph, which has {counted(len(host.named), 'GPU')} in all"]
+    _take_ports(facts, host)
+    return facts
+
+
+def _take_ports(facts: PastedFacts, host: _LoggedHost) -> None:
     cards = host.paths("NIC")
     for port, (path, gbs) in _ports(host).items():
         device, number = port.split(":")
@@ -254,7 +259,6 @@ def _facts(name: str, host: _LoggedHost) -> PastedFacts:
         facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": layer}
         if gbs:
             facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
-    return facts
 
 
 def _ports(host: _LoggedHost) -> dict[str, tuple[str, float]]:

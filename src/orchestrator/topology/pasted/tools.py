@@ -8,7 +8,7 @@ import contextlib
 import ipaddress
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.model.per_node import collected
@@ -82,9 +82,17 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
             if match and not (pastes and _goes_on(pastes[-1], match)):
                 pastes.append(PastedFacts(form, line.number, line.node, areas={*areas}))
             match = match or (first_match(more, line.text) if pastes else None)
-            if match and len(pastes[-1].gpus) < _MOST and len(pastes[-1].files) < 64 * _MOST:
+            if match and _has_room(pastes[-1]):
                 about = take(pastes[-1], match, about)
-        yield from (facts for facts in pastes if facts.files or facts.gpus or facts.host or facts.also or facts.driver)
+        yield from filter(_holds_something, pastes)
+
+
+def _has_room(facts: PastedFacts) -> bool:
+    return len(facts.gpus) < _MOST and len(facts.files) < 64 * _MOST
+
+
+def _holds_something(facts: PastedFacts) -> bool:
+    return bool(facts.files or facts.gpus or facts.host or facts.also or facts.driver)
 
 
 def _goes_on(facts: PastedFacts, match: re.Match[str]) -> bool:
@@ -292,22 +300,35 @@ def _header(tokens: Sequence[list[str]], start: int) -> list[list[str]]:
 def _heads_by_rows(tokens: Sequence[list[str]], start: int) -> list[str]:
     """The titles of columns of which only rows were pasted; [] where they can't be told. Each row has an X in its own
     column: a NIC's tells how many GPUs are before it."""
+    rows = _numbered_rows(tokens[start : start + _MOST_ROWS])
+    places = {head: cells.index("X") for head, cells in rows.items() if cells.count("X") == 1}
+    if len(places) < 2 or len(places) + 1 < len(rows):
+        return []
+    width = max(map(len, rows.values()))
+    gpus = _gpus_before_nics(places, width)
+    if any(place != int(head[3:]) or place >= gpus for head, place in places.items() if head.startswith("GPU")):
+        return []
+    heads = [f"GPU{number}" for number in range(gpus)] + [f"NIC{number}" for number in range(width - gpus)]
+    return heads if 0 < gpus <= width else []
+
+
+def _numbered_rows(tokens: Iterable[list[str]]) -> dict[str, list[str]]:
+    """Rows that follow each other, each with another head."""
     rows: dict[str, list[str]] = {}
-    for words in tokens[start : start + _MOST_ROWS]:
+    for words in tokens:
         head = words[0] if words else ""
         if not _NUMBERED_HEAD.fullmatch(head) or head in rows:
             break
         rows[head] = list(itertools.takewhile(WORD.fullmatch, words[1:]))
-    places = {head: cells.index("X") for head, cells in rows.items() if cells.count("X") == 1}
-    width = max(map(len, rows.values()), default=0)
-    gpus = {place - int(head[3:]) for head, place in places.items() if head.startswith("NIC")}
-    if not gpus and any(place == width - 1 for place in places.values()):
-        gpus = {width}
-    count = gpus.pop() if len(gpus) == 1 else 0
-    own = all(place == int(head[3:]) < count for head, place in places.items() if head.startswith("GPU"))
-    if not 0 < count <= width or not own or len(places) < 2 or len(places) + 1 < len(rows):
-        return []
-    return [*(f"GPU{number}" for number in range(count)), *(f"NIC{number}" for number in range(width - count))]
+    return rows
+
+
+def _gpus_before_nics(places: Mapping[str, int], width: int) -> int:
+    """By the columns of the NICs' own X, or of the last column's where there is no NIC; 0 where they disagree."""
+    before = {place - int(head[3:]) for head, place in places.items() if head.startswith("NIC")}
+    if not before and width - 1 in places.values():
+        return width
+    return before.pop() if len(before) == 1 else 0
 
 
 _NUMBERED_HEAD = re.compile(r"(?:GPU|NIC)\d{1,3}")
