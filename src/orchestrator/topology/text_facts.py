@@ -231,12 +231,13 @@ def _slots(topology: Topology, raw: Any) -> Iterator[str]:
     """Slots in use, with the GPU whose address they name; of a firmware that gives all one address none is known."""
     listed = [slot for slot in raw if isinstance(slot, Mapping)] if isinstance(raw, (list, tuple)) else []
     addresses = [str(slot["Bus Address"]) for slot in listed if slot.get("Bus Address")]
-    if not listed:
-        return
     if len(addresses) > 1 and len(set(addresses)) == 1:
         yield f"the firmware gives all {len(listed)} slots the address {addresses[0]}: which has what is not known"
         return
-    gpus = {gpu.address.rpartition(":")[0]: f"GPU{gpu.index}" for gpu in topology.gpus if gpu.address}
+    yield from _slots_told_apart(listed, {gpu.address.rpartition(":")[0]: f"GPU{gpu.index}" for gpu in topology.gpus})
+
+
+def _slots_told_apart(listed: Sequence[Mapping[str, Any]], gpus: Mapping[str, str]) -> Iterator[str]:
     used = [_slot_in_use(slot, gpus) for slot in listed if slot.get("Current Usage") not in (None, "", "Available")]
     free = [str(slot.get("slot")) for slot in listed if slot.get("Current Usage") == "Available"]
     for words, names in (("slots in use", used), ("free slots", free)):
@@ -247,7 +248,7 @@ def _slots(topology: Topology, raw: Any) -> Iterator[str]:
 def _slot_in_use(slot: Mapping[str, Any], gpus: Mapping[str, str]) -> str:
     """'GPU0 in PCIE1 at 0000:17:00.0'. gpus: {bus: name}"""
     address = str(slot.get("Bus Address") or "")
-    gpu = gpus.get(address.rpartition(":")[0])
+    gpu = gpus.get(address.rpartition(":")[0]) if address else None
     return f"{f'{gpu} in ' if gpu else ''}{slot.get('slot')}{f' at {address}' if address else ''}"
 
 
