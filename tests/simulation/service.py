@@ -55,8 +55,8 @@ SIZE = 2
 """Nodes of each gang."""
 EVERY_S = 0.25
 """Between two requests."""
-TAKES_S = 0.4
-"""From a request to its last token: shorter than an engine drains."""
+TAKES_S = 0.6
+"""Of a request: shorter than an engine drains, and so long that each of two gangs always has one."""
 CHECKS_S = 2.0
 """Between the router's checks of a worker's health."""
 PORT = 30000
@@ -181,6 +181,15 @@ class SimulatedRouter:
         return None
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A request that nothing excused when it was lost."""
+
+    at: float
+    model: str
+    how: str
+
+
 @dataclass
 class Said(Watcher):
     """One verb, and what it has told its operator.
@@ -197,6 +206,8 @@ class Said(Watcher):
     excused: bool = False
     last: bool = False
     """It has said that nothing is left behind the router."""
+    withdraws: float = float("inf")
+    """When a `down` began to take its gang out of the router; it says that it was the last once it has."""
     refused: bool = False
     idle: bool = False
     """Its gang did not serve when it began: it takes nothing from clients, and needs to announce nothing."""
@@ -228,8 +239,7 @@ class Service:
     asked_for: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By controller's name: the gangs that its verb now names, as its inventory has them."""
     verbs: list[Said] = field(default_factory=list)
-    lost: list[tuple[float, str]] = field(default_factory=list)
-    """What nothing excuses: when, and how."""
+    lost: list[Loss] = field(default_factory=list)
     excused: int = 0
     """Requests that were lost to what was announced, or to a fault."""
     none_left: set[str] = field(default_factory=set)
@@ -276,7 +286,7 @@ class Service:
             chosen = self.router.choose(model)
             if chosen is not None:
                 self.none_left.discard(model)
-            if any(one.last and one.ended > self.world.now and self._model_of(one.gang) == model for one in self.verbs):
+            if any(one.last and one.ended > self.world.now and self.model_of(one.gang) == model for one in self.verbs):
                 self.none_left.add(model)
             if chosen is None:
                 self._lose("the router has no healthy worker", model)
@@ -284,7 +294,7 @@ class Service:
                 self._begin(*chosen)
         self.world.after(EVERY_S, self.request)
 
-    def _model_of(self, gang: str) -> str:
+    def model_of(self, gang: str) -> str:
         return self.gangs[gang].model if gang in self.gangs else MODEL
 
     def _begin(self, url: str, engine: Engine) -> None:
@@ -305,7 +315,7 @@ class Service:
         if self.struck or model in self.none_left or all(map(self._announced, of_model)):
             self.excused += 1
         else:
-            self.lost.append((self.world.now, how))
+            self.lost.append(Loss(self.world.now, model, how))
 
     def _announced(self, gang: str) -> bool:
         """A verb that has announced a downtime is at work on it, or has just been; or its last verb is a `down` that
@@ -324,7 +334,7 @@ class Service:
         behind = self.router.behind()
         return not any(
             name not in (gang, *busy)
-            and one.model == self._model_of(gang)
+            and one.model == self.model_of(gang)
             and one.url in behind
             and serving(one) is not None
             for name, one in self.gangs.items()
@@ -436,8 +446,9 @@ def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb) -
     restart.restart(_operation(inventory), request, said)
 
 
-def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+def _down(service: Service, inventory: Inventory, name: str, said: Said) -> None:
     def before() -> None:
+        said.withdraws = service.world.now
         try:
             withdrawn = routing.withdraw(_operation(inventory), (name,))
             for gang in (*withdrawn.last, *withdrawn.changing):
