@@ -6,6 +6,7 @@ import hashlib
 import pwd
 import shutil
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,9 @@ left:
 OURS = (".cache", ".triton", ".nv", ".local/state/l40s-deploy")
 """Caches, which an engine makes again, and the agent's runs and logs."""
 SHOWN = 5
+IN_USE = 8
+"""Exit status of userdel for a user who has processes (userdel(8))."""
+LEAVES_S = 15.0
 
 
 def main() -> None:
@@ -142,13 +146,23 @@ def _user(module: AnsibleModule, name: str, left: list[str]) -> bool:
         return False
     if module.check_mode:
         return True
-    done = subprocess.run(["userdel", "--", name], capture_output=True, text=True, timeout=60, check=False)
+    done = _userdel(name)
     if done.returncode:
         left.append(f"the user {name} stays: {done.stderr.strip()}")
         return False
     if home.is_dir() and not home.is_symlink():
         shutil.rmtree(home)
     return True
+
+
+def _userdel(name: str) -> subprocess.CompletedProcess[str]:
+    """Who has just logged out is there yet: systemd stops a user's manager 10 s later (UserStopDelaySec)."""
+    until = time.monotonic() + LEAVES_S
+    while True:
+        done = subprocess.run(["userdel", "--", name], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != IN_USE or time.monotonic() > until:
+            return done
+        time.sleep(1.0)
 
 
 def _foreign(home: Path, skeleton: Path) -> list[str]:

@@ -61,7 +61,7 @@ def run(chosen: list[Target], cases: int, seed: int, folder: Path) -> Counter[st
 def wrong(target: Target, file: Path) -> str:
     """'' for a value or words."""
     began = time.process_time()
-    in_words: tuple[type[Exception], ...] = (DeployError, DeployError, *target.also)
+    in_words: tuple[type[Exception], ...] = (DeployError, *target.also)
     try:
         target.read(file)
     except in_words:

@@ -289,10 +289,10 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
     stage.world.after(min(DEAD_LINK_S, deadline_s), beat)
     stage.world.after(deadline_s, lambda: deliver(Unreachable("no answer", where=node.name, fix="")))
     stage.wait(actor)
+    if isinstance(told[0], Unreachable):
+        raise told[0]
     if isinstance(told[0], DeployError):
         raise NodeError(told[0].what, where=node.name, fix=told[0].fix)
-    if isinstance(told[0], DeployError):
-        raise told[0]
     return told[0]
 
 

@@ -4,7 +4,7 @@ bit the same, and served there by the profile that `models add` writes."""
 from __future__ import annotations
 
 import json
-import shlex
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,8 @@ def test_it_is_served_at_the_degree_that_its_stock_blocks_forbid(
     with pytest.raises(InputError, match="768/4 = 192 is not a multiple of the quantisation block 128") as caught:
         refuse(stock, TP4, ABILITIES, where="gang gang0")
     assert "re-block to 64x64 for TP4" in caught.value.fix
-    command = caught.value.fix.partition("`l40s-deploy ")[2].partition("`")[0]
-    places = {"SRC": str(source), "DST": str(target)}
-    assert main([*(places.get(word, word) for word in shlex.split(command)), "--verify"]) == 0
+    verb, options = re.findall("`(checkpoint reblock) (.*?)`", caught.value.fix)[0]
+    assert main([*verb.split(), str(source), str(target), *options.split(), "--verify"]) == 0
     capsys.readouterr()
     made = official_read_all(target)
     for name in WEIGHTS:

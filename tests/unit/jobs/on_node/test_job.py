@@ -267,7 +267,7 @@ def test_it_has_the_plans_environment_no_gpu_and_the_key_in_no_argument(beside: 
     [
         ("fail", "no way, said ***", "l40s-deploy logs"),
         ("key", "Unauthorized", "API key of this run; start it again: `l40s-deploy restart gang0`"),
-        ("no-package", "No module named 'pandas'", "python3 -m pip install"),
+        ("no-package", "No module named 'pandas'", "`l40s-deploy prepare`"),
     ],
 )
 def test_a_client_that_fails_is_told_with_its_last_words_and_the_fix(
