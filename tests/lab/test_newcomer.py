@@ -9,6 +9,7 @@ reach no network: the packages and the checkpoint are those that the lab brings.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -81,7 +82,20 @@ class Newcomer:
         stack = self.lab.lab_inventory()["all"]["vars"]["l40s_stack"]
         here = shlex.join([*self.words("l40s-"), "--stack", stack])
         words = shlex.split(command.replace("'l40s-[0:3]' --user deploy", here))[1:]
-        return self.on_a_terminal("a password\n", *words) if "--ask-become-pass" in words else self.run(*words)
+        return self.at_its_prompt("a password", *words) if "--ask-become-pass" in words else self.run(*words)
+
+    def at_its_prompt(self, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """What asks for a password throws away what was typed before it asked."""
+        command = ["script", "-qec", shlex.join([*L40S_DEPLOY, *words]), "/dev/null"]
+        shown = b""
+        with subprocess.Popen(
+            command, env=self.environment, cwd=self.home, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            while not shown.endswith(b"password on the nodes: ") and (more := os.read(process.stdout.fileno(), 1)):
+                shown += more
+            rest, _ = process.communicate(f"{answer}\n".encode(), timeout=600 * slack())
+        return subprocess.CompletedProcess(command, process.returncode, (shown + rest).decode(), "")
 
     def settle(self) -> None:
         """The inventory that `init` wrote, with this lab's settings: short phases, our known_hosts."""
@@ -94,11 +108,15 @@ class Newcomer:
         }
         self.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
 
-    def _run(self, words: list[str], typed: str = "") -> subprocess.CompletedProcess[str]:
+    @property
+    def environment(self) -> dict[str, str]:
         ours = {name: value for name, value in self.lab.environment.items() if name != "L40S_INVENTORY"}
+        return {**ours, "HOME": str(self.home), "TERM": "xterm-256color"}
+
+    def _run(self, words: list[str], typed: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             words,
-            env={**ours, "HOME": str(self.home), "TERM": "xterm-256color"},
+            env=self.environment,
             cwd=self.home,
             input=typed,
             capture_output=True,
