@@ -15,6 +15,7 @@ SPEED = "output_tok_s"
 WITHIN = 0.05
 """Share of the old speed that a new plan may lose."""
 GATE_FAILED = "GATE-FAILED"
+_VERDICTS = {True: "passed", False: "not passed", None: "not compared"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,11 @@ class GatePart:
     new: str
     passed: bool | None = True
     why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return _VERDICTS[self.passed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +57,17 @@ class GateReport:
         """What is worse; '' where nothing is."""
         return "; ".join(f"{part.name}: {part.why}" for part in self.parts if part.passed is False)
 
+    @property
+    def verdict(self) -> str:
+        """Of all parts, in words."""
+        return _VERDICTS[self.passed]
+
     def lines(self) -> Iterator[str]:
         """The page."""
-        yield f"gate of {self.gang}: {word(self.passed)}"
+        yield f"gate of {self.gang}: {self.verdict}"
         yield f"  changed: {summary(self.changes)}"
         rows = [("", f"old {self.old}", f"new {self.new}", "")]
-        rows += [(part.name, part.old, part.new, part.why or word(part.passed)) for part in self.parts]
+        rows += [(part.name, part.old, part.new, part.why or part.verdict) for part in self.parts]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         for row in rows:
             cells = (text.ljust(width) for text, width in zip(row, widths, strict=False))
@@ -65,17 +76,12 @@ class GateReport:
     def as_json(self) -> dict[str, Any]:
         """As `history` has it."""
         return {
-            "verdict": word(self.passed),
+            "verdict": self.verdict,
             "old": self.old,
             "new": self.new,
             "why": self.why,
             "page": list(self.lines()),
         }
-
-
-def word(passed: bool | None) -> str:
-    """Of one part, or of all."""
-    return {True: "passed", False: "not passed", None: "not compared"}[passed]
 
 
 def start_part(where: str, cause: str) -> GatePart:

@@ -15,7 +15,7 @@ from orchestrator.engines.registry import dialect
 from orchestrator.gang.agreement import most_say, service_of
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.loading.resources import template
-from orchestrator.model.advice import start_with_a_model
+from orchestrator.model.advice import put_back, start_with_a_model
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode, collected
 from orchestrator.model.plan import GangPlan
@@ -315,7 +315,7 @@ def _nothing(gang: str, place: str) -> InputError:
     return InputError(
         f"gang {gang} was never started: no plan is staged on its nodes",
         where=place,
-        fix=f"{start_with_a_model(gang)}",
+        fix=start_with_a_model(gang),
     )
 
 
@@ -332,10 +332,7 @@ def _other_nodes(
     if given:
         what = f"this inventory gives {', '.join(f'{node.name} to {node.gang}' for node in given)}"
         names = ", ".join(node.name for node in given)
-        fix = (
-            f"put {names} back into {gang.name} in the inventory; to move it, first run `l40s-deploy down {gang.name}`"
-        )
-        fix += " by the inventory that it was started with"
+        fix = put_back(names, gang.name)
     return InputError(
         f"the plan on {name} is for the nodes {', '.join(members)}; {what}", where=f"gang {gang.name}", fix=fix
     )
@@ -351,7 +348,7 @@ def _refuse_disagreement(
                 f"{name} has another plan ({request.plan_id}) than {names[0]}"
                 f" ({requests[names[0]].plan_id}): an `up` was interrupted",
                 where=f"gang {gang.name}",
-                fix=f"{start_with_a_model(gang.name)}",
+                fix=start_with_a_model(gang.name),
             )
         if request.members != names:
             raise _other_nodes(gang, name, request.members, names, machines)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.golden.gate import GateReport, word
+from orchestrator.golden.gate import GateReport
 from orchestrator.loading.resources import templates
 from orchestrator.planning.plan_file import by_change, side
 from orchestrator.rendering import report_page
@@ -24,18 +24,6 @@ class ChangedSetting:
     new: str
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPart:
-    """One thing that was compared. verdict: in words; passed: None where there was nothing to compare with"""
-
-    name: str
-    old: str
-    new: str
-    passed: bool | None
-    verdict: str
-    why: str
-
-
 def gate_html(page: Mapping[str, Any]) -> str:
     """The page as text. page: of `page_of`"""
     return report_page(page, templates("gate.html.j2"), templates("page.css", "dark.css"))
@@ -48,13 +36,8 @@ def page_of(report: GateReport, run_id: str) -> dict[str, Any]:
         "written": time.strftime("%Y-%m-%d %H:%M %Z"),
         "run_id": run_id,
         "report": report,
-        "verdict": word(report.passed),
         "changes": [
             ChangedSetting(nodes, name, side(was), side(will))
             for (name, was, will), nodes in by_change(report.changes).items()
-        ],
-        "parts": [
-            MeasuredPart(part.name, part.old, part.new, part.passed, word(part.passed), part.why)
-            for part in report.parts
         ],
     }

@@ -52,12 +52,12 @@ MIG_DEVICE = re.compile(
 def numa(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line of `numactl -H`: a domain's processors, and its memory."""
     if match.re is NUMA_NODE:
-        folder = f"/sys/devices/system/node/node{match['node']}"
+        number = match["node"]
+        folder = f"/sys/devices/system/node/node{number}"
         if match["field"] == "cpus":
             spans = re.sub(r"\(\d{1,5}\)\s*$", "", match["value"]).split()
             facts.files[f"{folder}/cpulist"] = ",".join(filter(_SPAN.fullmatch, spans))
         elif size := _MEGABYTES.match(match["value"].strip()):
-            number = match["node"]
             facts.files[f"{folder}/meminfo"] = f"Node {number} MemTotal: {int(size[1]) << 10} kB"
     return at
 

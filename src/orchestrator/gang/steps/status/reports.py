@@ -24,6 +24,7 @@ from orchestrator.gang.names import as_called_now, former_gang, former_nodes, re
 from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.remarks import unaccepted
 from orchestrator.gang.view import Answer, GangView, view
+from orchestrator.model.advice import put_back
 from orchestrator.model.chosen import in_order
 from orchestrator.model.deadlines import ANSWER_S, METRICS_S
 from orchestrator.model.gang_state import NodeState
@@ -280,8 +281,7 @@ def _of_former(gang: GangSpec, node: NodeSpec, former: str, living: Iterable[Rep
     fix = f"call it {former} again in the inventory, or end what runs there with `{end_it}`"
     if others:
         what = f"{node.name} serves {former}, with {', '.join(others)}; this inventory gives it to {gang.name}"
-        fix = f"put {node.name} back into {former} in the inventory; to move it, first run `l40s-deploy down {former}`"
-        fix += " by the inventory that it was started with"
+        fix = put_back(node.name, former)
     return RunsElsewhere(what, where=f"gang {gang.name}: {node.name}", fix=fix)
 
 
