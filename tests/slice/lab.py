@@ -113,8 +113,8 @@ class Wish:
 def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | None = None) -> Served:
     """`plan`, then `up`, which has to end well; figures get what both said, and what `status` said meanwhile."""
     stage.lab.name_of_model = wish.model
-    planned, times = _planned(stage, wish)
-    figures |= {"command": " ".join([wish.model, *wish.words, *wish.flags]), "plan": planned and planned.figures()}
+    plan, times = planned(stage, wish)
+    figures |= {"command": " ".join([wish.model, *wish.words, *wish.flags]), "plan": plan and plan.figures()}
     figures["compiled_before"] = stage.compiled_before
     looks: list[dict[str, Any]] = []
     began = time.monotonic()
@@ -130,8 +130,8 @@ def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | 
     if code:
         why = stage.run("why").stdout[-600:]
         raise Otherwise(f"up ended with {code}: {why}", **figures)
-    if planned is not None:
-        cut = planned.with_less(ballast.bytes) if ballast is not None else planned
+    if plan is not None:
+        cut = plan.with_less(ballast.bytes) if ballast is not None else plan
         figures |= {"plan_for_this_card": cut.figures(), "plan_above_engine": judging.compared(cut, memory)}
     figures["affinity"] = affinity(stage, gang)
     served = Served.of(stage, wish)
@@ -139,7 +139,7 @@ def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | 
     return served
 
 
-def _planned(stage: Stage, wish: Wish) -> tuple[judging.Planned | None, dict[str, Any] | None]:
+def planned(stage: Stage, wish: Wish) -> tuple[judging.Planned | None, dict[str, Any] | None]:
     """The memory, None where the plan does not calculate one, as for a stand-in; and how long a start takes."""
     done = stage.run("plan", *wish.command(stage, "--json"))
     if done.returncode:

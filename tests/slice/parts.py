@@ -31,6 +31,7 @@ from tests.slice.lab import (
     begin,
     keep_logs,
     logs,
+    planned,
     profile_of,
 )
 from tests.slice.watching import Ballast, Cards, Watch
@@ -61,7 +62,8 @@ APART = {
         "FP8, no prefill graphs": Wish(ALONE, 128, flags=NO_PREFILL_GRAPHS),
     },
 }
-"""What one rank alone is started with, one beside the other: no all-reduce hides what differs."""
+"""What one rank alone is started with, one beside the other where there are so many GPUs: no all-reduce hides what
+differs."""
 
 
 def made(stage: Stage, _: Record) -> Told:
@@ -95,6 +97,11 @@ def _make(stage: Stage, directory: str) -> dict[str, float]:
         raise Otherwise(f"{directory} was not made: {done.stderr[-400:]}")
     seen: dict[str, float] = json.loads(done.stdout)
     return seen
+
+
+def _reblocked(stage: Stage) -> str:
+    """The model in blocks of 64 whose ranks here have the shapes of one of 32."""
+    return REBLOCKED if stage.count > 1 else ALONE
 
 
 def _there(directory: str) -> bool:
@@ -147,17 +154,19 @@ def _right(wrong: list[str], figures: dict[str, Any]) -> Told:
     return _sentence(figures), figures
 
 
-def on_one_node(graphs: int) -> Callable[[Stage, Record], Told]:
+def on_one_node(graphs: int, directory: str = REBLOCKED) -> Callable[[Stage, Record], Told]:
     """All GPUs in one node, each with an L40S's memory: the same but for graphs; with the largest, a rank is killed."""
 
     def play(stage: Stage, record: Record) -> Told:
         flags = ("--mem-fraction-static", L40S_FRACTION, "--chunked-prefill-size", L40S_CHUNK)
+        if directory != REBLOCKED and stage.lab.real:
+            _make(stage, directory)
         figures: dict[str, Any] = {"graphs": graphs, "layout": f"TP{stage.lab.gpus} on one node"}
         ballast = Ballast(engine_python(real=True), L40S_FREE_GIB) if stage.lab.real else None
         idle = stage.gpus.idle
         try:
             with watched(stage, figures) as watch:
-                served = begin(stage, Wish(REBLOCKED, graphs, flags=flags), figures, ballast)
+                served = begin(stage, Wish(directory, graphs, flags=flags), figures, ballast)
                 figures["loads"] = served.loads(watch.mark)
                 if graphs == GRAPHS[0]:
                     watch.mark(f"{LONG} tokens")
@@ -239,7 +248,7 @@ def killed_and_restarted(stage: Stage, record: Record) -> Told:
 def stack_checked(stage: Stage, _: Record) -> Told:
     """The engine's kernels at the slice's shapes."""
     stage.run("down", "--now")
-    found = tuned.checked(stage, stage.lab.profile_of(profile_of(REBLOCKED, 128)))
+    found = tuned.checked(stage, stage.lab.profile_of(profile_of(_reblocked(stage), 128)))
     wrong = {name: said for name, said in found["kernels"].items() if said[0] != "right"}
     if wrong or found["exit"]:
         raise Otherwise(f"not all kernels are right: {wrong}", **found)
@@ -247,15 +256,16 @@ def stack_checked(stage: Stage, _: Record) -> Told:
 
 
 def ranks_apart(variants: Mapping[str, Wish]) -> Callable[[Stage, Record], Told]:
-    """One rank's shapes on each GPU, starts side by side: what differs is the kernels alone."""
+    """One rank's shapes on each GPU, starts side by side (one after the other on one GPU): only kernels differ."""
 
     def play(stage: Stage, _: Record) -> Told:
         stage.run("down", "--all", "--now")
+        gangs = min(len(variants), stage.count)
         for directory in dict.fromkeys(wish.directory for wish in variants.values() if stage.lab.real):
             _make(stage, directory)
-        with ThreadPoolExecutor(len(variants)) as pool:
+        with ThreadPoolExecutor(gangs) as pool:
             running = {
-                name: pool.submit(_alone, stage, replace(wish, gang=f"gang{place}"))
+                name: pool.submit(_alone, stage, replace(wish, gang=f"gang{place % gangs}"))
                 for place, (name, wish) in enumerate(variants.items())
             }
         figures = {name: done.result() for name, done in running.items()}
@@ -295,12 +305,16 @@ def _alone(stage: Stage, wish: Wish) -> dict[str, Any]:
 
 
 def _started_alone(stage: Stage, wish: Wish, figures: dict[str, Any]) -> None:
+    stage.lab.name_of_model = wish.model
+    plan, _ = planned(stage, wish)
     began = time.monotonic()
     done = stage.run("up", *wish.command(stage, "--replace"), timeout=min(400.0, stage.left_s - 15))
     figures["up_s"] = round(time.monotonic() - began, 1)
-    figures["engine"] = engine_log.memory(logs(stage, wish.gang).values())
+    figures["engine"] = memory = engine_log.memory(logs(stage, wish.gang).values())
     if done.returncode:
         raise Otherwise(f"up ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
+    if plan is not None:
+        figures |= {"plan": plan.figures(), "plan_above_engine": judging.compared(plan, memory)}
 
 
 def _unseen(_: str) -> None:
@@ -311,7 +325,7 @@ def tuned_slice(stage: Stage, _: Record) -> Told:
     """The slice's shapes tuned, and served with what came out."""
     stage.run("down", "--now")
     pack, figures = stage.lab.folder / "slice.tuned.tar.gz", dict[str, Any]()
-    words = tuned.run(pack, stage.lab.profile_of(profile_of(REBLOCKED, 128)), batches=FIRST_BATCHES,
+    words = tuned.run(pack, stage.lab.profile_of(profile_of(_reblocked(stage), 128)), batches=FIRST_BATCHES,
                       candidates=CANDIDATES)  # fmt: skip
     done = stage.run(*words, "--json", timeout=min(260.0, stage.left_s - 10))
     if done.returncode:
@@ -327,7 +341,7 @@ def tuned_slice(stage: Stage, _: Record) -> Told:
         raise Otherwise(f"tuning push ended with {pushed.returncode}: {pushed.stderr.strip()[-300:]}", **figures)
     try:
         with watched(stage, figures) as watch:
-            served = begin(stage, Wish(REBLOCKED, 128), figures)
+            served = begin(stage, Wish(_reblocked(stage), 128), figures)
             figures["read"] = engine_log.tuned_files(logs(stage).values())
             figures["loads"] = served.loads(watch.mark)
             wrong = wrong_with(stage, served, figures)
@@ -365,13 +379,19 @@ def one_node(gpus: int) -> Shape:
     return Shape(1, 1, gpus)
 
 
-def apart(_: int) -> Shape:
-    """Two gangs of a GPU each."""
-    return Shape(2, 2, 1)
+def apart(gpus: int) -> Shape:
+    """Two gangs of a GPU each, or one."""
+    gangs = min(2, gpus)
+    return Shape(gangs, gangs, 1)
 
 
 def parts(nodes: int, gpus: int) -> tuple[Step, ...]:
-    """Of so many nodes with so many GPUs each; all of them in one node first, for one node's speed and memory."""
+    """Of so many nodes with so many GPUs each; all of them in one node first, for one node's speed and memory.
+
+    With one GPU, a rank alone: its memory, kernels and starts, and no all-reduce.
+    """
+    if nodes * gpus == 1:
+        return _of_one_rank()
 
     def several(_: int) -> Shape:
         return Shape(1, nodes, gpus)
@@ -386,11 +406,26 @@ def parts(nodes: int, gpus: int) -> tuple[Step, ...]:
         Step("one node, graphs to 32", "with an L40S's memory", on_one_node(32), one_node, 300, gpus=2),
         Step("one node, graphs to 128", "the same, larger graphs", on_one_node(128), one_node, 250, gpus=2),
         *(on_nodes if nodes > 1 else ()),
+        *_kernels(),
+        Step("layouts", "pipeline and attention data parallel", layouts, one_node, 400, gpus=8),
+    )
+
+
+def _of_one_rank() -> tuple[Step, ...]:
+    return (
+        Step("one rank, graphs to 32", "with an L40S's memory", on_one_node(32, ALONE), one_node, 300),
+        Step("one rank, graphs to 128", "the same, larger graphs", on_one_node(128, ALONE), one_node, 250),
+        *_kernels(),
+    )
+
+
+def _kernels() -> tuple[Step, ...]:
+    """What needs no all-reduce."""
+    return (
         Step("stack check", "kernels at these shapes", stack_checked, one_node, 60, alone=True),
         *(
-            Step(f"ranks apart, {title}", ", ".join(variants), ranks_apart(variants), apart, 220, gpus=2)
+            Step(f"ranks apart, {title}", ", ".join(variants), ranks_apart(variants), apart, 220)
             for title, variants in APART.items()
         ),
         Step("tuning", "before and after", tuned_slice, one_node, 260, alone=True),
-        Step("layouts", "pipeline and attention data parallel", layouts, one_node, 400, gpus=8),
     )
