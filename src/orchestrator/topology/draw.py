@@ -196,9 +196,6 @@ class _TextDrawing:
 
     def whole(self) -> TreeLine:
         topology = self.topology
-        title = topology.node or topology.hostname or "node"
-        title += f" ({topology.hostname})" if topology.hostname not in ("", topology.node) else ""
-        title += f"  driver {topology.driver}" if topology.driver else ""
         cardless = [
             interface
             for interface in topology.interfaces
@@ -210,7 +207,8 @@ class _TextDrawing:
         children = [*map(self._domain, domains_of(topology)), *self._loose(), *others]
         if topology.nvml_error and topology.gpus:
             children.append(TreeLine(kind="note", label=f"NVML: {topology.nvml_error}"))
-        return TreeLine(kind="node", label=f"{title}  {topology.cpu.name}".strip(), children=tuple(children))
+        label = f"{_title(topology)}  {topology.cpu.name}".strip()
+        return TreeLine(kind="node", label=label, children=tuple(children))
 
     def _loose(self) -> list[TreeLine]:
         """What has no place in the PCI tree; a pasted text may state what of it shares a switch."""
@@ -274,10 +272,7 @@ class _TextDrawing:
         interface = self.topology.interface(port.netdev) if port.netdev else None
         gid = gid_index(port, self.topology)
         rate = f"{port.rate_gbps:g} Gb/s" if port.rate_gbps else ""
-        state = port.state or "state unread"
-        if port.state and not port.active and port.phys_state:
-            state += f" ({port.phys_state})"
-        label = _words(port.device, f"port {port.port}", state, rate, port.link_layer, port.netdev)
+        label = _words(port.device, f"port {port.port}", _port_state(port), rate, port.link_layer, port.netdev)
         label = _words(label, *(interface.ipv4 if interface else ()), f"MTU {interface.mtu}" if interface else "")
         if gid.index is not None:
             label += f"  GID {gid.index}"
@@ -320,6 +315,22 @@ def _link_words(link: PcieLink, most: PcieLink, *, may_sleep: bool = False) -> s
     return words
 
 
+def _title(topology: Topology) -> str:
+    """A node's name, its hostname where that is another, and the driver's version."""
+    title = topology.node or topology.hostname or "node"
+    if topology.hostname not in ("", topology.node):
+        title += f" ({topology.hostname})"
+    if topology.driver:
+        title += f"  driver {topology.driver}"
+    return title
+
+
+def _port_state(port: RdmaPort) -> str:
+    if not port.state:
+        return "state unread"
+    return port.state if port.active or not port.phys_state else f"{port.state} ({port.phys_state})"
+
+
 def _words(*words: str) -> str:
     return "  ".join(word for word in words if word)
 
@@ -341,23 +352,25 @@ def topology_json(topology: Topology, tcp: TcpChoice | None = None) -> dict[str,
             | {"above": above.get(switch.parent_switch), "part_of": above.get(switch.merged_into)}
             for switch in topology.switches
         ],
-        "gpus": [
-            _without(gpu) | {"switch": above.get(gpu.switch), "sm": gpu.sm or None, "lost": gpu.lost or None}
-            for gpu in topology.gpus
-        ],
+        "gpus": [_gpu_json(gpu, above) for gpu in topology.gpus],
         "rdma_ports": [
             _without(port, "gids", "gids_recorded", "virtual")
             | {"switch": above.get(port.switch), **_usable(port, topology, usable)}
             for port in topology.rdma
         ],
-        "interfaces": [
-            _without(interface, "carrier", "physical")
-            | {"address": interface.address or None, "bond": interface.bond or None}
-            for interface in topology.interfaces
-        ],
+        "interfaces": [_interface_json(interface) for interface in topology.interfaces],
         "paths": paths_json(topology),
         "tcp": asdict(tcp) if tcp else None,
     }
+
+
+def _gpu_json(gpu: Gpu, above: Mapping[str, str]) -> dict[str, Any]:
+    return _without(gpu) | {"switch": above.get(gpu.switch), "sm": gpu.sm or None, "lost": gpu.lost or None}
+
+
+def _interface_json(interface: Interface) -> dict[str, Any]:
+    texts = {"address": interface.address or None, "bond": interface.bond or None}
+    return _without(interface, "carrier", "physical") | texts
 
 
 def paths_json(topology: Topology) -> list[dict[str, Any]]:

@@ -140,16 +140,25 @@ def _nvlinks(report: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvL
     if not isinstance(raw, (list, tuple)):
         return None
     if not raw:
-        why = str(part(report, "errors").get("nvmlDeviceGetNvLinkState", ""))
-        return () if not why or "NotSupported" in why or "InvalidArgument" in why else None
+        return () if _has_no_nvlink(report) else None
     active = [link for link in raw if isinstance(link, Mapping) and link.get("active") == 1]
-    if any(link.get("p2p") is None or not link.get("remote") for link in active):
+    if not all(map(_is_read, active)):
         return None
     counts = Counter(str(link["remote"]).lower() for link in active if link["p2p"])
     return tuple(
         NvLinks(target=target, count=links, switch=classes.get(normal_address(target), NVSWITCH) == NVSWITCH)
         for target, links in counts.items()
     )
+
+
+def _is_read(link: Mapping[str, Any]) -> bool:
+    return link.get("p2p") is not None and bool(link.get("remote"))
+
+
+def _has_no_nvlink(report: Mapping[str, Any]) -> bool:
+    """Whether NVML named no link because the GPU has none, not because the question failed."""
+    error = str(part(report, "errors").get("nvmlDeviceGetNvLinkState", ""))
+    return not error or "NotSupported" in error or "InvalidArgument" in error
 
 
 def _why_lost(report: Mapping[str, Any]) -> str:

@@ -247,9 +247,12 @@ def _rails_by_place(own: Sequence[RdmaPort], bonds: Set[RdmaPort], topology: Top
     places = GpuPlaces(topology)
     near = {port: switch for port in own if (switch := places.switch(port))}
     shared = {switch for port, switch in near.items() if port not in bonds and not port.virtual}
-    several = len({carrier(port, topology) or port.device for port in bonds}) > 1
-    far_too = bonds >= {*(near or own)} and (bool(near) or several)
+    far_too = bonds >= {*(near or own)} and (bool(near) or _have_several_carriers(bonds, topology))
     return {port for port in bonds if (near[port] not in shared if port in near else far_too)}
+
+
+def _have_several_carriers(ports: Set[RdmaPort], topology: Topology) -> bool:
+    return len({carrier(port, topology) or port.device for port in ports}) > 1
 
 
 def _network_of(address: str | None, netdev: str, topology: Topology) -> str:

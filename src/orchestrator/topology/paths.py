@@ -4,11 +4,11 @@ shape of a node in a short text: its switches, what is behind each, and the path
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.per_node import collected
-from orchestrator.model.topology import Area, PathType, Topology
+from orchestrator.model.topology import Area, NumaDomain, PathType, Topology
 from orchestrator.model.words import counted
 from orchestrator.topology.build import cpulist, cpumap
 from orchestrator.topology.distance import Distances, end_key
@@ -48,13 +48,19 @@ def gpu_ends(topology: Topology) -> tuple[PathEnd, ...]:
 
 def nic_ends(topology: Topology) -> tuple[PathEnd, ...]:
     """Every RDMA device in order of name; where the machine shows none, its network cards by interface or address."""
-    if topology.rdma:
-        ports = {name: own[0] for name, own in collected((port.device, port) for port in topology.rdma).items()}
-        order = [name for name in topology.stated.nics if name in ports] if topology.stated else []
-        ends = {name: ports[name] for name in (*order, *ports)}
-        return tuple(
-            PathEnd(name, end_key(port) if topology.stated else port.key, port.numa_node) for name, port in ends.items()
-        )
+    return _rdma_ends(topology) if topology.rdma else _card_ends(topology)
+
+
+def _rdma_ends(topology: Topology) -> tuple[PathEnd, ...]:
+    ports = {name: own[0] for name, own in collected((port.device, port) for port in topology.rdma).items()}
+    order = [name for name in topology.stated.nics if name in ports] if topology.stated else []
+    ends = {name: ports[name] for name in (*order, *ports)}
+    return tuple(
+        PathEnd(name, end_key(port) if topology.stated else port.key, port.numa_node) for name, port in ends.items()
+    )
+
+
+def _card_ends(topology: Topology) -> tuple[PathEnd, ...]:
     names = {interface.key: interface.name for interface in topology.interfaces if interface.key}
     firsts = [functions[0] for functions in nic_cards(topology).values()]
     return tuple(
@@ -87,15 +93,21 @@ class Sharing:
 def stated_groups(topology: Topology) -> tuple[Sharing, ...]:
     """The GPUs, with NICs, that share a switch by their path types: more than one GPU, or a GPU and a NIC."""
     near = [pair for pair in paths(topology) if pair.type in (PathType.PIX, PathType.PXB)]
+    home = _homes_by_paths(topology, near)
+    members = collected((place, gpu) for gpu, place in home.items())
+    nics = collected((home[pair.one], pair.other) for pair in near if pair.other not in home)
+    sharings = (Sharing(tuple(group), tuple(dict.fromkeys(nics.get(place, ())))) for place, group in members.items())
+    return tuple(sharing for sharing in sharings if sharing.nics or len(sharing.gpus) > 1)
+
+
+def _homes_by_paths(topology: Topology, near: Sequence[Pair]) -> dict[str, str]:
+    """{GPU: a GPU that stands for all behind the same switch}"""
     gpus = [gpu.name for gpu in gpu_ends(topology)]
     home = dict(zip(gpus, gpus, strict=True))
     for first, other in (*_side_by_side(near, home), *_by_their_cards(topology, near)):
         old, new = home[other], home[first]
         home = {gpu: new if place == old else place for gpu, place in home.items()}
-    members = collected((place, gpu) for gpu, place in home.items())
-    nics = collected((home[pair.one], pair.other) for pair in near if pair.other not in home)
-    sharings = (Sharing(tuple(group), tuple(dict.fromkeys(nics.get(place, ())))) for place, group in members.items())
-    return tuple(sharing for sharing in sharings if sharing.nics or len(sharing.gpus) > 1)
+    return home
 
 
 def _side_by_side(near: Sequence[Pair], gpus: Collection[str]) -> list[tuple[str, str]]:
@@ -141,15 +153,19 @@ def _nic_heads(topology: Topology, nics: Sequence[PathEnd]) -> list[str]:
 
 
 def _affinity(topology: Topology, end: PathEnd) -> Sequence[str]:
-    """Where the kernel names no domain, all are near: its local_cpulist has every CPU then."""
     if topology.stated:
         return next((cells for head, _, cells in topology.stated.rows if head == end.name), ())
-    near = [domain for domain in topology.numa if domain.node == end.numa_node or (end.key and end.numa_node < 0)]
+    near = _domains_near(topology, end)
     nodes = [str(domain.node) for domain in near]
     if not nodes and end.numa_node >= 0:
         nodes = [str(end.numa_node)]
     spans = ",".join(domain.cpulist for domain in near if domain.cpulist), ",".join(nodes)
     return (*(cpulist(cpumap(each)) or "N/A" for each in spans), "N/A")
+
+
+def _domains_near(topology: Topology, end: PathEnd) -> list[NumaDomain]:
+    """Where the kernel names no domain, all are near: its local_cpulist has every CPU then."""
+    return [domain for domain in topology.numa if domain.node == end.numa_node or (end.key and end.numa_node < 0)]
 
 
 _COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
@@ -253,16 +269,9 @@ def shape(topology: Topology) -> Shape:
     places = SwitchPlaces(topology.switches)
     tops = {gpu: places.above(f"{home}/")[-1] if home else "" for gpu, home in homes(topology, places).items()}
     cards = [places.above(functions[0].key) for functions in nic_cards(topology).values()]
-    groups = []
-    for switch in topology.switches:
-        gpus = [places.above(gpu) for gpu, top in tops.items() if top == switch.key]
-        nics = [chain for chain in cards if switch.key in chain]
-        inner = {key for chain in (*gpus, *nics) for key in chain} - {switch.key}
-        if gpus:
-            groups.append(SwitchGroup(switch.address, switch.numa_node, len(gpus), len(nics), len(inner)))
     inside, across = _between(topology, tops)
     return Shape(
-        groups=tuple(groups),
+        groups=tuple(_switch_groups(topology, places, tops, cards)),
         gpus_elsewhere=sum(not top for top in tops.values()),
         nics_elsewhere=sum(set(tops.values()).isdisjoint(chain) for chain in cards),
         inside=inside,
@@ -272,6 +281,18 @@ def shape(topology: Topology) -> Shape:
         bus_known=not topology.lacks(Area.PCI),
         cut_off=_cut_off(topology),
     )
+
+
+def _switch_groups(
+    topology: Topology, places: SwitchPlaces, tops: Mapping[str, str], cards: Sequence[Sequence[str]]
+) -> Iterator[SwitchGroup]:
+    """Of each topmost switch with GPUs. tops: of each GPU; cards: the switches above each network card"""
+    for switch in topology.switches:
+        gpus = [places.above(gpu) for gpu, top in tops.items() if top == switch.key]
+        nics = [chain for chain in cards if switch.key in chain]
+        inner = {key for chain in (*gpus, *nics) for key in chain} - {switch.key}
+        if gpus:
+            yield SwitchGroup(switch.address, switch.numa_node, len(gpus), len(nics), len(inner))
 
 
 def _between(topology: Topology, tops: Mapping[str, str]) -> list[tuple[PathType, ...]]:

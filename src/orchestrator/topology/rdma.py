@@ -122,12 +122,14 @@ def _netdev(
         return named
     mine = [interface for interface in interfaces if interface.key == function.key]
     if len(mine) > 1:
-        mine = [
-            interface
-            for interface in mine
-            if snapshot.text(f"/sys/class/net/{interface.name}/dev_port") == str(port - 1)
-        ] or mine
+        mine = _with_port_number(port, mine, snapshot) or mine
     return mine[0].bond or mine[0].name if mine else ""
+
+
+def _with_port_number(port: int, interfaces: Sequence[Interface], snapshot: Snapshot) -> list[Interface]:
+    """The kernel counts a function's interfaces from 0, and its RDMA ports from 1."""
+    number = str(port - 1)
+    return [each for each in interfaces if snapshot.text(f"/sys/class/net/{each.name}/dev_port") == number]
 
 
 def card_of(port: RdmaPort) -> str:

@@ -87,14 +87,19 @@ def _at_an_ordinary_place(snapshot: Snapshot) -> Snapshot:
     pths = {path: text.splitlines() for path, text in own.items() if path.endswith(".pth")}
     place = _mover(inside, pths.values())
     texts = {path: "\n".join(place(f"{line}/").rstrip("/") for line in lines) for path, lines in pths.items()}
-    kept = {path: text for path, text in snapshot.files.items() if path not in own or not path.endswith("/pyvenv.cfg")}
     return replace(
         snapshot,
-        files={place(path): text for path, text in (kept | texts).items()},
+        files={place(path): text for path, text in (_without_config(snapshot, inside) | texts).items()},
         links={path: target for path, target in snapshot.links.items() if path.startswith(_SYSTEM)},
         errors={place(path): reason for path, reason in snapshot.errors.items()},
         host={**snapshot.host, "stack": {**stack, "venv": _VENV}},
     )
+
+
+def _without_config(snapshot: Snapshot, inside: str) -> dict[str, str]:
+    """The files, without the environment's pyvenv.cfg: it names the Python that made it."""
+    config = {path for path in snapshot.files if path.startswith(inside) and path.endswith("/pyvenv.cfg")}
+    return {path: text for path, text in snapshot.files.items() if path not in config}
 
 
 def _mover(inside: str, pths: Iterable[Sequence[str]]) -> Callable[[str], str]:

@@ -191,19 +191,23 @@ def _rdma(snapshot: Snapshot, rdma: Mapping[str, str], ports: Sequence[RdmaPort]
 
 def _gids(snapshot: Snapshot, port: RdmaPort) -> Iterator[NotRead]:
     """Entries of the GID table of which a part is there: each has a GID, and what others have beside it."""
+    yield from _types_without_a_gid(snapshot, port)
+    told_of = {"types": any(gid.type for gid in port.gids), "ndevs": any(gid.netdev for gid in port.gids)}
+    names = [name for name, there in told_of.items() if there]
+    for gid in port.gids:
+        for name in names:
+            path = f"{port_folder(snapshot, port)}/gid_attrs/{name}/{gid.index}"
+            if path not in snapshot.files and path not in snapshot.errors:
+                yield NotRead(Area.PORTS, path, _UNCOLLECTED)
+
+
+def _types_without_a_gid(snapshot: Snapshot, port: RdmaPort) -> Iterator[NotRead]:
     at = port_folder(snapshot, port)
     gids = {str(gid.index) for gid in port.gids}
     for index in snapshot.names(f"{at}/gid_attrs/types"):
         typed = f"{at}/gid_attrs/types/{index}" in snapshot.files
         if typed and index not in gids and f"{at}/gids/{index}" not in snapshot.files:
             yield NotRead(Area.PORTS, f"{at}/gids/{index}", _UNCOLLECTED)
-    told_of = {"types": any(gid.type for gid in port.gids), "ndevs": any(gid.netdev for gid in port.gids)}
-    names = [name for name, there in told_of.items() if there]
-    for gid in port.gids:
-        for name in names:
-            path = f"{at}/gid_attrs/{name}/{gid.index}"
-            if path not in snapshot.files and path not in snapshot.errors:
-                yield NotRead(Area.PORTS, path, _UNCOLLECTED)
 
 
 def _nvml(nvml: Mapping[str, Any]) -> Iterator[NotRead]:

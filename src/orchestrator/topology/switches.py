@@ -32,10 +32,14 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
     ways = [bridges_above(key) for key in serving]
     keys -= {port for way in ways for port in way[::2]}
     keys |= {upstream for way in ways for upstream in way[1::2]}
-    keys = _worth_naming(keys, devices, serving)
-    keys |= {device.key for device in devices if device.is_bridge and device.key.startswith(XML_ROOT)}
+    keys = _worth_naming(keys, devices, serving) | _told_by_nccl(devices)
     switches = [_switch(key, by_key.get(key), keys) for key in keys]
     return merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
+
+
+def _told_by_nccl(devices: Sequence[PciDevice]) -> set[str]:
+    """Keys of the switches of NCCL's own file, which shows no ports."""
+    return {device.key for device in devices if device.is_bridge and device.key.startswith(XML_ROOT)}
 
 
 def _upstream_ports(device: PciDevice, by_key: Mapping[str, PciDevice]) -> Sequence[str]:

@@ -112,15 +112,25 @@ def lines_of(text: str) -> list[Line]:
     node = heading = ""
     called: dict[str, str] = {}
     for number, (who, line) in enumerate(whose):
-        if match := _PROMPT.match(line.lstrip()) or first_match((_HEADING, _ANSIBLE, _TITLE), line.strip()):
+        if match := _naming_a_node(line):
             name = re.sub(r"[^\w.-]", "-", match["host"].strip())
             if match.re is _PROMPT and heading and name not in called.values():
                 called[heading] = name  # the machine of the heading, by its own name
             node, heading = name, name if match.re is _HEADING else ""
-        prefix = _PREFIXED.match(line) if prefixed else None
-        named, words = (prefix["host"], line[prefix.end() :]) if prefix else (node, line)
+        named, words = _without_prefix(line, node) if prefixed else (node, line)
         lines.append(Line(number, words, who or named))
     return [replace(line, node=called.get(line.node, line.node)) for line in lines] if called else lines
+
+
+def _naming_a_node(line: str) -> re.Match[str] | None:
+    """A prompt, or a heading of one of the kinds: what follows is of the node that it names."""
+    return _PROMPT.match(line.lstrip()) or first_match((_HEADING, _ANSIBLE, _TITLE), line.strip())
+
+
+def _without_prefix(line: str, node: str) -> tuple[str, str]:
+    """The node in front of a line and its words; `node` where none stands there."""
+    prefix = _PREFIXED.match(line)
+    return (prefix["host"], line[prefix.end() :]) if prefix else (node, line)
 
 
 def _shown(text: str) -> list[str]:

@@ -155,10 +155,7 @@ def _branch(line: Line, forks: dict[int, str], functions: _Functions) -> bool:
     last: _Function | None = None
     for part in _PARTS.finditer(text):
         if part["bus"]:
-            domain = part["domain"] or (last.address.partition(":")[0] if last else "0000")
-            bus = f"{domain}:{part['number']}"
-            if last is not None:
-                last.below = bus
+            bus = _bus_below(last, part)
         elif part["fork"] and bus:
             forks[part.start()] = bus
         elif part["fork"]:
@@ -175,6 +172,15 @@ def _branch(line: Line, forks: dict[int, str], functions: _Functions) -> bool:
     return True
 
 
+def _bus_below(bridge: _Function | None, part: re.Match[str]) -> str:
+    """The bus that a part of the tree names, with its domain; noted at the bridge in front of it."""
+    above = bridge.address.partition(":")[0] if bridge else "0000"
+    bus = f"{part['domain'] or above}:{part['number']}"
+    if bridge is not None:
+        bridge.below = bus
+    return bus
+
+
 def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[PastedFacts]:
     first = next(iter(functions.values())).line
     facts = PastedFacts(form, first.number, first.node)
@@ -182,11 +188,7 @@ def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[Pasted
     for address, key in keys.items():
         _tell(facts, key, functions[address])
     facts.also = _beside_the_tree(form, functions.values())
-    gpus = [
-        function
-        for function in functions.values()
-        if function.kind[:6] in ("0x0302", "0x0300") and function.ids[0] == _NVIDIA
-    ]
+    gpus = filter(_is_nvidia_gpu, functions.values())
     facts.gpus = [_gpu(index, gpu) for index, gpu in enumerate(sorted(gpus, key=lambda gpu: sort_key(gpu.address)))]
     names = {path.rpartition("/")[2] for path in facts.files}
     facts.areas = {area for name, area in _AREAS.items() if name in names}
@@ -194,6 +196,10 @@ def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[Pasted
         facts.areas.add(Area.PCI)
     if keys or facts.gpus or facts.also.get("cards"):
         yield facts
+
+
+def _is_nvidia_gpu(function: _Function) -> bool:
+    return function.kind[:6] in ("0x0302", "0x0300") and function.ids[0] == _NVIDIA
 
 
 def _all_named(functions: Collection[_Function]) -> bool:

@@ -233,20 +233,31 @@ def _address(number: str) -> str:
 def _facts(name: str, host: _LoggedHost) -> PastedFacts:
     facts = PastedFacts(_NCCL_LOG, host.line.number, name)
     for key, (kind, ids) in host.functions.items():
-        numa = key.removeprefix(f"{XML_ROOT}cpu").partition("/")[0]
         facts.files |= {f"{key}/{name}": f"0x{ids[4 * place :][:4]}" for place, name in enumerate(_IDS)}
         facts.files[f"{key}/class"] = _CLASSES[kind]
-        facts.files[f"{key}/numa_node"] = str(int(numa, 16)) if len(numa) < 4 else "-1"
+        facts.files[f"{key}/numa_node"] = _numa_node(key)
     addresses = sorted((key.rpartition("/")[2] for key in host.paths("GPU")), key=sort_key)
     facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
     if addresses and not host.is_cut and host.ended >= host.above.keys():
         facts.areas = set(Area)
-    if not host.layers and (host.over_sockets or not host.for_start):
-        facts.also = {"sockets": [*host.sockets]}
-    if host.is_cut and host.named:
-        facts.also["lacking"] = [f"lines of NCCL's graph, which has {counted(len(host.named), 'GPU')} in all"]
+    facts.also = _beside_the_graph(host)
     _take_ports(facts, host)
     return facts
+
+
+def _numa_node(key: str) -> str:
+    """The NUMA node above a function of NCCL's graph, as the kernel writes it; -1 where none stands there."""
+    numa = key.removeprefix(f"{XML_ROOT}cpu").partition("/")[0]
+    return str(int(numa, 16)) if len(numa) < 4 else "-1"
+
+
+def _beside_the_graph(host: _LoggedHost) -> dict[str, Any]:
+    also = dict[str, Any]()
+    if not host.layers and (host.over_sockets or not host.for_start):
+        also["sockets"] = [*host.sockets]
+    if host.is_cut and host.named:
+        also["lacking"] = [f"lines of NCCL's graph, which has {counted(len(host.named), 'GPU')} in all"]
+    return also
 
 
 def _take_ports(facts: PastedFacts, host: _LoggedHost) -> None:

@@ -119,17 +119,21 @@ def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         return _gid(facts, match, at) if at else at
     name, value = match[1].lower().replace(" ", "_"), (match[2] or "").strip()
     folder = at.partition("/ports/")[0]
-    if name == "port":
-        number = value
-    else:
-        number = "" if value else name.removeprefix("port_")
-    if number.isdecimal() and len(number) < 4:
+    if number := _port_number(name, value):
         return f"{folder}/ports/{number}"
     if name in _OF_DEVICE:
         facts.files[f"{folder}/{_OF_DEVICE[name]}"] = value
     elif at != folder and (text := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
         facts.files[f"{at}/{_OF_PORT.get(name, name)}"] = text
     return at
+
+
+def _port_number(name: str, value: str) -> str:
+    """Of a line that begins a port, as `port: 1` or `port 1:`; '' for any other."""
+    number = value
+    if name != "port":
+        number = "" if value else name.removeprefix("port_")
+    return number if number.isdecimal() and len(number) < 4 else ""
 
 
 def _lanes(text: str) -> int:
