@@ -143,6 +143,15 @@ def _of_node(
             wanted[interface.name] = _entry(interface, addresses, max(mtu, interface.mtu))
             there[interface.name] = _entry(interface, list(interface.ipv4), interface.mtu)
     files = {RAIL_FILE: (_netplan(there), _netplan(wanted))} if wanted else {}
+    files |= _beside_the_addresses(node, rails, unknown)
+    return NodeFiles(node.name, files, tuple(unknown))
+
+
+def _beside_the_addresses(
+    node: Node, rails: Mapping[str, Mapping[Slot, _PlacedPort]], unknown: list[str]
+) -> dict[str, tuple[str, str]]:
+    """The bond, the kernel's settings and flow control, as they are and as they should be; lacks go to `unknown`."""
+    files = dict[str, tuple[str, str]]()
     if bond := _bond(node, {rail.interface.name for rail in rails[node.name].values()}):
         files[BOND_FILE] = bond
     names = [rail.holder.name for rail in rails[node.name].values()]
@@ -150,7 +159,7 @@ def _of_node(
         files[SYSCTL_FILE] = _sysctl(_now(node, names, settings)), _sysctl(settings)
     if unit := _lossless(rails, node):
         files[PFC_FILE] = "", unit
-    return NodeFiles(node.name, files, tuple(unknown))
+    return files
 
 
 def _now(node: Node, netdevs: Sequence[str], settings: Mapping[str, int]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.screen import Screen, printable
@@ -89,15 +89,7 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
     for name, failure in examination.failures.items():
         show_failure(name, failure, screen, "examined")
     show_findings(examination.findings, screen, nodes=count)
-    shapes = collected((shape(topology).words, name) for name, topology in cluster.topologies.items())
-    spares = [node for node in cluster.nodes if node.spec.spare]
-    for line in (
-        *(f"{who(names, count)}: {words}" for words, names in shapes.items()),
-        *(f"{node.name}: {words}" for node in cluster.nodes for words in _facts(node, cluster)),
-        *(f"{node.name}: a spare of gang {node.spec.gang}" for node in spares),
-        *(f"{gang}: {page_cache.words(fits)}" for gang, fits in examination.caches.items()),
-        *dict.fromkeys(_expectation(expectation, expectations) for expectation in expectations),
-    ):
+    for line in _beside_the_findings(examination, expectations):
         screen.out.print(printable(line), style="dim")
     say_advisories(tuple(cluster.stacks.values()), screen)
     if not count:
@@ -105,6 +97,17 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
         return
     gpus = sum(len(node.gpus) for node in cluster.nodes)
     screen.out.print(f"{counted(count, 'node')}, {gpus} GPUs examined: {summary(examination.findings)}")
+
+
+def _beside_the_findings(examination: Examination, expectations: Sequence[NcclExpectation]) -> Iterator[str]:
+    """The machines' layouts, what is known of each, spares, the page cache, and what NCCL is expected to do."""
+    cluster = examination.cluster
+    shapes = collected((shape(topology).words, name) for name, topology in cluster.topologies.items())
+    yield from (f"{who(names, len(cluster.topologies))}: {words}" for words, names in shapes.items())
+    yield from (f"{node.name}: {words}" for node in cluster.nodes for words in _facts(node, cluster))
+    yield from (f"{node.name}: a spare of gang {node.spec.gang}" for node in cluster.nodes if node.spec.spare)
+    yield from (f"{gang}: {page_cache.words(fits)}" for gang, fits in examination.caches.items())
+    yield from dict.fromkeys(_expectation(expectation, expectations) for expectation in expectations)
 
 
 def _facts(node: Node, cluster: Cluster) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, stop, unjudged, unknown
@@ -126,8 +126,8 @@ def disk_full(node: Node) -> Iterator[Finding]:
     """One finding a file system: no start succeeds on a full one, little room is noted."""
     host, spec = node.snapshot.host, node.spec
     disks = part(host, "disks")
-    facts = HostFacts(user=str(host.get("user") or ""), home=str(host.get("home") or ""))
-    paths = {"root": "/", "tmp": "/tmp", "state": state_dir(spec, facts), "models": spec.model_root}  # noqa: S108
+    state = state_dir(spec, _account(host))
+    paths = {"root": "/", "tmp": "/tmp", "state": state, "models": spec.model_root}  # noqa: S108
     rooms = list[_Room]()
     for place, need in _NEEDS.items():
         disk = part(disks, place)
@@ -140,6 +140,10 @@ def disk_full(node: Node) -> Iterator[Finding]:
     for of_one in collected((room.device, room) for room in rooms).values():
         if short := [room for room in of_one if room.free < room.need.wanted]:
             yield _short(short)
+
+
+def _account(host: Mapping[str, Any]) -> HostFacts:
+    return HostFacts(user=str(host.get("user") or ""), home=str(host.get("home") or ""))
 
 
 class _Need(NamedTuple):

@@ -27,9 +27,7 @@ from orchestrator.topology.stated import lacking_of
 def not_recorded(cluster: Cluster) -> Iterator[Finding]:
     """One unknown finding for each node recorded with another tool, and for each that was not read in full."""
     for node in cluster.nodes:
-        whole, alone = node.input in (Input.LIVE, Input.SNAPSHOT), len(cluster.nodes) == 1
-        kinds = [kind for kind in _KINDS if not whole and (alone or kind.words != _OTHERS)]
-        missing = [kind for kind in kinds if not kind.there(node)]
+        missing = _missing(node, alone=len(cluster.nodes) == 1)
         if node.input is Input.PASTED:
             yield from _untold(node, missing)
             continue
@@ -39,6 +37,13 @@ def not_recorded(cluster: Cluster) -> Iterator[Finding]:
             ids = [name for kind in missing for name in kind.rules]
             title = "rules could not run: this input does not contain " + ", ".join(kind.words for kind in missing)
             yield _blind(node, ids, title, *(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing))
+
+
+def _missing(node: Node, *, alone: bool) -> list[_RecordKind]:
+    """What a node's record has not; beside others nobody misses other nodes."""
+    if node.input in (Input.LIVE, Input.SNAPSHOT):
+        return []
+    return [kind for kind in _KINDS if (alone or kind.words != _OTHERS) and not kind.there(node)]
 
 
 _MAY_EXIST = "the faults that these rules find may exist"

@@ -226,15 +226,17 @@ def _links(node: Node) -> Iterator[Finding]:
     uplinks = {switch.key: "the switch's uplink" for switch in node.topology.switches if switch.key in needed}
     for key, words in (gpus | cards | uplinks).items():
         if (device := node.devices.get(key)) is not None:
-            same = [
-                device_alike
-                for each in gpus | cards
-                if (device_alike := node.devices.get(each)) and _part(device_alike) == _part(device)
-            ]
-            widest = max((best_link(alike, node.devices).width for alike in same), default=0)
+            widest = _widest_alike(node, device, gpus | cards)
             yield from _reduced(
                 words, device, node.above(key), judge_speed=key not in gpus, slot=device.slot, widest=widest
             )
+
+
+def _widest_alike(node: Node, device: PciDevice, keys: Collection[str]) -> int:
+    """Lanes of the widest link that one of these functions of the same part can have; 0 where none is one."""
+    others = (node.devices[key] for key in keys if key in node.devices)
+    alike = [other for other in others if _part(other) == _part(device)]
+    return max((best_link(other, node.devices).width for other in alike), default=0)
 
 
 _part = attrgetter("vendor", "device", "subsystem_vendor", "subsystem_device")
@@ -246,9 +248,7 @@ def _reduced(
     """widest: of the same part in the node. NCCL's file tells no width but the best that slot and card can do."""
     own, above = device.link_max.width, bridge.link_max if bridge else PcieLink()
     at, lanes = PcieLink(speed_gts=device.link.speed_gts, width=device.link.width or own), max(own, widest)
-    best_gts = both_ends(device.link_max, above).speed_gts
-    if bridge and not above.speed_gts:
-        best_gts = 0.0  # the slower end counts, and nobody read it
+    best_gts = _best_gts(device, bridge)
     narrow, slowed = 0 < at.width < lanes, judge_speed and 0 < at.speed_gts < best_gts
     if not narrow and not slowed:
         return
@@ -269,6 +269,13 @@ def _reduced(
         fix=_other_slot_or_seat(slot, lanes, slot_too_narrow=slot_is_narrow or 0 < own < lanes),
         devices=(device.address,),
     )
+
+
+def _best_gts(device: PciDevice | Gpu, bridge: PciDevice | None) -> float:
+    """What both ends of a link support; 0 where the bridge's end was not read: the slower one counts."""
+    if bridge is None:
+        return both_ends(device.link_max, PcieLink()).speed_gts
+    return both_ends(device.link_max, bridge.link_max).speed_gts if bridge.link_max.speed_gts else 0.0
 
 
 def _other_slot_or_seat(slot: str, lanes: int, *, slot_too_narrow: bool) -> str:
@@ -356,14 +363,7 @@ def pcie_settings(node: Node) -> Iterator[Finding]:
     wrong = {node.devices[key].address: words for key in keys if (words := _wrong_sizes(node, key))}
     cut_off = [key for key in keys if config_space(node.snapshot, key).max_read_request is None]
     if wrong:
-        yield note(
-            "; ".join(wrong.values()),
-            *(f"{_PCI}/{words}" for words in wrong.values()),
-            effect="the card loses some bandwidth (not measured)",
-            fix="change Maximum Read Request and Maximum Payload in the BIOS; until the next boot: "
-            + "; ".join(f"sudo setpci -s {address} CAP_EXP+8.w=5000:7000" for address in wrong),
-            devices=tuple(wrong),
-        )
+        yield _small_sizes(wrong)
     elif cut_off:
         yield unknown(
             "the RDMA cards' read request and packet sizes could not be read",
@@ -372,6 +372,18 @@ def pcie_settings(node: Node) -> Iterator[Finding]:
             fix=node.input.as_root,
             devices=tuple(node.devices[key].address for key in cut_off),
         )
+
+
+def _small_sizes(wrong: Mapping[str, str]) -> Finding:
+    """wrong: {address of a card: its sizes in words}"""
+    return note(
+        "; ".join(wrong.values()),
+        *(f"{_PCI}/{words}" for words in wrong.values()),
+        effect="the card loses some bandwidth (not measured)",
+        fix="change Maximum Read Request and Maximum Payload in the BIOS; until the next boot: "
+        + "; ".join(f"sudo setpci -s {address} CAP_EXP+8.w=5000:7000" for address in wrong),
+        devices=tuple(wrong),
+    )
 
 
 _BEST_READ_REQUEST = 4096

@@ -12,11 +12,30 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.model.finding import Finding
 from orchestrator.model.topology import PLACES, RAILS, Area, Gpu, PathType, PciDevice, RdmaPort, Switch
 from orchestrator.protocol.severity import Severity
-from orchestrator.topology.paths import Sharing, gpu_ends, nic_ends, paths, stated_groups
+from orchestrator.topology.paths import PathEnd, Sharing, gpu_ends, nic_ends, paths, stated_groups
 from orchestrator.topology.pci import card, part_name
 from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.speed import Traffic, price
 from orchestrator.topology.switches import empty_slots, emulated_switches, homes
+
+
+class _TooFew(NamedTuple):
+    severity: Severity
+    effect: str
+    fix: str
+
+
+_LOST = _TooFew(
+    severity=Severity.STOP,
+    effect="the gang can't start: every TP rank needs its GPU",
+    fix="check for Xid 79 with `dmesg -T | grep Xid`; reboot or power-cycle the node; if the GPU stays"
+    " missing, reseat the card",
+)
+_MAYBE_HIDDEN = _TooFew(
+    severity=Severity.UNKNOWN,
+    effect="either GPUs are lost, or NVML was asked where only some are visible (a container, a cgroup)",
+    fix="compare with `nvidia-smi -L` on the node itself",
+)
 
 
 @Rule(
@@ -37,19 +56,15 @@ def gpu_missing(node: Node) -> Iterator[Finding]:
     known = not node.saved or len(gpus) < wanted or any(gpu.lost for gpu in gpus)
     if not node.topology.nvml_error and respond < wanted:
         which = f": {', '.join(map(_lost_words, lost))}" if lost else ""
+        judged = _LOST if known else _MAYBE_HIDDEN
         yield finding(
-            Severity.STOP if known else Severity.UNKNOWN,
+            judged.severity,
             f"{respond} GPUs respond, {wanted} are needed{which}",
             f"NVML: {respond} devices respond",
             f"PCI: {len(gpus)} GPUs on the bus",
             f"inventory: l40s_gpus = {node.spec.gpus_asked}",
-            effect="the gang can't start: every TP rank needs its GPU"
-            if known
-            else "either GPUs are lost, or NVML was asked where only some are visible (a container, a cgroup)",
-            fix="check for Xid 79 with `dmesg -T | grep Xid`; reboot or power-cycle the node; if the GPU stays"
-            " missing, reseat the card"
-            if known
-            else "compare with `nvidia-smi -L` on the node itself",
+            effect=judged.effect,
+            fix=judged.fix,
             devices=tuple(gpu.address for gpu in lost),
         )
 
@@ -163,15 +178,17 @@ def _is_accelerator(device: PciDevice) -> bool:
 def gpu_groups_uneven(node: Node) -> Iterator[Finding]:
     """GPUs on root ports, or switches with different numbers of them; lost GPUs are another rule's, and nobody moves a
     card in a virtual machine."""
-    if not _tree_is_whole(node):
+    if not _tree_is_whole(node) or len(node.placed) < node.spec.gpus or _has_emulated_switches(node):
         return
     home = homes(node.topology, node.places)
-    groups = [(switch, sum(home[gpu.key] == switch.key for gpu in node.placed)) for switch in node.gpu_switches]
-    emulated = emulated_switches(node.topology) & {switch.key for switch, _ in groups}
+    groups = [(switch.address, sum(home[gpu.key] == switch.key for gpu in node.placed)) for switch in node.gpu_switches]
     away = [gpu.address for gpu in node.placed if not home[gpu.key]]
-    uneven = away or len({count for _, count in groups}) > 1
-    if len(node.placed) >= node.spec.gpus and groups and uneven and not emulated:
-        yield _uneven(node, [(switch.address, count) for switch, count in groups], away)
+    if groups and (away or len({count for _, count in groups}) > 1):
+        yield _uneven(node, groups, away)
+
+
+def _has_emulated_switches(node: Node) -> bool:
+    return not emulated_switches(node.topology).isdisjoint(switch.key for switch in node.gpu_switches)
 
 
 def _tree_is_whole(node: Node) -> bool:
@@ -182,19 +199,23 @@ def _tree_is_whole(node: Node) -> bool:
 
 def _uneven(node: Node, groups: Sequence[tuple[str, int]], away: Sequence[str]) -> Finding:
     most = max(count for _, count in groups)
-    words = " + ".join(str(count) for _, count in groups) + " behind the switches"
-    if away:
-        words += ", 1 on a root port" if len(away) == 1 else f", {len(away)} on root ports"
     slots = {device.address: device.slot for device in node.topology.pci if device.slot}
     from_slots = ", ".join(f"slot {slots[address]}" for address in away if address in slots)
     return slow(
-        f"the GPUs are spread unevenly: {words}",
+        f"the GPUs are spread unevenly: {_spread(groups, away)}",
         *(f"switch {address}: {count} GPUs" for address, count in groups),
         *(f"GPU {address}: on a root port" for address in away),
         effect="GPUs without a nearby card communicate through the CPU; " + price(Traffic.CARD_ON_ROOT_PORT),
         fix=f"move the GPU {f'from {from_slots} ' if from_slots else ''}to a slot behind the switch with the fewest",
         devices=tuple(away or (address for address, count in groups if count == most)),
     )
+
+
+def _spread(groups: Sequence[tuple[str, int]], away: Sequence[str]) -> str:
+    words = " + ".join(str(count) for _, count in groups) + " behind the switches"
+    if away:
+        words += ", 1 on a root port" if len(away) == 1 else f", {len(away)} on root ports"
+    return words
 
 
 _MELLANOX = 0x15B3
@@ -265,13 +286,18 @@ def wiring_of(node: Node) -> Wiring | None:
     if not nics or not _are_known(node, pairs):
         return None
     groups = stated_groups(node.topology)
-    rdma = [nic.name for nic in nics if node.topology.rdma or node.devices[nic.key].vendor == _MELLANOX]
+    rdma = _rdma_names(node, nics)
     served = tuple(group for group in groups if {*rdma} & {*group.nics})
     lonely = tuple(group for group in (*groups, *_single(node, groups, served)) if not group.nics)
     far, sure = _far(rdma, groups)
     cards = _cards(node, far)
     moved = _moved(cards, lonely, pairs) if lonely else ()
     return Wiring(lonely, served, moved, sure or len(moved) < min(len(cards), len(lonely) + 1))
+
+
+def _rdma_names(node: Node, nics: Sequence[PathEnd]) -> list[str]:
+    """Where no RDMA device is shown, the cards of the make that has RDMA."""
+    return [nic.name for nic in nics if node.topology.rdma or node.devices[nic.key].vendor == _MELLANOX]
 
 
 def _single(node: Node, groups: Sequence[Sharing], served: Sequence[Sharing]) -> list[Sharing]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator.doctor.rules.placement import wiring_of
@@ -79,15 +79,18 @@ def _near_and_down(node: Node) -> list[Finding] | None:
     down = [broken for broken in _broken_ports(node, ports) if broken.fault is PortFault.NO_LINK]
     if not down:
         return [] if ports else None
-    return [
-        slow(
-            _without_link(down),
-            *(broken.evidence for broken in down),
-            effect=price(Traffic.HALF_THE_PORTS if len(down) < len(ports) else Traffic.TCP),
-            fix=f"plug the cable, enable the switch's port, then {'; '.join(broken.fix for broken in down)}",
-            devices=tuple(broken.port.device for broken in down),
-        )
-    ]
+    return [_near_without_link(down, Traffic.HALF_THE_PORTS if len(down) < len(ports) else Traffic.TCP)]
+
+
+def _near_without_link(down: Sequence[BrokenPort], traffic: Traffic) -> Finding:
+    """traffic: what is left to the gang"""
+    return slow(
+        _without_link(down),
+        *(broken.evidence for broken in down),
+        effect=price(traffic),
+        fix=f"plug the cable, enable the switch's port, then {'; '.join(broken.fix for broken in down)}",
+        devices=tuple(broken.port.device for broken in down),
+    )
 
 
 def _down_somewhere(node: Node) -> list[Finding] | None:
@@ -341,18 +344,23 @@ def lossless_unmarked(node: Node) -> Iterator[Finding]:
         if port.link_layer != "Ethernet" or paused is None or ours in paused or (given is None and not paused):
             continue
         pauses = f"priority {', '.join(map(str, paused))}" if paused else "no priority"
-        # DSCP 8 x priority + 2, as NVIDIA's guides take 26 for 3, and ECN
-        wanted = (8 * paused[0] + 2) << 2 | 2 if paused else 0
         yield note(
             f"{port.netdev} is lossless for {pauses}, but NCCL's packets have priority {ours}",
             f"{port.netdev}: PFC on for {pauses} (struct ieee_pfc: {raw})",
             f"{_VARIABLE}: {'not set' if given is None else given} (DSCP {(given or 0) >> 2})",
             effect="packets are lost when a switch's queue is full, and RoCE sends entire windows again (not measured)",
-            fix=f"set l40s_ib_tc: {wanted} in the inventory (DSCP {wanted >> 2}), if the switches map that DSCP to it"
-            if paused
-            else "turn PFC on for that priority on this card and its switch port (`dcb pfc`), or remove l40s_ib_tc",
+            fix=_mark_as(paused),
             devices=port_devices(port),
         )
+
+
+def _mark_as(paused: Sequence[int]) -> str:
+    """The fix, by the priorities that a card pauses."""
+    if not paused:
+        return "turn PFC on for that priority on this card and its switch port (`dcb pfc`), or remove l40s_ib_tc"
+    # DSCP 8 x priority + 2, as NVIDIA's guides take 26 for 3, and ECN
+    wanted = (8 * paused[0] + 2) << 2 | 2
+    return f"set l40s_ib_tc: {wanted} in the inventory (DSCP {wanted >> 2}), if the switches map that DSCP to it"
 
 
 _ENABLED = 1
@@ -444,8 +452,7 @@ def rdma_losses(node: Node) -> Iterator[Finding]:
     """One finding a port: slow where one in 100,000 packets is lost, else a note."""
     for port in node.rail_ports:
         counters, packets, in_packets = _counters(node, port)
-        lost = {path: value for path in LOST if (value := counters.get(path, 0))}
-        link = {path: value for path in LINK_ERRORS if (value := counters.get(path, 0))}
+        lost, link = _above_zero(counters, LOST), _above_zero(counters, LINK_ERRORS)
         losses, errors = sum(lost.values()), sum(link.values())
         often = losses * _PER_PACKETS >= packets > 0 and all(name in counters for name in _PACKETS)
         if max(losses, errors) >= _SOME:
@@ -459,6 +466,10 @@ def rdma_losses(node: Node) -> Iterator[Finding]:
                 " matches that priority; symbol_error means a bad cable",
                 devices=port_devices(port),
             )
+
+
+def _above_zero(counters: Mapping[str, int], paths: Iterable[str]) -> dict[str, int]:
+    return {path: value for path in paths if (value := counters.get(path, 0))}
 
 
 _SOME = 100

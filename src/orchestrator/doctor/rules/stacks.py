@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -21,7 +21,7 @@ from orchestrator.model import packages
 from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
 from orchestrator.model.profile import Stack
-from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.words import counted
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.severity import Severity
@@ -243,13 +243,11 @@ class Installed:
 
 def installed(node: Node) -> Installed | None:
     """None where nobody asked: the inventory names neither a stack nor an environment, or an older look."""
-    asked = node.snapshot.host.get("stack")
-    if not isinstance(asked, Mapping):
-        return None
+    snapshot = node.snapshot
+    asked = part(snapshot.host, "stack")
     venv = asked.get("venv")
     if not isinstance(venv, str) or not venv:
         return None
-    snapshot = node.snapshot
     sites = [f"{venv}/lib/{name}/site-packages" for name in snapshot.names(f"{venv}/lib") if name.startswith("python3")]
     versions = {package: version for site in sites for package, version in _versions(snapshot, site)}
     roots = [root for site in sites for root in (site, *_named_by_pth(snapshot, site))]
@@ -313,11 +311,15 @@ def _held(node: Node) -> tuple[Lookup, Holdings] | None:
     above = tuple(f"{folder}/" for folder in (engine.root, directory) if folder)
     if any(path.startswith(above) and snapshot.unread(path) for path in snapshot.errors):
         return None
-    root = moe_root(rules, directory)
-    names = snapshot.names(posixpath.join(engine.root, root)) if rules.by_triton else ()
-    folders = rules.linear, root, *(f"{root}/{name}" for name in names if name.startswith("triton_"))
+    folders = _config_folders(snapshot, engine.root, rules, moe_root(rules, directory))
     texts = {folder: there for folder in folders if (there := _configs(snapshot, posixpath.join(engine.root, folder)))}
     return rules, Holdings(root=engine.root, versions=engine.versions, folders=texts)
+
+
+def _config_folders(snapshot: Snapshot, engine_root: str, rules: Lookup, root: str) -> list[str]:
+    """Those that the engine may read configs of, below its own root or absolute. root: of the MoE kernels' ones"""
+    names = snapshot.names(posixpath.join(engine_root, root)) if rules.by_triton else ()
+    return [rules.linear, root, *(f"{root}/{name}" for name in names if name.startswith("triton_"))]
 
 
 def _configs(snapshot: Snapshot, folder: str) -> dict[str, str]:
@@ -343,13 +345,10 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings], read: froze
         text = held.folders.get(folder, {}).get(name)
         return "missing" if text is None else digest(text)[:12]
 
-    files = set[tuple[str, str]]()
-    for holding in holdings.values():
-        there = ((folder, name) for folder, texts in holding.folders.items() for name in texts)
-        files.update((folder, name) for folder, name in there if read is None or name in read)
     odd = collected(
         (node, (name, f"{folder}/{name}{_versus(node, values, common)}"))
-        for folder, name in sorted(files)
+        for folder, name in _files_of(holdings.values())
+        if read is None or name in read
         for node, values, common in cluster.differing(partial(digest_of, folder, name))
     )
     for node, differing in odd.items():
@@ -363,6 +362,12 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings], read: froze
             devices=tuple(name for name, _ in differing),
             node=node,
         )
+
+
+def _files_of(holdings: Iterable[Holdings]) -> list[tuple[str, str]]:
+    """Folder and name of every config that a node has, in order."""
+    folders = [item for holding in holdings for item in holding.folders.items()]
+    return sorted({(folder, name) for folder, texts in folders for name in texts})
 
 
 def _versus(node: str, values: Mapping[str, str], common: str | None) -> str:

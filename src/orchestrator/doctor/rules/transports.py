@@ -6,7 +6,7 @@ Names and values: NCCL user guide, environment variables. Figures in GB/s are NC
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -35,15 +35,10 @@ def traffic_on_tcp(node: Node) -> Iterator[Finding]:
     physical = any(not port.virtual for port in node.topology.rdma)
     if not physical or node.usable or node.spec.transport == "tcp" or node.alone:
         return
-    choice, side = node.tcp, node.tcp_side
-    bonded = side in node.interfaces and len(node.interfaces[side].slaves) > 1
-    if bonded:
-        words = f"TCP on {side}"
-    else:
-        words = f"one TCP port, {side}" if side else "TCP"
+    choice = node.tcp
     yield finding(
         tcp_severity(node.layout),
-        f"no RDMA port of this node can carry the gang's traffic: all of it uses {words}",
+        f"no RDMA port of this node can carry the gang's traffic: all of it uses {_tcp_ports(node)}",
         *(
             f"{port.device}: {port.state or 'state unreadable'}, "
             f"{'behind a switch' if port.switch else 'on a root port'}, netdev {port.netdev or 'none'}"
@@ -54,6 +49,14 @@ def traffic_on_tcp(node: Node) -> Iterator[Finding]:
         fix="correct the ports named in this node's other findings; `l40s-deploy discover` shows them in the tree",
         devices=(choice.interface,) if choice else (),
     )
+
+
+def _tcp_ports(node: Node) -> str:
+    """What is left where RDMA is not: in words."""
+    side = node.tcp_side
+    if side in node.interfaces and len(node.interfaces[side].slaves) > 1:
+        return f"TCP on {side}"
+    return f"one TCP port, {side}" if side else "TCP"
 
 
 def _told_by_log(node: Node) -> list[Finding] | None:
@@ -79,17 +82,22 @@ def transport_tcp(cluster: Cluster) -> Iterator[Finding]:
     """One finding on each node without an RDMA device; on the leader where the inventory asks for TCP; a note on what
     NCCL's own file shows. An engine on CPU communicates by Gloo, which knows no RDMA."""
     yield from (_as_nccl_wrote(node) for node in cluster.nodes if node.topology.sockets)
-    for gang in () if cluster.saved else cluster.gangs:
-        first = gang[0]
-        if first.alone or any(node.stack and node.stack.device == "cpu" for node in gang):
-            continue
-        asked = {node.spec.transport for node in gang}
-        if asked == {"tcp"}:
-            yield over_tcp(first.spec.gang, ASKED, first.layout, node=first.name)
-        elif "tcp" not in asked:
-            without = (node for node in gang if not node.topology.rdma)
-            why = "it has no RDMA device"
-            yield from (over_tcp(first.spec.gang, why, first.layout, node=node.name) for node in without)
+    if not cluster.saved:
+        for gang in cluster.gangs:
+            yield from _gang_over_tcp(gang)
+
+
+def _gang_over_tcp(gang: Sequence[Node]) -> Iterator[Finding]:
+    first = gang[0]
+    if first.alone or any(node.stack and node.stack.device == "cpu" for node in gang):
+        return
+    asked = {node.spec.transport for node in gang}
+    if asked == {"tcp"}:
+        yield over_tcp(first.spec.gang, ASKED, first.layout, node=first.name)
+    elif "tcp" not in asked:
+        without = (node for node in gang if not node.topology.rdma)
+        why = "it has no RDMA device"
+        yield from (over_tcp(first.spec.gang, why, first.layout, node=node.name) for node in without)
 
 
 def _as_nccl_wrote(node: Node) -> Finding:

@@ -176,15 +176,22 @@ def _tarball(path: Path) -> Snapshot:
                 if place and member.issym():
                     links[place] = member.linkname
                 elif place and member.isreg() and member.size <= LARGEST_TEXT:
-                    file = archive.extractfile(member)
-                    data = file.read(LARGEST_TEXT) if file else b""
-                    size += len(data)
-                    files[place] = data.hex() if place.endswith("/config") else data.decode("utf-8", "surrogateescape")
+                    files[place], read = _text_and_size(member, archive)
+                    size += read
     except (tarfile.TarError, EOFError, OSError, ValueError) as failure:
         raise _unfit(path, f"can't be read as a tarball: {failure}") from None
     if not any(place.startswith("/sys/") for place in files):
         raise _unfit(path, "contains no /sys")
-    return _snapshot(re.sub(r"\.(?:tar(?:\.(?:bz2|gz|xz))?|t(?:gz|bz2|xz))$", "", path.name), files, links, {})
+    name = re.sub(r"\.(?:tar(?:\.(?:bz2|gz|xz))?|t(?:gz|bz2|xz))$", "", path.name)
+    return _snapshot(name, files, links, {})
+
+
+def _text_and_size(member: tarfile.TarInfo, archive: tarfile.TarFile) -> tuple[str, int]:
+    """A file of the archive as a snapshot has it: a card's configuration space in hexadecimals."""
+    file = archive.extractfile(member)
+    data = file.read(LARGEST_TEXT) if file else b""
+    text = data.hex() if member.name.endswith("/config") else data.decode("utf-8", "surrogateescape")
+    return text, len(data)
 
 
 def _unfit(path: Path, words: str) -> InputError:

@@ -136,8 +136,7 @@ def _targets(
             continue
         listening = opened[name]
         base = partial(DialTarget, name=name, timeout_s=DIAL_TRY_S)
-        tcp = [port for port in sorted(_ports(other)) if listening.tcp.get(str(port)) in ("listening", "taken")]
-        for port in (*tcp, *([listening.ephemeral] if isinstance(listening.ephemeral, int) else [])):
+        for port in _open_ports(other, listening):
             yield base(kind="tcp", side="tcp", address=addresses[name], port=port)
         yield from _datagrams(base, "tcp", addresses[spec.name], addresses[name], mtus, listening)
         same = _same_rail(ways[spec.name], ways[name])
@@ -147,6 +146,15 @@ def _targets(
                 yield from _datagrams(base, same[device], source, address, mtus, listening, interface)
         if len(cluster.specs) <= MOST_TRIED_ACROSS or other.node_rank == (spec.node_rank + 1) % len(cluster.specs):
             yield from _across(base, ways[spec.name], ways[name], same, listening)
+
+
+def _open_ports(node: NodeSpec, listening: Listening) -> Iterator[int]:
+    """TCP ports of a node that somebody listens at: the gang's, and the trial's own."""
+    for port in sorted(_ports(node)):
+        if listening.tcp.get(str(port)) in ("listening", "taken"):
+            yield port
+    if isinstance(listening.ephemeral, int):
+        yield listening.ephemeral
 
 
 def _same_rail(mine: Rails, theirs: Rails) -> dict[str, str]:

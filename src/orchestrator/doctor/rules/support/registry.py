@@ -126,21 +126,24 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:
-    findings = [
-        judged
-        for rule in all_rules()
-        for judged in (
-            *_known(rule, cluster),
-            *(finding_of_text for node in cluster.nodes for finding_of_text in rule.of_text(node) or ()),
-        )
-    ]
-    pasted = {node.name for node in cluster.nodes if node.input is Input.PASTED}
-    untold = {
-        judged.node: set(judged.devices) for judged in findings if judged.id == INCOMPLETE and judged.node in pasted
-    }
+    findings = [judged for rule in all_rules() for judged in (*_known(rule, cluster), *_by_texts(rule, cluster))]
+    untold = _untold(cluster, findings)
     for finding in findings:
         if finding.severity is not Severity.UNKNOWN or finding.id not in untold.get(finding.node, ()):  # said once
             yield with_limits(finding, cluster)
+
+
+def _by_texts(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
+    for node in cluster.nodes:
+        yield from rule.of_text(node) or ()
+
+
+def _untold(cluster: Cluster, findings: Sequence[Finding]) -> dict[str, set[str]]:
+    """{node whose facts were pasted: ids of the rules that its texts left nothing to}"""
+    pasted = {node.name for node in cluster.nodes if node.input is Input.PASTED}
+    return {
+        judged.node: set(judged.devices) for judged in findings if judged.id == INCOMPLETE and judged.node in pasted
+    }
 
 
 def _known(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
@@ -216,8 +219,7 @@ def marks_of(topology: Topology, findings: Iterable[Finding]) -> dict[str, str]:
     """{device of a node: what is wrong with it}, with the finding's id: of a port its own judgement, else the rule's
     title."""
     titles = {rule.id: rule.title for rule in all_rules()}
-    faults = {port: fault.value for port in topology.rdma if (fault := port_fault(port, topology))}
-    ports = {name: words for port, words in faults.items() for name in (port.device, port.netdev) if name}
+    ports = _port_faults(topology)
     marks: dict[str, list[str]] = {}
     for judged in findings:
         if judged.node != topology.node:
@@ -227,6 +229,12 @@ def marks_of(topology: Topology, findings: Iterable[Finding]) -> dict[str, str]:
         for device in devices_to_mark(judged):
             marks.setdefault(device, []).append(f"{of_ports.get(device) or title} ({judged.id})")
     return {device: "; ".join(dict.fromkeys(words)) for device, words in marks.items()}
+
+
+def _port_faults(topology: Topology) -> dict[str, str]:
+    """{RDMA device or its interface: what is wrong with the port}"""
+    faults = {port: fault.value for port in topology.rdma if (fault := port_fault(port, topology))}
+    return {name: words for port, words in faults.items() for name in (port.device, port.netdev) if name}
 
 
 _OF_PORTS = ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED")

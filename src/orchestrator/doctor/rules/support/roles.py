@@ -41,7 +41,7 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
     if not homes:
         return Roles(tuple(meant))
     near = [port for port in meant if beside.near(port)]
-    far = [port for port in meant if port not in near and port.key and port.device not in asked]
+    far = _away_from_gpus(meant, near, asked)
     lonely = _lonely(homes, near, places)
     chosen = tuple(_misplaced(topology, near, far, lonely))
     sure = bool(tcp) or _main_card_is_another(topology, _cards(far), _cards(chosen), len(lonely))
@@ -50,16 +50,25 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
     return Roles(rails, away, unclear, _highest(lonely, homes, places))
 
 
+def _away_from_gpus(ports: Sequence[RdmaPort], near: Collection[RdmaPort], asked: Collection[str]) -> list[RdmaPort]:
+    """Of those that have a place on the bus; what the inventory names is not questioned."""
+    return [port for port in ports if port not in near and port.key and port.device not in asked]
+
+
 def _meant(topology: Topology, places: GpuPlaces, tcp: str, asked: Collection[str]) -> list[RdmaPort]:
     """All ports but virtual ones, bonds that are no rails, the TCP side's, and those of its card where that is the main
     card."""
-    carriers = [port for port in topology.rdma if tcp and carrier(port, topology) == tcp and not port.virtual]
+    carriers = _carriers_of(tcp, topology) if tcp else []
     meant = {*may_be_rails(topology, tcp), *carriers}
     own = [port for port in topology.rdma if port.device in asked or port in meant]
     main = _cards(port for port in carriers if not places.near(port))
     if _cards(own) <= main:
         main = set()
     return [port for port in own if port.device in asked or (card_of(port) not in main and port not in carriers)]
+
+
+def _carriers_of(interface: str, topology: Topology) -> list[RdmaPort]:
+    return [port for port in topology.rdma if carrier(port, topology) == interface and not port.virtual]
 
 
 def _lonely(homes: Sequence[Switch], near: Iterable[RdmaPort], places: SwitchPlaces) -> list[Switch]:
@@ -93,7 +102,7 @@ def _highest(lonely: Sequence[Switch], homes: Sequence[Switch], places: SwitchPl
 
 def _misplaced(
     topology: Topology, near: Sequence[RdmaPort], far: Sequence[RdmaPort], lonely: Sequence[Switch]
-) -> list[RdmaPort]:
+) -> Sequence[RdmaPort]:
     """Of the ports away from the GPUs, those that the lonely switches lack: of the same make as the cards in their
     places, then in the same NUMA domain, as long as more cards are left than switches lack one."""
     if not lonely:
@@ -101,10 +110,13 @@ def _misplaced(
     devices = {device.key: device for device in topology.pci}
     makes = {make(devices.get(port.key)) for port in near}
     domains = {switch.numa_node for switch in lonely}
-    alike = [port for port in far if make(devices.get(port.key)) in makes]
-    left = (alike or list(far)) if len(_cards(far)) > len(lonely) else list(far)
-    close = [port for port in left if port.numa_node in domains]
-    return (close or left) if len(_cards(left)) > len(lonely) else left
+    alike = _narrowed(far, [port for port in far if make(devices.get(port.key)) in makes], lonely)
+    return _narrowed(alike, [port for port in alike if port.numa_node in domains], lonely)
+
+
+def _narrowed(ports: Sequence[RdmaPort], preferred: Sequence[RdmaPort], lonely: Sequence[Switch]) -> Sequence[RdmaPort]:
+    """The preferred of the ports, if there are any and more cards are left than switches lack one."""
+    return preferred if preferred and len(_cards(ports)) > len(lonely) else ports
 
 
 def _cards(ports: Iterable[RdmaPort]) -> set[str]:
