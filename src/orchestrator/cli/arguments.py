@@ -187,10 +187,7 @@ def added(
     """
     known = parser._option_string_actions
     positions = {action.dest: action for action in parser._actions if action.metavar == "GANG" and action.nargs == "*"}
-    typed = {id(action) for word in words for action in _meant(word, known)}
-    for group in parser._mutually_exclusive_groups:
-        members = {id(action) for action in group._group_actions}
-        typed |= members if members & typed else set()
+    typed = _typed(words, parser)
     more: list[str] = []
     for name, value in options.items():
         if name in positions:
@@ -215,6 +212,15 @@ def _unknown(name: str, prog: str, known: Sequence[str], file: Path | None) -> I
 
 def _values(value: Any) -> list[str]:
     return [str(entry) for entry in (value if isinstance(value, list) else [value])]
+
+
+def _typed(words: Sequence[str], parser: argparse.ArgumentParser) -> set[int]:
+    """Identities of the options that were typed, and of those that a typed one excludes."""
+    typed = {id(action) for word in words for action in _meant(word, parser._option_string_actions)}
+    for group in parser._mutually_exclusive_groups:
+        members = {id(action) for action in group._group_actions}
+        typed |= members if members & typed else set()
+    return typed
 
 
 def _meant(word: str, known: Mapping[str, argparse.Action]) -> Iterator[argparse.Action]:

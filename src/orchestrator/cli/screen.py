@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -224,11 +224,16 @@ def hanging(text: Text, width: int) -> Text:
     return joined
 
 
+def _longest(cells: Sequence[str], parts_of: Callable[[str], Sequence[str]]) -> int:
+    """The width of a column's longest word, or of its longest line."""
+    return max(len(part) for cell in cells for part in parts_of(cell) or [""])
+
+
 def fitted(table: Table, width: int) -> list[RenderableType]:
     """A table in so many columns without a broken word; where that can't be, its rows as lines that wrap."""
     texts = [[str(column.header), *map(str, column.cells)] for column in table.columns]
-    least = [max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in texts]
-    widths = [max(len(line) for cell in cells for line in (cell.splitlines() or [""])) for cells in texts]
+    least = [_longest(cells, str.split) for cells in texts]
+    widths = [_longest(cells, str.splitlines) for cells in texts]
     room = width - 2 * (len(widths) - 1)
     if sum(least) > room:
         return _as_lines(table)

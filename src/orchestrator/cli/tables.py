@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 
 from rich.cells import cell_len
@@ -29,6 +29,16 @@ def cell(value: object, style: str = "") -> Text:
     return Text(printable(str(value)), style)
 
 
+def _with_columns(columns: Sequence[Column]) -> Table:
+    """A plain table of these columns alone."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.header, justify=column.justify)
+    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*row)
+    return table
+
+
 def fitted(table: Table, width: int, *, names: Collection[str]) -> tuple[Table, list[Text]]:
     """A plain table's columns that a terminal of so many columns has room for, and a line for each of the others, which
     names the rows by the columns in `names`: 'rail errors: 4 on node0, node1; mlx5_0 down on node2'."""
@@ -36,16 +46,13 @@ def fitted(table: Table, width: int, *, names: Collection[str]) -> tuple[Table, 
     room = sum(end - _GAP <= width for end in list(ends)[1:])
     if room in (0, len(table.columns)):
         return table, []
-    kept, left_over = table.columns[:room], table.columns[room:]
-    narrow = Table(box=None, pad_edge=False, header_style="bold")
-    for column in kept:
-        narrow.add_column(column.header, justify=column.justify)
-    for row in zip(*(column.cells for column in kept), strict=True):
-        narrow.add_row(*row)
+    left_over = table.columns[room:]
     first, *others = [column for column in table.columns if column.header in names]
     naming = [first.cells, *([f"{column.header} {value}" for value in column.cells] for column in others)]
     rows = [" ".join(map(str, words)) for words in zip(*naming, strict=True)]
-    return narrow, [line for column in left_over if (line := _folded(column, rows)) is not None]
+    return _with_columns(table.columns[:room]), [
+        line for column in left_over if (line := _folded(column, rows)) is not None
+    ]
 
 
 def _folded(column: Column, rows: list[str]) -> Text | None:

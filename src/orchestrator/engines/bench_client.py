@@ -213,13 +213,18 @@ def _figures(measured: Mapping[str, Any]) -> dict[str, float]:
     return figures
 
 
+def _message_times(firsts: Sequence[Any], gaps: Sequence[Sequence[Any]]) -> list[list[float]]:
+    """When each message of each request came, in seconds since it was sent."""
+    return [list(accumulate(map(_finite, [first, *rest]))) for first, rest in zip(firsts, gaps, strict=True)]
+
+
 def _steady(measured: Mapping[str, Any]) -> float | None:
     """Tokens a second while every request decodes. A message holds as many tokens as its answer has for each: with
     speculative decoding more than one."""
     firsts, gaps = measured.get("ttfts"), measured.get("itls")
     if not isinstance(firsts, list) or not isinstance(gaps, list) or not firsts or len(firsts) != len(gaps):
         return None
-    times = [list(accumulate(map(_finite, [first, *rest]))) for first, rest in zip(firsts, gaps, strict=True)]
+    times = _message_times(firsts, gaps)
     begin, end = max(each[0] for each in times), min(each[-1] for each in times)
     messages = [sum(begin < at <= end for at in each) for each in times]
     if end <= begin or sum(messages) < len(times):

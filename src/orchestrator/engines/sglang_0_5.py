@@ -260,10 +260,9 @@ def _window_share(asked: MemoryAsked) -> float:
     return float(asked.text("--swa-full-tokens-ratio") or _WINDOW_SHARE)
 
 
-def _own_fraction(version: str, asked: MemoryAsked, chunk: int) -> tuple[float, str]:
-    """The default fraction of a GPU, and its arithmetic in MiB."""
-    mib, groups = asked.gpu_mib, asked.layout.attention_data_parallel
-    ranks = asked.layout.tensor_parallel * asked.layout.pipeline_parallel
+def _reserved_mib(version: str, asked: MemoryAsked, chunk: int) -> list[tuple[str, float]]:
+    """What the engine leaves free, term by term, in words and MiB."""
+    groups, ranks = asked.layout.attention_data_parallel, asked.layout.tensor_parallel * asked.layout.pipeline_parallel
     decode, prefill = _graphs(version, asked, chunk)
     tokens = max(chunk if chunk > 0 else (asked.number("--max-prefill-tokens") or 16384), 2048)
     parts = [
@@ -278,6 +277,12 @@ def _own_fraction(version: str, asked: MemoryAsked, chunk: int) -> tuple[float, 
         parts.append((f"attention in {groups} groups", size * groups * (4.5 if size > 300 else 3.0)))
     if asked.text("--speculative-algorithm"):
         parts.append(("speculative decoding", float(_DRAFT_MIB(version))))
+    return parts
+
+
+def _own_fraction(version: str, asked: MemoryAsked, chunk: int) -> tuple[float, str]:
+    """The default fraction of a GPU, and its arithmetic in MiB."""
+    mib, parts = asked.gpu_mib, _reserved_mib(version, asked, chunk)
     reserved = sum(size for _, size in parts)
     if mib > 60 * 1024:
         reserved = max(reserved, 10 * 1024)

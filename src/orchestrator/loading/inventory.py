@@ -70,7 +70,7 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
         _refuse_queues(gangs, variables)
     router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GANG, ())])
     recipients = _recipients(variables[gangs[0].leader.name])
-    resources.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
+    resources.remember_stacks(_stacks_of(gangs))
     return Inventory(path=str(file), gangs=gangs, router=router, notify=recipients), values
 
 
@@ -133,8 +133,16 @@ def _refuse_queues(gangs: Sequence[GangSpec], variables: Mapping[str, Variables]
         )
 
 
+def _stacks_of(gangs: Sequence[GangSpec]) -> set[str]:
+    return {node.stack for gang in gangs for node in gang.machines if node.stack}
+
+
 def _refuse_shared(source: AnsibleInventory, gangs: Sequence[GangSpec], variables: Mapping[str, Variables]) -> None:
-    """A node in two gangs, and an address of two nodes."""
+    _refuse_two_gangs(source, gangs)
+    _refuse_two_machines(gangs, variables)
+
+
+def _refuse_two_gangs(source: AnsibleInventory, gangs: Sequence[GangSpec]) -> None:
     home: dict[str, str] = {}
     for gang, node in [(spec, node) for spec in gangs for node in spec.machines]:
         other = home.setdefault(node.name, gang.name)
@@ -143,6 +151,10 @@ def _refuse_shared(source: AnsibleInventory, gangs: Sequence[GangSpec], variable
             what = f"found {node.name!r} in the gangs {other!r} and {gang.name!r}"
             fix = "remove it from one of the two; a node's GPUs belong to one engine"
             raise wrong(place, what, "it in one", fix)
+
+
+def _refuse_two_machines(gangs: Sequence[GangSpec], variables: Mapping[str, Variables]) -> None:
+    """Two nodes with one address."""
     taken: dict[tuple[str, str], str] = {}
     for node in (node for gang in gangs for node in gang.machines):
         claims = [("l40s_address", node.address)] if node.address is not None else []

@@ -236,9 +236,6 @@ def _reach(variables: Variables) -> Reach:
     word = (variables.text("ansible_connection") or "ssh").removeprefix(_SHORT_NAMES)
     if word not in _CONNECTIONS:
         raise variables.wrong("ansible_connection", "ssh or local", "write `ansible_connection: ssh`")
-    become, method = variables.truth("ansible_become") or False, variables.text("ansible_become_method") or "sudo"
-    if become and method.removeprefix(_SHORT_NAMES) != "sudo":
-        raise variables.wrong("ansible_become_method", "sudo", "sudo, the only supported become method")
     python = variables.text("ansible_python_interpreter") or "python3"
     options = _ssh_options(variables)
     sudo_user = variables.text(variables.alias("ansible_become_user", "ansible_sudo_user"), _NAME, "a user name")
@@ -250,7 +247,7 @@ def _reach(variables: Variables) -> Reach:
         key_file=variables.text(variables.alias("ansible_private_key_file", "ansible_ssh_private_key_file")),
         known_hosts_file=next((value for name, value in options if name == "userknownhostsfile"), None),
         ssh_options=options,
-        become=become,
+        become=_becomes(variables),
         become_user=sudo_user or "root",
         python="python3" if python in _PYTHON_BY_ANSIBLE else python,
     )
@@ -355,6 +352,21 @@ class BadArguments(ValueError):
     """Arguments that OpenSSH would refuse or that we cannot follow; the message says which."""
 
 
+def _becomes(variables: Variables) -> bool:
+    """Whether by sudo; any other way is refused."""
+    become, method = variables.truth("ansible_become") or False, variables.text("ansible_become_method") or "sudo"
+    if become and method.removeprefix(_SHORT_NAMES) != "sudo":
+        raise variables.wrong("ansible_become_method", "sudo", "sudo, the only supported become method")
+    return become
+
+
+def _letter(word: str) -> tuple[str, str]:
+    """The letter of an option, and what is attached to it."""
+    if len(word) < 2 or word[0] != "-":
+        raise BadArguments(f"{word!r} is not an ssh option")
+    return word[1], word[2:]
+
+
 def ssh_pairs(text: str) -> tuple[tuple[str, str], ...]:
     """(option in lower case, value) pairs in the order given; -J, -i, -l, -p and -F come out under their
     option's name (-F as configfile). Raises BadArguments."""
@@ -364,10 +376,7 @@ def ssh_pairs(text: str) -> tuple[tuple[str, str], ...]:
         raise BadArguments(f"cannot be split into words: {error}") from None
     pairs: list[tuple[str, str]] = []
     while words:
-        word = words.pop(0)
-        if len(word) < 2 or word[0] != "-":
-            raise BadArguments(f"{word!r} is not an ssh option")
-        letter, attached = word[1], word[2:]
+        letter, attached = _letter(words.pop(0))
         if letter in _FLAGS and set(attached) <= _FLAGS:
             continue
         if letter != "o" and letter not in _VALUES:

@@ -169,9 +169,13 @@ def cause_labels(cause: Cause) -> dict[str, object]:
     return {"node": cause.node, "tp_rank": rank, "cause": cause.signature or UNKNOWN_CAUSE}
 
 
+def _place(view: GangView, router: RouterGlance | None) -> str | None:
+    """The gang's place in the router; None where there is no router, or it does not list its workers."""
+    return router.place(view.service_url) if router is not None and router.workers is not None else None
+
+
 def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> None:
-    listed = scene.router if scene.router is not None and scene.router.workers is not None else None
-    reason = degraded_reason(view, listed.place(view.service_url) if listed is not None else None)
+    reason = degraded_reason(view, _place(view, scene.router))
     failed = view.cause if view.state is GangState.FAILED else None
     ready = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready" and node.alive]
     report = _report(scene.nodes.get(gang.leader.name), gang.name) if view.running else None

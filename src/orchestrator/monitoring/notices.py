@@ -117,6 +117,10 @@ QUIET_S = 300.0
 """A finding has ended when it was gone for this long: one that comes and goes is one message."""
 
 
+def _gone_for_good(keys: Sequence[str], gone_s: Mapping[str, float]) -> list[str]:
+    return [key for key in keys if gone_s.get(key, 0.0) >= QUIET_S]
+
+
 def findings_news(
     told_before: Mapping[str, str], view: GangView, gone_s: Mapping[str, float], at: float
 ) -> FindingsNews:
@@ -129,16 +133,16 @@ def findings_news(
     now = collected((finding_key(view.name, finding), finding) for finding in view.findings)
     new = {key: findings for key, findings in now.items() if key not in told_before}
     gone = _gone(told_before, view, now)
-    powerless = [key for key in gone if key.startswith(f"{view.name} {POWERLESS}")]
-    ended = [key for key in gone if key not in powerless and gone_s.get(key, 0.0) >= QUIET_S]
+    powerless = {key for key in gone if key.startswith(f"{view.name} {POWERLESS}")}
+    ended = _gone_for_good([key for key in gone if key not in powerless], gone_s)
     begun = tuple(_begun(view.name, findings, at) for findings in new.values())
     over = tuple(
         Notice(event=Event.RESTORED, subject=view.name, text=f"No more: {told_before[key]}", at=at) for key in ended
     )
-    kept = dict(told_before)
+    known = {**told_before, **{key: _found(findings) for key, findings in new.items()}}
     for key in (*ended, *powerless):
-        del kept[key]
-    return FindingsNews((*begun, *over), {**kept, **{key: _found(findings) for key, findings in new.items()}})
+        del known[key]
+    return FindingsNews((*begun, *over), known)
 
 
 def _gone(told_before: Mapping[str, str], view: GangView, now: Collection[str]) -> list[str]:

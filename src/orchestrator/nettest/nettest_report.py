@@ -77,34 +77,51 @@ def findings(result: NettestResult) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings_or_none if finding is not None)
 
 
-def _slow(result: NettestResult) -> Finding | None:
+class _Slowness(NamedTuple):
+    id: str
+    title: str
+    evidence: list[str]
+    fix: str
+
+
+def _slowness(result: NettestResult) -> _Slowness | None:
+    """The one place, else the links, else the all-reduce that no link explains."""
     slow = [link for link in result.links if link.verdict is NettestVerdict.SLOW]
     evidence = list(map(words, sorted(slow, key=lambda link: link.best / link.limit)))
-    slow_place, name = result.odd, "NETTEST-SLOW-LINK"
-    if slow_place is not None:
-        name = "NETTEST-SLOW-LINK" if slow_place.device or len(slow_place.ends) > 1 else "NETTEST-SLOW-NODE"
-        title, fix = f"{slow_place.name} is slow, and nothing else is: {slow_place.why}", _place(slow_place)
-    elif slow:
+    if result.odd is not None:
+        place = result.odd
+        name = "NETTEST-SLOW-LINK" if place.device or len(place.ends) > 1 else "NETTEST-SLOW-NODE"
+        return _Slowness(name, f"{place.name} is slow, and nothing else is: {place.why}", evidence, _place(place))
+    if slow:
         names = "; ".join(dict.fromkeys(f"{link.start} to {link.end}" for link in slow))
         title = f"{len(slow)} of {len(result.links)} links are slow: {names[:200]}"
         fix = "look at what these links share with `l40s-deploy doctor` and at the switch"
-    elif tests := [test for test in result.tests if test.verdict is NettestVerdict.SLOW]:
-        worst = min(tests, key=lambda test: test.share)
-        title = f"the all-reduce of {worst.between.value} is slow, and no single link is: "
-        title += f"{worst.us:.0f} us for {worst.bytes} bytes, expected {worst.share * worst.us:.0f}"
-        name, evidence = "NETTEST-SLOW", list(map(test_words, tests))
-        fix = "compare NCCL's transport and ports with the plan: l40s-deploy doctor"
-    else:
+        return _Slowness("NETTEST-SLOW-LINK", title, evidence, fix)
+    tests = [test for test in result.tests if test.verdict is NettestVerdict.SLOW]
+    return _slow_reduction(tests) if tests else None
+
+
+def _slow_reduction(tests: Sequence[Test]) -> _Slowness:
+    worst = min(tests, key=lambda test: test.share)
+    title = f"the all-reduce of {worst.between.value} is slow, and no single link is: "
+    title += f"{worst.us:.0f} us for {worst.bytes} bytes, expected {worst.share * worst.us:.0f}"
+    fix = "compare NCCL's transport and ports with the plan: l40s-deploy doctor"
+    return _Slowness("NETTEST-SLOW", title, list(map(test_words, tests)), fix)
+
+
+def _slow(result: NettestResult) -> Finding | None:
+    seen, slow_place = _slowness(result), result.odd
+    if seen is None:
         return None
     return Finding(
-        id=name,
+        id=seen.id,
         severity=Severity.SLOW,
         node=slow_place.ends[0].node if slow_place else "",
         devices=(slow_place.device,) if slow_place and slow_place.device else (),
-        title=title,
-        evidence=tuple(evidence[:8]),
+        title=seen.title,
+        evidence=tuple(seen.evidence[:8]),
         effect=price(result),
-        fix=f"{fix}, {AGAIN}",
+        fix=f"{seen.fix}, {AGAIN}",
     )
 
 
@@ -341,13 +358,18 @@ def _receivers(steps: Sequence[NettestStep], kind: str) -> Iterator[tuple[Nettes
                     yield step, place, rank
 
 
+def _shared_end(corrupt: Sequence[Corrupt]) -> set[LinkEnd]:
+    """The one end that all of several have; an empty set where there is none, or more than one."""
+    common = set.intersection(*(corruption.ends for corruption in corrupt))
+    return common if len(corrupt) > 1 and len(common) == 1 else set[LinkEnd]()
+
+
 def data_finding(gang: str, verification: Verification) -> Finding | None:
     """What is corrupt, and how to find out why; None where nothing is."""
     if not verification.corrupt:
         return None
     corrupt, pairs = verification.corrupt, sum(len(corruption.ends) > 1 for corruption in verification.corrupt)
-    common = set.intersection(*(corruption.ends for corruption in corrupt))
-    shared = common if len(corrupt) > 1 and len(common) == 1 else set[LinkEnd]()
+    shared = _shared_end(corrupt)
     nodes = {end.node for end in shared or set[LinkEnd]().union(*(corruption.ends for corruption in corrupt))}
     where = f"{pairs} of {verification.pairs} pairs" if pairs else "sums, while every pair is right"
     more = f" and {len(corrupt) - _SHOWN} more" if len(corrupt) > _SHOWN else ""

@@ -117,13 +117,14 @@ def judge(pairs: Sequence[PortPair], texts: Mapping[int, RailsLine], *, enough: 
     links = [_measured(way, texts[way.id]) for way in pairs if way.id in texts and not alone(texts[way.id])]
     if all(link.why for link in links if link.between is Between.OTHER_RAIL):
         links = [link for link in links if link.between is Between.RAIL]
-    judged = []
-    for link in links:
-        usually = usual([other.best for other in links if other.between is link.between])
-        limit = link.expected.value * enough if link.expected else usually
-        known = bool(limit) and not (link.on_gpu and link.why)
-        judged.append(replace(link, limit=limit, verdict=NettestVerdict.of(judged=known, slow=link.best < limit)))
-    return tuple(judged)
+    return tuple(_judged(link, links, enough) for link in links)
+
+
+def _judged(link: LinkResult, links: Sequence[LinkResult], enough: float) -> LinkResult:
+    usually = usual([other.best for other in links if other.between is link.between])
+    limit = link.expected.value * enough if link.expected else usually
+    known = bool(limit) and not (link.on_gpu and link.why)
+    return replace(link, limit=limit, verdict=NettestVerdict.of(judged=known, slow=link.best < limit))
 
 
 def _measured(way: PortPair, line: RailsLine) -> LinkResult:
@@ -171,9 +172,14 @@ def rails(links: Sequence[LinkResult]) -> tuple[RailResult, ...]:
     return tuple(_rail(end, ours) for end, ours in of_port.items())
 
 
+def _used_as_meant(links: Sequence[LinkResult]) -> list[LinkResult]:
+    """Those that a GPU's memory could be used for, where it was to be."""
+    return [link for link in links if not (link.on_gpu and link.why)]
+
+
 def _rail(end: LinkEnd, links: Sequence[LinkResult]) -> RailResult:
     slow = [link for link in links if link.verdict is NettestVerdict.SLOW]
-    links = [link for link in links if not (link.on_gpu and link.why)] or links
+    links = _used_as_meant(links) or links
     return RailResult(
         end=end,
         on_gpu=any(link.on_gpu for link in links),

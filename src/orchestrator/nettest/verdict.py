@@ -276,13 +276,18 @@ def odd(links: Sequence[LinkResult]) -> Odd | None:
     A GPU or a node is named where it is slow towards more than one other; two nodes where their other links are not.
     """
     slow = [link for link in links if link.verdict is NettestVerdict.SLOW]
+    return (_slow_port(slow) or _common(slow)) if slow else None
+
+
+def _slow_port(slow: Sequence[LinkResult]) -> Odd | None:
+    """A slow port makes the GPUs' ways over it slow: what the ports' links have in common, if it explains all others.
+    None, too, where only ports are slow or none is."""
     rails = [link for link in slow if link.start.port]
-    if rails and len(rails) < len(slow):
-        common = _common(rails)
-        nodes = {end.node for end in common.ends} if common else set[str]()
-        if common and all(nodes & _nodes(link) for link in slow):
-            return common  # a slow port makes the GPUs' ways over it slow
-    return _common(slow) if slow else None
+    common = _common(rails) if 0 < len(rails) < len(slow) else None
+    if common is None:
+        return None
+    nodes = {end.node for end in common.ends}
+    return common if all(nodes & _nodes(link) for link in slow) else None
 
 
 def _common(slow: Sequence[LinkResult]) -> Odd | None:
@@ -320,14 +325,22 @@ def overall(judged: Iterable[LinkResult | Test]) -> NettestVerdict:
     )
 
 
+def _is_timed(figure: NettestLine) -> bool:
+    return figure.bytes > 0 and figure.us > 0
+
+
+def _nodes_in_all(halves: Sequence[Sequence[int]], places: Sequence[Place]) -> list[str]:
+    return [place.node for place in places if all({*half}.issuperset(place.ranks) for half in halves)]
+
+
 def bisected(steps: Sequence[NettestStep], figures: Sequence[NettestLine], places: Sequence[Place]) -> Odd | None:
     """The node whose halves all take at least twice as long as the others, in every try; None where there is none."""
     by_id = {step.id: step.groups for step in steps if step.between == Between.HALVES.value}
-    timed = (figure for figure in figures if figure.step in by_id and figure.bytes > 0 and figure.us > 0)
+    timed = (figure for figure in figures if figure.step in by_id and _is_timed(figure))
     paces = collected((by_id[figure.step][figure.group], figure.us / figure.bytes) for figure in timed)
     slower = [_slower(paces, halves) for halves in dict.fromkeys(by_id.values())]
     least = min((times for times, _ in slower), default=0.0)
-    nodes = [place.node for place in places if all({*half}.issuperset(place.ranks) for _, half in slower)]
+    nodes = _nodes_in_all([half for _, half in slower], places)
     if least * HALF < 1 or len(nodes) != 1:
         return None
     why = (
@@ -370,11 +383,16 @@ class NodeHardware:
     rate_gbps: float = 0.0
 
 
+def _known_places(places: Sequence[Place], machines: Mapping[str, NodeHardware]) -> dict[int, Place]:
+    """Of each rank whose GPU and machine are known."""
+    return {rank: place for place in places for rank in place.ranks if place.gpus and place.node in machines}
+
+
 def expectations(
     steps: Sequence[NettestStep], places: Sequence[Place], machines: Mapping[str, NodeHardware], enough: float = ENOUGH
 ) -> dict[tuple[Between, int], Expectation]:
     """By what is measured, and bytes of an all-reduce (us) or sending rank (Gb/s)."""
-    where = {rank: place for place in places for rank in place.ranks if place.gpus and place.node in machines}
+    where = _known_places(places, machines)
     pairs_expected = list[tuple[tuple[Between, int], Expectation | None]]()
     for step in steps:
         between = Between(step.between)

@@ -136,6 +136,12 @@ def _add_name(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--as", dest="name", default="", metavar="NAME", help=what)
 
 
+def _brought_words(done: Downloaded, seconds: float) -> str:
+    state = "already there" if done.there else f"complete after {duration(seconds)}"
+    checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
+    return f"{state}; {in_words(done.bytes)} in {done.files} files, {checked}"
+
+
 def run_download(args: argparse.Namespace, screen: Screen) -> int:
     """0 when it is there and every file is the hub's; 7 where one is not."""
     from orchestrator.checkpoint.steps.checkpoint import download, hub_request, would_download
@@ -160,10 +166,7 @@ def run_download(args: argparse.Namespace, screen: Screen) -> int:
         screen.json(documents[0] if len(documents) == 1 else {"nodes": documents})
         return 0
     for name, done in brought:
-        state = "already there" if done.there else f"complete after {duration(seconds)}"
-        checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
-        files = f"{in_words(done.bytes)} in {done.files} files, {checked}"
-        screen.show(f"{name}:{done.directory}: {state}; {files}")
+        screen.show(f"{name}:{done.directory}: {_brought_words(done, seconds)}")
     if len(brought) < len(list(inventory.nodes)):
         place = f"{brought[0][0]}:{brought[0][1].directory}"
         screen.show(f"next: l40s-deploy checkpoint push {shlex.quote(place)}")

@@ -109,11 +109,10 @@ def read_checkpoint(root: Path) -> Checkpoint:
     weight_map = _weight_map(index, faults)
     names = _shard_names(root, weight_map, faults)
     shards = tuple(shard for name in names if (shard := _shard(root, name, faults)) is not None)
-    metadata = index.get("metadata") if index else None
     checkpoint = Checkpoint(
         root=root,
         config=config or {},
-        index_metadata=metadata if isinstance(metadata, dict) else {},
+        index_metadata=_metadata(index),
         weight_map=weight_map,
         shards=shards,
         named=len(names),
@@ -241,6 +240,11 @@ def read_shard(path: Path) -> Shard:
         os.close(descriptor)
 
 
+def _metadata(index: Mapping[str, Any] | None) -> dict[str, Any]:
+    metadata = index.get("metadata") if index else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
 def _index_faults(checkpoint: Checkpoint) -> list[CheckpointFinding]:
     """Where index and shards contradict each other."""
     faults = []
@@ -260,12 +264,16 @@ def _index_faults(checkpoint: Checkpoint) -> list[CheckpointFinding]:
     if strays := [name for name, home in homes.items() if name not in checkpoint.weight_map and home != LOOSE_MTP]:
         what = f"{len(strays)} tensors are in the shards but not in the index; an engine loads them anyway"
         faults.append(CheckpointFinding("TENSOR-UNLISTED", Severity.NOTE, strays[0], what))
+    return [*faults, *_another_size(checkpoint)]
+
+
+def _another_size(checkpoint: Checkpoint) -> Iterator[CheckpointFinding]:
+    """Where every shard is there, and they hold another number of bytes than the index says."""
     total = checkpoint.index_metadata.get("total_size")
     held = checkpoint.indexed_bytes()
     if total is not None and total != held and len(checkpoint.shards) == checkpoint.named:
         what = f"total_size is {total}, but the shards contain {held} bytes"
-        faults.append(CheckpointFinding("INDEX-SIZE", Severity.NOTE, INDEX, what))
-    return faults
+        yield CheckpointFinding("INDEX-SIZE", Severity.NOTE, INDEX, what)
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -179,12 +179,7 @@ class Chain:
         if self.origin.failure is not None:
             raise self.origin.failure
         failures |= {link.name: link.failure for link in links if link.failure is not None}
-        blames = {
-            name
-            for name, failure in failures.items()
-            if isinstance(failure, NodeRefusal) and failure.kind == "upstream"
-        }
-        real = {name: failure for name, failure in failures.items() if name not in blames}
+        real = {name: failure for name, failure in failures.items() if not _blames_another(failure)}
         first = dict(list(failures.items())[:1])
         return [link.hop() for link in links if link.complete], real or first
 
@@ -214,6 +209,11 @@ class Chain:
             if self.origin.failure or any(link.failure for link in links) or all(link.complete for link in links):
                 return
             time.sleep(LOOK_S)
+
+
+def _blames_another(failure: DeployError) -> bool:
+    """Whether a node's only complaint is the one before it."""
+    return isinstance(failure, NodeRefusal) and failure.kind == "upstream"
 
 
 def _end_all(links: Sequence[VerbStream]) -> None:

@@ -181,11 +181,7 @@ def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") ->
     finally:
         on_every("remove")
     owners = {name: node for node, name in names.items()}
-    alone = {node for node, answer in looked.items() if answer.apart}
-    seen = {
-        node: set() if node in alone else {owners[name] for name in set(answer.seen) & set(owners)} - alone
-        for node, answer in looked.items()
-    }
+    seen = _nodes_seen(looked, owners)
     # the first in order that a node sees and that sees its own file; no chain is followed: a lie could make one
     own = [node for node in directories if node in seen.get(node, ())]
     return {node: next((other for other in own if other in mine), node) for node, mine in seen.items()}
@@ -239,12 +235,21 @@ def repair_command(source: str, nodes: Sequence[str], name: str = "") -> str:
     return f"l40s-deploy checkpoint push {shlex.quote(source)} {named} {renamed}--repair"
 
 
+def _nodes_seen(looked: Mapping[str, SameRootAnswer], owners: Mapping[str, str]) -> dict[str, set[str]]:
+    """{node: those whose files it sees}; none where its directory is a mount of its own. owners: of each file's name"""
+    alone = {node for node, answer in looked.items() if answer.apart}
+    return {
+        node: set() if node in alone else {owners[name] for name in set(answer.seen) & set(owners)} - alone
+        for node, answer in looked.items()
+    }
+
+
 def repairs(
     differences: Sequence[FileDifference], directories: Mapping[str, str], read: Sequence[str]
 ) -> Iterator[str]:
     """What to do about copies that differ, one line each. read: nodes whose copy could be read."""
     odd = dict.fromkeys(node for difference in differences for node in difference.odd if not difference.is_extra)
-    good = next((node for node in read if not any(node in difference.odd for difference in differences)), None)
+    good = _right_copy(differences, read)
     if good is not None:
         for node in odd:
             yield repair_command(f"{good}:{directories[good]}", [node], _last(directories[node]))
@@ -255,6 +260,12 @@ def repairs(
         first, *others = read
         command = repair_command(f"{first}:{directories[first]}", others)
         yield f"find the right copy by its publisher's checksums, then push from that one: {command}"
+
+
+def _right_copy(differences: Sequence[FileDifference], read: Sequence[str]) -> str | None:
+    """The first node whose copy is nowhere the odd one."""
+    odd = {node for difference in differences for node in difference.odd}
+    return next((node for node in read if node not in odd), None)
 
 
 def _last(path: str) -> str:

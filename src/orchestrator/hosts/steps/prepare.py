@@ -17,9 +17,10 @@ from orchestrator.hosts.steps.stack import ROUTER_STACK
 from orchestrator.loading.profiles import load_stack, stack_lock
 from orchestrator.model.chosen import all_machines, no_such
 from orchestrator.model.deadlines import PREPARE_S
-from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
+from orchestrator.model.topology import Topology
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.planning.host import venv
 from orchestrator.planning.ports import firewall
@@ -138,17 +139,28 @@ def play_variables(
         "prepare_hosts": {node.name: _host(node, request, bundle, parts) for node in nodes},
         **_become(request),
     }
-    if router is not None and request.router_bundle:
-        its_own = read_bundle(request.router_bundle)
-        lock = folder / "router-requirements.txt"
-        lock.write_text(its_own.lock)
-        given = {"bundle": str(its_own.path.absolute()), "lock": str(lock), "python": its_own.python}
-        variables["prepare_router"] = {"venv": router.venv, "find_links": "", **given}
-    elif router is not None and not request.bundle:
-        variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
-    if router is not None and all(_machine(router.node) != _machine(node) for node in nodes):
+    return variables | _router_variables(router, nodes, request, folder) if router is not None else variables
+
+
+def _router_variables(
+    router: RouterSpec, nodes: Sequence[NodeSpec], request: PrepareRequest, folder: Path
+) -> dict[str, Any]:
+    variables = dict[str, Any]()
+    if request.router_bundle or not request.bundle:
+        variables["prepare_router"] = _router_environment(router, request, folder)
+    if all(_machine(router.node) != _machine(node) for node in nodes):
         variables["prepare_router_viewers"] = {"up_becomes": _up_becomes(router.node), **_viewers(router.node)}
     return variables
+
+
+def _router_environment(router: RouterSpec, request: PrepareRequest, folder: Path) -> dict[str, str]:
+    if not request.router_bundle:
+        return {"venv": router.venv, "find_links": request.find_links}
+    its_own = read_bundle(request.router_bundle)
+    lock = folder / "router-requirements.txt"
+    lock.write_text(its_own.lock)
+    given = {"bundle": str(its_own.path.absolute()), "lock": str(lock), "python": its_own.python}
+    return {"venv": router.venv, "find_links": "", **given}
 
 
 def _machine(node: NodeSpec) -> tuple[str, int | None]:
@@ -180,6 +192,12 @@ def _unpacked(bundle: StackBundle, folder: Path) -> dict[str, str]:
     return parts
 
 
+def _topologies(gangs: Sequence[GangSpec]) -> dict[str, Topology]:
+    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
+        looked = look(fleet, list(fleet.nodes.values())).all()
+    return {name: build(snapshot) for name, snapshot in looked.items()}
+
+
 def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: PrepareRequest) -> dict[str, str]:
     """Each node's rules, where they were asked for: they name the addresses of all nodes of its gang.
 
@@ -189,9 +207,7 @@ def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: Prepare
         return {}
     wanted = {node.name for node in nodes}
     gangs = [all_machines(gang) for gang in inventory.gangs if any(node.name in wanted for node in gang.machines)]
-    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
-        looked = look(fleet, list(fleet.nodes.values())).all()
-    topologies = {name: build(snapshot) for name, snapshot in looked.items()}
+    topologies = _topologies(gangs)
     firewalls: dict[str, str] = {}
     for gang in gangs:
         addresses = {name: choice.address for name, choice in tcp_choices(gang, topologies).items()}

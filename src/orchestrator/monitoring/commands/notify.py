@@ -6,6 +6,7 @@ import argparse
 
 from orchestrator.cli.options import add_usual, open_inventory
 from orchestrator.cli.screen import Screen
+from orchestrator.model.inventory import Recipient
 from orchestrator.monitoring.steps.notify import keep_outcome, send, shown, trial
 from orchestrator.protocol.errors import Exit, InputError
 
@@ -14,6 +15,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_usual(parser, "l40s-deploy notify", "l40s-deploy notify --test")
     parser.add_argument("--test", action="store_true", help="send a test message to every recipient of l40s_notify")
+
+
+def _tried(recipient: Recipient, inventory: str) -> str:
+    """Why a trial message was not accepted, '' where it was; kept for `status`."""
+    error = send(recipient, trial())
+    keep_outcome(inventory, recipient, error)
+    return error
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -27,9 +35,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         )
     results = []
     for recipient in inventory.notify:
-        error = send(recipient, trial()) if args.test else ""
-        if args.test:
-            keep_outcome(inventory.path, recipient, error)
+        error = _tried(recipient, inventory.path) if args.test else ""
         events = sorted(event.value for event in recipient.events)
         results.append({"recipient": shown(recipient), "events": events, "error": error or None})
         if not args.json:

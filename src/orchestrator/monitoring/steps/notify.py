@@ -114,8 +114,7 @@ class Notifier:
     def renew(self, recipients: Sequence[Recipient]) -> None:
         """Tell these from now on. Those that are gone are sent what waits for them."""
         if recipients:
-            known, file = {shown(recipient) for recipient in recipients}, unheard_file(self._inventory)
-            keep_told(file, {who: wrong for who, wrong in read_told(file).items() if who in known})
+            self._forget_all_but(recipients)
         with self._lock:
             if recipients and not self._lines:
                 self._told = read_told(self._file)
@@ -129,6 +128,11 @@ class Notifier:
             self._ending = still_sending + [line.thread for line in gone]
         for line in gone:
             line.waiting.put(None)
+
+    def _forget_all_but(self, recipients: Sequence[Recipient]) -> None:
+        """Who did not hear what, where nobody is told any more."""
+        known, file = {shown(recipient) for recipient in recipients}, unheard_file(self._inventory)
+        keep_told(file, {who: wrong for who, wrong in read_told(file).items() if who in known})
 
     def _line(self, recipient: Recipient) -> _Sending:
         waiting: queue.SimpleQueue[Notice | None] = queue.SimpleQueue()

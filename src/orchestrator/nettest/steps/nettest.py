@@ -301,10 +301,15 @@ def _as_before(
     kinds = [Between(kind) for kind in dict.fromkeys(step.between for step in steps) if kind in links]
     ranks = [rank for place in places for rank in place.ranks]
     expected = {(kind, rank): measured(max(links[kind.value])) for kind in kinds for rank in ranks}
-    for reduced in before["tests"]:
-        if reduced["kind"] == Between.ALL.value and reduced["bytes"] == reduced["wanted_bytes"]:
-            expected[Between.ALL, int(reduced["bytes"])] = measured(float(reduced["measured_us"]))
-    return expected
+    return expected | {
+        (Between.ALL, int(reduced["bytes"])): measured(float(reduced["measured_us"]))
+        for reduced in filter(_is_whole, before["tests"])
+    }
+
+
+def _is_whole(reduced: Mapping[str, Any]) -> bool:
+    """Whether a kept all-reduce was of all ranks, and of as many bytes as were wanted."""
+    return bool(reduced["kind"] == Between.ALL.value and reduced["bytes"] == reduced["wanted_bytes"])
 
 
 @dataclass
@@ -348,28 +353,35 @@ class _NettestAnswers:
                 self.ended.append((node, line))
                 self.broken()
             if line.done >= 0:
-                self.step, self.seconds = min(line.done + 1, len(self.schedule)), line.seconds
-                if any(step.verify for step in self.schedule[line.done : line.done + 1]):
-                    self.compared_s = line.seconds
+                self._step_done(line)
         if line.done >= 0:
             self.progress(self.gang, self.step, len(self.schedule))
         return bool(self._broken_at) and time.monotonic() - self._broken_at > GRACE_S
 
+    def _step_done(self, line: NettestLine) -> None:
+        self.step, self.seconds = min(line.done + 1, len(self.schedule)), line.seconds
+        if any(step.verify for step in self.schedule[line.done : line.done + 1]):
+            self.compared_s = line.seconds
+
     def odd(self, node: str, line: NettestLine) -> str:
         """Why a line is none of this test, '' where it is one: what a node says becomes places in our lists."""
-        if line.step >= 0:
-            step = next((candidate for candidate in self.schedule if candidate.id == line.step), None)
-            if step is None or not 0 <= line.group < len(step.groups):
-                return f"a measurement of step {line.step}, group {line.group}, which is not part of this test"
-            if step.verify != (line.wrong >= 0) or line.rank not in (-1, *step.groups[line.group]):
-                return f"a result of rank {line.rank} in step {line.step}, which is none of that step"
-            before = sum((figure.step, figure.group) == (line.step, line.group) for figure in self.figures)
-            if step.kind == ALL_REDUCE and before >= len(step.bytes):
-                return f"more than {len(step.bytes)} measurements of step {line.step}, group {line.group}"
+        if line.step >= 0 and (what := self._odd_result(line)):
+            return what
         if line.done > len(self.schedule):  # their number itself is the end
             return f"step {line.done} of {len(self.schedule)}"
         ours = {-1, *self.ranks.get(node, ())}
         return "of a rank that is not on it" if not {line.died, line.failed, line.rank} <= ours else ""
+
+    def _odd_result(self, line: NettestLine) -> str:
+        step = next((candidate for candidate in self.schedule if candidate.id == line.step), None)
+        if step is None or not 0 <= line.group < len(step.groups):
+            return f"a measurement of step {line.step}, group {line.group}, which is not part of this test"
+        if step.verify != (line.wrong >= 0) or line.rank not in (-1, *step.groups[line.group]):
+            return f"a result of rank {line.rank} in step {line.step}, which is none of that step"
+        before = sum((figure.step, figure.group) == (line.step, line.group) for figure in self.figures)
+        if step.kind == ALL_REDUCE and before >= len(step.bytes):
+            return f"more than {len(step.bytes)} measurements of step {line.step}, group {line.group}"
+        return ""
 
     def broken(self) -> None:
         """Something has failed: the others need not go on."""

@@ -41,6 +41,11 @@ class RailMeasurements(NamedTuple):
     note: str = ""
 
 
+def _by_round(pairs: Sequence[PortPair]) -> list[list[PortPair]]:
+    """Those that are measured at once, round after round."""
+    return [[pair for pair in pairs if pair.round == number] for number in sorted({pair.round for pair in pairs})]
+
+
 def measure(
     fleet: Fleet,
     gang: GangSpec,
@@ -65,8 +70,7 @@ def measure(
         asked = _order(requests[name], gang, _runs(turn, name, addresses), messages)
         _follow(session, RailsRequest(**where(session.spec, gang.name), token=fenced, order=asked), heard)
 
-    for number in sorted({way.round for way in order}):
-        turn = [way for way in order if way.round == number]
+    for turn in _by_round(order):
         nodes = {end.node for way in turn for end in (way.start, way.end)}
         done = fleet.on_every(partial(measure_from, turn=turn), only=sorted(nodes))
         if done.failures:
@@ -185,15 +189,19 @@ class _RailsAnswers:
         if played(self.said):
             words.append("these figures come from a stand-in: there is no RDMA here")
         if given_up := [way for way in self.order if way.id not in self.said or alone(self.said[way.id])]:
-            apart = all(way.between is Between.OTHER_RAIL for way in given_up)
-            many = Counter(node for way in given_up for node in (way.start.node, way.end.node))
-            words.append(
-                f"measurements {'between different rails ' if apart else ''}given up: "
-                + ", ".join(f"{node} ({count})" for node, count in sorted(many.items()))
-                + ("; the rails may be separate networks, " if apart else "; the other end did not connect, ")
-                + "or the time limit was reached"
-            )
+            words.append(_given_up_words(given_up))
         return "; ".join(words)
+
+
+def _given_up_words(pairs: Sequence[PortPair]) -> str:
+    apart = all(pair.between is Between.OTHER_RAIL for pair in pairs)
+    many = Counter(node for pair in pairs for node in (pair.start.node, pair.end.node))
+    counts = ", ".join(f"{node} ({count})" for node, count in sorted(many.items()))
+    if apart:
+        words = f"between different rails given up: {counts}; the rails may be separate networks"
+    else:
+        words = f"given up: {counts}; the other end did not connect"
+    return f"measurements {words}, or the time limit was reached"
 
 
 _RAILS = StreamLimit(total_s=RAILS_ROUND_S + MARGIN_S)
