@@ -25,7 +25,7 @@ LOADS = (1, 2)
 def words(lab: SmallLab) -> tuple[str, ...]:
     return (
         *("sweep", "--model", lab.model, "--load", ",".join(map(str, LOADS)), "--input", "20", "--output", "10"),
-        *("--layout", "tp2", "--layout", "pp2,tp1", "--vary", "chunk=256,512", "--replace"),
+        *("--layout", "tp2", "--layout", "pp2,tp1", "--vary", "chunk=256,512", "--no-nccl", "--replace"),
     )
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800), needs_root]
 
 WORDS = (
     *("sweep", "--model", MODEL, "--load", "1,4", "--input", "20", "--output", "10"),
-    *("--layout", "tp4", "--layout", "pp2,tp2", "--vary", "chunk=2048"),
+    *("--layout", "tp4", "--layout", "pp2,tp2", "--vary", "chunk=2048", "--no-nccl"),
 )
 CANDIDATES = ["tp4+chunk=2048", "pp2,tp2+chunk=2048"]
 RUNS_S = 600.0
@@ -115,7 +115,9 @@ def test_the_other_gang_behind_the_router_loses_no_request() -> None:
         lab.serve()
         words = ("sweep", "gang0", "--model", lab.model, "--load", "1", "--input", "20", "--output", "10")
         with Load(lab.router_url, MODEL, clients=2, pause_s=0.1) as load:
-            done = lab.deploy(*words, "--layout", "tp2", "--vary", "chunk=2048", "--replace", timeout=RUNS_S)
+            done = lab.deploy(
+                *words, "--layout", "tp2", "--vary", "chunk=2048", "--no-nccl", "--replace", timeout=RUNS_S
+            )
         assert load.bad == [] and load.good > 20
         assert "gang0 is measured; gang1 goes on serving behind the router" in done.stderr
         assert "kept: before" in done.stdout

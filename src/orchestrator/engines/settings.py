@@ -24,8 +24,10 @@ NCCL_TRIALS: Mapping[str, Mapping[str, str]] = {
     "simple": {"NCCL_PROTO": "Simple"},
     "4 channels": {"NCCL_MIN_NCHANNELS": "4", "NCCL_MAX_NCHANNELS": "4"},
     "16 channels": {"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "16"},
+    "no P2P": {"NCCL_P2P_DISABLE": "1"},
 }
-"""What of NCCL's own choices is tried, by a name; of its documented variables those that decide about an all-reduce."""
+"""What of NCCL's own choices is tried, by a name; of its documented variables those that decide about an all-reduce.
+The last one goes through the host's memory where GPUs of a node would reach each other's by CUDA IPC over PCIe."""
 SAME_TEXT = frozenset(("graphs", "prefill-graphs", "chunk", "draft"))
 """Settings that leave the arithmetic as it is: with any other one, accepted answers may rightly differ."""
 

@@ -143,7 +143,7 @@ def _plan_gang(
     )
     usual = budgets.of(profile, its_layout, own=True) if budgets.fits(profile, its_layout, own=True) else None
     remarks = (
-        *drafts.findings(engine, flags),
+        *drafts.findings(engine, flags, profile, gang.name),
         *page_cache.findings(caches),
         *reserve.findings(gang.name, its_memory, usual),
     )

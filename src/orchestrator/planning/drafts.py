@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 
 from orchestrator.engines.engine import Engine
@@ -80,12 +81,15 @@ def refuse(
         )
 
 
-def findings(engine: Engine, flags: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
+def findings(
+    engine: Engine, flags: Mapping[str, tuple[str, ...]], profile: ModelProfile, gang: str
+) -> Iterator[Finding]:
     """What is known against drafts that this engine starts with: several tokens a step on vLLM, as they were seen on a
     CPU (docs/proven.md). flags: as for `refuse`"""
     steps = _TOKENS_A_STEP.search("".join(flags.get("--speculative-config", ())))
     if engine.product != "vLLM" or steps is None or int(steps[1]) == 1:
         return
+    chosen = f"--model {shlex.quote(profile.name)} --gang {gang}"
     yield Finding(
         id=UNPROVEN,
         severity=Severity.NOTE,
@@ -94,8 +98,8 @@ def findings(engine: Engine, flags: Mapping[str, tuple[str, ...]]) -> Iterator[F
         " wrong token and one no answer, while 520 answers asked of it directly were right (vLLM 0.32.0 on a CPU, a"
         " tiny model)",
         effect="text may differ from what it is without drafts; on a GPU nobody has compared it here",
-        fix="--draft mtp, one token a step, was right; or compare: l40s-deploy golden accept without drafts, then up"
-        " with them and --gate",
+        fix=f"one token a step was right: `l40s-deploy up {chosen} --draft mtp`; or compare: while it serves without"
+        f" drafts `l40s-deploy golden accept {gang}`, then `l40s-deploy up {chosen} --draft mtp3 --gate --replace`",
     )
 
 

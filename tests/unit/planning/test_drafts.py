@@ -110,5 +110,5 @@ def test_its_layer_costs_weights_and_kv_cache() -> None:
 def test_what_was_not_right_is_said(stack: str, value: str, told: str) -> None:
     words = drafts.draft_words(engine(stack), MODEL, value)
     flags = {words[0]: words[1:]}
-    said = [finding.title for finding in drafts.findings(engine(stack), flags)]
+    said = [finding.title for finding in drafts.findings(engine(stack), flags, MODEL, "gang1")]
     assert bool(said) == bool(told) and all(told in title for title in said)

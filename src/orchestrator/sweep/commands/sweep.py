@@ -17,6 +17,7 @@ from orchestrator.gang.commands.outcome import RisingProgress, add_dry_run
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord, best
 from orchestrator.model.profile import Load
+from orchestrator.model.words import counted
 from orchestrator.protocol.errors import Exit
 from orchestrator.sweep.candidates import VARIED, Variation, variation_of
 from orchestrator.sweep.document import sweep_json
@@ -64,7 +65,10 @@ def _add_course(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--replace", action="store_true", help="stop what serves; it serves again at the end")
     parser.add_argument(
-        "--nccl", action="store_true", help="first compare NCCL's algorithms, protocols and channels by `nettest`"
+        "--nccl",
+        action=argparse.BooleanOptionalAction,
+        help="first compare NCCL's algorithms, protocols, channels and P2P by `nettest`, without loading (default:"
+        " once, before the first candidate)",
     )
     parser.add_argument("--again", action="store_true", help="measure once more what earlier calls have measured")
 
@@ -137,7 +141,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     gang = the_one_gang(inventory, args.gang, command="sweep")
     begun = plans.planned(inventory, gang, options)
-    _say_candidates(begun, screen)
+    _say_candidates(begun, screen, tests=len(sweep.untried(begun.record, options)))
     if args.dry_run:
         return _shown(begun.record, args, screen)
     shown = sweep.SweepScreen(
@@ -183,13 +187,15 @@ def _options(args: argparse.Namespace) -> SweepOptions:
     )
 
 
-def _say_candidates(begun: PlannedSweep, screen: Screen) -> None:
-    """What will be measured, in its order, and how long that takes."""
+def _say_candidates(begun: PlannedSweep, screen: Screen, *, tests: int) -> None:
+    """What will be measured, in its order, and how long that takes. tests: of the network, before it"""
     waiting = [result for result in begun.record.results if result.waits]
     for result in waiting:
         screen.say(f"{result.candidate.id}: about {duration(begun.seconds[result.candidate.id])}")
     total = sum(begun.seconds[result.candidate.id] for result in waiting)
     screen.say(f"{len(waiting)} candidates to measure, about {duration(total)} in all")
+    if tests:
+        screen.say(f"before them NCCL's settings, {counted(tests, 'network test')} (--no-nccl leaves them out)")
 
 
 def _ended(screen: Screen, result: CandidateResult) -> None:

@@ -50,7 +50,7 @@ class SweepOptions:
     budget_s:  None for no limit
     keep_best: end with the fastest candidate
     replaces:  stop what serves
-    network:   try NCCL's settings first
+    network:   try NCCL's settings first; None: while a candidate waits
     again:     forget what earlier calls have measured
     timeout_s: for each start and each run of the benchmark
     """
@@ -67,7 +67,7 @@ class SweepOptions:
     keep_best: bool
     replaces: bool
     again: bool
-    network: bool
+    network: bool | None
     accept: tuple[str, ...]
     timeout_s: float
     command: str

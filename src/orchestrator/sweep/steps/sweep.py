@@ -80,6 +80,18 @@ def sweep(
     return run.record
 
 
+def untried(record: SweepRecord, options: SweepOptions) -> list[str]:
+    """Names of the trials of the network that are still to come: nothing to compare with is left where the plan's own
+    settings could not be tested."""
+    waits = any(result.waits for result in record.results)
+    wanted = waits if options.network is None else options.network
+    usual = next((trial for trial in record.trials if not trial.env), None)
+    if not wanted or (usual is not None and usual.cause):
+        return []
+    done = {trial.name for trial in record.trials}
+    return [name for name in NCCL_TRIALS if name not in done]
+
+
 @dataclass
 class _Sweep:
     """seconds: that each candidate will take, by id; began: of this call, for the budget"""
@@ -101,7 +113,7 @@ class _Sweep:
             running,
             keep_best=self.options.keep_best,
             replaces=self.options.replaces,
-            tries=bool(self._untried()),
+            tries=bool(untried(self.record, self.options)),
         )
         match step.do:
             case SweepStepKind.REFUSE:
@@ -109,7 +121,7 @@ class _Sweep:
             case SweepStepKind.STOP:
                 self._stop(view)
             case SweepStepKind.TRY:
-                self._try_network(self._untried()[0])
+                self._try_network(untried(self.record, self.options)[0])
             case SweepStepKind.MEASURE:
                 self._measure(step)
             case SweepStepKind.KEEP:
@@ -182,11 +194,6 @@ class _Sweep:
         request = DownRequest(gangs=(self.gang.name,), now=now, command=self.options.command)
         with connected(alone(self.inventory, self.gang)) as operation:
             refuse_leftovers(down(operation, request))
-
-    def _untried(self) -> list[str]:
-        """Names of the trials of the network that are still to come."""
-        done = {trial.name for trial in self.record.trials}
-        return [name for name in NCCL_TRIALS if self.options.network and name not in done]
 
     def _try_network(self, name: str) -> None:
         """All-reduces with these variables in the nodes' environment. What the plan itself has is a test as any other:

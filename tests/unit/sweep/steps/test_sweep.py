@@ -88,7 +88,7 @@ class Cluster:
         (gang,) = inventory.gangs
         env = dict(gang.leader.overrides.env)
         self.tried.append((env, order.kept))
-        self._raise(env.get("NCCL_PROTO"))
+        self._raise(env.get("NCCL_PROTO", "" if env else "as planned"))
         test = {"kind": "all ranks", "bytes": 14336, "measured_us": 50.0}
         return (SimpleNamespace(record={"verification": {"verdict": "ok"}, "tests": [test]}),)
 
@@ -272,6 +272,20 @@ def test_the_network_is_tried_before_the_first_candidate_and_once(cluster: Clust
     causes = {trial.name: trial.cause for trial in found.trials if trial.cause}
     assert causes == {"LL128": "NCCL refuses LL128"} and found.trials[0].reduces_us == {"14336": 50.0}
     assert set(cluster.states().values()) == {"measured"} and cluster.gang.view().plan_id == BEFORE
+
+
+def test_unasked_the_network_is_tried_before_what_waits_alone(cluster: Cluster) -> None:
+    found = cluster.sweep(network=None)
+    assert len(found.trials) == len(NCCL_TRIALS) and set(cluster.states().values()) == {"measured"}
+    cluster.sweep(network=None, again=True)
+    assert len(cluster.tried) == len(NCCL_TRIALS), "they are kept"
+
+
+def test_nothing_else_is_tried_where_the_plans_own_network_can_not_be_tested(cluster: Cluster) -> None:
+    cluster.says["as planned"] = InputError("one GPU has no network", where="x", fix="x")
+    found = cluster.sweep(network=None)
+    assert [(trial.name, trial.cause) for trial in found.trials] == [("as planned", "one GPU has no network")]
+    assert set(cluster.states().values()) == {"measured"}
 
 
 def test_a_failure_of_what_served_before_is_raised_and_everything_is_kept(cluster: Cluster) -> None:
