@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, Stack
@@ -137,7 +138,16 @@ def _compiled_page(text: str) -> Template:
     environment = Environment(
         undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible
     )
+    environment.filters["coded"] = _coded
     return environment.from_string(text)
+
+
+def _coded(text: str) -> Markup:
+    """Escaped, and what stands in backticks as code; a backtick without a second one is text."""
+    *pairs, last = re.split(r"`([^`]*)`", text)
+    code = Markup("<code>{}</code>")
+    shown = [code.format(_comment(part)) if place % 2 else escape(_comment(part)) for place, part in enumerate(pairs)]
+    return Markup("").join([*shown, escape(_comment(last))])
 
 
 def _visible(value: object) -> object:

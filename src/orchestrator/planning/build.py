@@ -66,12 +66,13 @@ def build_plan(
     planned = [_plan_gang(gang, _laid_out(profile, gang, stack, asked), stack, asked, known) for gang in gangs]
     facts = tuple(fact for _, its_facts, _ in planned for fact in its_facts)
     findings = [*_stack_notes(stack), *(finding for *_, its_findings in planned for finding in its_findings)]
+    once = dict.fromkeys(findings)  # equal gangs have equal ones
     unnamed = Plan(
         plan_id="",
         facts_digest=facts_digest(facts),
         facts=facts,
         gangs=tuple(plan for plan, _, _ in planned),
-        findings=tuple(sorted(findings, key=lambda finding: _GRAVEST_FIRST.index(finding.severity))),
+        findings=tuple(sorted(once, key=lambda finding: _GRAVEST_FIRST.index(finding.severity))),
     )
     return replace(unnamed, plan_id=plan_id(unnamed))
 
@@ -283,8 +284,8 @@ def _not_measured(about: GangChoices) -> Iterator[Finding]:
             id="LAYOUT-NOT-MEASURED",
             severity=Severity.NOTE,
             node="",
-            title=f"gang {about.gang.name}: {about.layout} of {about.profile.name} by {about.stack.name} is not "
-            f"measured on {' and '.join(sorted(names))}",
+            title=f"{about.layout} of {about.profile.name} by {about.stack.name} is not measured on "
+            f"{' and '.join(sorted(names))}",
         )
 
 

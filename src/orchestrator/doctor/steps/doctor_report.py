@@ -55,8 +55,7 @@ def page_of(
         "version": __version__,
         "written": time.strftime("%Y-%m-%d %H:%M %Z"),
         "counts": {
-            severity.value: sum(finding.severity is severity for finding in examination.findings)
-            for severity in Severity
+            severity.value: sum(group.finding.severity is severity for group in groups) for severity in Severity
         },
         "node_count": len(nodes),
         "gpu_count": sum(len(node.gpus) for node in nodes),
@@ -85,7 +84,7 @@ def _finding(group: FindingGroup, number: int, nodes: int) -> dict[str, Any]:
         "title": finding.title,
         "effect": finding.effect,
         "fix": finding.fix,
-        "steps": [_pieces(step) for step in sentences(finding.fix)],
+        "steps": sentences(finding.fix),
         "evidence_of": finding.node if len(group.nodes) > 1 else "",
         "evidence": finding.evidence,
     }
@@ -101,12 +100,6 @@ def sentences(text: str) -> list[str]:
         inside = bool(whole_sentences) and whole_sentences[-1].count("`") % 2 == 1
         whole_sentences[-1:] = [f"{whole_sentences[-1]} {part}"] if inside else [*whole_sentences[-1:], part]
     return whole_sentences
-
-
-def _pieces(text: str) -> list[dict[str, Any]]:
-    """A sentence's words and its commands, which stand in backticks."""
-    parts = enumerate(text.split("`"))
-    return [{"text": part, "code": place % 2 == 1} for place, part in parts if part]
 
 
 def _marks(node: Node, groups: Sequence[FindingGroup]) -> dict[str, Mark]:

@@ -16,6 +16,7 @@ from orchestrator.gang.steps.changes import diff_inventory, diff_json
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import chosen, without
 from orchestrator.model.inventory import Inventory
+from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.model.snapshot import Snapshot
@@ -39,6 +40,7 @@ from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, plan_inventory, plan_recorded, write_plan
 from orchestrator.protocol.errors import Exit, InputError
+from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import NodePlan
 
 _SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")
@@ -129,8 +131,7 @@ def _beside(
         yield from (
             f"spare: {name} replaces a node that is left out of {gang.name}" for name in spares.get(gang.name, ())
         )
-    for gang in plan.gangs:
-        yield from speed_lines(gang, fits.get(gang.name, ()))
+    yield from speed_lines(plan.gangs, fits)
     if inventory.router is not None:
         yield from router_words(inventory.router.max_requests, _advised(plan, inventory))
 
@@ -171,15 +172,28 @@ def _document(
     return document
 
 
-def speed_lines(gang: GangPlan, fits: Sequence[LayoutFit]) -> Iterator[str]:
-    """How fast a gang should be, by its layout and by the others that it can have."""
-    chosen = next((fit for fit in fits if fit.layout == gang.layout), None)
+def speed_lines(gangs: Sequence[GangPlan], fits: Mapping[str, Sequence[LayoutFit]]) -> Iterator[str]:
+    """How fast gangs should be, by their layouts and by the others that they can have; equal gangs together."""
+    told = collected((_speed_words(gang.layout, fits.get(gang.name, ())), gang.name) for gang in gangs)
+    for (speed, others), names in told.items():
+        named = ", ".join(names)
+        if speed:
+            yield f"{named} at {speed}"
+        if others:
+            yield f"layouts that {named} can have, calculated (--layout NAME, or --tp, --pp, --ep, --attn-dp):"
+            yield from others
+
+
+def _speed_words(layout: Layout, fits: Sequence[LayoutFit]) -> tuple[str, tuple[str, ...]]:
+    """Of the gang's own layout, '' where it is none of these; and a line for each layout where there is a choice."""
+    chosen = next((fit for fit in fits if fit.layout == layout), None)
+    speed = ""
     if chosen is not None:
         speeds = words(chosen.speeds) if chosen.speeds else f"speed not calculated: {chosen.unsaid}"
-        yield f"{gang.name} at {chosen.layout}: {speeds}"
-    if len(fits) > 1:
-        yield f"layouts that {gang.name} can have, calculated (--layout NAME, or --tp, --pp, --ep, --attn-dp):"
-        yield from (f"  {'*' if fit is chosen else ' '} {fit_words(fit)}" for fit in fits)
+        speed = f"{chosen.layout}: {speeds}"
+    if len(fits) < 2:
+        return speed, ()
+    return speed, tuple(f"  {'*' if fit is chosen else ' '} {fit_words(fit)}" for fit in fits)
 
 
 def _show_diff(plan: Plan, diffs: Sequence[GangDiff], screen: Screen) -> None:

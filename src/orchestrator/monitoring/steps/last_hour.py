@@ -30,22 +30,24 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """points: of an SVG polyline in WIDTH x HEIGHT, the hour from left to right; newest, most: with their unit"""
+    """points: of an SVG polyline in WIDTH x HEIGHT, the hour from left to right; newest: with its unit; extreme:
+    'most 40.0', of what must not run out 'lowest 7.4 GiB'"""
 
     title: str
     newest: str
-    most: str
+    extreme: str
     points: str
 
 
 _CURVES = (
-    ("tokens a second", "tokens_s", 1.0, "{:.1f}"),
-    ("running requests", "running", 1.0, "{:.0f}"),
-    ("queued requests", "queued", 1.0, "{:.0f}"),
-    ("KV cache in use", "cache_used", 0.01, "{:.0f} %"),
-    ("least free memory", "least_free", float(_GIB), "{:.1f} GiB"),
+    ("tokens a second", "tokens_s", 1.0, "{:.1f}", "most"),
+    ("running requests", "running", 1.0, "{:.0f}", "most"),
+    ("queued requests", "queued", 1.0, "{:.0f}", "most"),
+    ("KV cache in use", "cache_used", 0.01, "{:.0f} %", "most"),
+    ("least free memory", "least_free", float(_GIB), "{:.1f} GiB", "lowest"),
 )
-"""Title, field, what its unit is, and how it is written."""
+"""Title, field, what its unit is, how it is written, and which of an hour's values is told."""
+_EXTREME = {"most": max, "lowest": min}
 
 
 def sample_of(view: GangView, load: GangLoad | None, nodes: Mapping[str, NodeLoad], at: float) -> Sample:
@@ -81,16 +83,17 @@ def curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
 
 
 def _curves(samples: Sequence[Sample]) -> Iterator[Curve]:
-    for title, field, unit, written in _CURVES:
+    for title, field, unit, written, extreme in _CURVES:
         curve = [(sample.at, value / unit) for sample in samples if (value := getattr(sample, field)) is not None]
         if len(curve) < 2:
             continue
         now, newest = curve[-1]
-        most = max(value for _, value in curve)
+        values = [value for _, value in curve]
+        most = max(values)
         yield Curve(
             title=title,
             newest=written.format(newest),
-            most=written.format(most),
+            extreme=f"{extreme} {written.format(_EXTREME[extreme](values))}",
             points=" ".join(_point(at - now, value / most if most > 0 else 0.0) for at, value in curve),
         )
 

@@ -51,6 +51,15 @@ def test_the_page_says_where_to_find_what_it_speaks_of(tmp_path: Path) -> None:
     assert ports["ens2f1np1"]["link"] == "no link" and "lo" not in ports
 
 
+def test_what_several_nodes_have_counts_once_as_in_the_terminal() -> None:
+    nodes = healthy_nodes()
+    for node in nodes.values():
+        fault("port without a link").breaks(node)
+    examination = diagnose(cluster_of(nodes), {})
+    assert len([one for one in examination.findings if one.id == "RDMA-PORT-DOWN"]) == len(nodes)
+    assert page_of(examination)["counts"] == {"stop": 0, "slow": 1, "unknown": 0, "note": 0}
+
+
 def test_what_is_to_do_is_a_list_with_a_step_a_line(tmp_path: Path) -> None:
     page = written(cluster_with("node2", several_faults), tmp_path)
     findings = diagnose(cluster_with("node2", several_faults), {}).findings

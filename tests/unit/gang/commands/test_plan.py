@@ -20,6 +20,7 @@ from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import Inventory, Overrides, RouterSpec
 from orchestrator.model.plan import Plan
 from orchestrator.planning.commands import plan_options
+from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.plan_file import GangDiff, SettingChange
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult
 from orchestrator.protocol.errors import InputError
@@ -247,3 +248,15 @@ def test_gangs_that_are_planned_alike_are_shown_once(run) -> None:  # type: igno
     shown = run(plan=replace(one, gangs=(*one.gangs, second, other)))
     assert "gangs gang0, gang1: " in shown and "gang gang2: " in shown
     assert shown.count("KV tokens: ") == 2 and "gang1: rendezvous 10.0.1.10:5000" in shown
+
+
+def test_speeds_and_layouts_of_equal_gangs_are_shown_once() -> None:
+    first = planned().gangs[0]
+    its_own = LayoutFit(
+        layout=first.layout, name="", weights=1 << 30, kv_tokens=9, measured=False, default=True, unsaid="none"
+    )
+    fits = (its_own, replace(its_own, layout=replace(first.layout, expert_parallel=2), default=False))
+    gangs = [replace(first, name=name) for name in ("gang0", "gang1", "gang2")]
+    said = list(verb.speed_lines(gangs, {"gang0": fits, "gang1": fits, "gang2": fits[:1]}))
+    assert said[0].startswith("gang0, gang1 at ") and said[1].startswith("layouts that gang0, gang1 can have")
+    assert len(said) == 5 and said[4].startswith("gang2 at ")

@@ -41,7 +41,7 @@ from orchestrator.monitoring.steps.last_hour import Sample
 from orchestrator.monitoring.steps.live_page import KeptPast, live_page
 from orchestrator.monitoring.steps.pages import Pages
 from orchestrator.protocol.errors import NodeError
-from orchestrator.protocol.report import Cause
+from orchestrator.protocol.report import Cause, Phase
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 KEY = "correct-horse-battery"
@@ -102,6 +102,16 @@ def test_the_page_shows_what_status_shows(site: Site) -> None:
     assert "71 °C" in text and "288 W" in text and "1.2 / 1.2 GB/s" in text
     assert "script-src 'nonce-" in headers["Content-Security-Policy"] and headers["X-Frame-Options"] == "DENY"
     assert "http://" not in text.replace("http://192.0.2.1:8000", "")  # nothing is loaded from elsewhere
+
+
+def test_a_command_is_code_and_a_state_is_said_once(site: Site) -> None:
+    view = site.source.now.seen.views[0]
+    nodes = tuple(replace(node, phase=Phase(name="ready")) for node in view.nodes)
+    remarked = replace(view, nodes=nodes, remarks=("node0: memlock <b>; run `l40s-deploy prepare`",))
+    site.source.now = replace(site.source.now, seen=replace(site.source.now.seen, views=(remarked,)))
+    _, text, _ = site.get("/part")
+    assert "memlock &lt;b&gt;; run <code>l40s-deploy prepare</code>" in text
+    assert re.search(r"node0</b> <span class=\"state s-ready\">ready</span>\s*<div", text)
 
 
 @pytest.mark.parametrize("state", [None, *GangState])

@@ -23,7 +23,7 @@ def test_only_the_last_hour_is_kept() -> None:
 def test_a_curve_ends_on_the_right_and_reaches_its_top() -> None:
     samples = [Sample(at=0.0, tokens_s=10.0), Sample(at=HOUR_S / 2, tokens_s=40.0), Sample(at=HOUR_S, tokens_s=20.0)]
     (curve,) = curves(samples)
-    assert (curve.title, curve.newest, curve.most) == ("tokens a second", "20.0", "40.0")
+    assert (curve.title, curve.newest, curve.extreme) == ("tokens a second", "20.0", "most 40.0")
     first, top, last = (tuple(map(float, point.split(","))) for point in curve.points.split())
     assert first[0] == 0.0 and top == (WIDTH / 2, 2.0) and last[0] == WIDTH
     assert 2.0 < last[1] < first[1] <= HEIGHT - 2
@@ -33,6 +33,11 @@ def test_what_was_not_told_is_no_zero() -> None:
     assert curves([Sample(at=1.0), Sample(at=2.0)]) == ()
     (queued,) = curves([Sample(at=1.0, queued=0.0), Sample(at=2.0), Sample(at=3.0, queued=0.0)])
     assert queued.newest == "0" and len(queued.points.split()) == 2
+
+
+def test_of_free_memory_the_lowest_is_told() -> None:
+    (free,) = curves([Sample(at=1.0, least_free=8.0 * GIB), Sample(at=2.0, least_free=6.5 * GIB)])
+    assert (free.newest, free.extreme) == ("6.5 GiB", "lowest 6.5 GiB")
 
 
 def test_a_sample_has_the_gpu_with_the_least_free_memory() -> None:
