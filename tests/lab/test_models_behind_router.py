@@ -153,6 +153,15 @@ def test_the_router_refuses_what_is_too_much_and_leaves_no_gang_alone_for_it(lab
         stream.abandon()
     until(lambda: ask(lab, MODEL) == 200 and ask(lab, OTHER) == 200, 30.0)
 
+    group["vars"]["l40s_router_max_requests"] = "auto"
+    lab.write_inventory(router=group)
+    lab.deploy("router", "down")
+    lab.deploy("router", "up")
+    chosen = router(lab)["max_requests"]
+    assert chosen == lab.json("plan", "--model", str(lab.profile))["router"]["max_requests"], (
+        "both models are of one size"
+    )
+
 
 @pytest.mark.turns(of="models: what the router does not take is refused, and nothing stops for it")
 def test_behind_the_old_router_a_second_model_is_refused_and_nothing_stops(lab: SmallLab) -> None:

@@ -193,11 +193,11 @@ def command(
     *,
     policy: str = ROUTER_POLICIES[0],
     tls: bool = False,
-    max_requests: int | None = None,
+    max_requests: str = "",
 ) -> list[str]:
     """The router's command line. Gangs are added once it runs; its keys are in files that only it can read.
 
-    max_requests: that it lets in at once; it answers 429 to further ones. None: its own limit, thousands
+    max_requests: that it lets in at once; it answers 429 to further ones. '': its own limit, thousands
     """
     words = [f"{at.venv}/bin/python3", f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", at.release.module]
     words += ["--host", host, "--port", str(port)]
@@ -206,8 +206,8 @@ def command(
     for flag, value in _FLAGS:
         words += [flag, value]
     words += at.release.options
-    if max_requests is not None:  # they wait in the engines' queues, where they are seen, and not in the router's
-        words += ["--max-concurrent-requests", str(max_requests), "--queue-size", "0"]
+    if max_requests:  # they wait in the engines' queues, where they are seen, and not in the router's
+        words += ["--max-concurrent-requests", max_requests, "--queue-size", "0"]
         words += ["--stream-body-stall-timeout-secs", str(_BODY_S)] if at.release.by_model else []
     if tls:
         words += ["--tls-cert-path", f"{_SECRETS}{CERTIFICATE_FILE}", "--tls-key-path", f"{_SECRETS}{_KEY_FILE}"]

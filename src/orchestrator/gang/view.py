@@ -102,6 +102,7 @@ class GangView:
     served:    names that its engine answers to; () where an older release started it (gang/serving.py: names_of)
     certificate: PEM text of what its clients are shown; '' for none, or where an older release started it
     request_limit: most requests that may wait in it; of a router: most that it lets in at once; None: no limit
+    runs_at_once: requests of usual length that it runs at once, by its plan; None where that is not known
     """
 
     name: str
@@ -121,6 +122,7 @@ class GangView:
     canary_text: str | None = None
     certificate: str = ""
     request_limit: int | None = None
+    runs_at_once: int | None = None
     nodes: tuple[NodeView, ...] = ()
     transport: tuple[Finding, ...] = ()
     members: tuple[str, ...] = ()
@@ -231,6 +233,7 @@ def _service(leader: Report | None) -> dict[str, Any]:
         "canary_text": text,
         "certificate": leader.certificate,
         "request_limit": leader.request_limit,
+        "runs_at_once": leader.runs_at_once,
     }
 
 

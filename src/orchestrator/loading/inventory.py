@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.loading import resources
 from orchestrator.loading.ansible_yaml import AnsibleInventory, Origin, wrong
-from orchestrator.loading.node_spec import ANSIBLES, MOST_REQUESTS, OURS, SPARE, Variables, node_spec
+from orchestrator.loading.node_spec import ANSIBLES, OURS, SPARE, Variables, most_requests, node_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
 from orchestrator.model.chosen import replicas_of
 from orchestrator.model.inventory import (
@@ -129,7 +129,7 @@ def _refuse_queues(gangs: Sequence[GangSpec], variables: Mapping[str, Variables]
         raise variables[limited.name].wrong(
             "l40s_max_queued",
             "no limit of a gang behind a router, which stops sending requests to a gang that refuses some",
-            "remove it; instead, set l40s_router_max_requests below vars: of the group router",
+            "remove it; instead, set l40s_router_max_requests: auto below vars: of the group router",
         )
 
 
@@ -199,7 +199,7 @@ def _router(source: AnsibleInventory, gangs: Sequence[GangSpec], hosts: Sequence
         tls_key=key,
         aliases=_aliases(gangs),
         gang_key_file=_gang_key_file(variables, gangs) if node.api_key_file else None,
-        max_requests=variables.number("l40s_router_max_requests", 1, MOST_REQUESTS),
+        max_requests=most_requests(variables, "l40s_router_max_requests"),
     )
 
 

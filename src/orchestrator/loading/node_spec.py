@@ -306,7 +306,7 @@ def _overrides(variables: Variables) -> Overrides:
         env=variables.pairs("l40s_env"),
         env_public=variables.env_names("l40s_env_public"),
         args=arguments,
-        max_queued=_max_queued(variables),
+        max_queued=most_requests(variables, "l40s_max_queued"),
     )
 
 
@@ -314,11 +314,11 @@ MOST_REQUESTS = 100_000
 """That a queue or a router may be told to hold."""
 
 
-def _max_queued(variables: Variables) -> str:
+def most_requests(variables: Variables, name: str) -> str:
     """A number in digits, AUTO, or '' where nothing is said."""
-    if variables.text("l40s_max_queued") == AUTO:
+    if variables.text(name) == AUTO:
         return AUTO
-    number = variables.number("l40s_max_queued", 1, MOST_REQUESTS)
+    number = variables.number(name, 1, MOST_REQUESTS)
     return "" if number is None else str(number)
 
 

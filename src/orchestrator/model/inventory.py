@@ -236,7 +236,8 @@ class RouterSpec:
     policy: how it chooses a gang for a request, one of ROUTER_POLICIES
     gang_key_file: `l40s_api_key_file` of the gangs, where the router asks its clients for a key of its own
     aliases: by gang, the names beside its model's that requests for it may give
-    max_requests: most that all its gangs have at once, further ones are refused; None lets any number in
+    max_requests: most that all its gangs have at once, as digits, or AUTO for twice what they run by their KV tokens;
+        further ones are refused; '' lets any number in
     """
 
     node: NodeSpec
@@ -248,7 +249,7 @@ class RouterSpec:
     tls_key: str | None = None
     gang_key_file: str | None = None
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    max_requests: int | None = None
+    max_requests: str = ""
 
     @property
     def scheme(self) -> str:

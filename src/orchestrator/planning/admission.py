@@ -70,13 +70,28 @@ def routers_limit(running: Sequence[int | None]) -> int | None:
     return 2 * sum(known) if known and len(known) == len(running) else None
 
 
-def router_words(limit: int | None, most: int | None) -> tuple[str, ...]:
-    """What a plan says of the router before all of its gangs; nothing where nothing is known. limit: that it has; most:
-    of `routers_limit`"""
+def limit_at_start(asked: str, running: Sequence[int | None]) -> int | None:
+    """Most requests that a router lets in which starts now; None for any number.
+
+    asked: `l40s_router_max_requests`; running: what each of its gangs runs at once. A gang that does not tell (nothing
+    was started there) counts as the largest one that does, so that it has its share once it serves.
+    """
+    if asked != AUTO:
+        return int(asked) if asked else None
+    largest = max((each for each in running if each is not None), default=None)
+    return routers_limit([largest if each is None else each for each in running])
+
+
+def router_words(asked: str, most: int | None) -> tuple[str, ...]:
+    """What a plan says of the router before all of its gangs; nothing where nothing is known. asked:
+    `l40s_router_max_requests`; most: of `routers_limit`"""
+    limit = limit_at_start(asked, ()) if asked != AUTO else most
+    if limit is None and asked:
+        return ("router: at its start it lets in twice what all gangs run at once, further requests get 429",)
     if limit is not None:
         beside = "" if most is None else f"; all gangs run {most // 2:,} at once"
         return (f"router: at most {limit:,} requests at once, further ones get 429{beside}",)
     if most is None:
         return ()
-    advice = f"with l40s_router_max_requests: {most} as many wait as all gangs run at once, and further ones get 429"
+    advice = f"with l40s_router_max_requests: auto ({most:,}) as many wait as all gangs run at once, others get 429"
     return (f"router: any number of requests is let in; {advice}",)

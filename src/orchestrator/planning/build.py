@@ -124,6 +124,7 @@ def _plan_gang(
         api_key=known.api_keys.get(gang.name, ""),
         graphs=its_memory.graphs,
         queue=queue,
+        running=running,
     )
     caches = page_cache.fits(about.to_read, its_layout, gpus, topologies)
     read = page_cache.to_read(about.to_read, its_layout)

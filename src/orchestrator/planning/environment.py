@@ -59,6 +59,7 @@ class GangChoices:
     extra_args: engine flags of the command line; api_key: its fingerprint, '' for none
     to_read: bytes of the checkpoint; graphs: batch sizes that are captured, None where only the flags may tell
     queue: most requests that may wait, None for any number
+    running: requests that the gang runs at once, None where it is not known
     """
 
     gang: GangSpec
@@ -77,6 +78,7 @@ class GangChoices:
     to_read: int
     graphs: tuple[int, ...] | None = None
     queue: QueueLimit | None = None
+    running: int | None = None
 
     @property
     def cuda(self) -> bool:

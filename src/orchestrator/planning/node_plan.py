@@ -78,6 +78,7 @@ def _place(about: GangChoices, node: NodeSpec) -> NodePlan:
         leader=Endpoint(address=about.tcp[gang.leader.name].address, port=gang.leader.ports.agent),
         lease_s=gang.leader.lease_s,
         request_limit=about.queue.waiting if about.queue else None,
+        runs_at_once=about.running,
         api_key=about.api_key or None,
     )
 

@@ -200,7 +200,7 @@ def short_digest(value: Any) -> str:
 
 
 _WORD_BY_WORD = ("argv", "command", "flags", "env")
-_OF_WATCHING = ("watch", "network", "layout", "graph_batch", "request_limit")
+_OF_WATCHING = ("watch", "network", "layout", "graph_batch", "request_limit", "runs_at_once")
 _SAID_ELSEWHERE = (*_OF_WATCHING, "http_url", "served", "sources", "env_public")
 _OF_ONE_RUN = {"protocol", "run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang"}
 _NOT_COMPARED = {*_OF_ONE_RUN, *_WORD_BY_WORD, *_SAID_ELSEWHERE}

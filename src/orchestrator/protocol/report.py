@@ -171,6 +171,8 @@ class Report(Message):
     request_limit: int | None = None
     """Most requests that may wait in the gang; of a router: most that it lets in at once. None: no limit, or an older
     release wrote it."""
+    runs_at_once: int | None = None
+    """Requests of usual length that the gang runs at once, by its plan. None: not known, or of an older release."""
     service_healthy: bool | None = None
     """None where this node does not serve HTTP for the gang."""
     service_checked_at: float = 0.0

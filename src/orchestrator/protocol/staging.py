@@ -284,6 +284,8 @@ class NodePlan(Message):
     watch: Watch = Watch()
     request_limit: int | None = None
     """Most requests that may wait in the gang; of a router: most that it lets in at once. None: nobody limits them."""
+    runs_at_once: int | None = None
+    """Requests of usual length that the gang runs at once, by KV tokens and flags. None: not known."""
     api_key: str | None = None
     """Fingerprint of the engine's API key; the key itself is in no plan."""
 

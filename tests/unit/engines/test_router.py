@@ -71,7 +71,7 @@ def test_the_policy_is_the_inventorys(policy: str) -> None:
                                                (router.SGLANG_ROUTER, [])])  # fmt: skip
 def test_what_is_too_much_is_refused_where_that_is_asked_for(release: router.RouterRelease, more: list[str]) -> None:
     at = router.InstalledRouter(release, "/v")
-    usual, limited = (router.command(at, "::", 1, 2, "/ready", max_requests=most) for most in (None, 160))
+    usual, limited = (router.command(at, "::", 1, 2, "/ready", max_requests=most) for most in ("", "160"))
     assert limited == [*usual, "--max-concurrent-requests", "160", "--queue-size", "0", *more]
 
 

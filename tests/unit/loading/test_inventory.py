@@ -358,8 +358,9 @@ def test_how_it_chooses_a_gang(tmp_path: Path) -> None:
 
 
 def test_how_many_requests_it_lets_in(tmp_path: Path) -> None:
-    assert read(tmp_path, "router: {hosts: {a: }}\n").max_requests is None
-    assert read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: 160}}}\n").max_requests == 160
+    assert read(tmp_path, "router: {hosts: {a: }}\n").max_requests == ""
+    assert read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: 160}}}\n").max_requests == "160"
+    assert read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: auto}}}\n").max_requests == "auto"
     with pytest.raises(InputError, match="an integer from 1 to 100000"):
         read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: 0}}}\n")
 
@@ -370,7 +371,7 @@ def test_a_gangs_own_limit_is_refused_behind_a_router(tmp_path: Path, written: s
     file = tmp_path / "hosts.yml"
     file.write_text(GANGS + limited)
     assert {node.overrides.max_queued for node in load_inventory(file).nodes} == {read_as}
-    with pytest.raises(InputError, match="l40s_router_max_requests below vars: of the group router"):
+    with pytest.raises(InputError, match="l40s_router_max_requests: auto below vars: of the group router"):
         read(tmp_path, limited + "router: {hosts: {head: }}\n")
 
 

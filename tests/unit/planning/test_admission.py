@@ -6,7 +6,7 @@ from tests.support.reference_plan import plan_of, staged
 
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
-from orchestrator.planning.admission import router_words, routers_limit
+from orchestrator.planning.admission import limit_at_start, router_words, routers_limit
 from orchestrator.planning.plan_file import changes
 from orchestrator.protocol.errors import InputError
 
@@ -85,10 +85,27 @@ def test_a_changed_limit_is_one_change() -> None:
     assert {(change.name, change.was, change.will) for change in changes(before, after)} == {(FLAG, "8", "9")}
 
 
+@pytest.mark.parametrize(
+    ("asked", "running", "limit"),
+    [
+        ("", [81], None),
+        ("160", [], 160),
+        ("auto", [81, 20], 202),
+        ("auto", [20, None, 81], 364),
+        ("auto", [None, None], None),
+    ],
+)
+def test_what_a_router_starts_with(asked: str, running: list[int | None], limit: int | None) -> None:
+    """A gang that tells nothing counts as the largest of the others."""
+    assert limit_at_start(asked, running) == limit
+
+
 def test_the_router_lets_as_many_wait_as_all_gangs_run() -> None:
     assert routers_limit([81, 20]) == 202
     assert routers_limit([81, None]) is None and routers_limit([]) is None
-    assert router_words(None, None) == ()
-    (free,), (limited,), (unknown,) = router_words(None, 202), router_words(160, 202), router_words(160, None)
-    assert "l40s_router_max_requests: 202 as many wait" in free
+    assert router_words("", None) == ()
+    (free,), (limited,), (unknown,) = router_words("", 202), router_words("160", 202), router_words("160", None)
+    assert "l40s_router_max_requests: auto (202) as many wait" in free
+    assert "at most 202 requests at once" in router_words("auto", 202)[0]
+    assert "twice what all gangs run" in router_words("auto", None)[0]
     assert limited == f"{unknown}; all gangs run 101 at once" and unknown.endswith("429")

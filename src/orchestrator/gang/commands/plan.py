@@ -20,7 +20,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.planning.admission import router_words, routers_limit
+from orchestrator.planning.admission import limit_at_start, router_words, routers_limit
 from orchestrator.planning.commands.plan_options import (
     add_plan_options,
     advisories_json,
@@ -162,9 +162,10 @@ def _document(
     plan: Plan, fits: Mapping[str, tuple[LayoutFit, ...]], spares: Mapping[str, Sequence[str]], inventory: Inventory
 ) -> dict[str, Any]:
     document = plan_json(plan)
+    advised = _advised(plan, inventory)
     document["router"] = inventory.router and {
-        "max_requests": inventory.router.max_requests,
-        "advised_max_requests": _advised(plan, inventory),
+        "max_requests": limit_at_start(inventory.router.max_requests, [advised and advised // 2]),
+        "advised_max_requests": advised,
     }
     for gang in document["gangs"]:
         gang["spares"] = list(spares.get(gang["name"], ()))

@@ -141,6 +141,7 @@ def staged(run: Run, now: float) -> Report:
         certificate=_certificate(run),
         serves_at=run.serves_at,
         request_limit=run.request_limit,
+        runs_at_once=run.runs_at_once,
         service_healthy=False if run.service else None,
         boot_id=processes.boot_id(),
         clock=clock.ANCHOR,

@@ -46,7 +46,10 @@ def test_the_routers_limit_is_said_beside_what_the_gangs_run(run, monkeypatch) -
     document = json.loads(run("--json"))
     advised = 2 * document["gangs"][0]["memory"]["requests"]
     assert document["router"] == {"max_requests": None, "advised_max_requests": advised}
-    assert f"l40s_router_max_requests: {advised} " in run()
+    assert f"l40s_router_max_requests: auto ({advised:,}) " in run()
+    chosen = replace(CLUSTER, router=replace(front, max_requests="auto"))
+    monkeypatch.setattr(sys.modules[__name__], "CLUSTER", chosen)
+    assert json.loads(run("--json"))["router"]["max_requests"] == advised and f"at most {advised:,} requests" in run()
 
 
 def parse(*words: str) -> argparse.Namespace:

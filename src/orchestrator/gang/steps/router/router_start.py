@@ -30,6 +30,7 @@ from orchestrator.model.deadlines import (
 )
 from orchestrator.model.inventory import ROUTER_GANG, Inventory, RouterSpec
 from orchestrator.model.secret_text import fingerprint
+from orchestrator.planning.admission import limit_at_start
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
@@ -39,15 +40,25 @@ from orchestrator.protocol.verbs import HttpRequest
 def start_now(router: Router, inventory: Inventory, gangs: Sequence[GangView], *, plan_id: str = "") -> Staged:
     """What a start would carry out now."""
     at = installed_for(router)
-    return start_of(router, _health_path(router, inventory, gangs), at, plan_id=plan_id)
+    limit = limit_now(router, inventory, gangs)
+    return start_of(router, _health_path(router, inventory, gangs), at, plan_id=plan_id, limit=limit)
 
 
-def start_of(router: Router, health_path: str, at: words.InstalledRouter, *, plan_id: str = "") -> Staged:
+def limit_now(router: Router, inventory: Inventory, gangs: Iterable[GangView]) -> int | None:
+    """Most requests that a router which starts now lets in, by what its gangs say that they run; None: any number."""
+    told = {view.name: view.runs_at_once for view in gangs}
+    return limit_at_start(router.spec.max_requests, [told.get(gang.name) for gang in inventory.gangs])
+
+
+def start_of(
+    router: Router, health_path: str, at: words.InstalledRouter, *, plan_id: str = "", limit: int | None = None
+) -> Staged:
     """plan_id: '' for its own, which is the same for every start with the same settings: the admin key, generated for
-    each, is no part of it."""
+    each, is no part of it, and a limit by what the gangs run only as the word for it. limit: as of `limit_now`"""
     spec, front = router.spec, _front(router.spec)
-    argv = _argv(spec, at, health_path)
-    plan_id = plan_id or short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
+    argv = _argv(spec, at, health_path, "" if limit is None else str(limit))
+    asked = _argv(spec, at, health_path, spec.max_requests)
+    plan_id = plan_id or short_digest([*asked, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
     request = StagingRequest(
         state_dir=spec.node.state_dir,
@@ -71,14 +82,14 @@ def start_of(router: Router, health_path: str, at: words.InstalledRouter, *, pla
         lease_s=spec.node.lease_s,
         service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
         watch=words.watch(health_path),
-        request_limit=spec.max_requests,
+        request_limit=limit,
         secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
         launch_script=words.launch_script(at.release, argv),
     )
     return Staged(gang=router.gang, requests={spec.node.name: request}, document={"plan_id": plan_id, "argv": argv})
 
 
-def _argv(spec: RouterSpec, at: words.InstalledRouter, health_path: str) -> list[str]:
+def _argv(spec: RouterSpec, at: words.InstalledRouter, health_path: str, limit: str) -> list[str]:
     return words.command(
         at,
         spec.node.http_host,
@@ -87,7 +98,7 @@ def _argv(spec: RouterSpec, at: words.InstalledRouter, health_path: str) -> list
         health_path,
         policy=spec.policy,
         tls=spec.tls_cert is not None,
-        max_requests=spec.max_requests,
+        max_requests=limit,
     )
 
 

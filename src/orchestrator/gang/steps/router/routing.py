@@ -21,6 +21,7 @@ from orchestrator.gang.steps.router.client import ANEW, POLL_S, Router, RouterSt
 from orchestrator.gang.steps.router.host import ask_from
 from orchestrator.gang.steps.router.router_start import (
     installed_for,
+    limit_now,
     refuse_expired,
     refuse_two_keys,
     start_now,
@@ -30,7 +31,7 @@ from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import DRAIN_S, HEALTH_S, ROUTER_START_S, STOP_S
-from orchestrator.model.inventory import ROUTER_GANG, GangSpec, Inventory, RouterSpec
+from orchestrator.model.inventory import AUTO, ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, WithoutFiles
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
 from orchestrator.remote.fleet import Fleet, StragglerWait
@@ -89,6 +90,7 @@ def start_router(
     suits = router.view().plan_id in (wanted.plan_id, start_of(router, words.ANY_HEALTH, at).plan_id)
     if not suits:
         watcher.step(ROUTER_GANG, f"its settings differ from the current configuration. Apply them: {ANEW}")
+    _say_limit(router, inventory, gangs, watcher)
     _, failures = _take_in_undisturbed(operation, router, gangs, watcher, ours)
     failure = next(iter(failures.values()), None)
     if failure is None:
@@ -96,6 +98,19 @@ def start_router(
     if not suits:
         failure.fix = f"it checks the gangs' health at a path that some gangs may not have: {ANEW} fixes that"
     raise failure
+
+
+def _say_limit(router: Router, inventory: Inventory, gangs: Sequence[GangView], watcher: Watcher) -> None:
+    """Where the gangs decide about it, and run by now what its start did not know of."""
+    if router.spec.max_requests != AUTO:
+        return
+    has, now = router.view().request_limit, limit_now(router, inventory, gangs)
+    if has is None:
+        advice = f". Apply {now:,}: {ANEW}" if now else ""
+        why = "it lets in any number of requests: no gang told at its start how many it runs at once"
+        watcher.step(ROUTER_GANG, f"{why}{advice}")
+    elif now not in (None, has):
+        watcher.step(ROUTER_GANG, f"at most {has:,} requests at once; by what its gangs run now {now:,}. Apply: {ANEW}")
 
 
 def raise_router(operation: Operation, router: Router, watcher: Watcher) -> GangView:

@@ -28,7 +28,7 @@ from orchestrator.gang.steps.router.router_start import start_of
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.model.inventory import AUTO, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.errors import (
     DeployError,
@@ -124,7 +124,8 @@ class World:
             raise InputError("this gang runs another plan", where="router", fix="")
         self.started.append(rising.plan_id)
         self.argv.append(rising.document["argv"])
-        self.router = router(GangState.READY, self.router.plan_id or rising.plan_id)
+        limit = rising.requests["front"].request_limit
+        self.router = replace(router(GangState.READY, self.router.plan_id or rising.plan_id), request_limit=limit)
 
     def step(self, gang: str, words: str) -> None:
         self.said.append(f"{gang}: {words}")
@@ -239,6 +240,26 @@ def test_who_serves_at_the_moment_does_not_change_a_routers_settings(world: Worl
     world.gangs = world.gangs[:1]
     enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert len(world.started) == 1 and not any("settings differ" in words for words in world.said)
+
+
+def test_its_limit_goes_by_what_the_gangs_run_and_is_no_other_setting_when_that_changes(world: World) -> None:
+    assert INVENTORY.router is not None
+    limited = replace(INVENTORY, router=replace(INVENTORY.router, max_requests=AUTO))
+    world.gangs = (replace(gang("a"), runs_at_once=80), gang("b", GangState.ABSENT, healthy=False), gang("c"))
+    enrol(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert " --max-concurrent-requests 480 " in " ".join(world.argv[0])
+    world.gangs = (world.gangs[0], replace(gang("b"), runs_at_once=100), world.gangs[2])
+    enrol(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert len(world.started) == 1 and not any("settings differ" in words for words in world.said)
+    assert any("at most 480 requests at once; by what its gangs run now 560" in words for words in world.said)
+
+
+def test_a_limit_that_no_gang_tells_is_none_and_said(world: World) -> None:
+    assert INVENTORY.router is not None
+    limited = replace(INVENTORY, router=replace(INVENTORY.router, max_requests=AUTO))
+    enrol(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert "--max-concurrent-requests" not in world.argv[0]
+    assert any("lets in any number of requests: no gang told" in words for words in world.said)
 
 
 def test_a_gang_without_the_routers_health_path_is_told_and_keeps_nobody_out(world: World) -> None:
