@@ -7,7 +7,7 @@ It shows facts and judges nothing: what is wrong comes in as marks, which rules 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.model.per_node import collected
@@ -299,19 +299,20 @@ class _TextDrawing:
 
 def _link_words(link: PcieLink, most: PcieLink, *, may_sleep: bool = False) -> str:
     """A link as text, and what it can do if that is more, or all that is known. An idle GPU lowers its speed at no
-    cost."""
+    cost: what it can do stands first."""
     if link == PcieLink():
         return f"can {_link_words(most, most)}" if most != PcieLink() else ""
     words = link.words
     slower, narrower = 0 < link.speed_gts < most.speed_gts, 0 < link.width < most.width
+    if may_sleep and slower and not narrower:
+        return f"{replace(link, speed_gts=most.speed_gts).words} (idle: {link.speed_gts:g})"
     limits = []
     if slower:
         limits.append(f"{most.speed_gts:g}")
     if narrower:
         limits.append(f"x{most.width}")
     if limits:
-        asleep = "idle; " if may_sleep and not narrower else ""
-        words += f" ({asleep}can {' '.join(limits)})"
+        words += f" (can {' '.join(limits)})"
     return words
 
 

@@ -159,9 +159,10 @@ def glance(moment: Moment) -> list[RenderableType]:
 
 
 def gang_pictures(moment: Moment, *, wide: bool) -> list[list[RenderableType]]:
-    """Each gang as `status` has it and with what moves, those first that do not serve well."""
+    """Each gang as `status` has it and with what moves, those first that do not serve well. What its line of `glance`
+    tells is not said again."""
     views = sorted(moment.seen.views, key=lambda view: moment.seen.headline(view) == GangState.READY.value)
-    return [_gang_picture(view, moment, wide=wide) for view in views]
+    return [_gang_picture(view, moment, wide=wide, busy=view.cause is not None) for view in views]
 
 
 def _clock(moment: Moment) -> Text:
@@ -175,13 +176,13 @@ def _gang_line(view: GangView, moment: Moment) -> Text:
     return line.append(f"  {printable(words)}") if words else line
 
 
-def _gang_picture(view: GangView, moment: Moment, *, wide: bool) -> list[RenderableType]:
-    """A gang's own lines. What happened while it started is left out once it serves."""
+def _gang_picture(view: GangView, moment: Moment, *, wide: bool, busy: bool = True) -> list[RenderableType]:
+    """A gang's own lines. What happened while it started is left out once it serves. busy: its load too"""
     events = moment.events.get(view.name, ())
     newest = (since_ready(events) if view.serves else events)[-EVENTS:]
     happened = [f"{clock_time(event.at)} {event.node}: {event.words}" for event in newest]
-    busy = serving_words(moment.gangs.get(view.name), view.request_limit)
-    return [*_gang_blocks(view, moment.seen, moment.nodes, busy, wide=wide), *lines(happened, "dim")]
+    load = serving_words(moment.gangs.get(view.name), view.request_limit) if busy else ""
+    return [*_gang_blocks(view, moment.seen, moment.nodes, load, wide=wide), *lines(happened, "dim")]
 
 
 def status_blocks(

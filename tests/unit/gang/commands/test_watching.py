@@ -215,6 +215,7 @@ def test_every_gang_has_a_line_in_a_small_terminal(count: int, shown: Callable[.
     assert all(any(line.startswith(f"gang{place} ready") for line in told.lines) for place in range(count))
     assert "step 8" not in told.text and "node3  ready" in told.text
     assert ("more lines" in told.text) == (count > 2)
+    assert told.text.count("312.4 tokens/s") == count
 
 
 @pytest.mark.parametrize("columns", [80, 60, 40])
