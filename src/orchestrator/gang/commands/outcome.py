@@ -19,7 +19,8 @@ from orchestrator.gang.commands.gangs import bar, node_words, phase_words, style
 from orchestrator.gang.steps.changes import GangRehearsal
 from orchestrator.gang.steps.start_time import StartClock, furthest_behind
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.plan import Plan
+from orchestrator.model.per_node import collected
+from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.protocol.errors import Exit
 from orchestrator.protocol.severity import Severity
 
@@ -71,6 +72,10 @@ _LINE_EVERY_S = 10.0
 """The longest that nothing is said about a gang that starts where stderr is no terminal."""
 
 
+def _what_it_runs(gang: GangPlan) -> str:
+    return f"{gang.model} by {gang.stack}, {gang.layout} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
+
+
 class RisingProgress(LivePicture):
     """The workflow's watcher: a live table on a terminal, else one line for every change of phase."""
 
@@ -83,9 +88,10 @@ class RisingProgress(LivePicture):
     def planned(self, plan: Plan) -> None:
         """Say what will run."""
         self._clock.planned(plan)
-        for gang in plan.gangs:
-            degrees = f"{gang.layout} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
-            self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
+        alike = collected((_what_it_runs(gang), gang.name) for gang in plan.gangs)
+        for words, names in alike.items():
+            runs = "runs" if len(names) == 1 else "run"
+            self.say(f"plan {plan.plan_id}: {', '.join(names)} {runs} {words}")
         nodes = sum(len(gang.nodes) for gang in plan.gangs)
         losses = [group for group in grouped(plan.findings) if group.finding.severity is Severity.SLOW]
         for group in losses:

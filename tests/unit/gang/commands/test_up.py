@@ -223,6 +223,18 @@ def test_the_gang_leads_a_line_once(capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
 
 
+def test_gangs_that_run_the_same_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of()
+    (first,) = plan.gangs
+    other = replace(first, name="gang2", nodes=tuple(replace(node, stack="another") for node in first.nodes))
+    RisingProgress(Screen()).planned(replace(plan, gangs=(first, replace(first, name="gang1"), other)))
+    told = [line.partition(" by ")[0] for line in capsys.readouterr().err.splitlines() if line.startswith("plan ")]
+    assert told == [
+        f"plan {plan.plan_id}: {first.name}, gang1 run {first.model}",
+        f"plan {plan.plan_id}: gang2 runs {first.model}",
+    ]
+
+
 def test_no_phase_lasts_long_without_a_word(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
