@@ -115,6 +115,13 @@ def test_the_site_has_every_page_once() -> None:
     assert yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["theme"]["font"] is False
 
 
+def test_the_site_is_read_and_searched_from_files_too() -> None:
+    """A browser loads no index by `fetch` there, and opens no directory's page."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+    assert "offline" in site["plugins"] and site["use_directory_urls"] is False
+    assert "iframe-worker.js" in site["extra"]["polyfills"] and (ROOT / "docs" / "iframe-worker.js").is_file()
+
+
 @pytest.mark.parametrize(
     ("place", "written", "shown"),
     [
