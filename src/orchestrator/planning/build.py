@@ -248,15 +248,19 @@ def _choices(
     )
 
 
+def _gpu_words(gpus: Sequence[Gpu], *, with_addresses: bool) -> str:
+    places = {gpu.index: f"{gpu.index} at {gpu.address}" if with_addresses else f"{gpu.index}" for gpu in gpus}
+    return ", ".join(f"{places[gpu.index]}: {gpu.name} {gpu.memory_total}" for gpu in gpus)
+
+
 def _facts(about: GangChoices, node: NodeSpec) -> Iterator[tuple[str, str]]:
     """What a node's plan rests on, as (name, value)."""
     tcp, rdma, gpus = about.tcp[node.name], about.rdma.get(node.name), about.gpus[node.name]
     yield "tcp interface", tcp.interface
     yield "tcp address", tcp.address
     if gpus:
-        some = len(gpus) < len(about.topologies[node.name].gpus)  # then which ones they are is a choice
-        places = {gpu.index: f"{gpu.index} at {gpu.address}" if some else f"{gpu.index}" for gpu in gpus}
-        yield "gpus", ", ".join(f"{places[gpu.index]}: {gpu.name} {gpu.memory_total}" for gpu in gpus)
+        some = len(gpus) < len(about.topologies[node.name].gpus)
+        yield "gpus", _gpu_words(gpus, with_addresses=some)  # then which ones they are is a choice
     if rdma is not None and about.decision.transport is Transport.RDMA:
         yield "rdma ports", ", ".join(f"{port.name} {port.link_layer}" for port in rdma.ports)
         yield "gid index", "" if rdma.gid.index is None else str(rdma.gid.index)

@@ -267,12 +267,20 @@ def _with_ports(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout |
             where=f"node {without[0]}",
             fix="bring its RDMA ports up (`l40s-deploy doctor` shows how), or set `l40s_transport: auto`",
         )
-    if wanted == "auto" and (unread or without):
-        why = f"{', '.join(unread)} could not be read" if unread else f"{without[0]}: {rdma[without[0]].reason}"
-        reason = f"l40s_transport is auto{', and' if unread else ';'} {why}"
-        return TransportDecision(Transport.TCP, reason, (over_tcp(gang.name, why, layout),))
+    if wanted == "auto" and unread:
+        why = f"{', '.join(unread)} could not be read"
+        return TransportDecision(
+            Transport.TCP, f"l40s_transport is auto, and {why}", (over_tcp(gang.name, why, layout),)
+        )
+    if wanted == "auto" and without:
+        why = f"{without[0]}: {rdma[without[0]].reason}"
+        return TransportDecision(Transport.TCP, f"l40s_transport is auto; {why}", (over_tcp(gang.name, why, layout),))
+    return TransportDecision(Transport.RDMA, _rdma_words(wanted), _uneven(gang, rdma))
+
+
+def _rdma_words(wanted: str) -> str:
     usable = ", and every node has usable RDMA ports" if wanted == "auto" else ""
-    return TransportDecision(Transport.RDMA, f"l40s_transport is {wanted}{usable}", _uneven(gang, rdma))
+    return f"l40s_transport is {wanted}{usable}"
 
 
 def over_tcp(gang: str, why: str, layout: Layout | None, *, node: str = "") -> Finding:
@@ -338,15 +346,22 @@ class DataNetwork:
     reason: str
 
 
+def _has_interface(ways: Mapping[str, SharedWay], interface: str) -> bool:
+    return any(way.interface.name == interface for way in ways.values())
+
+
+def _slowest_words(ways: Mapping[str, SharedWay]) -> str:
+    slowest = min(way.interface.speed_mbps for way in ways.values())
+    return f"{slowest / 1000:g} Gbit/s" if slowest else "speed unread"
+
+
 def data_network(topologies: Mapping[str, Topology], interface: str = "") -> DataNetwork:
     """One network for all nodes; RDMA rails count too, since nothing but their speed matters here.
 
     interface: the operator's word: one that leads to the network to use
     Raises InputError where there is none.
     """
-    networks = shared_networks(topologies)
-    if interface:
-        networks = tuple(ways for ways in networks if any(way.interface.name == interface for way in ways.values()))
+    networks = [ways for ways in shared_networks(topologies) if not interface or _has_interface(ways, interface)]
     if not networks:
         wanted = f"no network on {interface}" if interface else "no IPv4 network"
         raise InputError(
@@ -355,10 +370,8 @@ def data_network(topologies: Mapping[str, Topology], interface: str = "") -> Dat
             fix="list every node's interfaces with `l40s-deploy discover`",
         )
     best = min(networks, key=_rank)
-    slowest = min(way.interface.speed_mbps for way in best.values())
     names = sorted({way.interface.name for way in best.values()})
-    speed = f"{slowest / 1000:g} Gbit/s" if slowest else "speed unread"
-    about = [speed]
+    about = [_slowest_words(best)]
     if interface:
         about.append("--interface")
     elif len(networks) > 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.model.topology import RAILS, Area, Topology
+from orchestrator.model.topology import RAILS, Area, RdmaPort, Topology
 from orchestrator.planning.choices import rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
 from orchestrator.protocol.errors import InputError
@@ -75,6 +75,12 @@ def _side(was: NodeNetwork, machine: Machine) -> TcpChoice:
     return TcpChoice(was.interface, was.address, "as staged")
 
 
+def _index_words(index: int | None, reason: str = "") -> str:
+    if index is not None:
+        return str(index)
+    return f"chosen by NCCL for each port ({reason})" if reason else "chosen by NCCL"
+
+
 def _rdma(was: NodeNetwork, machine: Machine, side: TcpChoice, met: Mapping[str, int]) -> Iterator[_Change]:
     try:
         choice = rdma_choice(machine, side, met)
@@ -88,9 +94,7 @@ def _rdma(was: NodeNetwork, machine: Machine, side: TcpChoice, met: Mapping[str,
         yield "hca", hca, f"RDMA ports {was.hca[1:]} -> {hca[1:]}{cost}"
     if any(port.link_layer != "InfiniBand" for port in choice.ports):
         before, now = was.gid_index, choice.gid.index
-        by_nccl = f"chosen by NCCL for each port ({choice.gid.reason})"
-        words = f"{'chosen by NCCL' if before is None else before} -> {by_nccl if now is None else now}"
-        yield "gid_index", now, f"GID index {words}"
+        yield "gid_index", now, f"GID index {_index_words(before)} -> {_index_words(now, choice.gid.reason)}"
         words = f"addresses among which NCCL finds each port's GID {was.gid_range or 'any'} -> {choice.range or 'any'}"
         yield "gid_range", choice.range, words if now == before else ""
 
@@ -124,7 +128,11 @@ def _ports(network: NodeNetwork, node: Topology) -> Iterator[str]:
             yield f"RDMA port {name}"
         elif not port.active:
             yield f"RDMA port {name} ({port.state or 'state unknown'})"
-        elif port.link_layer == "Ethernet" and port.gids and (index := network.gid_index) is not None:
-            kind = next((gid.type for gid in port.gids if gid.index == index), None)
-            if kind != "RoCE v2":
-                yield f"a RoCE v2 GID at index {index} of {port.name} (it has {kind or 'none'} there)"
+        elif port.link_layer == "Ethernet" and port.gids and network.gid_index is not None:
+            yield from _other_gid(port, network.gid_index)
+
+
+def _other_gid(port: RdmaPort, index: int) -> Iterator[str]:
+    kind = next((gid.type for gid in port.gids if gid.index == index), None)
+    if kind != "RoCE v2":
+        yield f"a RoCE v2 GID at index {index} of {port.name} (it has {kind or 'none'} there)"

@@ -85,6 +85,10 @@ def _address(request: StagingRequest, engines: Sequence[Engine]) -> str:
     return by_engine or leader or only
 
 
+def _is_degree(text: str) -> bool:
+    return text.isdecimal() and len(text) <= 9 and int(text) > 0
+
+
 def _layout(request: StagingRequest, engines: Sequence[Engine]) -> Layout | None:
     """The engine's degrees, 1 where it was told none; None where one is no number, or the engine is not known here."""
     if not engines:
@@ -98,7 +102,7 @@ def _layout(request: StagingRequest, engines: Sequence[Engine]) -> Layout | None
         "attention_data_parallel": next(iter(attention), None),
     }
     degrees = {degree: values.get(flag, "1") for degree, flag in wanted.items() if flag}
-    if not all(text.isdecimal() and len(text) <= 9 and int(text) > 0 for text in degrees.values()):
+    if not all(map(_is_degree, degrees.values())):
         return None
     each = len(request.gpus) or len(request.tp_ranks)
     return Layout(**{degree: int(text) for degree, text in degrees.items()}, nnodes=request.nnodes, gpus_per_node=each)

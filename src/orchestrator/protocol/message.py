@@ -128,13 +128,22 @@ def _reader(hint: Any) -> Reader:
     return _readers[hint]
 
 
+def _message_reader(kind: type[Message]) -> Reader:
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return partial(_message, kind, [(field, _reader(_hints(kind)[field.name])) for field in fields])
+
+
+def _optional(alternatives: Sequence[Any]) -> Reader:
+    (inner,) = (_reader(alternative) for alternative in alternatives if alternative is not types.NoneType)
+    return lambda raw: None if raw is None else inner(raw)
+
+
 def _made(hint: Any) -> Reader:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, types.UnionType) and types.NoneType in arguments:
-        (inner,) = (_reader(alternative) for alternative in arguments if alternative is not types.NoneType)
-        return lambda raw: None if raw is None else inner(raw)
+        return _optional(arguments)
     if origin is tuple:
         return partial(_many, _reader(arguments[0]))
     if origin is Mapping:
@@ -142,8 +151,7 @@ def _made(hint: Any) -> Reader:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return partial(_one_of, {member.value: member for member in hint})
     if isinstance(hint, type) and issubclass(hint, Message):
-        fields = dataclasses.fields(hint)  # type: ignore[arg-type]
-        return partial(_message, hint, [(field, _reader(_hints(hint)[field.name])) for field in fields])
+        return _message_reader(hint)
     raise TypeError(f"messages can't have a field of type {hint}")
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import weakref
 from collections.abc import Iterator
+from typing import IO
 
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote.commands import CommandSession, RunningCommand
@@ -51,10 +52,17 @@ class _LocalCommand(RunningCommand):
         )
         weakref.finalize(self, _end, self._process)
 
+    def _feed_some(self, stdin: IO[bytes], selector: selectors.BaseSelector) -> None:
+        """What the process takes now; its input is closed after the last byte."""
+        self._stdin = _feed(stdin.fileno(), self._stdin or memoryview(b""))
+        if not self._stdin:
+            selector.unregister(stdin)
+            stdin.close()
+
     def output(self, login: LoginOutput) -> Iterator[tuple[bool, bytes]]:
         process, feeding = self._process, False
         with selectors.DefaultSelector() as selector:
-            open_streams = {stream for stream in (process.stdout, process.stderr) if stream is not None}
+            open_streams = set(filter(None, (process.stdout, process.stderr)))
             for stream in open_streams:
                 selector.register(stream, selectors.EVENT_READ)
             while open_streams:
@@ -63,10 +71,7 @@ class _LocalCommand(RunningCommand):
                     feeding = True
                 for key, _ in selector.select(login.deadline.left()):
                     if key.fileobj is process.stdin:
-                        self._stdin = _feed(key.fd, self._stdin or memoryview(b""))
-                        if not self._stdin:
-                            selector.unregister(process.stdin)
-                            process.stdin.close()
+                        self._feed_some(process.stdin, selector)
                     elif chunk := os.read(key.fd, _CHUNK):
                         yield key.fileobj is process.stderr, chunk
                     else:

@@ -39,10 +39,14 @@ def candidates(target: SshTarget, deadline: Deadline) -> Generator[tuple[paramik
     if target.own_keys or locked:
         yield from _agent_keys(deadline, None if target.own_keys else target.key_files)
     if not target.key_files:
-        for name in _DEFAULT_KEYS:
-            path = Path("~/.ssh").expanduser() / name
-            if (key := _load(path, of=None)) is not None:
-                yield key, str(path)
+        yield from _default_keys()
+
+
+def _default_keys() -> Iterator[tuple[paramiko.PKey, str]]:
+    for name in _DEFAULT_KEYS:
+        path = Path("~/.ssh").expanduser() / name
+        if (key := _load(path, of=None)) is not None:
+            yield key, str(path)
 
 
 @lru_cache(maxsize=64)

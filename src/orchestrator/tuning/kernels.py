@@ -175,6 +175,10 @@ def judged(
     return tuple(_judged(case, lines_of[case.id], causes, limit) for case in cases)
 
 
+def _cause_in(text: str, causes: Sequence[CausePattern]) -> CausePattern | None:
+    return next((cause for cause in causes if not cause.secondary and _explains(cause, text)), None)
+
+
 def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[CausePattern], limit: int) -> KernelResult:
     merged = (KernelVerdict.FAILS, KernelVerdict.WRONG, KernelVerdict.RIGHT)
     by_verdict = {line.verdict: line for line in lines}
@@ -185,14 +189,13 @@ def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[Caus
     if shared and verdict is not KernelVerdict.FAILS:
         texts.append(f"compiled for the plan's GPU: {shared} of {limit} bytes of shared memory")
     text = "; ".join(filter(None, texts)) if lines else "the node said nothing of it"
-    explain = (cause for cause in causes if not cause.secondary and _explains(cause, text))
     return KernelResult(
         case=case,
         verdict=verdict,
         error=compared.error if compared.error >= 0 else None,
         us=compared.us or None,
         text=text,
-        cause=next(explain, None) if verdict is KernelVerdict.FAILS else None,
+        cause=_cause_in(text, causes) if verdict is KernelVerdict.FAILS else None,
         shared=shared,
     )
 

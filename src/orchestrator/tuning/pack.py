@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.engines.engine import Lookup, moe_root
-from orchestrator.engines.tuned_validity import TunedFileFinding, digest, flaws, read_name
+from orchestrator.engines.tuned_validity import Name, TunedFileFinding, digest, flaws, read_name
 from orchestrator.engines.tuned_wanted import triton_folder, triton_version
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.message import parsed
@@ -152,6 +152,14 @@ def _manifest(parts: Mapping[str, str]) -> Mapping[str, Any]:
     return document
 
 
+def _read_part(part: str) -> tuple[re.Match[str], Name]:
+    match = _PART.fullmatch(part)
+    kernel = read_name(match["name"]) if match else None
+    if match is None or kernel is None or kernel.kernel != match["kernel"]:
+        raise ValueError(f"{part} has a name that no engine uses")
+    return match, kernel
+
+
 def _judge(pack: Pack, part: str, wanted: object, *, apart: bool) -> None:
     """wanted: the digest that the manifest has, None where it lists no such file."""
     if part not in pack.texts:
@@ -160,10 +168,7 @@ def _judge(pack: Pack, part: str, wanted: object, *, apart: bool) -> None:
         raise ValueError(f"{part} is not listed in the manifest")
     if digest(pack.texts[part]) != wanted:
         raise ValueError(f"{part} has been changed: its digest differs from the manifest")
-    match = _PART.fullmatch(part)
-    kernel = read_name(match["name"]) if match else None
-    if match is None or kernel is None or kernel.kernel != match["kernel"]:
-        raise ValueError(f"{part} has a name that no engine uses")
+    match, kernel = _read_part(part)
     if bool(match["triton"]) != (apart and kernel.kernel == "moe"):
         raise ValueError(
             f"{part} is in the wrong folder for {pack.dialect}: it must be {'below' if apart else 'without'}"

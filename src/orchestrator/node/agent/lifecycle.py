@@ -253,6 +253,9 @@ class Lifecycle(ABC):
         everybody = End(now=True) if self.run.leads else Stop(now=True)
         return [] if self.state.unwanted else [Send(everybody), *self._enter(AgentState.STOPPING)]
 
+    def _is_drained(self) -> bool:
+        return (self.run.leads and not self.engine_runs) or not self.facts.living
+
     def _advance(self) -> Effects:
         """What follows from the time, and from the states of all nodes."""
         if self.state is AgentState.STAGED and self._checked_at is not None:
@@ -261,8 +264,7 @@ class Lifecycle(ABC):
             return [Note("armed for too long"), *self._stop_now()]
         if self.state is AgentState.WARMING and self._everybody_complete():
             return self._enter(AgentState.READY)
-        drained = (self.run.leads and not self.engine_runs) or not self.facts.living
-        if self.state is AgentState.DRAINING and (drained or self.now > self._deadline > 0):
+        if self.state is AgentState.DRAINING and (self._is_drained() or self.now > self._deadline > 0):
             messages: Effects = [Send(End())] if self.run.leads else []
             return [*messages, *self._enter(AgentState.STOPPING)]
         return []

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from orchestrator.node import files
 from orchestrator.protocol.errors import DeployError
@@ -39,6 +39,11 @@ def told_apart(folder: str) -> dict[str, str]:
     return entries
 
 
+def _broken(folder: pathlib.Path, names: Sequence[str]) -> list[str]:
+    """Each file that is not intact, with what is wrong with it."""
+    return [f"{name} {fault}" for name in names if (fault := _fault(folder / name))]
+
+
 def check(folder: pathlib.Path, fix: str = "") -> Iterator[DeployError]:
     """Faults of the weight files that the index names; none if there is no index, or no weights at all.
 
@@ -62,9 +67,9 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[DeployError]:
     if missing:
         what = f"{len(missing)} of {len(named)} weight files are missing: {_some(missing)}"
         yield DeployError(what, where=str(folder), fix=fix, kind="no-model")
-    wrong_ones = [f"{name} {fault}" for name in named if name not in missing and (fault := _fault(folder / name))]
-    if wrong_ones:
-        what = f"{len(wrong_ones)} of {len(named)} weight files are not intact: {_some(wrong_ones)}"
+    there = [name for name in named if name not in missing]
+    if broken := _broken(folder, there):
+        what = f"{len(broken)} of {len(named)} weight files are not intact: {_some(broken)}"
         yield DeployError(what, where=str(folder), fix=fix, kind="no-model")
 
 

@@ -208,6 +208,11 @@ class Gathering:
             if gpu.index in self.asked.gpus and not gpu.error
         ]
 
+    def _addresses(self, seen: Instant) -> list[str]:
+        """PCI addresses of the engine's GPUs, of those that NVML told."""
+        gpus = seen.gauges.gpus if seen.gauges else ()
+        return [gpu.pci_bus_id for gpu in gpus if gpu.index in self.asked.gpus and gpu.pci_bus_id]
+
     def _facts(self, seen: Instant) -> HangFacts:
         asked, env = self.asked, self.asked.env
         log = _log(asked.path(ENGINE_LOG)) if self.left() > 1 else b""
@@ -221,13 +226,12 @@ class Gathering:
         )
         if asked.device != "cuda":
             return known
-        addresses = [gpu.pci_bus_id for gpu in (seen.gauges.gpus if seen.gauges else ()) if gpu.index in asked.gpus]
         return replace(
             known,
             nccl=version[1].decode() if version else _loaded_nccl([pid for _, pid in self.wanted.ranks]),
             roce=self._roce(seen.gauges),
             p2p_off=env.get("NCCL_P2P_DISABLE") == "1" or env.get("NCCL_P2P_LEVEL") in ("LOC", "0"),
-            redirected=pci_paths.diverted([address for address in addresses if address]),
+            redirected=pci_paths.diverted(self._addresses(seen)),
             failover=asked.network.notice_s > 0,
         )
 
@@ -346,11 +350,15 @@ def _reason(text: bytes) -> str:
     return f"py-spy: {reason[:160]}"
 
 
+def _with(threads: Sequence[dict[str, Any]], key: str, value: object) -> dict[str, Any] | None:
+    """The first thread that says this of itself."""
+    return next((thread for thread in threads if thread.get(key) == value), None)
+
+
 def _main_thread(value: object, pid: int) -> tuple[str, ...]:
     threads = [thread for thread in value if isinstance(thread, dict)] if isinstance(value, list) else []
-    main = next((thread for thread in threads if thread.get("os_thread_id") == pid), None)
-    main = main or next((thread for thread in threads if thread.get("thread_name") == "MainThread"), None)
-    frames = main.get("frames") if main is not None else None
+    main = _with(threads, "os_thread_id", pid) or _with(threads, "thread_name", "MainThread") or {}
+    frames = main.get("frames")
     if not isinstance(frames, list):
         return ()
     return tuple(_frame(frame) for frame in frames[:MOST_FRAMES] if isinstance(frame, dict))

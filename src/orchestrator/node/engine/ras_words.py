@@ -54,6 +54,11 @@ class RasVerdict:
     culprit: Member | None = None
 
 
+def _of_all(communicators: Any, ranks: str) -> Iterator[Any]:
+    for communicator in communicators:
+        yield from communicator[ranks]
+
+
 def read(text: str) -> RasAnswer:
     """Parse an answer to STATUS. Raises ValueError for anything else."""
     try:
@@ -62,18 +67,14 @@ def read(text: str) -> RasAnswer:
             ranks=max((int(communicator["size"]) for communicator in communicators), default=0),
             missing=_once(
                 (_member(rank), bool(rank["status"]["considered_dead"]))
-                for communicator in communicators
-                for rank in communicator["missing_ranks"]
+                for rank in _of_all(communicators, "missing_ranks")
                 if rank["status"]["unresponsive"] or rank["status"]["considered_dead"]
             ),
             failed=_once(
-                (_member(rank), code)
-                for communicator in communicators
-                for rank in communicator["ranks"]
-                if (code := _error(rank["status"]))
+                (_member(rank), code) for rank in _of_all(communicators, "ranks") if (code := _error(rank["status"]))
             ),
             behind=_once(rank for communicator in communicators for rank in _behind(communicator["ranks"])),
-            launched=sum(_launched(rank) for communicator in communicators for rank in communicator["ranks"]),
+            launched=sum(map(_launched, _of_all(communicators, "ranks"))),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise ValueError(f"this is not a RAS status: {type(wrong).__name__} {wrong}") from None
@@ -112,11 +113,9 @@ def _once(values: Iterator[Any]) -> tuple[Any, ...]:
 def judge(first: RasAnswer, again: RasAnswer, nodes: Mapping[str, str]) -> RasVerdict:
     """What two answers, some seconds apart, show together. nodes: names of the gang's nodes by address."""
     if again.missing:
-        names = _names([member for member, _ in again.missing], nodes)
+        members = [member for member, _ in again.missing]
         dead = ", and considers it dead" if all(dead for _, dead in again.missing) else ""
-        return RasVerdict(
-            f"NCCL RAS gets no answer from {names}{dead}", _alone([member for member, _ in again.missing])
-        )
+        return RasVerdict(f"NCCL RAS gets no answer from {_names(members, nodes)}{dead}", _alone(members))
     if again.failed:
         member, code = again.failed[0]
         error = _ERRORS.get(code, f"error {code}")
@@ -125,9 +124,10 @@ def judge(first: RasAnswer, again: RasAnswer, nodes: Mapping[str, str]) -> RasVe
         )
     stuck = [rank for rank in again.behind if rank in first.behind]
     if stuck:
-        member, operation, launched, most = stuck[0]
-        words = f"NCCL RAS: {_names([rank[0] for rank in stuck], nodes)} launched {launched} of {most} {operation}"
-        return RasVerdict(f"{words} operations, unchanged between two queries", _alone([rank[0] for rank in stuck]))
+        _, operation, launched, most = stuck[0]
+        members = [member for member, *_ in stuck]
+        words = f"NCCL RAS: {_names(members, nodes)} launched {launched} of {most} {operation}"
+        return RasVerdict(f"{words} operations, unchanged between two queries", _alone(members))
     all_of_them = f"all {again.ranks} ranks" if again.ranks else "all ranks"
     return RasVerdict(
         f"NCCL RAS can't name the rank that the others wait for: {all_of_them} answer and none stays behind,"

@@ -275,6 +275,12 @@ class ProcessTree:
                 rank.state = RankState.DEAD
             rank.gpu_memory = 0
 
+    def _adopt(self, number: int | None, process: processes.Process, living: list[processes.Process]) -> None:
+        """A process that names itself as a rank becomes that rank's, where none is yet."""
+        for rank in self.ranks:
+            if number == rank.tp_rank and rank.state is RankState.EXPECTED and rank.adopt(process):
+                rank.parent = self._parent_of(process, living)
+
     def _look(self) -> None:
         living = self.living()
         self._remember(living)
@@ -291,10 +297,7 @@ class ProcessTree:
             if self._title.search(title) is None:
                 self._take_other(process, title, living)
                 continue
-            number = rank_of_title(title, self._title, expected)
-            for rank in self.ranks:
-                if number == rank.tp_rank and rank.state is RankState.EXPECTED and rank.adopt(process):
-                    rank.parent = self._parent_of(process, living)
+            self._adopt(rank_of_title(title, self._title, expected), process, living)
 
     def _take_other(self, process: processes.Process, title: str, living: list[processes.Process]) -> None:
         other = EngineProcess(title.partition(" ")[0][:_LONGEST_NAME])

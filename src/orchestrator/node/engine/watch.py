@@ -59,6 +59,11 @@ class Tracebacks:
     _speaker: str = ""
     _unraised: bool = False
 
+    def _begin(self, tp_rank: int | None) -> None:
+        if tp_rank is not None or not (self._open or self._chained):
+            self._owner = tp_rank
+        self._open, self._chained, self._file = True, False, ""
+
     def feed(self, line: str, tp_rank: int | None, now: float, speaker: str = "") -> int | None:
         """Take a line; tp_rank: from its own prefix; speaker: who marks each of its lines, which are not mixed with
         those of others. Returns the rank that the line belongs to."""
@@ -66,9 +71,7 @@ class Tracebacks:
             return tp_rank
         self._speaker = speaker
         if _BEGIN in line:
-            if tp_rank is not None or not (self._open or self._chained):
-                self._owner = tp_rank
-            self._open, self._chained, self._file = True, False, ""
+            self._begin(tp_rank)
             return self._owner
         if line.startswith(_CHAINED):
             self._chained = True
@@ -80,13 +83,17 @@ class Tracebacks:
         if not self._open or _RECORD.match(line):
             self._open = False
             return tp_rank
+        self._in_traceback(line, now)
+        return self._owner
+
+    def _in_traceback(self, line: str, now: float) -> None:
+        """A frame, or the exception at the end."""
         if line[:1].isspace():
             frame = _FRAME.match(line)
             self._file = f"{frame[1]}:{frame[2]}" if frame else self._file
         elif _RAISED.match(line):
             self._open = False
             self.raised = RankException(self._owner, line, self._file, now)
-        return self._owner
 
     def _is_passed_over(self, line: str) -> bool:
         """Whether it begins what Python tells of an exception that nobody could catch."""
@@ -327,12 +334,15 @@ class LogWatch:
             for _, entry in self.proofs
         ]
 
+    def _forget_old_suspicions(self, now: float) -> None:
+        if len(self._suspicions) >= LINES_KEPT:
+            self._suspicions = [suspicion for suspicion in self._suspicions if now - suspicion.at <= SUSPECT_FOR_S]
+
     def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
         """True if the line matches a known cause."""
         if not self._own and (own := self.own.search(line)):
             self._own = f"{own['interface']} {own['address']}"
-        if len(self._suspicions) >= LINES_KEPT:
-            self._suspicions = [suspicion for suspicion in self._suspicions if now - suspicion.at <= SUSPECT_FOR_S]
+        self._forget_old_suspicions(now)
         for known in self.causes:
             if (match := known.pattern.search(line)) and self._fits(known, owner):
                 if self.harmless.search(line):  # last: most lines show no cause
@@ -373,15 +383,18 @@ class LogWatch:
             return f" ({own or self._own or 'this node'} to {peer})"
         return f" ({own})" if own else ""
 
+    def _forget_exceptions_of(self, owner: int | None) -> None:
+        self._suspicions = [
+            suspicion for suspicion in self._suspicions if not suspicion.raised or suspicion.tp_rank != owner
+        ]
+
     def _look_for_exceptions(self, owner: int | None, now: float, *, known: bool) -> None:
         """An exception that no pattern knows is a cause too, if it is the last one that its process has logged."""
         raised = self._root()
         new = raised is not None and raised is not self._raised
         self._raised = raised
         if owner is not None or (new and not known):
-            self._suspicions = [
-                suspicion for suspicion in self._suspicions if not suspicion.raised or suspicion.tp_rank != owner
-            ]
+            self._forget_exceptions_of(owner)
         if raised is None or not new or known or (owner is None and self.phase.name == "ready"):
             return
         self._suspicions.append(self._of_exception(raised, owner, now))

@@ -97,9 +97,13 @@ class Wire:
             return messages  # the end is told at the next call
         if len(self._incoming) > longest:
             raise ConnectionClosed("it sent an incomplete message", broken=False)
-        if (over := self._over or self._unsent) is not None:
-            raise over
+        self._raise_the_end()
         return []
+
+    def _raise_the_end(self) -> None:
+        over = self._over or self._unsent
+        if over is not None:
+            raise over
 
     def _read(self, longest: int) -> None:
         while self._over is None and len(self._incoming) <= longest:

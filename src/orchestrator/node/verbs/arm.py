@@ -102,6 +102,15 @@ def _start_daemon(run: Run, command: list[str]) -> None:
         os._exit(status)
 
 
+def _refuse_lifeless(folder: str, *, alive: bool) -> None:
+    """Raises where the agent is stopped or not there, long after its start."""
+    if supervision.stopped(report.agent(folder)[0]):
+        raise DeployError("the agent was stopped by a signal", where=folder, fix="run `up` again", kind="agent-stopped")
+    if not alive:
+        what, log = f"the agent did not start: {_last_words(folder)}", f"{folder}/{AGENT_LOG}"
+        raise DeployError(what, where=log, fix="read that log on the node", kind="no-agent")
+
+
 def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
     begin, checked = time.monotonic(), 0.0
     while (waited_s := time.monotonic() - begin) < deadline_s:
@@ -113,13 +122,8 @@ def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
             checked = checked or time.monotonic()
             if now.state is not AgentState.STAGED or time.monotonic() - checked > REACH_S:
                 return StateAnswer(state=now.state).as_json()
-        if waited_s > START_S and supervision.stopped(report.agent(folder)[0]):
-            raise DeployError(
-                "the agent was stopped by a signal", where=folder, fix="run `up` again", kind="agent-stopped"
-            )
-        if waited_s > START_S and not alive:
-            what, log = f"the agent did not start: {_last_words(folder)}", f"{folder}/{AGENT_LOG}"
-            raise DeployError(what, where=log, fix="read that log on the node", kind="no-agent")
+        if waited_s > START_S:
+            _refuse_lifeless(folder, alive=alive)
         time.sleep(POLL_S)
     what = f"the checks did not finish within {deadline_s:.0f} s"
     raise DeployError(what, where=folder, fix=f"read {AGENT_LOG} in that directory on the node", kind="not-checked")

@@ -47,30 +47,39 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return _answer(asked, files.gang_dir(state, asked.gang)).as_json()
 
 
+_OPS = frozenset(("release", "renew", "begin", "finish"))
+
+
+def _holder(asked: LockRequest) -> LockHolder:
+    if asked.holder is None or not asked.holder.token:
+        raise DeployError("acquire needs a holder with a token", where="request", fix="", kind="bad-request")
+    return asked.holder
+
+
 def _answer(asked: LockRequest, gang: str) -> LockAnswer:
     path = f"{gang}/lock"
     if asked.op != "show":
         viewers.refuse_changes(path.partition("/gangs/")[0])
     if asked.op == "acquire":
-        if asked.holder is None or not asked.holder.token:
-            raise DeployError("acquire needs a holder with a token", where="request", fix="", kind="bad-request")
-        return _acquire(path, asked.holder, asked.over, asked.node)
+        return _acquire(path, _holder(asked), asked.over, asked.node)
     held = _read(path)
     mine = held is not None and held.token == asked.token
     if asked.op == "show":
         return LockAnswer(held=held, begun=files.read_json(f"{gang}/{files.BEGUN_FILE}") or None)
     if asked.op == "release" and held is not None and (mine or asked.force):
         files.remove(path)
-        _note(path, _how_it_ended(asked) if mine else "released by force", held)
+        _note(path, _how_it_ended(asked, mine=mine), held)
         return LockAnswer()
-    if asked.op not in ("release", "renew", "begin", "finish"):
+    if asked.op not in _OPS:
         raise DeployError(f"lock has no op {asked.op!r}", where="request", fix="", kind="bad-request")
     if mine:  # else a command that took it over decides
         _go_on(asked, gang)
     return LockAnswer(held=held, mine=mine)
 
 
-def _how_it_ended(asked: LockRequest) -> str:
+def _how_it_ended(asked: LockRequest, *, mine: bool) -> str:
+    if not mine:
+        return "released by force"
     return f"ends: {asked.ended}" if asked.ended else "ends"
 
 

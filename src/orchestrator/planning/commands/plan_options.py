@@ -100,16 +100,13 @@ def take_names(args: argparse.Namespace, recorded: Inventory | None = None) -> N
     gangs = {gang.name for gang in (recorded or open_inventory(args, None)).gangs}
     models = profile_names()
     for name in names:
-        if name in gangs or re.sub(r"-\d+$", "", name) in gangs:  # one of its replicas
+        if not gangs.isdisjoint((name, re.sub(r"-\d+$", "", name))):  # or one of its replicas
             args.gang.append(name)
         elif args.model is None and not args.plan and (name in models or name.endswith((".yml", ".yaml"))):
             args.model = name
         elif name in models:
-            raise InputError(
-                f"{name} was named beside {f'--plan {args.plan}' if args.plan else args.model}",
-                where="command line",
-                fix="name one model",
-            )
+            beside = f"--plan {args.plan}" if args.plan else args.model
+            raise InputError(f"{name} was named beside {beside}", where="command line", fix="name one model")
         else:
             raise no_such(
                 "gang or model", name, [*sorted(gangs), *models], where="command line", lister="l40s-deploy models"
@@ -225,9 +222,13 @@ def _cells(node: NodePlan) -> tuple[str, ...]:
     return str(node.node_rank), node.name, network.address, _span(node.tp_ranks), network.interface, ports, gid
 
 
+def _flag_texts(node: NodePlan) -> dict[str, str]:
+    return {flag: " ".join(values) for flag, *values in node.flags}
+
+
 def _settings(nodes: Sequence[NodePlan], *, sources: bool) -> Table:
     """Every variable and flag once where all nodes agree, else node by node."""
-    by_node = {node.name: {**node.env, **{flag: " ".join(values) for flag, *values in node.flags}} for node in nodes}
+    by_node = {node.name: {**node.env, **_flag_texts(node)} for node in nodes}
     origins = {node.name: node.sources for node in nodes}
     rows = []
     for name in dict.fromkeys(name for values in by_node.values() for name in values):

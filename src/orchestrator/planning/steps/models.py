@@ -217,6 +217,11 @@ def fit_words(fit: LayoutFit) -> str:
     return f"{fit.layout}{name}{', tried with this stack' if fit.measured else ''}: {', '.join(parts)}"
 
 
+def _went_over_rdma(measured: Mapping[str, Any]) -> bool:
+    transports = measured.get("transport")
+    return isinstance(transports, dict) and any("IB over" in str(words) for words in transports.values())
+
+
 def network_of(gang: GangSpec, stack: str, profile: ModelProfile, plan: GangPlan | None = None) -> Network:
     """By the plan, which has looked at the nodes; without one by the inventory alone: RDMA unless it says TCP. With the
     newest test of these nodes, slow or not: it is what the network gives today. What was measured over RDMA says
@@ -227,8 +232,7 @@ def network_of(gang: GangSpec, stack: str, profile: ModelProfile, plan: GangPlan
     measured = newest(gang, stack, sum(node.gpus for node in gang.nodes))
     if measured is None:
         return network
-    transports = measured.get("transport")
-    other = socket and isinstance(transports, dict) and any("IB over" in str(words) for words in transports.values())
+    other = socket and _went_over_rdma(measured)
     token = profile.dimensions.hidden_size * BYTES_A_NUMBER
     return replace(
         network,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,11 @@ def chosen_stack(
         )
     if stack := next(iter(named), None):
         return StackChoice(stack)
-    able = who_can(profile, gpus)
+    return _first_able(who_can(profile, gpus), profile)
+
+
+def _first_able(able: Sequence[tuple[str, str]], profile: ModelProfile) -> StackChoice:
+    """able: as of `who_can`"""
     first = next((place for place, (_, reason) in enumerate(able) if not reason), None)
     if first is None:
         return StackChoice(able[0][0], f"no engine here can serve {profile.name}")

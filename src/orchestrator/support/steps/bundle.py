@@ -34,7 +34,7 @@ from orchestrator.gang.steps.status.logs import logs
 from orchestrator.gang.steps.status.overview import overview
 from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
+from orchestrator.model.inventory import Inventory, NodeSpec, Overrides, Recipient
 from orchestrator.model.secret_text import is_hidden, is_secret, long_enough
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.planning.steps.look import look
@@ -137,6 +137,12 @@ def _folders(nodes: Sequence[NodeSpec], inventory: Inventory) -> tuple[str, ...]
     return tuple(folder for folder in (*map(str, mine), *theirs) if not _ORDINARY_FOLDERS.fullmatch(folder))
 
 
+def _files_to_notify(recipients: Sequence[Recipient]) -> set[str]:
+    """Files with a secret that somebody is notified with; '' among them."""
+    files = {file for recipient in recipients for file in (recipient.url_file, recipient.sign_file)}
+    return files | {recipient.mail.password_file for recipient in recipients if recipient.mail}
+
+
 def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:
     """API keys of all nodes and of the router, what is needed to notify, and secrets in the nodes' and in this
     process's environment; of l40s_env also what else is not shown, beside its name. A key that can't be read can't get
@@ -147,9 +153,7 @@ def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple
         *(override for node in every for override in _of_node(node.overrides)),
     ]
     hidden += [recipient.url for recipient in inventory.notify]
-    private = {file for recipient in inventory.notify for file in (recipient.url_file, recipient.sign_file)}
-    private |= {recipient.mail.password_file for recipient in inventory.notify if recipient.mail}
-    for file in private - {""}:
+    for file in _files_to_notify(inventory.notify) - {""}:
         with contextlib.suppress(DeployError):
             hidden.append(read_private_line(Path(file).expanduser(), what="the secret", where="l40s_notify"))
     for file in {node.api_key_file for node in every if node.api_key_file}:
@@ -168,16 +172,19 @@ def _of_node(own: Overrides) -> list[str]:
     return [*_of_environment(own.env), *beside]
 
 
+def _domains(hosts: Iterable[str]) -> list[str]:
+    return sorted({domain for host in hosts if "." in (domain := host.partition(".")[2])})
+
+
 def _names(nodes: Sequence[NodeSpec], inventory: Inventory) -> dict[str, str]:
     """What hosts and people are called in the bundle, by name. Nodes have the names of their snapshots."""
     machines = _numbered("machine", [node.name for node in nodes])
     machines |= _numbered("other", [node.name for node in inventory.nodes if node.name not in machines])
     hosts = {node.reach.host: f"{machines[node.name]}-host" for node in inventory.nodes}
     hosts = {socket.gethostname(): "controller"} | {host: word for host, word in hosts.items() if not _is_address(host)}
-    domains = {host.partition(".")[2] for host in hosts}
     users = {user or "" for node in nodes for user in (node.reach.user, node.engine_user)} | {who_types()}
     names = _numbered("user", sorted(users - ACCOUNTS))
-    names |= _numbered("domain", sorted(domain for domain in domains if "." in domain)) | hosts | machines
+    names |= _numbered("domain", _domains(hosts)) | hosts | machines
     return {name: word for name, word in names.items() if name not in ("", "localhost", word)}
 
 

@@ -53,6 +53,7 @@ from orchestrator.protocol.errors import (
     NodeError,
     VerificationDiffers,
 )
+from orchestrator.protocol.report import Cause
 from orchestrator.protocol.severity import Severity
 from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
@@ -373,10 +374,9 @@ class _Certification:
                     what = f"the gang is {view.state.value} {SEEN_S:.0f} s after TP{rank.tp_rank} was killed"
                     raise GangFailed(what, where=f"gang {self.gang.name}", fix="l40s-deploy why")
                 time.sleep(LOOK_S)
+        explained = _names_the_kill(view.cause, node, rank.tp_rank)
         seconds, (gang,) = time.monotonic() - began, status_json([view])["gangs"]
-        cause = view.cause
-        explained = cause is not None and (cause.node, cause.tp_rank, cause.signal) == (node, rank.tp_rank, 9)
-        left = [pid for node_view in view.nodes for pid in node_view.left_behind]
+        left = _left_behind(view)
         killed = {"node": node, "tp_rank": rank.tp_rank, "signal": 9}
         verdict = StepVerdict.OK if explained and not left else StepVerdict.DIFFERS
         return verdict, {"killed": killed, "seconds": round(seconds, 1), "cause": gang["cause"], "left_behind": left}
@@ -409,6 +409,14 @@ class _Certification:
 
 def _started(outcome: UpResult | RestartResult) -> dict[str, Any]:
     return {"seconds": round(outcome.seconds, 1), **status_json(outcome.views)["gangs"][0]}
+
+
+def _names_the_kill(cause: Cause | None, node: str, tp_rank: int) -> bool:
+    return cause is not None and (cause.node, cause.tp_rank, cause.signal) == (node, tp_rank, 9)
+
+
+def _left_behind(view: GangView) -> list[int]:
+    return [pid for node in view.nodes for pid in node.left_behind]
 
 
 def _kill(fleet: Fleet, node: str, pid: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -216,6 +217,17 @@ def _shown(record: SweepRecord, args: argparse.Namespace, screen: Screen) -> int
     return Exit.DONE
 
 
+def _start_words(result: CandidateResult) -> tuple[str, str, str, str]:
+    """Name, state, KV tokens and seconds of the start, where they are known."""
+    tokens = "" if result.kv_tokens is None else f"{result.kv_tokens:,}"
+    start = "" if result.start_s is None else f"{result.start_s:.0f} s"
+    return result.candidate.id, result.state.value, tokens, start
+
+
+def _cause_lines(results: Sequence[CandidateResult]) -> list[str]:
+    return [f"{result.candidate.id}: {result.state.value}: {result.cause}" for result in results if result.cause]
+
+
 def _show_table(record: SweepRecord, screen: Screen) -> None:
     loads, asked = record.load.requests, record.load
     screen.show(f"{record.model} by {record.stack} on {record.gang}; {asked.input} tokens in, {asked.output} out")
@@ -223,12 +235,9 @@ def _show_table(record: SweepRecord, screen: Screen) -> None:
         screen.show("  the lab's stand-in answered, without a model: these figures say nothing about a GPU")
     table = plain_table("candidate", "state", "KV tokens", "start", *(f"tok/s at {load}" for load in loads))
     for result in record.results:
-        tokens = "" if result.kv_tokens is None else f"{result.kv_tokens:,}"
-        start = "" if result.start_s is None else f"{result.start_s:.0f} s"
         figures = (_figure(record, result, load) for load in loads)
-        table.add_row(*map(cell, (result.candidate.id, result.state.value, tokens, start, *figures)))
-    causes = (result for result in record.results if result.cause)
-    screen.show(table, *(f"{result.candidate.id}: {result.state.value}: {result.cause}" for result in causes))
+        table.add_row(*map(cell, (*_start_words(result), *figures)))
+    screen.show(table, *_cause_lines(record.results))
     if any(result.points for result in record.results):
         screen.show("*: the fastest at that load; ±: half the interval that its runs leave for the mean")
     if record.trials:

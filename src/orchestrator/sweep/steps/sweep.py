@@ -303,16 +303,19 @@ class _Sweep:
         stand_in = result.stand_in or bool(done.record["stand_in"])
         return replace(result, points=(*result.points, point), stand_in=stand_in)
 
+    def _is_anothers(self, failure: DeployError, view: GangView, result: CandidateResult) -> bool:
+        """Whether somebody else's doing has failed it: another plan, requests, a client's file, a stop by a person."""
+        other_plan = view.running and view.plan_id not in self.record.started
+        refused_while_serving = isinstance(failure, InputError) and view.serves
+        stopped = bool(view.ordered) and not view.running and view.plan_id == result.plan_id
+        return other_plan or refused_while_serving or stopped
+
     def _failed(self, result: CandidateResult, failure: DeployError) -> CandidateResult:
         """With its cause, and nothing of it left. Raises the failure where it is not the candidate's own: a node does
         not answer, or somebody has stopped the gang or started another plan."""
         result = next(kept for kept in self.record.results if kept.candidate.id == result.candidate.id)
         view = self._look()
-        if view.running and view.plan_id not in self.record.started:
-            raise failure
-        if isinstance(failure, InputError) and view.serves:  # others' requests, or a client's file
-            raise failure
-        if view.ordered and not view.running and view.plan_id == result.plan_id:  # a person has stopped it
+        if self._is_anothers(failure, view, result):
             raise failure
         cause = failure.what
         if view.state is GangState.FAILED and view.cause is not None and not isinstance(failure, GangFailed):

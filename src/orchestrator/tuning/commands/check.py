@@ -4,7 +4,7 @@ which GPUs a stack's libraries hold code for."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.cli.options import add_layout, add_timeout, add_usual_of_gangs, open_inventory
@@ -122,6 +122,13 @@ def code_lines(found: Sequence[LibraryCode], arch: int) -> Iterator[str]:
     yield f"{plain} {'library' if plain == 1 else 'libraries'} without GPU code"
 
 
+def _worst_words(results: Collection[KernelResult]) -> list[str]:
+    """The largest error and the slowest time, of those that have one."""
+    errors = [checked.error for checked in results if checked.error is not None]
+    times = [checked.us for checked in results if checked.us is not None]
+    return [f"error {error:.4f}" for error in sorted(errors)[-1:]] + [f"{us:.0f} us" for us in sorted(times)[-1:]]
+
+
 def _show(gang: kernels.CheckedGang, screen: Screen) -> None:
     """A line a kernel and verdict: its largest error, its slowest time, and on which nodes where they differ."""
     say = screen.out.print
@@ -136,9 +143,7 @@ def _show(gang: kernels.CheckedGang, screen: Screen) -> None:
         words = [f"  {case.name} ({shape_words(case)}, {dtype_words(case)}): {verdict}"]
         if len(ones) < len(gang.nodes):
             words[0] += f" on {', '.join(ones)}"
-        errors = [checked.error for checked in ones.values() if checked.error is not None]
-        times = [checked.us for checked in ones.values() if checked.us is not None]
-        words += [f"error {error:.4f}" for error in sorted(errors)[-1:]] + [f"{us:.0f} us" for us in sorted(times)[-1:]]
+        words += _worst_words(ones.values())
         style = {"right": "", "not-run": "bold yellow"}.get(verdict, "bold red")
         say(printable(", ".join(words) + (f": {reason}" if reason else "")), style=style)
     for node, failure in gang.lost.items():

@@ -264,17 +264,21 @@ def _push(args: argparse.Namespace, screen: Screen) -> int:
     return next((failure.exit_code for failure in done.failures.values()), 0)
 
 
+def _counts_words(put: TuningPushResult, would: str) -> str:
+    """would: what comes before a change that is not made, as 'would be '"""
+    counts = (
+        (f"{would}written", put.written),
+        ("unchanged", put.unchanged),
+        (f"{would}restored", put.restored),
+        (f"{would}removed", put.removed),
+    )
+    return ", ".join(f"{len(places)} {word}" for word, places in counts if places)
+
+
 def _show_push(done: PerNode[TuningPushResult], *, check: bool, screen: Screen) -> None:
     would = "would be " if check else ""
     for name, put in done.values.items():
-        counts = (
-            ("written", put.written),
-            ("unchanged", put.unchanged),
-            ("restored", put.restored),
-            ("removed", put.removed),
-        )
-        parts = [f"{len(places)} {'' if word == 'unchanged' else would}{word}" for word, places in counts if places]
-        screen.show(f"{name}: {', '.join(parts) or 'nothing installed by this tool'}")
+        screen.show(f"{name}: {_counts_words(put, would) or 'nothing installed by this tool'}")
         for place, why in put.left.items():
             screen.show(f"  {place}: {why}")
         for remark in put.remarks:
@@ -346,17 +350,21 @@ def _word(holding: Holding, wanted: Wanted) -> str:
     return {State.TUNED: "tuned", State.DEFAULT: "none", State.FAILS: "FAILS"}[holding.state]
 
 
-def _of_nodes(kit: Kit) -> Iterator[str]:
-    for name, failure in kit.failures.items():
-        yield f"{name}: {failure.what} ({failure.fix})"
-    if absent := [name for name, held in kit.holdings.items() if not held.root]:
-        yield f"not installed on {who(absent, len(kit.holdings))}: l40s-deploy prepare --stack {kit.stack.name}"
+def _other_engines(kit: Kit) -> Iterator[str]:
     engines = {name: held.versions.get("sglang", "") for name, held in kit.holdings.items() if held.root}
     if odd := [name for name, version in engines.items() if version and version != kit.stack.engine_version]:
         yield (
             f"{who(odd, len(engines))}: sglang {engines[odd[0]]} is installed, not the stack's "
             f"{kit.stack.engine_version}: these rows are for the stack's version"
         )
+
+
+def _of_nodes(kit: Kit) -> Iterator[str]:
+    for name, failure in kit.failures.items():
+        yield f"{name}: {failure.what} ({failure.fix})"
+    if absent := [name for name, held in kit.holdings.items() if not held.root]:
+        yield f"not installed on {who(absent, len(kit.holdings))}: l40s-deploy prepare --stack {kit.stack.name}"
+    yield from _other_engines(kit)
     if len(tritons := sorted({held.versions.get("triton", "") for held in kit.holdings.values()} - {""})) > 1:
         yield f"the nodes have different Triton versions: {', '.join(tritons)}; each is judged by its own"
     for name, held in kit.holdings.items():

@@ -263,11 +263,16 @@ _KEPT = (
 )
 
 
+def _advice(saved: pathlib.Path, before: str) -> str:
+    """Where the original is, if there was one."""
+    return _KEPT % saved if before else ""
+
+
 def _take_back(kept: _Keeping) -> None:
     for place in list(kept.ours):
         own, now, saved, before = kept.ours[place], _digest_of(place), kept.original(place), kept.before(place)
         if changed := now not in (own["sha256"], before, ""):
-            advice = _KEPT % saved if before else ""
+            advice = _advice(saved, before)
             kept.left[place] = f"it has been changed since, and is left unchanged{advice}"
         else:
             kept.done["restored" if own["original"] else "removed"].append(place)
@@ -285,6 +290,10 @@ def _take_back(kept: _Keeping) -> None:
         saved.unlink(missing_ok=True)
     if kept.dry:
         return
+    _remove_made(kept)
+
+
+def _remove_made(kept: _Keeping) -> None:
     for folder in sorted(kept.made, key=len, reverse=True):  # those that we made; one that has other files now stays
         with contextlib.suppress(OSError):
             os.rmdir(folder)

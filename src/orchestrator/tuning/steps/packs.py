@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
+from orchestrator.engines.engine import Lookup
 from orchestrator.engines.registry import dialects, engine_of
 from orchestrator.engines.tuned_wanted import device_name, triton_folder
 from orchestrator.loading import resources, yaml_fields
@@ -56,7 +57,7 @@ from orchestrator.tuning.pack import (
     parts_of,
     read_pack,
 )
-from orchestrator.tuning.steps.tuning import ASSUMED_GPU, ask_holdings, gpu_of, kit_of, moe_directory
+from orchestrator.tuning.steps.tuning import ASSUMED_GPU, Kit, ask_holdings, gpu_of, kit_of, moe_directory
 
 _TARS = (".tar", ".tar.gz", ".tgz")
 
@@ -273,6 +274,13 @@ class TuningPushResult(TuneAnswer):
     remarks: tuple[str, ...] = ()
 
 
+def _looked_for(kit: Kit, spec: NodeSpec, rules: Lookup, own: str) -> set[str]:
+    """Names in a pack of the configs that a node's engine looks for. own: its directory of them, '' for none"""
+    if kit.refusal:
+        raise kit.refusal
+    return {part_name(row.folder, row.name, rules, own) for row in kit.rows[spec.name] if row.name}
+
+
 def pull(
     inventory: Inventory, out: Path, *, node: str | None = None, model: str | None = None, stack_name: str | None = None
 ) -> TuningPullResult:
@@ -297,9 +305,7 @@ def pull(
     if model:
         (gang,) = chosen_gangs(inventory, (spec.gang,))
         kit = kit_of(gang, stack, load_profile(model), PlanRequest(model=model), {spec.name: gpu}, holdings)
-        if kit.refusal:
-            raise kit.refusal
-        taken = {part_name(row.folder, row.name, rules, own) for row in kit.rows[spec.name] if row.name}
+        taken = _looked_for(kit, spec, rules, own)
         pack = replace(pack, texts={part: text for part, text in pack.texts.items() if part in taken})
         left = tuple((part, flaw) for part, flaw in left if part in taken)
     if not pack.texts:

@@ -143,6 +143,12 @@ def moe_directory(spec: NodeSpec, stack: Stack) -> str:
     return {**dict(stack.env), **dict(spec.overrides.env)}.get(variable, "") if variable else ""
 
 
+def _gpu(nodes: Iterable[str], gpus: Mapping[str, str]) -> tuple[str, str]:
+    """The first node's that is known, and who said it."""
+    read = next((name for name in nodes if name in gpus), None)
+    return (gpus[read], f"NVML on {read}") if read else (ASSUMED_GPU, "assumed: no node reported its GPUs")
+
+
 def kit_of(
     gang: GangSpec,
     stack: Stack,
@@ -155,8 +161,7 @@ def kit_of(
     rules = engine_of(stack).tuned
     mine = {node.name: node for node in gang.nodes}
     holdings = {name: held for name, held in answers.values.items() if name in mine}
-    read = next((name for name in mine if name in gpus), None)
-    gpu, gpu_source = (gpus[read], f"NVML on {read}") if read else (ASSUMED_GPU, "assumed: no node reported its GPUs")
+    gpu, gpu_source = _gpu(mine, gpus)
     triton, triton_source = _triton(stack, holdings)
     kit = Kit(
         gang=gang.name,
