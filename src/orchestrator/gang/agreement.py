@@ -102,12 +102,22 @@ def service_of(
     )
 
 
+def _address(claim: str) -> SplitResult | None:
+    """Of 'http://HOST:PORT' and nothing else."""
+    at = _split(claim)
+    return at if at is not None and at.geturl() == f"http://{at.netloc}" and "@" not in at.netloc else None
+
+
+def _parsed(witnesses: Sequence[str]) -> list[SplitResult]:
+    return [address for address in (_split(f"//{text}") for text in witnesses) if address is not None]
+
+
 def _is_plausible(gang: GangSpec, node: NodeSpec, claim: str, witnesses: Sequence[str]) -> bool:
     """Whether it is the leader's own address and port, by the inventory and by every other member."""
-    at = _split(claim)
-    if gang.url or at is None or at.hostname is None or at.geturl() != f"http://{at.netloc}" or "@" in at.netloc:
+    at = _address(claim)
+    if gang.url or at is None or at.hostname is None:
         return False
-    theirs = [address for address in (_split(f"//{text}") for text in witnesses) if address is not None]
+    theirs = _parsed(witnesses)
     ports = {address.port for address in theirs}
     if at.port != node.ports.http and ports != {at.port}:
         return False

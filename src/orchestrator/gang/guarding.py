@@ -359,6 +359,10 @@ def _staged_s(view: GangView) -> float:
     return min((node.started_s for node in view.nodes if node.alive and node.state in _WAITING), default=0.0)
 
 
+def _not_well_words(view: GangView) -> str:
+    return "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}"
+
+
 def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
     lost = ", ".join(node.name for node in view.unreachable)
     if goes_on(view) and view.cause is not None:
@@ -370,9 +374,7 @@ def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
         state = "it still serves" if view.serves else f"it is {view.state.value}"
         return GuardDecision(GuardAction.WARN, f"{lost} can't be reached; {state}")
     if view.state in (GangState.DEGRADED, GangState.UNKNOWN, GangState.FAILED):
-        return GuardDecision(
-            GuardAction.WARN, "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}"
-        )
+        return GuardDecision(GuardAction.WARN, _not_well_words(view))
     # one that continues on the other port of a card is well enough: its operator chooses when to restart
     return GuardDecision(GuardAction.NOTHING, "; ".join((*view.rail_words(), *map(sentence, view.findings))))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from orchestrator.engines.hang_kinds import KINDS, SEEN_IN
 from orchestrator.engines.stacks import WAITS, StackPlace, Standing, place_of
 from orchestrator.protocol.advice import exact
-from orchestrator.protocol.hang import Hang, HangFacts, HangLook, HungRank, PortLook, RankLook
+from orchestrator.protocol.hang import Hang, HangFacts, HangLook, HungRank, PortLook, RankLook, RasLook
 from orchestrator.protocol.report import Cause
 
 LONG_S = 3600.0
@@ -243,21 +243,26 @@ def _call_words(rank: _SeenRank) -> str:
     return f" ({calls[0]})" if len(calls) == 2 and calls[0] and calls[0] == calls[1] else ""
 
 
+def _with_laggards(seen: _Seen) -> RasLook | None:
+    """The first look at NCCL RAS that names somebody who stays behind."""
+    return next((look.ras for look in seen.looks if look.ras is not None and look.ras.behind), None)
+
+
 def _behind_by_ras(seen: _Seen) -> Hang | None:
     """NCCL names a process; its TP rank is known by its node's look."""
-    ras = next((look.ras for look in seen.looks if look.ras is not None and look.ras.behind), None)
+    ras = _with_laggards(seen)
     if ras is None or len(set(ras.launched)) != 1 or len(ras.launched) != 2:
         return None
     by_process = {(rank.node, rank.look.pid): rank for rank in seen.ranks}
-    named = [(by_process.get((lag.node, lag.pid)), lag) for lag in ras.behind]
-    known = [(rank, lag) for rank, lag in named if rank is not None]
-    if not known:
+    lagging = [(rank, lag) for lag in ras.behind if (rank := by_process.get((lag.node, lag.pid))) is not None]
+    if not lagging:
         return None
     sentences = [
-        f"NCCL RAS: {_name(rank)} has launched {one.launched} of {one.most} {one.operation}, at both looks"
-        for rank, one in known[:MOST_NAMED]
+        f"NCCL RAS: {_name(rank)} has launched {lag.launched} of {lag.most} {lag.operation}, at both looks"
+        for rank, lag in lagging[:MOST_NAMED]
     ]
-    return _hang(seen, "HANG-RANK-BEHIND", [rank.named(collective=one.operation) for rank, one in known], *sentences)
+    ranks = [rank.named(collective=lag.operation) for rank, lag in lagging]
+    return _hang(seen, "HANG-RANK-BEHIND", ranks, *sentences)
 
 
 def _diverged(seen: _Seen) -> Hang | None:
@@ -268,10 +273,7 @@ def _diverged(seen: _Seen) -> Hang | None:
         return None
     usual = groups.most_common(1)[0][0]
     ordered = sorted(in_one, key=lambda rank: (groups[_operation(rank)], rank.look.tp_rank))
-    sentences = [
-        f"{_names([rank for rank in in_one if _operation(rank) == group])} in {group[0]} at {_caller(in_one, group)}"
-        for group, _ in reversed(groups.most_common())
-    ]
+    sentences = [_group_words(in_one, group) for group, _ in reversed(groups.most_common())]
     ranks = [rank.named() for rank in ordered if _operation(rank) != usual or len(groups) == len(in_one)]
     return _hang(seen, "HANG-DIVERGED", ranks, *sentences)
 
@@ -280,16 +282,23 @@ def _caller(ranks: Sequence[_SeenRank], group: tuple[str, tuple[str, ...]]) -> s
     return next(rank.places[-1].where for rank in ranks if _operation(rank) == group)
 
 
+def _repeats(seen: _Seen) -> Iterator[str]:
+    for node, port in seen.ports:
+        for name in REPEATS:
+            if port.rose.get(name):
+                yield f"{node}: {port.name}: {name} rose by {port.rose[name]} in {port.apart_s:.1f} s"
+
+
+def _group_words(ranks: Sequence[_SeenRank], group: tuple[str, tuple[str, ...]]) -> str:
+    """The ranks in one of several operations, and where they call it."""
+    return f"{_names([rank for rank in ranks if _operation(rank) == group])} in {group[0]} at {_caller(ranks, group)}"
+
+
 def _fabric(seen: _Seen) -> Hang | None:
     if not seen.all_wait or not seen.one_operation:
         return None
     down = [f"{node}: {port.name} is {port.state}" for node, port in seen.ports if _is_down(port)]
-    repeats = [
-        f"{node}: {port.name}: {name} rose by {port.rose[name]} in {port.apart_s:.1f} s"
-        for node, port in seen.ports
-        for name in REPEATS
-        if port.rose.get(name)
-    ]
+    repeats = list(_repeats(seen))
     moving = [f"{node}: {port.name} carries {_rate(port) / 1e6:.1f} MB/s" for node, port in seen.ports if _moves(port)]
     if not (down or repeats or moving):
         return None

@@ -49,12 +49,14 @@ def past_runs(
     return tuple(sorted(runs, key=lambda run: run.started, reverse=True))
 
 
+def _report_of(run_id: str, reports: Sequence[Report]) -> Report | None:
+    return next((past for past in reports if past.run_id == run_id), None)
+
+
 def _past(
     gang: str, report: Report, kept: Mapping[str, Sequence[Report]], audit: Sequence[Mapping[str, Any]]
 ) -> PastRun:
-    of_run = {
-        name: next((past for past in reports if past.run_id == report.run_id), None) for name, reports in kept.items()
-    }
+    of_run = {name: _report_of(report.run_id, reports) for name, reports in kept.items()}
     seen = view(gang, of_run)
     verdict = last_verdict(gang, {name: [past] if past is not None else [] for name, past in of_run.items()})
     over = seen.state in _OVER

@@ -5,7 +5,7 @@ of nodes by the names that an operator writes. Values are left out: some are sec
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from orchestrator.model.chosen import as_written, split
@@ -91,9 +91,14 @@ def _nodes(before: GangSpec, now: GangSpec) -> Iterator[str]:
         elif node.spare is not was[name].spare:
             yield f"{now.name}: {name} is {'a spare now' if node.spare else 'no spare any more'}"
     yield from (f"{now.name}: {name} is gone" for name in was if name not in new)
-    stayed = [[node.name for node in gang.nodes if node.name in was.keys() & new.keys()] for gang in (before, now)]
-    if stayed[0] != stayed[1] and set(stayed[0]) == set(stayed[1]):
-        yield f"{now.name}: the order of its nodes is {', '.join(stayed[1])} now"
+    yield from _other_order(before, now, was.keys() & new.keys())
+
+
+def _other_order(before: GangSpec, now: GangSpec, both: Set[str]) -> Iterator[str]:
+    """Of the nodes that are in both."""
+    was, new = ([node.name for node in gang.nodes if node.name in both] for gang in (before, now))
+    if was != new and set(was) == set(new):
+        yield f"{now.name}: the order of its nodes is {', '.join(new)} now"
 
 
 def _variables(before: Inventory, now: Inventory) -> Iterator[str]:

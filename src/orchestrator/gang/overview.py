@@ -204,6 +204,16 @@ def status_json(views: Sequence[GangView]) -> dict[str, Any]:
     return {"gangs": [_gang(view) for view in views]}
 
 
+def _start(view: GangView) -> dict[str, Any] | None:
+    """What its last start took, by phase; None where that is not known."""
+    start = took(node.began for node in view.nodes)
+    return start.as_json() if start else None
+
+
+def _spares(view: GangView) -> list[dict[str, Any]]:
+    return [_spare(node) for node in (*view.nodes, *view.spares) if node.spare]
+
+
 def _gang(view: GangView) -> dict[str, Any]:
     return {
         "name": view.name,
@@ -227,7 +237,7 @@ def _gang(view: GangView) -> dict[str, Any]:
             for finding in view.transport
         ],
         "rails": [_rail(node, rail, view.name) for node in view.nodes for rail in node.rails],
-        "start": start.as_json() if (start := took(node.began for node in view.nodes)) else None,
+        "start": _start(view),
         "least_free_bytes": view.least_free_bytes if view.serves else None,
         "progress": view.progress,
         "remarks": list(view.remarks),
@@ -235,7 +245,7 @@ def _gang(view: GangView) -> dict[str, Any]:
         "proved": list(view.proved),
         "serving_nodes": view.serving_nodes if view.serves else 0,
         "missing": list(view.missing) if view.state is not GangState.ABSENT else [],
-        "spares": [_spare(node) for node in (*view.nodes, *view.spares) if node.spare],
+        "spares": _spares(view),
         "nodes": [_node(node) for node in view.nodes],
     }
 

@@ -50,12 +50,14 @@ def barrier(reports: Sequence[Report]) -> str:
         return ""
     left = limit - max(waiting)
     words = f"the engine gives up {limit:.0f} s after its first rank has loaded; {max(0.0, left):.0f} s are left"
+    return words + _too_slow_words(loading, left)
+
+
+def _too_slow_words(loading: Sequence[Report], left_s: float) -> str:
     needs = [needed for needed in map(_still_needs_s, loading) if needed is not None]
-    if needs and max(needs) > left:
-        words += (
-            f", but {max(needs):.0f} s are needed at this pace: read the weights into the page cache before the start"
-        )
-    return words
+    if not needs or max(needs) <= left_s:
+        return ""
+    return f", but {max(needs):.0f} s are needed at this pace: read the weights into the page cache before the start"
 
 
 def late(reports: Sequence[Report]) -> Cause | None:

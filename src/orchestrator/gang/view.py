@@ -190,6 +190,10 @@ class GangView:
         return bool(self.service_healthy) and self.state.was_ready
 
 
+def _without_part_in(members: Collection[str], nodes: Sequence[NodeView]) -> tuple[str, ...]:
+    return tuple(node.name for node in nodes if not node.spare and node.name not in members)
+
+
 def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ()) -> GangView:
     """The gang from its nodes' answers, in node-rank order. spares: nodes that are only spares.
 
@@ -201,7 +205,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     members = agreed_members(current)
     leader = leader_report(current, members)
     everybody, waiting = _roster(answers, spares, current, members)
-    missing = tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
+    missing = _without_part_in(members, everybody) if members else ()
     nodes = [node for node in everybody if node.name not in missing]
     cause, secondary = _causes(current, nodes)
     seen = GangView(
@@ -289,15 +293,18 @@ def _waiting(name: str, answer: Answer) -> NodeView:
 
 
 def _runs_without(seen: GangView) -> str:
-    share = seen.share or f"{seen.serving_nodes} nodes"
-    share += f", with the spare {', '.join(seen.stand_ins)}" if seen.stand_ins else ""
     errors = {node.name: node.error for node in seen.nodes if node.name in seen.missing and node.error is not None}
     away = [name for name, error in errors.items() if isinstance(error, Unreachable)]
     back = [name for name in seen.missing if name not in errors]
     words = [f"{', '.join(away)} can't be reached"] if away else []
     words += [f"{name}: {error.what}" for name, error in errors.items() if name not in away]
     words += [f"{', '.join(back)} can be reached"] if back else []
-    return f"it runs on {share}, without {', '.join(seen.missing)} ({'; '.join(words)})"
+    return f"it runs on {_share_words(seen)}, without {', '.join(seen.missing)} ({'; '.join(words)})"
+
+
+def _share_words(seen: GangView) -> str:
+    share = seen.share or f"{seen.serving_nodes} nodes"
+    return f"{share}, with the spare {', '.join(seen.stand_ins)}" if seen.stand_ins else share
 
 
 def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -> NodeView:
@@ -330,14 +337,22 @@ def _emptied(node: NodeView) -> NodeView:
     return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
 
 
+def _ending(states: Collection[AgentState]) -> GangState | None:
+    return next((meaning for state, meaning in _ENDING.items() if state in states), None)
+
+
+def _some_are_dead(nodes: Sequence[NodeView]) -> bool:
+    return any(node.state is NodeState.DEAD for node in nodes)
+
+
 def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None) -> GangState:
     """From the agents' own states; `_with_trouble` decides whether a READY gang is degraded."""
     if not current:
         return GangState.UNKNOWN if any(node.error for node in nodes) else GangState.ABSENT
     states = {report.state for report in current.values()}
-    if AgentState.FAILED in states or any(node.state is NodeState.DEAD for node in nodes):
+    if AgentState.FAILED in states or _some_are_dead(nodes):
         return GangState.FAILED
-    if ending := next((meaning for state, meaning in _ENDING.items() if state in states), None):
+    if ending := _ending(states):
         return ending if any(report.alive for report in current.values()) else GangState.ABSENT
     return GangState.FAILED if cause is not None else _reached(_fresh(current) or list(current.values()))
 
@@ -353,13 +368,18 @@ def _fresh(current: Mapping[str, Report]) -> list[Report]:
     return [report for report in current.values() if report.word != NodeState.SILENT.value]
 
 
+def _some_are_silent(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> bool:
+    """By what the controller sees of them, or by what they see of each other."""
+    unheard = any(node.state is NodeState.SILENT or node.contact is Contact.LINK for node in nodes)
+    return unheard or any(report.silent for report in current.values())
+
+
 def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], leader: Report | None, *, short: bool) -> str:
     """The worst problem that keeps a gang from being ready, '' if none. short: its run has fewer nodes than the gang"""
     ranks = [rank for node in nodes for rank in node.ranks]
     counts = {
         "hung": leader is not None and leader.service_state == "hung",
-        "silent": any(node.state is NodeState.SILENT or node.contact is Contact.LINK for node in nodes)
-        or any(report.silent for report in current.values()),
+        "silent": _some_are_silent(nodes, current),
         "unreachable": any(node.state is not NodeState.READY for node in nodes) or leader is None,
         "stopped": any(rank.state is RankState.STOPPED for rank in ranks),
         "no-memory": _some_hold_none(ranks),
@@ -428,11 +448,15 @@ def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[C
     causes = sorted([*verdicts, *own], key=lambda cause: cause.secondary)
     if not causes or (causes[0].secondary and lost):
         return lost, tuple(own)
-    first = causes[0]
+    first = _by_its_own_account(causes[0], current)
+    return first, tuple(cause for cause in own if cause != first)
+
+
+def _by_its_own_account(first: Cause, current: Mapping[str, Report]) -> Cause:
     account = current[first.node].cause if first.node in current else None
     if account is not None and account.node == first.node and not account.secondary:
-        first = account
-    return first, tuple(cause for cause in own if cause != first)
+        return account
+    return first
 
 
 def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | None:
@@ -476,11 +500,16 @@ def _remarks(
     )
 
 
+def _stopped_ranks(node: NodeView) -> Iterator[str]:
+    stopped = (rank for rank in node.ranks if rank.state is RankState.STOPPED)
+    yield from (f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal" for rank in stopped)
+
+
 def _of_nodes(nodes: Sequence[NodeView], current: Mapping[str, Report], living: Mapping[str, Report]) -> Iterator[str]:
     """Ranks, ports, the service, and what a stop has left behind: processes, and GPU memory that is still in use."""
-    ranks = ((node.name, rank) for node in nodes for rank in node.ranks if rank.state is RankState.STOPPED)
     left = ((node.name, ", ".join(map(str, node.left_behind))) for node in nodes if node.left_behind)
-    yield from (f"{name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal" for name, rank in ranks)
+    for node in nodes:
+        yield from _stopped_ranks(node)
     yield from (words for name, report in living.items() for words in rail_remarks(name, report))
     yield from failover_remark(next((report.gang for report in living.values()), ""), living.values())
     yield from (

@@ -118,6 +118,10 @@ Tensor = tuple[str, tuple[int, ...], bytes]
 """safetensors' name of the element type, shape, little-endian contents."""
 
 
+def _embedded(rng: random.Random) -> list[float]:
+    return [rng.uniform(-EMBEDDING_SPREAD, EMBEDDING_SPREAD) for _ in range(HIDDEN)]
+
+
 def _tensors(
     rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes, letters: str
 ) -> Iterator[tuple[str, Tensor]]:
@@ -131,6 +135,20 @@ def _tensors(
     def ones(length: int) -> Tensor:
         return _bf16(length, values=(1.0 for _ in range(length)))
 
+    def grouped_heads(attention: str) -> Iterator[tuple[str, Tensor]]:
+        for name, heads in (("q", sizes.heads), ("k", sizes.kv_heads), ("v", sizes.kv_heads)):
+            yield f"{attention}{name}_proj.weight", matrix(heads * sizes.value, HIDDEN)
+        yield attention + "q_norm.weight", ones(sizes.value)
+        yield attention + "k_norm.weight", ones(sizes.value)
+
+    def latent_heads(attention: str) -> Iterator[tuple[str, Tensor]]:
+        yield attention + "q_a_proj.weight", matrix(sizes.query_rank, HIDDEN)
+        yield attention + "q_a_layernorm.weight", ones(sizes.query_rank)
+        yield attention + "q_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.rope), sizes.query_rank)
+        yield attention + "kv_a_proj_with_mqa.weight", matrix(sizes.query_rank + sizes.rope, HIDDEN)
+        yield attention + "kv_a_layernorm.weight", ones(sizes.query_rank)
+        yield attention + "kv_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.value), sizes.query_rank)
+
     def gated(prefix: str, width: int) -> Iterator[tuple[str, Tensor]]:
         yield prefix + "gate_proj.weight", matrix(width, HIDDEN)
         yield prefix + "up_proj.weight", matrix(width, HIDDEN)
@@ -138,9 +156,7 @@ def _tensors(
 
     _, _, steps = _bf16(256, values=((step / 127.5 - 1) * WEIGHT_SPREAD for step in range(256)))
     halves = steps[0::2], steps[1::2]
-    embedding = [
-        [rng.uniform(-EMBEDDING_SPREAD, EMBEDDING_SPREAD) for _ in range(HIDDEN)] for _ in range(len(vocabulary))
-    ]
+    embedding = [_embedded(rng) for _ in range(len(vocabulary))]
     output = [[0.0] * HIDDEN for _ in range(len(vocabulary))]
     for letter, following in zip(letters, letters[1:] + letters[0], strict=True):
         output[vocabulary[following]] = embedding[vocabulary[letter]]
@@ -154,18 +170,7 @@ def _tensors(
         attention = prefix + "self_attn."
         yield prefix + "input_layernorm.weight", ones(HIDDEN)
         yield prefix + "post_attention_layernorm.weight", ones(HIDDEN)
-        if sizes.kv_heads:
-            for name, heads in (("q", sizes.heads), ("k", sizes.kv_heads), ("v", sizes.kv_heads)):
-                yield f"{attention}{name}_proj.weight", matrix(heads * sizes.value, HIDDEN)
-            yield attention + "q_norm.weight", ones(sizes.value)
-            yield attention + "k_norm.weight", ones(sizes.value)
-        else:
-            yield attention + "q_a_proj.weight", matrix(sizes.query_rank, HIDDEN)
-            yield attention + "q_a_layernorm.weight", ones(sizes.query_rank)
-            yield attention + "q_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.rope), sizes.query_rank)
-            yield attention + "kv_a_proj_with_mqa.weight", matrix(sizes.query_rank + sizes.rope, HIDDEN)
-            yield attention + "kv_a_layernorm.weight", ones(sizes.query_rank)
-            yield attention + "kv_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.value), sizes.query_rank)
+        yield from grouped_heads(attention) if sizes.kv_heads else latent_heads(attention)
         yield attention + "o_proj.weight", matrix(HIDDEN, sizes.heads * sizes.value)
         if layer == 0 and not sizes.kv_heads:
             yield from gated(prefix + "mlp.", sizes.dense_width)

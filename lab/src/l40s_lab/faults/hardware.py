@@ -12,7 +12,7 @@ from typing import Any
 from l40s_lab.faults import words
 from l40s_lab.faults.registry import Fault, Undo, Words
 from l40s_lab.hardware.edit import change_interface, change_port_of, change_ports, gpus, nic_with
-from l40s_lab.hardware.machine import ROCE_V1, Gpu, NetworkInterface, NodeMachine, PciePort, PcieSwitch
+from l40s_lab.hardware.machine import ROCE_V1, Gpu, Machine, NetworkInterface, NodeMachine, PciePort, PcieSwitch
 from l40s_lab.hardware.pci import ROOT_PORT, lay_out
 from l40s_lab.node.living import LivingNode
 from orchestrator.protocol.errors import InputError
@@ -120,23 +120,26 @@ def _forget_numa(node: NodeMachine, _: Words) -> NodeMachine:
     return replace(node, machine=replace(machine, roots=tuple(replace(root, numa=-1) for root in machine.roots)))
 
 
+def _slot_at(machine: Machine, address: str) -> str:
+    return next((function.slot for function in lay_out(machine).functions if function.address == address), "")
+
+
 def _move(node: NodeMachine, asked: Words) -> NodeMachine:
     """Interfaces are named after their slot (systemd.net-naming-scheme(7)); the addresses stay."""
-    rails = [one for one in node.interfaces if one.rail is not None and one.rdma]
-    port = words.rail_port(node, asked or tuple(one.name for one in rails[-1:]))
-    found = nic_with(node.machine, port.name)
+    rails = [interface for interface in node.interfaces if interface.rail is not None and interface.rdma]
+    port = words.rail_port(node, asked or tuple(rail.name for rail in rails[-1:]))
+    place = nic_with(node.machine, port.name)
     target = _free_slot(node)
-    if found is None or target is None:
+    if place is None or target is None:
         raise InputError(
             f"{port.name} can't be moved: there is no empty slot on a root port",
             where="ARG",
             fix="start a lab with another --wiring",
         )
-    card, function = found
-    above = function.path.split("/")[-2]
-    old_slot = next((one.slot for one in lay_out(node.machine).functions if one.address == above), "")
-    names = {one.netdev: _in_slot(one.netdev, old_slot, target) for one in card.ports}
-    moved = replace(card, ports=tuple((replace(one, netdev=names[one.netdev])) for one in card.ports))
+    card, function = place
+    old_slot = _slot_at(node.machine, function.path.split("/")[-2])
+    names = {own.netdev: _in_slot(own.netdev, old_slot, target) for own in card.ports}
+    moved = replace(card, ports=tuple((replace(own, netdev=names[own.netdev])) for own in card.ports))
     node = change_port_of(node, card, lambda place: replace(place, card=None))
     machine = change_ports(node.machine, lambda place: replace(place, card=moved) if place.slot == target else place)
     node = replace(node, machine=machine)

@@ -138,6 +138,14 @@ def _port(
             **{f"hw_counters/{name}": 0 for name in _HW_COUNTERS},
         },
     )
+    _gids(tree, port, node, interface, guid, refuse_empty=refuse_empty)
+
+
+def _gids(
+    tree: FileTree, port: str, node: NodeMachine, interface: NetworkInterface, guid: str, *, refuse_empty: bool
+) -> None:
+    """The port's table, with its empty places."""
+    fabric = interface.link_layer == "InfiniBand"
     table = gid_table(interface, guid)
     for index, (gid, kind) in enumerate(table):
         tree.put(f"{port}/gids/{index}", gid)

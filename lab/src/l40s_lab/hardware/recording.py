@@ -207,6 +207,10 @@ def _limit(limits: Any, name: str, otherwise: int) -> int:
     return int(pair[0]) if isinstance(pair, list) and pair and isinstance(pair[0], int) else otherwise
 
 
+def _refused(snapshot: Snapshot) -> list[str]:
+    return [path for path, reason in snapshot.errors.items() if reason == "EINVAL"]
+
+
 def _sys(
     snapshot: Snapshot, interfaces: Iterable[NetworkInterface], renumbered: Mapping[str, str], *, live: bool
 ) -> FileTree:
@@ -222,8 +226,7 @@ def _sys(
     _put_files(tree, {path: text for path, text in snapshot.files.items() if shown(path)}, renumbered)
     _put_links(tree, {path: target for path, target in snapshot.links.items() if shown(path)})
     if live:
-        refused = [path for path, reason in snapshot.errors.items() if reason == "EINVAL"]
-        tree.einval |= {path.removeprefix("/sys") for path in refused if shown(path)}
+        tree.einval |= {path.removeprefix("/sys") for path in filter(shown, _refused(snapshot))}
         for number, (folder, name) in enumerate(ours.items()):
             _live_interface(tree, folder.removeprefix("/sys"), name, number)
     tree.opaque |= _tops((*tree.files, *tree.links), "/devices/pci") | _tops(tree.files, "/module/")

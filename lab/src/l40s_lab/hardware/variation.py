@@ -62,11 +62,12 @@ def _merge_ports(document: Document, _key: str, value: Any, where: str) -> None:
                 port.update(_mapping(properties, f"{where}: {name}"))
 
 
+def _slots_with_gpus(parent: Document) -> list[Document]:
+    return [slot for slot in _mappings(parent.get("ports")) if "gpu" in (slot.get("card") or ())]
+
+
 def _keep_gpus(document: Document, _key: str, value: Any, where: str) -> None:
-    by_parent = [
-        [slot for slot in _mappings(parent.get("ports")) if "gpu" in (slot.get("card") or ())]
-        for parent in _parents(document)
-    ]
+    by_parent = [_slots_with_gpus(parent) for parent in _parents(document)]
     total = sum(len(slots) for slots in by_parent)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= total:
         raise _wrong(where, value, f"0 to {total}, which the wiring has")
@@ -85,6 +86,12 @@ _CHANGES: dict[str, Callable[[Document, str, Any, str], None]] = {
 }
 
 
+def _rename_in(place: Document, names: dict[str, Any]) -> None:
+    for key in _NAMED:
+        if place.get(key) in names:
+            place[key] = names[place[key]]
+
+
 def _rename(document: Document, names: dict[str, Any], where: str) -> None:
     bonds = _mappings(document.get("bonds"))
     places = [document, *bonds, *_ports(document)]
@@ -93,9 +100,7 @@ def _rename(document: Document, names: dict[str, Any], where: str) -> None:
         if old not in known or not isinstance(new, str):
             raise _wrong(where, old, f"a name of the wiring ({', '.join(sorted(known))}) and its new one")
     for place in places:
-        for key in _NAMED:
-            if place.get(key) in names:
-                place[key] = names[place[key]]
+        _rename_in(place, names)
     for bond in bonds:
         bond["slaves"] = [names.get(slave, slave) for slave in bond.get("slaves") or ()]
 

@@ -150,15 +150,12 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
     return kind(**{key: _value(hints[key], value, f"{where}: {key}") for key, value in raw.items()})
 
 
-def _value(hint: Any, raw: Any, where: str) -> Any:  # noqa: PLR0911 - one return a kind of value
+def _value(hint: Any, raw: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     if hint == kinds.Card | None:
         return _card(raw, where)
     if origin is tuple:
-        if not isinstance(raw, list):
-            raise _wrong(where, raw, "a list")
-        element = typing.get_args(hint)[0]
-        return tuple(_value(element, item, f"{where}[{number}]") for number, item in enumerate(raw))
+        return _values(typing.get_args(hint)[0], raw, where)
     if origin in (typing.Union, types.UnionType):
         return _first_that_fits(typing.get_args(hint), raw, where)
     if origin is typing.Literal:
@@ -167,6 +164,17 @@ def _value(hint: Any, raw: Any, where: str) -> Any:  # noqa: PLR0911 - one retur
         return raw
     if is_dataclass(hint):
         return _build(hint, raw, where)
+    return _plain(hint, raw, where)
+
+
+def _values(hint: Any, raw: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(raw, list):
+        raise _wrong(where, raw, "a list")
+    return tuple(_value(hint, item, f"{where}[{number}]") for number, item in enumerate(raw))
+
+
+def _plain(hint: Any, raw: Any, where: str) -> Any:
+    """A number, text or truth; YAML's truths are no numbers."""
     if hint is float and isinstance(raw, int) and not isinstance(raw, bool):
         return float(raw)
     if not isinstance(raw, hint) or (hint is int and isinstance(raw, bool)):

@@ -45,13 +45,16 @@ class Request:
     stack: str | None = None
     deaths: Deaths = "plain"
 
-    def check(self) -> None:
-        """Raise InputError for values that are invalid, alone or together."""
-        check_name(self.name)
+    def _check_counts(self) -> None:
         if self.nodes is not None and not 1 <= self.nodes <= MAX_NODES:
             raise InputError(f"found {self.nodes}, wanted 1 to {MAX_NODES}", where="--nodes", fix="--nodes 4")
         if self.gangs is not None and self.gangs < 1:
             raise InputError(f"found {self.gangs}, wanted 1 or more", where="--gangs", fix="--gangs 1")
+
+    def check(self) -> None:
+        """Raise InputError for values that are invalid, alone or together."""
+        check_name(self.name)
+        self._check_counts()
         self._check_engine()
         if self.like is not None and (self.nodes is not None or self.gangs is not None):
             raise InputError(

@@ -103,13 +103,13 @@ def _until_gone(seconds: float) -> None:
             thread, status = os.waitpid(-1, _ALL_THREADS | (os.WNOHANG if until else 0))
         except ChildProcessError:
             return
-        if thread and os.WIFSTOPPED(status) and status >> 16 == _EVENT_EXIT:
+        if not thread:
+            time.sleep(_LOOK_S)
+        elif os.WIFSTOPPED(status) and status >> 16 == _EVENT_EXIT:
             until = until or time.monotonic() + seconds
             stopped.append(thread)
-        elif thread and os.WIFSTOPPED(status):
+        elif os.WIFSTOPPED(status):
             _detach([thread])
-        elif not thread:
-            time.sleep(_LOOK_S)
         if until and time.monotonic() >= until:
             _detach(stopped)
             stopped = []

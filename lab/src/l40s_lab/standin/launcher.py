@@ -192,10 +192,8 @@ class _Launcher:
         self._interrupted = True
         threading.Thread(target=server.shutdown, daemon=True).start()
 
-    def _drain_when_told(self, engine: Engine, server: Server) -> None:
-        """After SIGTERM: wait for the running requests without a time limit, then stop everything."""
-        while not engine.draining:
-            self._pause(_LOOK_S)
+    def _wait_for_requests(self, engine: Engine) -> None:
+        """Until none is left; an unhealthy engine that ends in order does not wait."""
         while True:
             left = engine.in_flight
             if self._version.orderly_shutdown and engine.status is Status.UNHEALTHY:
@@ -206,6 +204,12 @@ class _Launcher:
             if not left:
                 break
             self._pause(_LOOK_S)
+
+    def _drain_when_told(self, engine: Engine, server: Server) -> None:
+        """After SIGTERM: wait for the running requests without a time limit, then stop everything."""
+        while not engine.draining:
+            self._pause(_LOOK_S)
+        self._wait_for_requests(engine)
         self._stop_watching.set()
         if not self._version.orderly_shutdown:
             self._kill_tree(include_parent=True)

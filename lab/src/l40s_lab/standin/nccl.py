@@ -24,7 +24,7 @@ def rdma_ports(environment: Mapping[str, str]) -> list[str]:
     if not wanted:
         return active
     exact, excluded = wanted.lstrip("^").startswith("="), wanted.startswith("^")
-    names = [name for name in wanted.lstrip("^=").split(",") if name]
+    names = list(filter(None, wanted.lstrip("^=").split(",")))
     if not active and not excluded:
         return [name if ":" in name else f"{name}:1" for name in names]
     return [port for port in active if any(_matches(port, name, exact) for name in names) != excluded]

@@ -74,6 +74,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
 
 
+def _show(
+    args: argparse.Namespace,
+    examination: Examination,
+    expectations: Sequence[NcclExpectation],
+    files: Sequence[NodeFiles],
+    screen: Screen,
+) -> None:
+    """files: of the network, with what they lack"""
+    if args.example:
+        show_heads(examination, screen)
+        _draw(examination, screen)
+    show(examination, expectations, screen)
+    for file in files:
+        screen.verbatim(file.diff.rstrip("\n"))
+
+
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 no finding of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
     if args.explain is not None:
@@ -93,12 +109,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         planned = {"netplan": [file.as_json() for file in files]} if args.netplan else {}
         screen.json({**document(examination, expectations), **planned})
     else:
-        if args.example:
-            show_heads(examination, screen)
-            _draw(examination, screen)
-        show(examination, expectations, screen)
-        for file in files:
-            screen.verbatim(file.diff.rstrip("\n"))
+        _show(args, examination, expectations, files, screen)
     if args.netplan:
         _write_netplan(files, args.netplan, screen)
     if examination.failures:

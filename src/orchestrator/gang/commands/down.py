@@ -103,6 +103,13 @@ def _take_out(operation: Operation, gangs: tuple[str, ...], screen: Screen) -> S
     return withdrawn.last
 
 
+def _say_errors(nodes: Sequence[StopResult], screen: Screen) -> None:
+    for names, error in same({node.node: node.error for node in nodes if node.error is not None}):
+        where = f"all {len(nodes)} nodes" if len(names) == len(nodes) > 1 else ", ".join(names)
+        screen.say(f"{where}: {error.what}")
+        screen.say(f"  fix: {error.fix}; its own ranks stop when its lease expires, if it lost the leader")
+
+
 def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
     for gang in dict.fromkeys(node.gang for node in stopped):
         nodes = [node for node in stopped if node.gang == gang]
@@ -110,10 +117,7 @@ def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
             screen.show(f"{gang}: stopped on {', '.join(ran)}")
         elif all(node.error is None for node in nodes):
             screen.show(f"{gang}: nothing was running")
-        for names, error in same({node.node: node.error for node in nodes if node.error is not None}):
-            where = f"all {len(nodes)} nodes" if len(names) == len(nodes) > 1 else ", ".join(names)
-            screen.say(f"{where}: {error.what}")
-            screen.say(f"  fix: {error.fix}; its own ranks stop when its lease expires, if it lost the leader")
+        _say_errors(nodes, screen)
         for words in filter(None, map(_trouble, nodes)):
             screen.say(words)
 

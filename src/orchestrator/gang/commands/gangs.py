@@ -152,12 +152,15 @@ def limit_words(limit: int | None) -> str:
     return "" if limit is None else f"  at most {limit:,} requests at once"
 
 
+def _was_read(view: GangView) -> bool:
+    return bool(view.service_url) or not view.unreachable
+
+
 def _placed(router: RouterGlance, seen: Overview) -> dict[str, list[str]]:
     """Gangs by the place that they have in the router, those too that were not looked at, and workers that are none."""
     urls = {**seen.stated, **router.gangs_by_url(seen.views)}
     workers = router.workers or ()
-    read = [view for view in seen.views if view.service_url or not view.unreachable]
-    placed = {view.name: router.place(view.service_url) for view in read}
+    placed = {view.name: router.place(view.service_url) for view in seen.views if _was_read(view)}
     placed |= {urls[worker.url]: router.place(worker.url) for worker in workers if worker.url in urls}
     gangs = {place: [name for name, its in placed.items() if its == place] for place in ("in", "unhealthy", "out")}
     strange = "of a gang that was not read, or not of this inventory" if seen.unstated else "not of this inventory"

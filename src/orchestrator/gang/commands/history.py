@@ -36,13 +36,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _runs_json(histories: Sequence[GangHistory]) -> dict[str, Any]:
+    return {"runs": [_json(run) for kept in histories for run in kept.runs]}
+
+
+def _commands_json(histories: Sequence[GangHistory]) -> dict[str, Any]:
+    return {"gangs": [{"name": kept.gang, "lines": [dict(line) for line in kept.audit]} for kept in histories]}
+
+
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, 4 otherwise."""
     histories = history(open_cluster(args, screen), tuple(args.gang))
     if args.json:
-        runs = [_json(run) for kept in histories for run in kept.runs]
-        gangs = [{"name": kept.gang, "lines": [dict(line) for line in kept.audit]} for kept in histories]
-        screen.json({"gangs": gangs} if args.commands else {"runs": runs})
+        screen.json(_commands_json(histories) if args.commands else _runs_json(histories))
     else:
         screen.show(*(_commands(histories) if args.commands else _runs(histories)))
     for name, failure in (entry for kept in histories for entry in kept.failures.items()):

@@ -38,7 +38,14 @@ from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
-from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, plan_inventory, plan_recorded, write_plan
+from orchestrator.planning.steps.plan import (
+    PlanRequest,
+    PlanResult,
+    launch_scripts,
+    plan_inventory,
+    plan_recorded,
+    write_plan,
+)
 from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import NodePlan
@@ -78,6 +85,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="also save the plan to a file for `up --plan`")
 
 
+def _stack_json(planned: PlanResult) -> dict[str, str] | None:
+    """None where it was not for us to choose."""
+    return {"name": planned.stack.name, "why": planned.why} if planned.why else None
+
+
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Make the plan and show it as requested."""
     if args.example == "":
@@ -97,7 +109,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
         document = _document(plan, layouts_of(inventory, planned), _spares(inventory), inventory)
-        document["stack_chosen"] = {"name": planned.stack.name, "why": planned.why} if planned.why else None
+        document["stack_chosen"] = _stack_json(planned)
         screen.json({**document, "advisories": advisories_json(stacks_of_plan(plan))})
     elif args.show:
         _show_parts(args.show, plan, args.node, screen)

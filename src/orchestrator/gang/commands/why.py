@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -16,6 +16,7 @@ from orchestrator.gang.commands.gangs import cause_lines
 from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.remarks import sentence
 from orchestrator.gang.steps.status.history import Explanation, why, why_json
+from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG
@@ -103,13 +104,16 @@ def _written_by(summary: LogsSummary) -> str:
     return "no line of an engine or of NCCL was recognised"
 
 
+def _peers(lines: Sequence[str]) -> Collection[str]:
+    return dict.fromkeys(match["peer"] for match in map(_PEER.search, lines) if match)
+
+
 def _look_next(summary: LogsSummary) -> Iterator[str]:
     """Whose logs to ask for, where these show echoes alone, and what has NCCL tell more."""
     echoes = [line for cause in summary.secondary for line in cause.lines if line]
     own = [words for words in (summary.exception, summary.nccl_warning, summary.error) if words]
     if echoes and all(any(_says(line, words) for line in echoes) for words in own):
-        peers = {match["peer"]: None for match in map(_PEER.search, echoes) if match}
-        others = ", ".join(peers) or "every other node and rank, and of the kernel"
+        others = ", ".join(_peers(echoes)) or "every other node and rank, and of the kernel"
         yield f"  these are echoes of a failure elsewhere: look before it in the logs of {others}"
     if summary.next_log:
         yield f"  next: {summary.next_log}"
@@ -136,6 +140,11 @@ def _standing(now: GangView | None) -> Iterator[RenderableType]:
         yield from (f"  {remark}" for remark in remarks)
 
 
+def _course(events: Sequence[TimelineEvent]) -> Iterator[str]:
+    for event in events:
+        yield f"  {event.at - events[0].at:9.3f} s  {event.node}: {event.words}"
+
+
 def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
     verdict, now = account.verdict, account.now
     yield from _standing(now)
@@ -151,8 +160,7 @@ def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
         yield from cause_lines(verdict.cause, folded=0 if everything else len(verdict.secondary))
         if everything:
             yield from (f"  then {cause.node}: {cause.text}" for cause in verdict.secondary)
-            events = account.events
-            yield from (f"  {event.at - events[0].at:9.3f} s  {event.node}: {event.words}" for event in events)
+            yield from _course(account.events)
     if now is not None and (back := _brings_back(now, verdict)):
         yield back
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -87,12 +87,24 @@ def raise_all(
             rise.undo()
         if not waiting or isinstance(interrupted, Detached):
             raise
-        goes_on = any(rise.open for rise in rises if rise not in waiting)
-        raise Undone(tuple(rise.gang.name for rise in waiting), goes_on=goes_on) from interrupted
+        raise _undone(waiting, rises) from interrupted
     except BaseException:
         for rise in rises:
             rise.undo(unless_ended=True)
         raise
+
+
+def _given_up(rises: Iterable[tuple[_Rise, GangView]], waited_s: float) -> list[DeployError]:
+    return [rise.give_up(view, waited_s) for rise, view in rises if rise.open]
+
+
+def _patience_after(views: Sequence[GangView]) -> StragglerWait:
+    return GLANCE if any(view.unreachable for view in views) else USUAL
+
+
+def _undone(waiting: Sequence[_Rise], rises: Sequence[_Rise]) -> Undone:
+    goes_on = any(rise.open for rise in rises if rise not in waiting)
+    return Undone(tuple(rise.gang.name for rise in waiting), goes_on=goes_on)
 
 
 def _follow(fleet: Fleet, rises: Sequence[_Rise], timeout_s: float, watcher: Watcher) -> tuple[GangView, ...]:
@@ -102,13 +114,13 @@ def _follow(fleet: Fleet, rises: Sequence[_Rise], timeout_s: float, watcher: Wat
     while True:
         looked = time.monotonic()
         views = see(fleet, [rise.gang for rise in rises], seen=seen, patience=patience)
-        patience = GLANCE if any(view.unreachable for view in views) else USUAL
+        patience = _patience_after(views)
         watcher.seen(views)
         with_views = list(zip(rises, views, strict=True))
         acted = [rise.step(view, looked, failures) for rise, view in with_views if rise.open]
         waited = time.monotonic() - begin
         if waited > timeout_s:
-            failures += [rise.give_up(view, waited) for rise, view in with_views if rise.open]
+            failures += _given_up(with_views, waited)
         if not any(rise.open for rise in rises):
             break
         if not any(acted):
@@ -219,20 +231,23 @@ class _Rise:
                 self._stop_now(action.nodes)
             case StepKind.DONE:
                 self.done = True
-            case StepKind.FAIL:
-                raise failure_of(view, action.why)
-            case StepKind.GIVE_UP:
-                self.broke = view.late or self.broke
-                raise failure_of(replace(view, cause=view.late), action.why)
-            case StepKind.LOST:
-                raise self._lost(view)
-            case StepKind.REFUSE:
-                raise InputError(
-                    f"this gang runs another plan: {action.why}; the requested plan is {self.goal.plan_id}",
-                    where=f"gang {self.gang.name}",
-                    fix="run the same command again; it starts from what is running now",
-                )
+            case StepKind.FAIL | StepKind.GIVE_UP | StepKind.LOST | StepKind.REFUSE:
+                raise self._failure(action, view)
         return True
+
+    def _failure(self, action: Action, view: GangView) -> DeployError:
+        if action.do is StepKind.FAIL:
+            return failure_of(view, action.why)
+        if action.do is StepKind.GIVE_UP:
+            self.broke = view.late or self.broke
+            return failure_of(replace(view, cause=view.late), action.why)
+        if action.do is StepKind.LOST:
+            return self._lost(view)
+        return InputError(
+            f"this gang runs another plan: {action.why}; the requested plan is {self.goal.plan_id}",
+            where=f"gang {self.gang.name}",
+            fix="run the same command again; it starts from what is running now",
+        )
 
     def _stage(self) -> None:
         still_ours(self.fleet, [self.gang])

@@ -300,13 +300,17 @@ def _leave_old_addresses(here: UpOperation, gangs: Collection[str], *, rising: C
         leave(replace(here, plan=plan), rising=rising)
 
 
+def _of_plan(plan_id: str, views: Sequence[GangView]) -> list[str]:
+    return [view.name for view in views if view.plan_id == plan_id]
+
+
 def _change(here: UpOperation) -> tuple[list[Staged], list[GangRestart]]:
     """The gangs whose start interrupts nothing, and those that are changed over; raises InputError where that needs
     `replace`."""
     views, plan_id = {view.name: view for view in here.views}, here.plan.plan_id
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
-    wanted = {*same, *(view.name for view in here.views if view.plan_id == plan_id)}
+    wanted = {*same, *_of_plan(plan_id, here.views)}
     starts = {start.gang.name: start for start in starts_of(here.gangs, here.plan, here.request, running=same)}
     aliases = here.router.spec.aliases if here.router is not None else {}
     planned = {name: names_of(start, aliases.get(name, ())) for name, start in starts.items()}

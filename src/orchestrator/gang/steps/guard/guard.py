@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.doctor.rules.support.cluster import Cluster
+from orchestrator.doctor.steps.doctor import Examination
 from orchestrator.gang.guarding import (
     GuardAction,
     GuardDecision,
@@ -529,7 +530,7 @@ class _Post:
             asked = asked_of(self.fleet, as_it_runs(self.gang, now))
             examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
             against = objection(examined, self.gang.name) or self._lost(now.missing, examined.cluster, asked)
-            over_tcp = next((finding for finding in examined.findings if finding.id in OVER_TCP), None)
+            over_tcp = _over_tcp(examined)
             if against is not None:
                 self._warn(f"{why}; {against.error.where}: {against.error.what}")
             elif does_without(now, self.memory) and over_tcp is not None and not now.missing:
@@ -695,6 +696,10 @@ class _RouterPost(_Post):
         if now.running:
             self._stop(self.gang, now, why)
         self.view = raise_router(operation, self.router, self.watcher)
+
+
+def _over_tcp(examined: Examination) -> Finding | None:
+    return next((finding for finding in examined.findings if finding.id in OVER_TCP), None)
 
 
 def _active_ports(cluster: Cluster) -> tuple[str, ...]:

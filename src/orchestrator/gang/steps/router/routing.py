@@ -132,6 +132,14 @@ def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, Deplo
     return {name: failure for name, failure in tried.items() if failure is not None}
 
 
+def _without(gangs: Sequence[GangView], names: Collection[str]) -> list[GangView]:
+    return [view for view in gangs if view.name not in names]
+
+
+def _new_behind(gangs: Iterable[GangView], urls: Collection[str]) -> list[GangView]:
+    return [view for view in gangs if view.service_url.rstrip("/") not in urls]
+
+
 def _take_in_undisturbed(
     operation: Operation, router: Router, gangs: Sequence[GangView], watcher: Watcher, ours: str
 ) -> tuple[list[GangView], Mapping[str, DeployError]]:
@@ -144,16 +152,16 @@ def _take_in_undisturbed(
     behind = {worker.url for worker in router.workers()}
     serving = [view for view in _not_changed_by_others(router, gangs, watcher, ours) if view.serves]
     ending = told_to_end(operation.fleet, _specs(operation, serving))
-    views = [view for view in serving if view.name not in ending]
+    views = _without(serving, ending)
     failures = take_in_all(router, views)
-    added = [view for view in views if view.service_url.rstrip("/") not in behind and view.name not in failures]
+    added = [view for view in _new_behind(views, behind) if view.name not in failures]
     ending |= _ended_meanwhile(operation, added)
     for view in added:
         if view.name in ending:
             router.take_out(view.service_url)
     for name in sorted(ending):
         watcher.step(name, f"not added to the router: `{DOWN}` ends it")
-    return [view for view in views if view.name not in ending], failures
+    return _without(views, ending), failures
 
 
 def _specs(operation: Operation, views: Iterable[GangView]) -> list[GangSpec]:

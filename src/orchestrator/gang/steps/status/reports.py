@@ -265,9 +265,9 @@ def _report(
     unfiled = [agent for agent in answer.without_files if not agent.stranger]
     if former := former_gang(gang, node, [*_living(answer), *unfiled]):
         return _of_former(gang, node, former, _living(answer))
-    agent = next((unfiled_agent for unfiled_agent in unfiled if unfiled_agent.gang == gang.name), None)
-    if agent is not None:
-        return _without_files(gang, node, agent)
+    for agent in unfiled:
+        if agent.gang == gang.name:
+            return _without_files(gang, node, agent)
     return _of_another(gang, node, _living(answer), machines) or report
 
 
