@@ -135,7 +135,7 @@ def _offers(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
     return mine
 
 
-def _size_words(size: int) -> str:
+def _weights_cell(size: int) -> str:
     return f"{size / 1e9:.0f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
@@ -145,7 +145,7 @@ def _models(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
     for each, offer in zip(listed, _offers(gangs, listed, screen), strict=True):
         first = next((fit for fit in offer.fits if fit.default), offer.fits[0] if offer.fits else None)
         more = f"+{len(offer.fits) - 1}" if len(offer.fits) > 1 else ""
-        rows.append((each.profile.name, _size_words(checkpoint_bytes(each.profile)), *_first_cells(first), more))
+        rows.append((each.profile.name, _weights_cell(checkpoint_bytes(each.profile)), *_first_cells(first), more))
     screen.out.print(_table(("model", "weights", "layout", "KV", "tokens/s", "more"), rows))
     unfit = (each for each in listed if all(reason for _, reason in each.stacks))
     if refused := collected((each.stacks[0][1], each.profile.name) for each in unfit):
