@@ -260,5 +260,7 @@ def rows(figures: Figures) -> dict[str, str]:
     if kills:
         right = sum(result.outcome == "as it should" for result in kills)
         machines = dict.fromkeys(kill.gpus.partition(",")[0].removesuffix(" 80GB HBM3") for kill in kills)
-        found["slice-kill"] = f"{right} of {len(kills)} on {' and '.join(machines)}"
+        named_s = [round(seconds, 1) for kill in kills if (seconds := kill.figures.get("told_s")) is not None]
+        when = f", named after {min(named_s)} to {max(named_s)} s" if named_s else ""
+        found["slice-kill"] = f"{right} of {len(kills)} on {', '.join(machines)}{when}"
     return found

@@ -12,7 +12,7 @@ import pytest
 from tests.support.reference_cluster import GPU_BYTES
 
 from orchestrator.loading.profiles import load_profile, load_stack
-from orchestrator.model.profile import Stack
+from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.dimensions import context_length
 from orchestrator.planning.memory import GIB, budget, checkpoint_bytes, kv_bytes_per_token, weights_per_gpu
 from orchestrator.protocol.errors import InputError
@@ -25,14 +25,15 @@ GRAPHS_32 = {"--cuda-graph-max-bs-decode": ("32",)}
 INT8 = load_profile("DeepSeek-R1-Channel-INT8")
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
 STOCK = load_profile("DeepSeek-V3-0324")
-SLICE = replace(
-    FINE,
-    dimensions=replace(
-        FINE.dimensions, num_attention_heads=16, num_key_value_heads=16, intermediate_size=2304,
-        moe_intermediate_size=256, vocab_size=16160,
-    ),
-)  # fmt: skip
-"""The slice: an eighth of every width, so that a rank of TP4 has the weights of one of 32."""
+
+
+def slice_of(ranks: int) -> ModelProfile:
+    """The slice: so many 32nds of every width, so that each of these ranks has the weights of one of 32."""
+    widths = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size", "vocab_size")
+    cut = {width: getattr(FINE.dimensions, width) * ranks // 32 for width in widths}
+    return replace(FINE, dimensions=replace(FINE.dimensions, **cut))
+
+
 OLD, NEW, CPU = (load_stack(name) for name in ("sglang-0.4.4-l40s", "sglang-0.5.23", "sglang-0.5.23-cpu"))
 
 
@@ -62,12 +63,13 @@ STARTS = [
 def test_every_start_of_the_slice_on_gpus_within_two_and_three_percent(start: dict[str, Any]) -> None:
     """What the engine's log said of weights and KV tokens, with this card, fraction and chunk."""
     engine, card = start["figures"]["engine"], start["figures"]["plan_for_this_card"]
-    several = start["step"].startswith("several nodes")
-    layout = Layout(tensor_parallel=4, nnodes=4, gpus_per_node=1)
-    layout = layout if several else replace(layout, nnodes=1, gpus_per_node=4)
+    alone, several = (start["step"].startswith(words) for words in ("one rank", "several nodes"))
+    ranks = 1 if alone else 4
+    nodes = ranks if several else 1
+    layout = Layout(tensor_parallel=ranks, nnodes=nodes, gpus_per_node=ranks // nodes)
     total, asked = int(card["gpu_total_gib"] * GIB), {"--mem-fraction-static": (str(engine["fraction"]),)}
     stack = replace(NEW, engine_version=start["engine"].split()[1])
-    found = of(stack, layout, asked, profile=SLICE, gpu_total=total, nvlink=True)
+    found = of(stack, layout, asked, profile=slice_of(ranks), gpu_total=total, nvlink=not alone)
     assert found.weights / GIB == pytest.approx(max(engine["weights_gib"]), rel=0.02)
     assert found.kv_tokens == pytest.approx(min(engine["kv_tokens"]), rel=0.03)
 
