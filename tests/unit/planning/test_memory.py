@@ -34,6 +34,8 @@ def slice_of(ranks: int) -> ModelProfile:
     return replace(FINE, dimensions=replace(FINE.dimensions, **cut))
 
 
+SLICE = slice_of(4)
+"""What TP4 serves."""
 OLD, NEW, CPU = (load_stack(name) for name in ("sglang-0.4.4-l40s", "sglang-0.5.23", "sglang-0.5.23-cpu"))
 
 

@@ -27,7 +27,10 @@ def captured(stack: Any, **flags: tuple[str, ...]) -> tuple[int, ...] | None:
 
 
 def starts(*wanted: str) -> list[Any]:
-    """Of all recorded starts those that have these figures."""
+    """Of all recorded starts of several ranks those that have these figures.
+
+    One rank alone has no all-reduce in its graphs: they took 0.16 and 0.56 GiB instead of 0.4 and 1.0.
+    """
     told = [
         (
             result,
@@ -39,6 +42,7 @@ def starts(*wanted: str) -> list[Any]:
             },
         )
         for result in RESULTS
+        if not result["step"].startswith("one rank")
     ]
     return [
         pytest.param(result["step"], seen, id=f"{result['step']}, {result['at']}")
