@@ -20,12 +20,13 @@ ALWAYS = {"PYTHONPATH": ON_NODE}
 LOAD = ("--input", "20", "--output", "20", "--prompts", "8", "--rate", "100", "--concurrency", "4")
 FLAG = ("--chunked-prefill-size", "64")
 NOISY = ("--gate-within", "50%")
-"""A busy machine's speed varies; a planted sleep costs more."""
+"""A busy machine's speed varies; a planted sleep costs more: the tiny model takes 18 ms a token without it. With 0.3 s
+the gate asked for more than seven minutes."""
 TOKENS = byte_vocabulary()
 PLANTED: Mapping[str, tuple[dict[str, str], str]] = {
     "wrong token": ({"PLANTED_WRONG": f"{TOKENS['t']},{TOKENS['v']}"}, "is now"),
     "no start": ({"PLANTED_NO_START": "1"}, "out of memory"),
-    "slower": ({"PLANTED_SLEEP_S": "0.3"}, "% slower"),
+    "slower": ({"PLANTED_SLEEP_S": "0.1"}, "% slower"),
 }
 """What each adds to the environment, and what the verdict says. The canary has no t."""
 
