@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -16,10 +18,12 @@ from tests.fuzz import answers
 
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.protocol.errors import Unreachable
-from orchestrator.remote import fleet
+from orchestrator.remote import allowance, fleet
 from orchestrator.remote.session import CommandResult
 
 DRIPS = "node1"
+_would_wait = threading.local()
+"""Seconds that this thread would have waited."""
 _WOULD_TAKE = re.compile(r"^question that drips: ([0-9.]+) s$", re.MULTILINE)
 
 
@@ -36,6 +40,7 @@ def drips() -> None:
         return Dripping(spec, sound) if spec.name == DRIPS else answers.Node(spec, sound)
 
     mock.patch.object(fleet, "connect", connect).start()
+    mock.patch.object(allowance, "_now", lambda: time.monotonic() + getattr(_would_wait, "seconds", 0.0)).start()
 
 
 def would_take_s(output: str) -> float:
@@ -55,6 +60,7 @@ class Dripping(answers.Node):
         raise self._late(deadline_s if deadline_s is not None else quiet_s or 0.0)
 
     def _late(self, limit_s: float) -> Unreachable:
+        _would_wait.seconds = getattr(_would_wait, "seconds", 0.0) + limit_s
         os.write(2, f"\nquestion that drips: {limit_s:.3f} s\n".encode())
         self.alive = False
         return Unreachable(f"did not end within {limit_s:g} s", where=self.spec.name, fix="look at it")

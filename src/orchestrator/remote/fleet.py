@@ -19,6 +19,7 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.lacks import lack_of
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.errors import DeployError, Unreachable
+from orchestrator.remote.allowance import allowance
 from orchestrator.remote.deadline import beside
 from orchestrator.remote.local import connect
 from orchestrator.remote.session import Connection, Session
@@ -108,6 +109,7 @@ class Fleet:
         self._closed = False
         self._hands_over = hands_over
         self._asks_lost = asks_lost
+        self._allowance = allowance()
         self._lost: dict[str, Unreachable] = {}
         self._busy: Counter[str] = Counter()
         self._counting = threading.Lock()
@@ -136,6 +138,7 @@ class Fleet:
         with self._counting:
             if self._apart is None:
                 self._apart = Fleet(self.nodes.values(), connect_deadline_s=self._connect_deadline_s)
+                self._apart._allowance = self._allowance
             return self._apart
 
     def on_every(
@@ -169,7 +172,8 @@ class Fleet:
         """One node's part, in a thread of its own."""
         self._count(name, 1)
         try:
-            outcomes.values[name] = work(self._session(name))
+            with self._allowance.counted(name):
+                outcomes.values[name] = work(self._session(name))
         except Unreachable as failure:
             self._drop(name)
             self._lost[name] = outcomes.failures[name] = failure

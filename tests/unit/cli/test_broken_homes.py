@@ -18,7 +18,7 @@ from tests.support.turns import by_turns
 from tests.support.waiting import slack
 
 from orchestrator import model
-from orchestrator.cli.main import VERBS
+from orchestrator.cli.main import VERBS, every_parser, verbs_of
 from orchestrator.model.lacks import lack_of
 from orchestrator.protocol.errors import Exit
 from orchestrator.protocol.lacks import OF
@@ -33,11 +33,20 @@ LONGER_S: dict[str, tuple[float, str]] = {
     "down": (300.0, "the node's part is told to end, and has --timeout for that"),
     "checkpoint push": (150.0, "what is there is read before"),
     "checkpoint verify": (400.0, "files are read, which takes minutes"),
-    "support-bundle": (230.0, "its nine parts are read one after the other, each with a time of its own"),
+    "support-bundle": (200.0, "a node has 100 s in all its parts together, and what it is asked last its own time"),
     "guard": (float("inf"), "it looks again and again"),
     "web": (float("inf"), "it looks again and again"),
     "exporter": (float("inf"), "it looks again and again"),
 }
+LIMITS_PAGE = Path(__file__).with_name("limits.md")
+_HEAD = """# How long a node may keep a verb
+
+Written from the parser of the command line. Each verb is played beside a node whose answers never end (they drip); the
+sum of all that it asks that node stays below this, one question after the other.
+
+| verb | at most, in s | why longer |
+|---|---|---|
+"""
 MOST_ASK = 15
 """So many verbs reach that node at least, on a busy machine too."""
 
@@ -87,6 +96,39 @@ def test_every_verb_ends_within_its_limit_beside_a_node_that_drips(tmp_path: Pat
     assert sum(seconds > 0 for seconds in would_take.values()) >= MOST_ASK
     late = {verb: seconds for verb, seconds in would_take.items() if seconds > limit_s(verb)}
     assert not late, late
+
+
+def test_the_page_has_every_verb() -> None:
+    """Written by UPDATE_GOLDEN=1, from the parser."""
+    if os.environ.get("UPDATE_GOLDEN"):
+        LIMITS_PAGE.write_text(limits_page())
+    assert LIMITS_PAGE.read_text() == limits_page()
+
+
+def limits_page() -> str:
+    """Each verb's limit, and why it is longer than most."""
+    rows = [f"| `{verb}` | {_in_s(limit_s(verb))} | {_reason(verb)} |\n" for verb in map(_name, command_lines())]
+    return _HEAD + "".join(rows)
+
+
+def _name(line: list[str]) -> str:
+    """Without the values that it must be given, and without options."""
+    verbs: list[str] = []
+    below = verbs_of(every_parser())
+    for word in line:
+        if word not in below:
+            break
+        verbs.append(word)
+        below = verbs_of(below[word])
+    return " ".join(verbs)
+
+
+def _in_s(seconds: float) -> str:
+    return "until it is stopped" if seconds == float("inf") else f"{seconds:.0f}"
+
+
+def _reason(verb: str) -> str:
+    return next((words for start, (_, words) in LONGER_S.items() if verb.startswith(start)), "")
 
 
 def limit_s(verb: str) -> float:

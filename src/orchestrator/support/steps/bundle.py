@@ -40,6 +40,7 @@ from orchestrator.model.snapshot import snapshot_json
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol.errors import DeployError, InputError, VerificationDiffers
 from orchestrator.records.documents import cant_be_written
+from orchestrator.remote.allowance import allotted
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.redaction import Pseudonyms, redact_under
 from orchestrator.topology.scrubbing import ACCOUNTS, CANNOT_TELL, Scrubber
@@ -48,6 +49,8 @@ LOG_LINES = 400
 """Of each node's newest log, in addition to those around the failure."""
 AROUND = 200
 KEY_BYTES = 32
+PATIENCE_S = 100.0
+"""With each node, over all parts: enough where its two looks alone never end, so that the rest of it is there."""
 FIRST = "READ-FIRST.txt"
 """In the archive's order, which is the names', before all others."""
 _OF_A_RUN = ("run_id", "plan_id", "model", "started", "ended", "end", "by", "command")
@@ -73,7 +76,8 @@ def bundle(
 ) -> SupportBundle:
     """Ask the nodes, remove secrets and names, and write one archive of mode 0600. with_logs: False for no log line
 
-    Its first file says what was replaced how often, and what can't be told from text.
+    Its first file says what was replaced how often, and what can't be told from text. A node that has taken PATIENCE_S
+    is left out of the parts that remain.
 
     Raises InputError if the file can't be written, VerificationDiffers if it would contain a secret; nothing is
     written then.
@@ -83,12 +87,13 @@ def bundle(
         raise InputError(what, where=str(out), fix="name another file with --out")
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     scrubber = scrubber_of(inventory, nodes, secrets.token_bytes(KEY_BYTES), os.environ)
-    step("snapshots")
-    texts, missing = _snapshots(nodes, scrubber.pseudonyms)  # first: their numbers are known in other texts then
-    _gather(scrubber, _sources(inventory, gangs, with_logs=with_logs), texts, missing, step)
-    if with_logs:
-        step("logs")
-        _logs(inventory, gangs, scrubber, texts, missing)
+    with allotted(PATIENCE_S):
+        step("snapshots")
+        texts, missing = _snapshots(nodes, scrubber.pseudonyms)  # first: their numbers are known in other texts then
+        _gather(scrubber, _sources(inventory, gangs, with_logs=with_logs), texts, missing, step)
+        if with_logs:
+            step("logs")
+            _logs(inventory, gangs, scrubber, texts, missing)
     scrubbed = scrubber.value(missing)
     about = {"nodes": len(nodes), "logs": with_logs, "replaced": dict(sorted((+scrubber.replaced).items()))}
     texts["manifest.json"] = _manifest({**about, "files": sorted(texts), "missing": scrubbed})
