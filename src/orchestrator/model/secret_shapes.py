@@ -87,6 +87,13 @@ _SHAPES = (
             r"(?=\s*\|\s*(?:sudo\b[^\n|]{0,40}?-\w*S|[^\n|]{0,60}\b(?:login|chpasswd|passwd|cryptsetup)\b))"
         ),
     ),
+    _SecretShape(  # crypt(5), and the hashes of argon2 and the like
+        ("$",),
+        re.compile(
+            r"(?P<keep>\$(?:[1567y]|gy|2[abxy]|apr1|argon2(?:id|i|d)|scrypt|bcrypt[\w-]*|pbkdf2[\w-]*)\$)"
+            r"(?=[^\s:'\"]{0,80}[A-Za-z0-9./]{8})[\w./$=,+-]{8,}"
+        ),
+    ),
     _SecretShape(("pass:",), re.compile(r"(?P<keep>-pass(?:in|out)?[ =]['\"]?pass:)[^\s'\"]+")),
     _SecretShape(  # SASL in SMTP, IMAP and POP (RFC 4954, 3501, 5034)
         ("auth",),

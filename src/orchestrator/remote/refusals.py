@@ -30,12 +30,13 @@ def _known(pattern: str, fix: str) -> KnownWords:
 
 OF_A_LOGIN = (
     _known(
-        r"system is booting up|unprivileged users are not permitted",
+        r"system is booting up|unprivileged users are not permitted|closed for maintenance|(?:being|under) maint",
         "wait until it has started, then run this again (systemctl is-system-running --wait, there); where that does "
         "not help, remove /run/nologin and /etc/nologin there",
     ),
     _known(
-        r"system is going down|(?:system|going down for).{0,40}(?:reboot|power-?off|halt|maintenance)|shutting down",
+        r"system is going down|(?:system|going down for).{0,40}(?:reboot|power[- ]?off|halt)|going down for maintenance"
+        r"|shutting down",
         "wait for it to come back, or end its shutdown there: sudo shutdown -c",
     ),
     _known(
@@ -43,11 +44,11 @@ OF_A_LOGIN = (
         "see what has expired there, and extend it: sudo chage -l {user}; sudo chage -E -1 -M -1 {user}",
     ),
     _known(
-        r"account is (?:temporarily )?locked|account has been locked|locked due to \d+ failed logins",
+        r"account (?:is |has been )?(?:temporarily )?locked|locked due to \d+ failed logins",
         "unlock it there: sudo faillock --user {user} --reset; sudo passwd -u {user}",
     ),
     _known(
-        r"account is currently not available|account is currently disabled",
+        r"account is (?:currently )?(?:not available|disabled)",
         "give that user a shell there: sudo usermod -s /bin/bash {user}",
     ),
     _known(
@@ -59,6 +60,19 @@ OF_A_LOGIN = (
         r"too many authentication failures",
         "name the one key: ansible_ssh_private_key_file and IdentitiesOnly=yes, or raise MaxAuthTries in its "
         "sshd_config",
+    ),
+    _known(
+        r"pam_slurm|no active jobs on this node",
+        "run it within a job of that user on this node (salloc), or except the user there, in "
+        "/etc/security/access.conf",
+    ),
+    _known(
+        r"allows sftp connections only",
+        "except {user} from ForceCommand there (sshd -T -C user={user}), or name another ansible_user",
+    ),
+    _known(
+        r"cannot allocate memory|too many open files",
+        "see what uses them up there, as another user if need be: free -h; cat /proc/sys/fs/file-nr",
     ),
     _known(
         r"no space left on device|disk quota exceeded|read-only file system",
@@ -82,7 +96,11 @@ OF_SUDO = (
         "/etc/sudoers.d/l40s-deploy-tty",
     ),
     KnownWords(_PASSWORD, _ALLOW),
-    _known(r"not in the sudoers file|not allowed to|may not run sudo|i'm afraid i can't do that", _ALLOW),
+    _known(
+        r"not in the sudoers file|not allowed to|not permitted to use the -n|may not run sudo"
+        r"|i'm afraid i can't do that",
+        _ALLOW,
+    ),
     _known(
         r"command not found|not found: sudo|unknown command|: not found",
         "install sudo on the node, or set ansible_become: false and log in as that user",
@@ -101,14 +119,19 @@ OF_SUDO = (
         "mend its sudoers as root there: visudo -c",
     ),
     _known(
-        r"account validation|account or password is expired|has expired|PAM account management|PAM authentication",
+        r"account validation|account expired|password is expired|has expired|is locked|PAM account management|pam_\w+: "
+        r"|PAM authentication|PAM config|session initialization",
         "see what PAM has against that account, on the node: sudo chage -l {user}; journalctl -t sudo -n 20",
+    ),
+    _known(
+        r"resource temporarily unavailable|unable to (?:fork|allocate)|cannot allocate memory|too many open files",
+        "end what uses up that node's processes or memory there: ps aux --sort=-rss | head; ulimit -u",
     ),
 )  # fmt: skip
 _SEE_SUDO = "see what it says on the node: sudo -n -l -U "
 
 _SUDOS = re.compile(
-    r"^(sudo: |sudo-rs: |Sorry, user |.{1,80} is not in the sudoers file|"
+    r"^(sudo: |sudo-rs: |Sorry, user |.{1,80} is not (?:in the sudoers file|allowed to run sudo)|"
     r".*sudo: (command )?not found|.*(command not found|[Uu]nknown command): '?sudo\b).*",
     re.MULTILINE,
 )

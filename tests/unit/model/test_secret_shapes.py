@@ -61,6 +61,10 @@ from orchestrator.model.secret_text import HIDDEN, without_secrets
         "\u30d1\u30b9\u30ef\u30fc\u30c9\uff1ahunter22",
         "Passwort: hunter22",
         "\u5bc6\u7801:\nhunter22",
+        "entry: anna:$6$saltsalt$hunter22hunter22./:19000:0",
+        "getent: anna:$y$j9T$F5Jx5$hunter22hunter22:",
+        "hash $2b$12$hunter22hunter22hunter22",
+        "$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHQ$hunter22hunter22",
     ],
 )
 def test_a_secret_of_any_shape_is_hidden(text: str) -> None:
@@ -95,6 +99,7 @@ def test_a_secret_of_any_shape_is_hidden(text: str) -> None:
         "tp 8: token:\n\nx",
         "[2026-01-02 03:04:05] a.cc:1234:foo:bar:baz",
         "PCI:0000:c0:00.0 x",
+        "awk '{print $1$2$3}' $1$ costs $5$",
         "密码是什么\uff1f加载完成\uff1a 92 个文件",
     ],
 )
