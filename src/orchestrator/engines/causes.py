@@ -87,14 +87,16 @@ COMMON = (
     CausePattern(
         id="MODEL-UNSUPPORTED",
         pattern=r"Model architectures \[.{0,256}\] are not supported"
-        r"|but Transformers does not recognize this architecture|Tokenizer class \w{1,64} does not exist or is not"
+        r"|but Transformers does not recognize this architecture|Unrecognized configuration class <class"
+        r"|Tokenizer class \w{1,64} does not exist or is not"
         r"|`rope_scaling` must be a dictionary with (?:two fields|a minimum of two fields|with two fields)",
         text="the stack's engine, or its Transformers, is older than the model and does not know it",
         fix="choose a newer stack (l40s_stack), or one that is patched for the model",
     ),
     CausePattern(
         id="SHARDS-MISSING",
-        pattern=r"references \d+ shard file\(s\) missing|Cannot find any model weights"
+        pattern=r"references \d+ shard file\(s\) missing|Cannot find any model weights|No local weights found in /"
+        r"|No \.safetensors weights found for model"
         r"|No such file or directory: '?[^']{0,512}\.safetensors",
         text="weight files that the index lists are missing on this node",
         fix="list them with `l40s-deploy checkpoint verify MODEL`, then send them with `checkpoint push --repair`",
@@ -213,10 +215,19 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-KERNEL-FAULT",
-        pattern=rf"(?:CUDA error: |Cuda failure (?:\d{{1,4}} )?'){_GPU_FAULT}",
+        pattern=rf"(?:CUDA (?:error|warning): |Cuda failure (?:\d{{1,4}} )?'){_GPU_FAULT}",
         text="a GPU kernel failed while it ran (illegal access, assertion): a bug in it, or a faulty GPU",
         fix="check this node's kernel log for Xid 13 or 31 (`dmesg -T | grep Xid`). If it is always the same GPU,"
         " replace that GPU; otherwise try the stack without CUDA graphs",
+        weak=True,
+    ),
+    CausePattern(
+        id="GPU-KERNEL-FAULT",
+        pattern=r"\bblock: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,5},\d{1,5},\d{1,5}\] Assertion `",
+        text="a check within a GPU kernel failed: an index is out of its range, as a token or position that the model's"
+        " tables do not have",
+        fix="compare the tokenizer and --context-length with the model's config.json (vocab_size,"
+        " max_position_embeddings); added tokens need a larger vocabulary",
         weak=True,
     ),
     CausePattern(
@@ -299,6 +310,13 @@ COMMON = (
         " [nvidia-container-runtime] in /etc/nvidia-container-runtime/config.toml",
     ),
     CausePattern(
+        id="GPU-BY-UUID",
+        pattern=r"invalid literal for int\(\) with base 10: '(?P<own>(?:MIG|GPU)-[0-9a-f]{8}-[0-9a-f-]{8,64})'",
+        text="CUDA_VISIBLE_DEVICES names a GPU by its UUID, and this release of the engine takes numbers alone",
+        fix="set CUDA_VISIBLE_DEVICES to the GPU's number (`nvidia-smi -L`); of one MIG slice, give the container that"
+        " slice alone and leave the variable unset (vllm issues 13815, 41848)",
+    ),
+    CausePattern(
         id="GPU-NOT-THERE",
         pattern=r"nvidia-container-cli(?:\.real)?: device error: .{0,128}unknown device",
         text="the container was to get a GPU that the node's driver does not list: a wrong index or UUID, a lost GPU,"
@@ -317,7 +335,8 @@ COMMON = (
         pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
         r"|nvidia-container-cli(?:\.real)?: initialization error: "
         r"(?:load library failed|driver not loaded|nvml error: driver not loaded|cuda error: no CUDA-capable|WSL env)"
-        r"|NVML Shared Library Not Found|Error_DriverNotLoaded|initialize NVML: Unknown Error"
+        r"|AssertionError: libcuda\.so cannot found|NVML Shared Library Not Found|Error_DriverNotLoaded"
+        r"|initialize NVML: Unknown Error"
         r"|(?:Error|CUDA initialization): CUDA unknown error"
         r"|has failed because it couldn't communicate with the NVIDIA driver|Module nvidia not found in directory"
         r"|RuntimeError: Failed to infer device type|only supported with GPUs, no GPUs found",
@@ -655,6 +674,14 @@ COMMON = (
         fix="read the kernel log of the node (`dmesg -T | grep -iE 'nfs|nvme|I/O error'`), and mount it again",
     ),
     CausePattern(
+        id="STORAGE-NO-MMAP",
+        pattern=r"OSError: No such device \(os error 19\)|OSError: \[Errno 19\] No such device",
+        after=r"safetensors|safe_open|\bload_file\b|\bmmap\b",
+        text="the file system of the weights can't map files into memory, as safetensors reads them",
+        fix="copy the weights to a local disk; of a network or FUSE mount, choose one that supports mmap (of CIFS,"
+        " without cache=none)",
+    ),
+    CausePattern(
         id="SIGNAL-STACK",
         pattern=r"\[Errno 12\] Cannot allocate memory|sigaltstack.{0,64}Cannot allocate memory",
         after=r"\bfaulthandler\.(?:enable|register)\(|sigaltstack",
@@ -758,10 +785,20 @@ COMMON = (
     CausePattern(
         id="PEER-MISSING",
         pattern=r"waiting for clients\. \d+/\d+ clients joined"
-        r"|The client socket has failed to connect(?!.{0,160}errno: 97\b)|wait timeout after \d{1,9}ms, keys: ",
+        r"|The client socket has failed to connect(?!.{0,160}errno: 97\b)|wait timeout after \d{1,9}ms, keys: "
+        r"|DistStoreError: Socket Timeout|\bwaitForInput: .{0,200}\bremote=\[?(?P<peer>[^\]\s]{1,64})\]?:\d{1,5}\)"
+        r" timed out",
         text="not all nodes joined the rendezvous in time",
         fix="check the node that failed first, and that every node can reach the rendezvous port"
         " (`l40s-deploy doctor`)",
+        secondary=True,
+    ),
+    CausePattern(
+        id="PEER-MISSING",
+        pattern=r"received errors while waiting for send/recv from (?P<peer>rank \d{1,6})\."
+        r"|(?P<peer_of_barrier>Rank \d{1,6}) failed to pass monitoredBarrier in \d",
+        text="a rank did not come to a barrier that the others reached: it is late, hung or dead",
+        fix="read that rank's own log first; the others only waited for it",
         secondary=True,
     ),
     CausePattern(
@@ -789,7 +826,8 @@ COMMON = (
         r"|Timeout at NCCL work: \d|dump signal due to a collective timeout from this local rank"
         r"|Timed out waiting \d+ms for (recv|send) operation",
         text="a rank timed out waiting for another rank, which is late, hung or dead",
-        fix="check the rank that failed or went silent first (sglang issues 3368, 3932)",
+        fix="look for the rank whose log ends first, or that wrote no timeout of its own: it is the one to read"
+        " (its kernel log too); where all wrote one, the way between them failed (sglang issues 3368, 3932)",
         secondary=True,
     ),
     CausePattern(

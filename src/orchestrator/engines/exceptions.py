@@ -58,7 +58,7 @@ RAISED = (
         id="HUB-UNREACHABLE",
         pattern=rf"(?:host='|https://){_HUB}|\bHfHubHTTPError\b|huggingface_hub\.\w{{1,16}}\.\w{{0,32}}(?:Timeout"
         rf"|Connect)"
-        r"|CAS service error",
+        r"|CAS service error|There was a specific connection error when trying to load",
         text="the model's hub can't be reached from this node, or refuses: no route, a proxy whose certificate is not"
         " trusted, or its rate limit, as its words say",
         fix="copy the checkpoint to this node's model root (`checkpoint push`), and set HF_HUB_OFFLINE=1 in l40s_env",
@@ -73,6 +73,14 @@ RAISED = (
         weak=True,
     ),
     CausePattern(
+        id="NIXL-FAILED",
+        pattern=r"\bnixl\w{0,32}Error: (?P<own>NIXL_ERR_(?!REMOTE_DISCONNECT)\w{1,40})",
+        text="NIXL, which moves the KV cache between instances, could not use its backend (UCX)",
+        fix="read the UCX lines above it; name the ports in UCX_NET_DEVICES, look whether UCX was built with CUDA"
+        " (`ucx_info -d`), and whether the other instance still runs",
+        weak=True,
+    ),
+    CausePattern(
         id="LEADER-UNREACHABLE",
         pattern=r"^RuntimeError: (?:connect\(\) timed out|Connection (?:timed out|refused))[^\n]{0,64}"
         r"\n\S{0,512}/torch/distributed/rendezvous\.py:\d",
@@ -84,7 +92,7 @@ RAISED = (
     ),
     CausePattern(
         id="TOKENIZER-UNREADABLE",
-        pattern=r"untagged enum \w{1,64}|Converting from SentencePiece|could not parse ModelProto"
+        pattern=r"untagged enum \w{1,64}|Converting from (?:SentencePiece|Tiktoken)|could not parse ModelProto"
         r"|Couldn't instantiate the backend"
         r" tokenizer|\n\S{0,512}/(?:tokenization_\w{1,64}|convert_slow_tokenizer|tokenizers?)\.py:\d",
         text="the model's tokenizer can't be read: Transformers or tokenizers of another version than its files were"

@@ -52,6 +52,16 @@ HOST = (
         fix="find what else uses memory on the node (`ps aux --sort -rss`), or raise the limit of the container or job",
     ),
     CausePattern(
+        id="MODULE-MISFIT",
+        pattern=r"\b(?P<own>[a-z]\w{1,40}): (?:disagrees about version of symbol|Unknown symbol) \w{1,80}"
+        r"|could not insert '(?P<own_module>\w{1,40})': (?:Invalid argument|Unknown symbol|Exec format error)",
+        text="a kernel module can't be loaded: it was built for another kernel, or against another OFED or driver than"
+        " is installed (nvidia-peermem: GPUDirect RDMA is off without it)",
+        fix="build it anew for the running kernel (`dkms autoinstall`); of nvidia-peermem, install the driver again"
+        " after OFED, or use DMA-BUF (open kernel module, kernel 5.12)",
+        weak=True,
+    ),
+    CausePattern(
         id="GPU-BAR1-SMALL",
         pattern=r"NVRM: .{0,64}PCI I/O region assigned to your NVIDIA device is invalid",
         text="the firmware gave a GPU no memory window (BAR), so the driver can't use it",
@@ -252,6 +262,14 @@ HOST = (
         secondary=True,
     ),
     CausePattern(
+        id="RAY-NODE-LOST",
+        pattern=r"Failed to register worker \w{1,80} to Raylet|Unable to register worker with raylet",
+        text="Ray's process of this node (raylet) has ended, or is another cluster's than the worker's",
+        fix="read raylet.out of the newest session below /tmp/ray; end what is left with `ray stop --force`, and start"
+        " Ray again",
+        secondary=True,
+    ),
+    CausePattern(
         id="ROUTER-NO-WORKERS",
         pattern=r"No available workers \(all|error_code=.?no_available_workers|waiting for workers to become healthy",
         text="the router has no engine that is healthy: none started in time, or each failed its requests",
@@ -340,6 +358,14 @@ HOST = (
         fix="compare the image and its command with the stack's",
     ),
     CausePattern(
+        id="PROCESS-KILLED",
+        pattern=r"\bwas sent SIGKILL!|(?:^|it/s\])(?:Killed|\u5df2\u6740\u6b7b)$"
+        r"|: line \d{1,6}: {1,2}\d{1,9} Killed {2}|\[\d{1,3}\] {2,8}\d{1,9} killed {2}",
+        text="the shell tells that the program was killed (SIGKILL), most often by the kernel for lack of main memory",
+        fix="read the kernel log of the node (`dmesg -T | grep -i oom`), and what was written before",
+        secondary=True,
+    ),
+    CausePattern(
         id="KILLED",
         pattern=r"(?<!\()\bexit code:? -9\b|\bexitcode ?[=:] ?-9\b|exited with code 137\b"
         r"|Failed core proc\(s\): \{[^}]{0,256}: -9\b|Signal 9 \(SIGKILL\)",
@@ -367,6 +393,31 @@ HOST = (
 )
 
 HOST_GENERAL = (
+    CausePattern(
+        id="EP-TIMEOUT",
+        pattern=r"\bDeepEP\b.{0,40}\btimeout\b",
+        text="DeepEP's kernels waited in vain for another rank's tokens: that rank is late or dead, or the way to it"
+        " (NVLink, RDMA with IBGDA) delivers nothing",
+        fix="read first whether another rank's log ends earlier; else test the RDMA ports, and compare NVSHMEM with"
+        " what this DeepEP was made for (deepep issues 137, 707)",
+        secondary=True,
+    ),
+    CausePattern(
+        id="ENGINE-MISSING",
+        pattern=r"error while loading shared libraries: (?!lib(?:cuda|nvidia))(?P<own>\S{1,128}):"
+        r" cannot open shared object",
+        text="a program's shared library is not there, or its user may not read it",
+        fix="reinstall the stack (`l40s-deploy prepare`); in a container without root, look whether that user may read"
+        " the directory that holds it (`ldd PROGRAM`)",
+        weak=True,
+    ),
+    CausePattern(
+        id="CUDA-CALL-FAILED",
+        pattern=r"\bCuda failure (?:\d{1,4} )?'(?P<own>[^']{1,80})'",
+        text="a call of CUDA failed in NCCL",
+        fix="read `dmesg -T | grep NVRM` on this node; a small CUDA program on each GPU shows whether the driver works",
+        weak=True,
+    ),
     CausePattern(
         id="KERNEL-COMPILE",
         pattern=r"\b(?P<own>(?:nvcc|ptxas|cicc) fatal {1,8}: .{1,160})"
@@ -426,7 +477,7 @@ HOST_GENERAL = (
 """General ones, which stand behind all others: the words of the line say more."""
 
 TOLD_ALONE = frozenset(
-    {"CPU-TOO-OLD", "LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING", "PROCESS-CRASHED", "RAY-HEAD-UNREACHABLE",
-     "RAY-NODE-LOST", "ROUTER-NO-WORKERS", "UCX-FAILED"}
+    {"COLLECTIVE-TIMEOUT", "CPU-TOO-OLD", "EP-TIMEOUT", "LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING",
+     "PROCESS-CRASHED", "PROCESS-KILLED", "RAY-HEAD-UNREACHABLE", "RAY-NODE-LOST", "ROUTER-NO-WORKERS", "UCX-FAILED"}
 )  # fmt: skip
 """Of causes that follow from another: where a log shows nothing else they tell its reader what to look at."""

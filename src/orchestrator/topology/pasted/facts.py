@@ -62,6 +62,7 @@ _PREFIX = re.compile(
     r"| {0,6}\d{1,5}: "  # srun --label
     r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\)(?:\x1b\[[\d;]{0,8}m)? "  # vLLM, ray
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[?[\w/.:]{1,64}\] "  # vLLM's logger
+    r"|\d{4}-\d\d-\d\d [\d:.,]{8,15} \| [A-Z]{4,8} {1,4}\| [\w.:/-]{1,64} \|(?: |$)"  # FastChat
     r"|\d{4}-\d\d-\d\d [\d:.,]{8,15}(?:\t| (?:\||- [\w.]{1,64} - [A-Z]{4,8} -) )"  # Loki; Docker Desktop; a parent's
     r"|\[\d{4}-\d\d-\d\d [\d:.,]{8,15}\] \[[A-Z]{4,8}\] "  # a parent's logging
     r"|[A-Z]{4,8} \d{4}-\d\d-\d\dT[\d:.]{8,20}Z \[resource\.[^\]]{1,128}\] "  # Google's

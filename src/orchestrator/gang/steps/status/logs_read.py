@@ -121,7 +121,10 @@ class LogsSummary:
         }
 
 
-_TRIED_AGAIN = re.compile(r"\[W\S{0,32} .{0,64}socket\.cpp|^\[c10d\] The client socket has failed to connect")
+_TRIED_AGAIN = re.compile(
+    r"\[W\S{0,32} .{0,64}socket\.cpp(?!.{0,16}\[c10d\] waitForInput)"
+    r"|^\[c10d\] The client socket has failed to connect"
+)
 _TEXTS = ("exception", "nccl_warning", "error", "next_log", "engine", "version", "nccl", "transport")
 
 
