@@ -428,6 +428,10 @@ FAULTS = (
     Fault("Xid 79 in the kernel's log", _set(lambda n: n.host.update(kernel_log={"xid": [
         "3,1201,73000,-;NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', GPU has fallen off the bus."]})), "GPU-XID",
           SLOW, ("0000:9b:00",)),
+    Fault("GPU off the bus before an Xid", _set(lambda n: n.host.update(kernel_log={"xid": [
+        ("3,1201,73000,-;NVRM: The NVIDIA GPU 0000:9b:00.0\\x0aNVRM: (PCI ID: 10de:26b9)\\x0aNVRM: installed in this"
+        " system has\\x0aNVRM: fallen off the bus and is not responding to commands.")]})), "GPU-XID",
+        SLOW, ("0000:9b:00",)),
     Fault("Xid 119, driver hangs", _hung_driver, "GPU-XID", SLOW, ("0000:9b:00",),
           also=("NVML-UNREADABLE",)),
     Fault("kernel's log not readable", _set(lambda n: n.host.update(kernel_log={"error": "EPERM"})), "GPU-XID",

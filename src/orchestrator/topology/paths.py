@@ -202,6 +202,8 @@ class SwitchGroup:
         return f"{counted(self.gpus, 'GPU')} + {counted(self.nics, 'NIC')}{nested}"
 
 
+NONE_SHARED = "none of which shares a switch in what was read"
+"""Of a tree that may be cut: bridges above a GPU may have more behind them."""
 NO_TREE = "whose places in the PCIe tree are not in the text"
 """Of GPUs in a list without one: nothing is behind a switch, or not, as far as anybody can tell."""
 
@@ -223,6 +225,8 @@ class Shape:
     tree_known: bool = True
     bus_known: bool = True
     """Whether it was read which functions there are."""
+    stated_words: tuple[str, ...] = ()
+    """What the text calls the paths between GPUs: NODE is PHB for NCCL."""
     cut_off: int = 0
     """GPUs whose row a text does not have whole."""
 
@@ -246,11 +250,15 @@ class Shape:
             behind += f", {rest} elsewhere"
         if self.cut_off:
             behind = f", rows of {self.cut_off} of them are cut off"
-        return f"{counted(self.gpus_elsewhere, 'GPU')}{behind}; between GPUs {_names(self.across) or 'not known'}"
+        return (
+            f"{counted(self.gpus_elsewhere, 'GPU')}{behind}; between GPUs {'/'.join(self.stated_words) or 'not known'}"
+        )
 
     def _places(self) -> str:
         if not self.groups:
-            place = "none behind a switch" if self.tree_known else NO_TREE
+            place = NO_TREE
+            if self.tree_known:
+                place = "none behind a switch" if self.bus_known else NONE_SHARED
             return f"{counted(self.gpus_elsewhere, 'GPU')}, {place}"
         groups = [group.words for group in self.groups]
         alike = len(set(groups)) == 1 and len(groups) > 1
@@ -279,6 +287,7 @@ def shape(topology: Topology) -> Shape:
         stated=_stated(topology),
         tree_known=any(gpu.key in topology.devices for gpu in topology.gpus),
         bus_known=not topology.lacks(Area.PCI),
+        stated_words=_words_between_gpus(topology),
         cut_off=_cut_off(topology),
     )
 
@@ -308,6 +317,29 @@ def _stated(topology: Topology) -> tuple[int, ...] | None:
     if topology.stated is None or any(gpu.key in topology.devices for gpu in topology.gpus):
         return None
     return tuple(len(group.gpus) for group in stated_groups(topology))
+
+
+_NEAREST_FIRST = ("NVL", "PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+def _words_between_gpus(topology: Topology) -> tuple[str, ...]:
+    """Nearest first; of NVLinks not how many."""
+    stated = topology.stated.words() if topology.stated else {}
+    gpus = {gpu.name for gpu in gpu_ends(topology)}
+    words = {nearness(word) for (first, other), word in stated.items() if first != other and {first, other} <= gpus}
+    return tuple(word for word in _NEAREST_FIRST if word in words)
+
+
+def nearness(word: str) -> str:
+    """A word of `nvidia-smi topo -m` without the number of NVLinks; SOC is what SYS was."""
+    return "NVL" if word.startswith("NV") else word.replace("SOC", "SYS")
+
+
+def nearest_card_words(topology: Topology, gpu: str) -> str:
+    """What the text calls the shortest of a GPU's paths to cards; '' where it has none."""
+    stated = topology.stated.words() if topology.stated else {}
+    words = {nearness(word) for (first, other), word in stated.items() if first == gpu and not other.startswith("GPU")}
+    return next((word for word in _NEAREST_FIRST if word in words), "")
 
 
 def _cut_off(topology: Topology) -> int:

@@ -187,7 +187,7 @@ def nic_cards(topology: Topology) -> Mapping[str, tuple[PciDevice, ...]]:
     return {key: tuple(functions) for key, functions in cards.items()}
 
 
-_PARTS = {
+_PARTS = {  # ids and what they are: pciutils/pciids, pci.ids at c1c12547
     (0x10DE, 0x26B9): "NVIDIA L40S",
     (0x10DE, 0x26B5): "NVIDIA L40",
     (0x10DE, 0x26BA): "NVIDIA L20",

@@ -45,11 +45,11 @@ def stated_of(snapshot: Snapshot) -> Stated | None:
     rows = raw.get("rows")
     rows = rows if isinstance(rows, (list, tuple)) else ()
     return Stated(
-        heads=_texts(raw.get("heads")),
+        heads=texts(raw.get("heads")),
         names=tuple((str(head), str(name)) for head, name in part(raw, "names").items()),
-        columns=_texts(raw.get("columns")),
+        columns=texts(raw.get("columns")),
         rows=tuple(
-            (str(row[0]), _texts(row[1]), _texts(row[2]))
+            (str(row[0]), texts(row[1]), texts(row[2]))
             for row in rows
             if isinstance(row, (list, tuple)) and len(row) == 3
         )[:_MOST],
@@ -58,22 +58,22 @@ def stated_of(snapshot: Snapshot) -> Stated | None:
 
 def recognised(snapshot: Snapshot) -> tuple[str, ...]:
     """The forms that a pasted snapshot was read from."""
-    return _texts(pasted(snapshot).get("forms"))
+    return texts(pasted(snapshot).get("forms"))
 
 
 def sockets_of(snapshot: Snapshot) -> tuple[str, ...]:
     """Interfaces that NCCL's pasted log says it used TCP over."""
-    return _texts(pasted(snapshot).get("sockets"))
+    return texts(pasted(snapshot).get("sockets"))
 
 
 def lacking_of(snapshot: Snapshot) -> tuple[str, ...]:
     """What a pasted matrix has no rows or columns of, in words."""
-    return _texts(pasted(snapshot).get("lacking"))
+    return texts(pasted(snapshot).get("lacking"))
 
 
 def cards_of(snapshot: Snapshot) -> tuple[str, ...]:
     """Network cards of a list without a tree, as it calls them."""
-    return _texts(pasted(snapshot).get("cards"))
+    return texts(pasted(snapshot).get("cards"))
 
 
 def path_of(word: str) -> PathType | None:
@@ -89,7 +89,8 @@ def with_stated(ports: tuple[RdmaPort, ...], stated: Stated | None) -> tuple[Rdm
     return (*ports, *(replace(placeless, device=name) for name in names))
 
 
-def _texts(raw: Any) -> tuple[str, ...]:
+def texts(raw: Any) -> tuple[str, ...]:
+    """The entries of a list out of a snapshot; () for what is none."""
     return tuple(str(entry) for entry in raw)[:_MOST] if isinstance(raw, (list, tuple)) else ()
 
 
@@ -128,7 +129,7 @@ def find_unread(
 
 def _pasted(snapshot: Snapshot) -> Iterator[NotRead]:
     """Everything that a text which somebody pasted does not tell."""
-    areas_told = _texts(pasted(snapshot).get("areas"))
+    areas_told = texts(pasted(snapshot).get("areas"))
     areas = [area for area in Area if area.name not in areas_told] if pasted(snapshot) else []
     yield from (NotRead(area, TEXT, _UNCOLLECTED) for area in areas)
 

@@ -13,8 +13,8 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.topology import Gid, PathType, PcieLink, RdmaPort, Topology
 from orchestrator.model.words import counted
-from orchestrator.topology.paths import gpu_ends, paths, stated_groups
-from orchestrator.topology.stated import cards_of, pasted
+from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, stated_groups
+from orchestrator.topology.stated import cards_of, pasted, texts
 
 _GIB = 1 << 30
 _NEAR = (PathType.PIX, PathType.PXB)
@@ -28,12 +28,18 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
     if not also:
         return ()
     sentences = (
+        *_complaints(also),
         *_gpus(topology),
         *_divided(part(also, "mig")),
         *_links(topology),
+        *_drivers(topology, part(also, "drivers")),
+        *_peers(part(also, "peers")),
+        *_domains(topology),
         *_together(topology),
         *_nameless(topology),
         *_cards(snapshot),
+        *_switches(also.get("switches")),
+        *_nccl(part(also, "nccl")),
         *_ports(topology),
         *_gids(topology),
         *_gid_elsewhere(topology, others),
@@ -55,6 +61,54 @@ def _gpus(topology: Topology) -> Iterator[str]:
     driver = f"driver {topology.driver}" if topology.driver else ""
     if words := "; ".join(filter(None, (" and ".join(named), driver))):
         yield f"GPUs: {words}" if named else words
+
+
+def _complaints(also: Mapping[str, Any]) -> Iterator[str]:
+    """What drivers and tools say of a fault: first, since an operator asks for it first."""
+    yield from texts(also.get("refused"))
+    yield from (f"the kernel's log: {words}" for words in texts(also.get("kernel")))
+    by_state = collected((str(state), str(name)) for name, state in part(also, "kernel_links").items())
+    for state, names in by_state.items():
+        yield f"the kernel's log, last: link {state} of {_names(names)}"
+
+
+def _drivers(topology: Topology, drivers: Mapping[str, Any]) -> Iterator[str]:
+    """A GPU that another driver has is none for CUDA."""
+    names = {gpu.address: f"GPU{gpu.index}" for gpu in topology.gpus}
+    for driver, addresses in drivers.items():
+        own = _names(names.get(address, address) for address in texts(addresses))
+        yield f"the kernel's driver of {own} is {driver}, not NVIDIA's"
+
+
+def _peers(peers: Mapping[str, Any]) -> Iterator[str]:
+    """By CUDA's own order of its devices."""
+    reached = collected((access is True, str(pair)) for pair, access in peers.items())
+    for access, words in ((False, "can't reach each other's memory"), (True, "reach each other's memory")):
+        if pairs := reached.get(access):
+            yield f"CUDA's devices that {words}: {_names(pairs)}"
+
+
+def _domains(topology: Topology) -> Iterator[str]:
+    """'NUMA domain 0: GPU0 to GPU3; 1: GPU4 to GPU7', where a text says it of GPUs."""
+    of_domain = collected((gpu.numa_node, f"GPU{gpu.index}") for gpu in topology.gpus if gpu.numa_node >= 0)
+    if of_domain:
+        yield "NUMA domain " + "; ".join(f"{node}: {_names(of_domain[node])}" for node in sorted(of_domain))
+
+
+def _switches(raw: Any) -> Iterator[str]:
+    kinds = Counter(re.sub(r" \(rev [0-9a-f]{2}\).*", "", words) for words in texts(raw))
+    if kinds:
+        yield f"functions of PCIe switches: {', '.join(f'{count} x {words}' for words, count in kinds.items())}"
+
+
+def _nccl(choices: Mapping[str, Any]) -> Iterator[str]:
+    """What NCCL's log says of its own choices."""
+    if off := texts(choices.get("gdr_off")):
+        yield f"NCCL has GPUDirect RDMA off for {_names(off)}: that traffic goes through main memory"
+    if ways := texts(choices.get("ways")):
+        yield f"NCCL's channels go by {_names(ways)}"
+    if chosen := texts(choices.get("chosen")):
+        yield f"set for NCCL: {_names(chosen)}"
 
 
 def _divided(mig: Mapping[str, Any]) -> Iterator[str]:
@@ -88,6 +142,10 @@ def _together(topology: Topology) -> Iterator[str]:
     alone = _without_a_near_card(topology, [head for head in topology.stated.heads if not head.startswith("GPU")])
     if alone and len(alone) < len(topology.gpus):
         yield f"without a card behind the same switch: {_names(alone)}"
+    elif alone:
+        nearest = collected((nearest_card_words(topology, gpu), gpu) for gpu in alone)
+        each = "; ".join(f"{word} of {_names(gpus)}" for word, gpus in nearest.items())
+        yield f"no card of the text is behind the switch of a GPU; the nearest: {each}"
 
 
 def _without_a_near_card(topology: Topology, nics: Sequence[str]) -> list[str]:
@@ -122,7 +180,7 @@ def _ports(topology: Topology) -> Iterator[str]:
 
 def _state(port: RdmaPort) -> str:
     """The rate of a port without a link is none that it has."""
-    why = f" ({port.phys_state})" if port.phys_state not in ("", "LinkUp") else ""
+    why = f" ({port.phys_state})" if port.phys_state and not (port.active and port.phys_state == "LinkUp") else ""
     rate = f"{port.rate_gbps:g} Gb/s" if port.rate_gbps and port.active else ""
     return ", ".join(filter(None, (port.state + why, port.link_layer, rate)))
 
@@ -131,7 +189,10 @@ def _gids(topology: Topology) -> Iterator[str]:
     """Which entry of each port's table is RoCE v2 with an address that is routed, as NCCL_IB_GID_INDEX names it."""
     ports = [port for port in topology.rdma if port.gids and port.link_layer != "InfiniBand"]
     by_index = collected(
-        (gid.index, f"{port.device} ({gid.ipv4})") for port in ports for gid in port.gids if _is_routed(gid)
+        (gid.index, f"{port.device} ({gid.ipv4}{_on(gid, port)})")
+        for port in ports
+        for gid in port.gids
+        if _is_routed(gid)
     )
     for index, names in by_index.items():
         yield f"RoCE v2 over IPv4 is GID index {index} at {_names(names)}"
@@ -150,6 +211,12 @@ def _gid_elsewhere(topology: Topology, others: Iterable[Topology]) -> Iterator[s
                 f"{other.node} has it at index {_names(map(str, sorted(theirs)))}: no NCCL_IB_GID_INDEX fits both;"
                 " leave it unset, or set it on each"
             )
+
+
+def _on(gid: Gid, port: RdmaPort) -> str:
+    """The interface, where the port's entries are of several."""
+    several = len({other.netdev for other in port.gids if _is_routed(other)}) > 1
+    return f" on {gid.netdev}" if several and gid.netdev else ""
 
 
 def _is_routed(gid: Gid) -> bool:

@@ -19,7 +19,7 @@ from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.xids import XIDS
 from orchestrator.topology.distance import Distances, p2p_level
 from orchestrator.topology.gpus import whole
-from orchestrator.topology.pci import small_number
+from orchestrator.topology.pci import card, small_number
 from orchestrator.topology.speed import Traffic, price
 
 Device = Mapping[str, Any]
@@ -167,7 +167,7 @@ def gpu_xid(node: Node) -> Iterator[Finding]:
     log = part(node.snapshot.host, "kernel_log")
     lines = log.get("xid")
     if isinstance(lines, (list, tuple)):
-        yield from _xids([str(line) for line in lines])
+        yield from _xids([str(line) for line in lines], node.input)
     elif log.get("error") and node.nvml_devices:
         yield unknown(
             "the kernel log could not be read for driver errors (Xid)",
@@ -178,6 +178,8 @@ def gpu_xid(node: Node) -> Iterator[Finding]:
 
 
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b")
+_FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]{5,18})\b.{0,256}fallen off the bus")
+"""The driver's message where it has not come so far as to report an Xid (NVIDIA kernel-open/nvidia/nv.c)."""
 _MEANING = {
     48: "a memory error that can't be corrected",
     63: "a memory row was marked for repair",
@@ -191,14 +193,25 @@ _MEANING = {
 }
 
 
-def _xids(lines: Sequence[str]) -> Iterator[Finding]:
-    matches = [(match, line) for line in lines if (match := _XID.search(line)) and int(match[2]) in _MEANING]
-    seen = collected((match[1].lower(), (int(match[2]), line)) for match, line in matches)
-    for address, errors in seen.items():
-        codes = ", ".join(dict.fromkeys(f"Xid {code} ({_MEANING[code]})" for code, _ in errors))
+def _driver_error(line: str) -> tuple[str, str] | None:
+    """(PCI address without function, what happened), of a line that tells of broken hardware."""
+    if match := _FALLEN.search(line):
+        return card(match[1].lower()), "fell off the bus"
+    match = _XID.search(line)
+    if match is None or int(match[2]) not in _MEANING:
+        return None
+    return card(match[1].lower()), f"had Xid {match[2]} ({_MEANING[int(match[2])]})"
+
+
+def _xids(lines: Sequence[str], read_from: Input) -> Iterator[Finding]:
+    own_log = read_from is not Input.PASTED
+    place, since = ("/dev/kmsg", " since the last boot") if own_log else ("the text", "")
+    errors_of = collected((error[0], (error[1], line)) for line in lines if (error := _driver_error(line)))
+    for address, errors in errors_of.items():
+        what = ", ".join(dict.fromkeys(words for words, _ in errors))
         yield slow(
-            f"GPU at {address} had {codes} since the last boot",
-            *(f"/dev/kmsg: {line.strip()[:200]}" for _, line in errors[-4:]),
+            f"GPU at {address} {what}{since}",
+            *(f"{place}: {line.strip()[:200]}" for _, line in errors[-4:]),
             effect="if it happens again, the gang fails (loading the weights again takes minutes)",
             fix="reset the GPU or reboot, then test it with `dcgmi diag -r 3`; replace it if the error returns",
             devices=(address,),

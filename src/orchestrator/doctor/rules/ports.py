@@ -104,7 +104,8 @@ def _down_somewhere(node: Node) -> list[Finding] | None:
             f"{len(down)} of {len(ports)} RDMA ports in the text: {_without_link(down)}",
             *(broken.evidence for broken in down),
             effect="none where they are spare ports; NCCL leaves them out",
-            fix="compare them with the ports that NCCL_IB_HCA names; plug the cable, enable the switch's port",
+            fix="compare them with the ports that NCCL_IB_HCA names; plug the cable, enable the switch's port"
+            + "".join(f"; {broken.port.device}: {broken.fix}" for broken in down if broken.fix == _SUBNET_MANAGER),
             devices=tuple(broken.port.device for broken in down),
         )
     ]
@@ -156,8 +157,7 @@ def _broken_port(node: Node, port: RdmaPort, fault: PortFault) -> BrokenPort:
     folder, netdev, device = f"/sys/class/infiniband/{port.device}/ports/{port.port}", port.netdev, port.device
     if fault is PortFault.NO_LINK:
         evidence = f"state = {port.state}, phys_state = {port.phys_state or 'unreadable'}, netdev = {netdev or 'none'}"
-        fix = f"run `ip link set {netdev} up`" if netdev else f"check `rdma link show {port.name}`"
-        return BrokenPort(port, fault, f"{folder}: {evidence}", fix)
+        return BrokenPort(port, fault, f"{folder}: {evidence}", _link_fix(port))
     interface = node.interfaces.get(netdev)
     addresses = ", ".join(interface.ipv4 if interface else ()) or "none"
     table = ", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"
@@ -169,6 +169,12 @@ def _broken_port(node: Node, port: RdmaPort, fault: PortFault) -> BrokenPort:
         PortFault.NO_ADDRESS: f"give {netdev or device} an address in its rail's subnet (netplan)",
     }
     return BrokenPort(port, fault, evidence, fixes[fault])
+
+
+def _link_fix(port: RdmaPort) -> str:
+    if port.phys_state == "LinkUp" and port.link_layer == "InfiniBand":
+        return _SUBNET_MANAGER
+    return f"run `ip link set {port.netdev} up`" if port.netdev else f"check `rdma link show {port.name}`"
 
 
 def _spare_ports_down(node: Node) -> list[BrokenPort]:
@@ -189,7 +195,16 @@ def _names(broken_ports: Sequence[BrokenPort]) -> str:
 
 
 def _without_link(down: Sequence[BrokenPort]) -> str:
-    return f"{_names(down)} {'has' if len(down) == 1 else 'have'} no link"
+    """A port that is not ACTIVE although its physical link is up waits for whom configures it."""
+    waiting = [broken for broken in down if broken.port.phys_state == "LinkUp"]
+    cut = [broken for broken in down if broken not in waiting]
+    verb = "has" if len(cut) == 1 else "have"
+    words = [f"{_names(cut)} {verb} no link"] if cut else []
+    words += [f"{broken.port.device} is {broken.port.state} though its physical link is up" for broken in waiting]
+    return ", ".join(words)
+
+
+_SUBNET_MANAGER = "see whether a subnet manager runs (`sminfo`) and configures it, of a virtual function its policy too"
 
 
 def _down(node: Node, broken_ports: Sequence[BrokenPort]) -> Finding:

@@ -12,16 +12,18 @@ from typing import Any
 from orchestrator.node.os_errors import errno_name
 from orchestrator.protocol.gauges import XidCount
 
-_MARK = "NVRM: Xid"
+_MARKS = ("NVRM: Xid", "fallen off the bus")
 _LONGEST_RECORD = 8192
 _MOST_LINES = 50
 _DEADLINE_S = 0.5
 
 
 def driver_errors(root: str = "/") -> dict[str, Any]:
-    """{'xid': the last lines with an Xid, oldest first}, or {'error': why the log can't be read}."""
+    """{'xid': the last lines with an Xid, or of a GPU that fell off the bus, oldest first}, or {'error': why the log
+    can't be read}.
+    """
     try:
-        marked = [line for line in records(root) if _MARK in line]
+        marked = [line for line in records(root) if any(mark in line for mark in _MARKS)]
     except OSError as error:
         return {"error": errno_name(error)}
     return {"xid": marked[-_MOST_LINES:]}

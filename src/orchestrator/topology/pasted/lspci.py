@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts
 from orchestrator.topology.pci import GUEST_VENDORS, device_called, known_part, sort_key
@@ -14,7 +15,8 @@ from orchestrator.topology.pci import GUEST_VENDORS, device_called, known_part, 
 TREE, FULL, LIST = "lspci -tv", "lspci -vvv", "lspci"
 _BRIDGE = "0x060400"
 _FUNCTION = re.compile(
-    r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7]) "
+    r"(?:\s{0,8}IOMMU [Gg]roup:? \d{1,4}:? {1,4})?(?:(?P<domain>[0-9a-f]{4,8}):)?"
+    r"(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7]) "
     r"(?:\"?(?P<kind>[A-Z0-9][^:\[\"]{2,60}?)\"?(?: \[(?P<code>[0-9a-f]{4})\])?: (?P<words>.{0,400}))"
 )
 _CODES = {
@@ -40,6 +42,7 @@ _DETAIL = re.compile(
     r"|ACSCtl:\s+(?P<acs>SrcValid[+-] TransBlk[+-] ReqRedir[+-] CmpltRedir[+-] UpstreamFwd[+-])"
     r"|Capabilities: .{0,24}Express.{0,16}(?P<root>Root (?:Port|Complex)))"
 )
+_SWITCH = re.compile(r"\bPEX ?\d{4,5}|PCIe Gen \d Switch|PCIe? Switch|Switchtec")
 _FILES = {"max_link_speed", "max_link_width", "current_link_speed", "current_link_width", "numa_node"}
 """Details that sysfs has under these names."""
 _AREAS = {"numa_node": Area.NUMA, "max_link_width": Area.LINKS}
@@ -89,6 +92,10 @@ class _Function:
         network = re.search(r"Ethernet|Infiniband|Network Connection|NetXtreme|ConnectX|MT\d{4,5}", self.words)
         return "0x020000" if network and not re.search(r"DMA|Management|SoC", self.words) else "0x000000"
 
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind[:6] in ("0x0302", "0x0300") and self.ids[0] == _NVIDIA
+
     def learn(self, text: str) -> None:
         """Out of a line below it."""
         match = _DETAIL.match(text)
@@ -104,7 +111,10 @@ _Functions = dict[str, _Function]
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every tree of one node's lines; of what has no bridges, and of a tree that lost its indentation, no place is
     known."""
-    for functions in filter(None, _trees(lines)):
+    trees = [*filter(None, _trees(lines))]
+    if not trees and (leaves := _leaves(lines)):
+        yield from _facts(LIST, leaves, set())
+    for functions in trees:
         yield from _facts(TREE, functions, {function.bus for function in functions.values()})
     for functions in filter(None, _lists(lines)):
         # a bus that no bridge leads to is a root bus only if something on it can be nowhere else: a list may be cut
@@ -114,6 +124,22 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         yield from _facts(
             FULL if any(function.files or function.below for function in functions.values()) else LIST, functions, roots
         )
+
+
+_LEAF = re.compile(
+    r"[\s|]*[+\\]-(?P<above>[0-9a-f]{2}\.[0-7])?-\[(?P<bus>[0-9a-f]{2})(?:-[0-9a-f]{2})?\]-{2,4}"
+    r"(?P<function>[0-9a-f]{2}\.[0-7]) {1,2}(?P<words>\S.{2,400})"
+)
+
+
+def _leaves(lines: Sequence[Line]) -> _Functions:
+    """Of a tree whose beginning was cut off: what has its bus before it."""
+    matches = [(line, match) for line in lines if (match := _LEAF.fullmatch(line.text))]
+    functions = {}
+    for line, match in matches[:_MOST]:
+        address = f"0000:{match['bus']}:{match['function']}"
+        functions[address] = _Function(line, address, match["words"].strip())
+    return functions
 
 
 def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:
@@ -188,18 +214,19 @@ def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[Pasted
     for address, key in keys.items():
         _tell(facts, key, functions[address])
     facts.also = _beside_the_tree(form, functions.values())
-    gpus = filter(_is_nvidia_gpu, functions.values())
-    facts.gpus = [_gpu(index, gpu) for index, gpu in enumerate(sorted(gpus, key=lambda gpu: sort_key(gpu.address)))]
+    facts.gpus = _gpus(functions.values())
     names = {path.rpartition("/")[2] for path in facts.files}
     facts.areas = {area for name, area in _AREAS.items() if name in names}
     if len(keys) == len(functions) and _all_named(functions.values()):
         facts.areas.add(Area.PCI)
-    if keys or facts.gpus or facts.also.get("cards"):
+    listed = (facts.also.get("cards"), facts.also.get("switches"))
+    if any((keys, facts.gpus, *listed)):
         yield facts
 
 
-def _is_nvidia_gpu(function: _Function) -> bool:
-    return function.kind[:6] in ("0x0302", "0x0300") and function.ids[0] == _NVIDIA
+def _gpus(functions: Collection[_Function]) -> list[dict[str, Any]]:
+    gpus = sorted((function for function in functions if function.is_gpu), key=lambda gpu: sort_key(gpu.address))
+    return [_gpu(index, gpu) for index, gpu in enumerate(gpus)]
 
 
 def _all_named(functions: Collection[_Function]) -> bool:
@@ -212,6 +239,11 @@ def _beside_the_tree(form: str, functions: Collection[_Function]) -> dict[str, A
     also: dict[str, Any] = {"guest": any(function.ids[0] in GUEST_VENDORS for function in functions)}
     if form == LIST:
         also["cards"] = [function.words for function in functions if function.kind[:6] in ("0x0200", "0x0207")]
+        also["switches"] = [function.words for function in functions if _SWITCH.search(function.words)]
+    drivers = collected(
+        (function.details.get("driver", ""), function.address) for function in functions if function.is_gpu
+    )
+    also["drivers"] = {driver: addresses for driver, addresses in drivers.items() if driver not in ("", "nvidia")}
     return also
 
 

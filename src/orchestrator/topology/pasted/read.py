@@ -17,7 +17,7 @@ from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Area
 from orchestrator.model.words import counted
 from orchestrator.topology.nccl_devices import opened
-from orchestrator.topology.pasted import lspci, tools
+from orchestrator.topology.pasted import lists, lspci, tools
 from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
 from orchestrator.topology.pci import XML_ROOT, sort_key
 from orchestrator.topology.stated import PASTED
@@ -25,7 +25,7 @@ from orchestrator.topology.stated import PASTED
 FORMS = (
     "nvidia-smi topo -m or -p2p, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, ibstat,"
     " show_gids, ibdev2netdev, ip -br addr, ifconfig, nvidia-smi, nvidia-smi -q, numactl -H, lscpu, dmidecode -t slot,"
-    " check_env of SGLang, collect_env of vLLM"
+    " check_env of SGLang, collect_env of vLLM, dmesg, p2pBandwidthLatencyTest"
 )
 _MOST_MACHINES = 64
 _LEFT_OUT = " (of other GPUs: left out)"
@@ -78,6 +78,7 @@ def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_Paste
 
 
 def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
+    _leave_out_cuda_s_order(parts)
     trees = [part for part in parts if any(path.endswith("/class") for path in part.files)]
     others = _of_other_gpus(trees, parts)
     trees.sort(key=lambda part: (part in others, -len(part.areas)))
@@ -98,6 +99,13 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
     nvml = {"error": NOT_RECORDED, "devices": [gpus[index] for index in sorted(gpus)], "driver": whole.driver}
     host = {"hostname": name, **whole.host, PASTED: provenance}
     return Snapshot(node=name, taken_at=0.0, files=whole.files, links=whole.links, nvml=nvml, host=host)
+
+
+def _leave_out_cuda_s_order(parts: Sequence[PastedFacts]) -> None:
+    """CUDA's list has an order of its own, fastest first: beside another list its numbers would name other GPUs."""
+    if any(part.gpus for part in parts if part.form != lists.CUDA):
+        for part in parts:
+            part.gpus = [] if part.form == lists.CUDA else part.gpus
 
 
 def _of_other_gpus(trees: Sequence[PastedFacts], parts: Sequence[PastedFacts]) -> list[PastedFacts]:
@@ -133,8 +141,19 @@ _OLD = re.compile(r"NCCL version 2\.[0-4]\.")
 _PATHS = re.compile(r"GPU/[0-9a-fA-F-]{3,24} :GPU/")
 _ENDS = re.compile(r"\bGPU/([0-9a-fA-F-]{3,24}) \(")
 """The paths of one GPU (src/graph/topo.cc, printNodePaths)."""
+_DIRECT = re.compile(
+    r"NET/\w{2,16} ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for (?:HCA \d{1,3} '(?P<name>[\w.@:-]{1,64})'"
+    r"|GPU (?P<gpu>[0-9a-f]{1,16})(?:\[\w{1,16}\])? / HCA (?P<hca>\d{1,3})(?P<why> \(distance \d [<>=]{1,2} \d\))?)"
+)
+_WAY = re.compile(
+    r"(?:Channel|Ring) \d{1,3}(?:/\d{1,3})? : .{3,64}? via "
+    r"(?P<way>(?:P2P|SHM|NET)/[A-Za-z]{2,16}(?:/\d{1,3})?(?:/GDRDMA)?)"
+)
+_SET = re.compile(r"(?P<name>NCCL_[A-Z0-9_]{2,48}) set by environment to (?P<value>[\w.,:^=/+-]{1,96}?)\.?$")
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 _CLASSES = {"PCI": "0x060400", "GPU": "0x030200", "NIC": "0x020000"}
+_NVSWITCH = "ffffffff:ff:ff.f"
+"""An end that NVML names in no machine's tree."""
 _MOST_FUNCTIONS = 1024
 
 
@@ -159,6 +178,14 @@ class _LoggedHost:
     """GPUs in the lines of paths below a graph."""
     cut: bool = False
     """The beginning of a graph is not there."""
+    nvlinks: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Other ends of NVLinks, by the path of the GPU."""
+    direct: dict[str, str] = field(default_factory=dict)
+    """Whether NCCL uses GPUDirect RDMA, by whose access it is about."""
+    ways: dict[str, None] = field(default_factory=dict)
+    """Of channels between ranks: P2P/CUMEM."""
+    chosen: dict[str, None] = field(default_factory=dict)
+    """Variables that NCCL read in its environment, NAME=value."""
     ended: set[str] = field(default_factory=set)
     """Who printed the line below a graph: without it the text ends, or was cut, amid it."""
 
@@ -169,6 +196,17 @@ class _LoggedHost:
 
     def paths(self, kind: str) -> list[str]:
         return [path for path, (own, _) in self.functions.items() if own == kind]
+
+    @property
+    def tells_something(self) -> bool:
+        return bool(self.paths("GPU") or self.layers or self.sockets or self.choices)
+
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        """What NCCL says of itself, by what it is about."""
+        off = [who for who, state in self.direct.items() if state == "Disabled"]
+        choices = {"gdr_off": off, "ways": [*self.ways], "chosen": [*self.chosen]}
+        return {name: values[:_MOST_FUNCTIONS] for name, values in choices.items() if values}
 
 
 def _logged(lines: Sequence[Line]) -> Iterator[PastedFacts]:
@@ -182,7 +220,7 @@ def _logged(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         host = hosts.setdefault(match["host"], _LoggedHost(line, for_start=old))
         _take(host, match["who"], match["words"])
     for name, host in hosts.items():
-        if host.paths("GPU") or host.layers or host.sockets:
+        if host.tells_something:
             yield _facts(name, host)
 
 
@@ -198,15 +236,34 @@ def _take(host: _LoggedHost, who: str, words: str) -> None:
         host.named |= dict.fromkeys(_ENDS.findall(words))
     elif words.startswith(_BELOW_GRAPH):
         host.ended.add(who)
-    elif words.startswith("NET/Plugin : No plugin") and host.sockets:
+    else:
+        _network(host, words)
+
+
+def _network(host: _LoggedHost, words: str) -> None:
+    """What NCCL says of its network, or of its own choices."""
+    if words.startswith("NET/Plugin : No plugin") and host.sockets:
         host.for_start = True
     elif words.startswith(("Using network Socket", "NET/IB : No device found", "Using NCCL_NET Socket")):
         host.over_sockets = True
+    elif match := _DIRECT.match(words) or _WAY.match(words) or _SET.match(words):
+        _choice(host, match)
     elif words.startswith("NET/IB"):
         host.opened.setdefault(words)
         host.layers |= dict(_PORT.findall(words))
     elif words.startswith("NET/Socket : Using"):
         host.sockets |= dict.fromkeys(_INTERFACE.findall(words))
+
+
+def _choice(host: _LoggedHost, match: re.Match[str]) -> None:
+    """What NCCL does, and was told to do."""
+    if match.re is _WAY:
+        host.ways.setdefault(match["way"])
+    elif match.re is _SET:
+        host.chosen.setdefault(f"{match['name']}={match['value']}")
+    else:
+        of_gpu = f"GPU {match['gpu']} and HCA {match['hca']}{match['why'] or ''}"
+        host.direct[match["name"] or of_gpu] = match["state"]
 
 
 def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
@@ -216,6 +273,9 @@ def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
     path = chain[-1][1]
     if match["kind"] == "NET" and match["link"] == "NET":
         host.net.setdefault(int(match["id"][-4:], 16), (path, float(match["gbs"])))
+    elif match["link"] == "NVL":
+        other_end = _address(match["id"]) if match["kind"] == "GPU" else _NVSWITCH
+        host.nvlinks.setdefault(path, {}).setdefault(other_end)
     elif match["link"] == "PCI" and match["kind"] in _CLASSES:
         own = f"{path}/{_address(match['id'])}"
         if len(host.functions) < 2 * _MOST_FUNCTIONS:
@@ -238,6 +298,7 @@ def _facts(name: str, host: _LoggedHost) -> PastedFacts:
         facts.files[f"{key}/numa_node"] = _numa_node(key)
     addresses = sorted((key.rpartition("/")[2] for key in host.paths("GPU")), key=sort_key)
     facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
+    _take_nvlinks(facts, host)
     if addresses and not host.is_cut and host.ended >= host.above.keys():
         facts.areas = set(Area)
     facts.also = _beside_the_graph(host)
@@ -252,12 +313,19 @@ def _numa_node(key: str) -> str:
 
 
 def _beside_the_graph(host: _LoggedHost) -> dict[str, Any]:
-    also = dict[str, Any]()
+    also: dict[str, Any] = {"nccl": host.choices} if host.choices else {}
     if not host.layers and (host.over_sockets or not host.for_start):
         also["sockets"] = [*host.sockets]
     if host.is_cut and host.named:
         also["lacking"] = [f"lines of NCCL's graph, which has {counted(len(host.named), 'GPU')} in all"]
     return also
+
+
+def _take_nvlinks(facts: PastedFacts, host: _LoggedHost) -> None:
+    ends = {path.rpartition("/")[2]: others for path, others in host.nvlinks.items()}
+    for gpu in facts.gpus:
+        if others := ends.get(gpu["pci_bus_id"]):
+            gpu["nvlinks"] = [{"active": 1, "p2p": 1, "remote": other} for other in others]
 
 
 def _take_ports(facts: PastedFacts, host: _LoggedHost) -> None:

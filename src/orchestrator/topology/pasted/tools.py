@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area
-from orchestrator.topology.pasted import hosts
+from orchestrator.topology.pasted import complaints, hosts, lists
 from orchestrator.topology.pasted.facts import Line, PastedFacts, first_match
 from orchestrator.topology.pci import number
 from orchestrator.topology.stated import WORD
@@ -55,7 +55,9 @@ _LISTED = re.compile(
 _DRIVER = re.compile(
     r".{0,32}?\b(?:Nvidia driver version|CUDA Driver Version|Driver Version)\s*:\s+(\d{3}\.\d{1,3}(?:\.\d{1,3})?).*"
 )
-_SMI_HEAD = re.compile(r"\|\s{0,4}NVIDIA-SMI \S{3,24}\s{1,40}Driver Version:? (\d{3}\.\d{1,3}(?:\.\d{1,3})?)\s.*")
+_SMI_HEAD = re.compile(
+    r"\|\s{0,4}NVIDIA-SMI \S{3,24}\s{1,40}(?:Driver|KMD) Version:? (\d{3}\.\d{1,3}(?:\.\d{1,3})?)\s.*"
+)
 _MEMORY = re.compile(r"\|.{8,64}\|\s{1,24}\d{1,7}MiB / {1,8}(\d{1,7})MiB \|.*")
 _STATES = {
     word[:4].upper(): word for word in ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "Polling", "Disabled", "LinkUp")
@@ -74,10 +76,11 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every matrix in one node's lines, and sections of the other kinds; those of one kind are one section."""
     yield from _matrices(lines)
     yield from _accesses(lines)
+    complaining = complaints.among(lines)
     for form, areas, begin, more, take in _TOOLS:
         pastes: list[PastedFacts] = []
         about = ""
-        for line in lines:
+        for line in complaining if take in (complaints.kernel, complaints.refusal) else lines:
             match = first_match(begin, line.text)
             if match and not (pastes and _goes_on(pastes[-1], match)):
                 pastes.append(PastedFacts(form, line.number, line.node, areas={*areas}))
@@ -232,6 +235,11 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
     ("dmidecode -t slot", (), (hosts.SLOT_BEGIN,), (hosts.SLOT_FIELD,), hosts.slots),
     ("nvidia-smi -q", (), (_SMI_GPU,), (_SMI_FIELD, _SMI_SECTION), _gpus),
     ("nvidia-smi", (), (_SMI_HEAD, _TABLE), (_MEMORY, hosts.MIG_CELL), _gpus),
+    ("the kernel's log", (), complaints.OF_KERNEL, (complaints.FALLEN_BELOW,), complaints.kernel),
+    ("an error of nvidia-smi", (), (complaints.REFUSED,), (), complaints.refusal),
+    ("an error of ibstat", (), (complaints.IBSTAT_STOPPED,), (), complaints.ibstat_stopped),
+    (lists.CUDA, (), (lists.CUDA_DEVICE, lists.CUDA_ACCESS), (), lists.cuda),
+    ("nvidia-smi --query-gpu", (), (lists.QUERY_HEAD,), (lists.QUERY_ROW,), lists.queried),
     ("nvidia-smi's MIG devices", (), (hosts.MIG_DEVICE,), (), hosts.mig_devices),
     ("a list of GPUs", (), (_LISTED,), (_DRIVER, hosts.MIG_LISTED), _gpus),
 )
@@ -304,7 +312,7 @@ def _header(tokens: Sequence[list[str]], start: int) -> list[list[str]]:
 def _heads_by_rows(tokens: Sequence[list[str]], start: int) -> list[str]:
     """The titles of columns of which only rows were pasted; [] where they can't be told. Each row has an X in its own
     column: a NIC's tells how many GPUs are before it."""
-    rows = _numbered_rows(tokens[start : start + _MOST_ROWS])
+    rows = _rows_alone(tokens[start : start + _MOST_ROWS])
     places = {head: cells.index("X") for head, cells in rows.items() if cells.count("X") == 1}
     if len(places) < 2 or len(places) + 1 < len(rows):
         return []
@@ -312,30 +320,41 @@ def _heads_by_rows(tokens: Sequence[list[str]], start: int) -> list[str]:
     gpus = _gpus_before_nics(places, width)
     if any(place != int(head[3:]) or place >= gpus for head, place in places.items() if head.startswith("GPU")):
         return []
-    heads = [f"GPU{number}" for number in range(gpus)] + [f"NIC{number}" for number in range(width - gpus)]
-    return heads if 0 < gpus <= width else []
+    named = {place: head for head, place in places.items()}
+    return _names_of_columns(gpus, width, named) if 0 < gpus <= width else []
 
 
-def _numbered_rows(tokens: Iterable[list[str]]) -> dict[str, list[str]]:
-    """Rows that follow each other, each with another head."""
+def _names_of_columns(gpus: int, width: int, named: Mapping[int, str]) -> list[str]:
+    heads = [f"GPU{number}" for number in range(gpus)]
+    return heads + [named.get(place, f"NIC{place - gpus}") for place in range(gpus, width)]
+
+
+def _rows_alone(tokens: Iterable[list[str]]) -> dict[str, list[str]]:
+    """Rows that follow each other, each with another head; a device's own name only below a GPU's row."""
     rows: dict[str, list[str]] = {}
     for words in tokens:
         head = words[0] if words else ""
-        if not _NUMBERED_HEAD.fullmatch(head) or head in rows:
+        known = _NAMED_HEAD if rows else _NUMBERED_HEAD
+        cells = list(itertools.takewhile(WORD.fullmatch, words[1:]))
+        if not known.fullmatch(head) or head in rows or not cells:
             break
-        rows[head] = list(itertools.takewhile(WORD.fullmatch, words[1:]))
+        rows[head] = cells
     return rows
 
 
 def _gpus_before_nics(places: Mapping[str, int], width: int) -> int:
     """By the columns of the NICs' own X, or of the last column's where there is no NIC; 0 where they disagree."""
     before = {place - int(head[3:]) for head, place in places.items() if head.startswith("NIC")}
+    named = [place for head, place in places.items() if not _NUMBERED_HEAD.fullmatch(head)]
+    if named and f"GPU{min(named) - 1}" in places:  # its row is the first below the last GPU's
+        before.add(min(named))
     if not before and width - 1 in places.values():
         return width
     return before.pop() if len(before) == 1 else 0
 
 
 _NUMBERED_HEAD = re.compile(r"(?:GPU|NIC)\d{1,3}")
+_NAMED_HEAD = re.compile(r"(?:GPU|NIC)\d{1,3}|[a-z][\w.@-]{0,29}\d")
 _GLUED_CELLS = re.compile(r"(?:PIX|PXB|PHB|NODE|SYS|NV(?:1[0-9]|[1-9])(?=[A-Z]|$)){2,4}")
 _CELL_WORD = re.compile(r"PIX|PXB|PHB|NODE|SYS|NV[0-9]{1,2}")
 
