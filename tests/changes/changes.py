@@ -12,17 +12,26 @@ import yaml
 from tests.simulation.controllers import STAGE
 from tests.simulation.gang import Gang, Violated, simulated
 from tests.simulation.living import begin_to_serve, judge, renamed
-from tests.simulation.service import LOOKS, VERBS, Said, Service, inventory_of, operated, serving
+from tests.simulation.service import LOOKS, OTHER_RESTARTS, VERBS, Said, Service, inventory_of, operated, serving
 from tests.simulation.world import World
 
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides
+from orchestrator.model.secret_text import fingerprint
+from orchestrator.protocol.report import AgentState
+from orchestrator.records.plans import RecordedPlan, keep_plan
 
 TABLE = Path(__file__).with_name("table.yml")
-WORDS = {"rolling": "restart --rolling"}
+WORDS = {"rolling": "restart --rolling", "maintenance": "restart --maintenance"}
 """Verbs as an operator types them."""
-ORDER = ("status", "up", "restart", "rolling", "down", "router up")
+ORDER = (
+    "status", "up", "restart", "rolling", "maintenance", "rollback", "down", "router up", "router add", "router remove",
+)  # fmt: skip
+AS_RESTART = ("maintenance", "rollback")
+"""Verbs that end as `restart` does where the table has no other words for them."""
 CONCERNED = "gang1"
 """The gang that a change is about; as it was started."""
+BEFORE = "o"
+"""The plan before the one that the gangs have."""
 LONGEST_S = 120.0
 QUIET_S = 6.0
 
@@ -79,7 +88,7 @@ def table() -> list[Row]:
 def _rows(groups: list[dict[str, Any]]) -> Iterator[Row]:
     for group, verb, gang in itertools.product(groups, ORDER, (CONCERNED, "gang0")):
         wanted = group.get("expects" if gang == CONCERNED else "other", {})
-        expects = str(wanted.get(WORDS.get(verb, verb), "works"))
+        expects = str(wanted.get(WORDS.get(verb, verb)) or (verb in AS_RESTART and wanted.get("restart")) or "works")
         yield Row(group["what"], group["change"], verb, gang, expects, lossy=bool(group.get("lossy")))
 
 
@@ -92,6 +101,8 @@ def play_row(row: Row) -> Played:
         if row.change == "model":
             service.gangs[CONCERNED].model = "another"
         begin_to_serve(service)
+        for gang in service.gangs.values():
+            _had_another_plan(gang)
         scene = Scene(service, folder, inventory_of(service, folder), typed=row.gang)
         if row.change == "controller killed":
             service.type(service.controllers[1], "restart", CONCERNED)
@@ -109,6 +120,15 @@ def play_row(row: Row) -> Played:
             played.trouble = str(violated).partition(";")[0]
             played.ended = played.ended or "violated"
     return played
+
+
+def _had_another_plan(gang: Gang) -> None:
+    """Its nodes have kept a run of another plan, which `rollback` goes back to."""
+    for node in gang.nodes:
+        assert node.report is not None
+        past = replace(node.report, run_id="before", plan_id=BEFORE, state=AgentState.STOPPED, started_at=0.5)
+        node.kept.append(({**node.request, "run_id": "before", "plan_id": BEFORE}, past))
+    keep_plan(gang.name, BEFORE, RecordedPlan(service_url=gang.url))
 
 
 def _carry_out(scene: Scene, row: Row) -> Said:
@@ -158,8 +178,11 @@ def _ends(scene: Scene, row: Row, touched: list[str], now: Mapping[str, set[str]
     """Why the gang has not ended as it should: alone, and without an entry in a router that could be told."""
     if touched != [row.gang] or now[row.gang]:
         return f"touched {touched}"
-    entered = {worker.url for worker in scene.service.router.workers.values()}
-    return "the router still has it" if not row.lossy and scene.gang(row.gang).url in entered else ""
+    return "the router still has it" if not row.lossy and scene.gang(row.gang).url in _entered(scene) else ""
+
+
+def _entered(scene: Scene) -> set[str]:
+    return {worker.url for worker in scene.service.router.workers.values()}
 
 
 def _untouched(touched: list[str]) -> str:
@@ -177,7 +200,11 @@ def _works(scene: Scene, row: Row, outcome: str, now: Mapping[str, set[str]]) ->
         "restart": serves and mine != before,
         "rolling": serves and mine != before,
         "down": not mine,
+        "maintenance": serves and mine != before,
+        "rollback": serves and mine != before and {node.plan_id for node in scene.gang(row.gang).nodes} == {BEFORE},
         "router up": serves and mine == before,
+        "router add": serves and mine == before,
+        "router remove": serves and mine == before and scene.gang(row.gang).url not in _entered(scene),
     }[row.verb]
     if not outcome.endswith(": done"):
         return "it was refused"
@@ -299,8 +326,7 @@ def _router_with(**changes: object) -> Callable[[Scene], None]:
 
 def _key(scene: Scene) -> None:
     """The gangs have the one that they were started with."""
-    for gang in scene.service.gangs.values():
-        gang.key = "sk-before"
+    _key_gone(scene)
     file = scene.folder / "key"
     file.touch(0o600)
     file.write_text("sk-after\n")
@@ -310,6 +336,8 @@ def _key(scene: Scene) -> None:
 def _key_gone(scene: Scene) -> None:
     for gang in scene.service.gangs.values():
         gang.key = "sk-before"
+        for node in gang.nodes:
+            node.kept = [({**request, "api_key": fingerprint(gang.key)}, past) for request, past in node.kept]
 
 
 def _nodes_of(change: Callable[[NodeSpec], NodeSpec]) -> Callable[[Scene], None]:
@@ -360,4 +388,4 @@ CHANGED: dict[str, Callable[[Scene], None]] = {
     "older release": _staged(cache="/var/cache"),
     "newer release": _staged(protocol=99, sharded_how="ring"),
 }
-VERBS_PLAYED = {**VERBS, **LOOKS}
+VERBS_PLAYED = {**VERBS, **OTHER_RESTARTS, **LOOKS}

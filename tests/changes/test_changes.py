@@ -7,6 +7,7 @@ import pytest
 from tests.changes.changes import CHANGED, ORDER, VERBS_PLAYED, Row, play_row, table
 from tests.support.turns import sampled
 
+from orchestrator.cli.main import VERBS, every_parser, verbs_of
 from orchestrator.gang.steps.status import reports
 
 
@@ -33,6 +34,33 @@ def test_a_start_that_a_node_refuses_ends_nothing_that_it_has_not_staged(monkeyp
     monkeypatch.setattr(reports, "_of_a_fellow", lambda *_: None)  # what runs there can't be seen
     played = play_row(Row("", "node names swapped", "up", "gang1", "refused runs already"))
     assert played.trouble == "", played.ended
+
+
+ELSEWHERE = {
+    "guard": "tests/chaos has what it does; it restarts by restart's own steps",
+    "lock": "releases what a dead command left; tests/simulation",
+    "sweep": "stops and starts by up's and down's own steps; tests/unit/sweep",
+    "certify": "kills a rank and restarts by restart's own steps; tests/unit/support",
+    "router down": "ends the router, and no gang: every request is refused then",
+}
+"""Verbs that change what serves, and are no rows."""
+LOOKS_ONLY = {
+    "init", "doctor", "prepare", "why", "web", "logs", "history", "plan", "models", "discover", "version", "nettest",
+    "bench", "golden", "exporter", "export", "notify", "stack", "checkpoint", "tuning", "completion", "support-bundle",
+    "router status",
+}  # fmt: skip
+"""Verbs that neither start, stop nor withdraw a gang."""
+WAYS_ELSEWHERE = {"--all-at-once": "restart without the wait for others; tests/unit/gang/test_claims.py"}
+
+
+def test_no_verb_that_changes_what_serves_is_missing() -> None:
+    """By the parser: a verb that is new is a row, or is named above."""
+    known = verbs_of(every_parser())
+    typed = {f"router {verb}" for verb in verbs_of(known["router"])} | {verb for verb in VERBS if verb != "router"}
+    assert typed == {*ORDER, *ELSEWHERE, *LOOKS_ONLY} - {"rolling", "maintenance"}
+    (ways,) = known["restart"]._mutually_exclusive_groups
+    options = {action.option_strings[0] for action in ways._group_actions}
+    assert options == {f"--{verb}" for verb in ("rolling", "maintenance")} | set(WAYS_ELSEWHERE)
 
 
 def test_every_change_is_made_for_every_verb_and_every_row_has_a_name_of_its_own() -> None:

@@ -443,7 +443,18 @@ def elsewhere(node: Node, request: dict[str, Any]) -> bool:
 def _staged(node: Node, request: dict[str, Any], reply: Reply) -> None:
     if not node.request or request.get("gang") != node.request["gang"] or elsewhere(node, request):
         raise DeployError("no run of this gang is kept here", where=node.name, fix="", kind="no-run")
-    reply({"request": node.request, "launch_script": "true"})
+    staged = (node.request, *(request for request, _ in node.kept))
+    wanted = str(request.get("run_id") or node.request["run_id"])
+    (asked,) = (one for one in staged if one["run_id"] == wanted)
+    reply({"request": asked, "launch_script": "true"})
+
+
+def _history(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    """The reports that a node has kept."""
+    reports = [report.as_json() for _, report in node.kept if report.gang == request.get("gang")]
+    if node.report is not None and node.report.gang == request.get("gang"):
+        reports.append(node.report.as_json())
+    reply({"now": node.world.now, "reports": [] if elsewhere(node, request) else reports})
 
 
 def _ask(node: Node, request: dict[str, Any], reply: Reply) -> None:
@@ -479,7 +490,7 @@ VERBS = {
     name: answers(verb)
     for name, verb in {
         "lock": _lock, "stage": _stage, "staged": _staged, "arm": _arm, "go": _go, "stop": _stop, "report": _report,
-        "ask": _ask,
+        "ask": _ask, "history": _history,
     }.items()
 }  # fmt: skip
 

@@ -138,7 +138,7 @@ def judge(service: Service) -> None:
         raise Violated(f"the router sends requests to {sorted(strangers)}: {service.told()}")
     done = all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes)
     for name, gang in service.gangs.items():
-        downed = any(one.verb == "down" and one.gang == name for one in service.verbs)
+        downed = any(one.verb in ("down", "router remove") and one.gang == name for one in service.verbs)
         if done and not service.struck and not downed and serving(gang) is not None and gang.url not in behind:
             raise Violated(f"{name} serves, and gets no requests: {service.told()}")
 

@@ -396,6 +396,8 @@ class Node:
     plan_id: str = ""
     request: dict[str, Any] = field(default_factory=dict)
     """What was staged last."""
+    kept: list[tuple[dict[str, Any], Report]] = field(default_factory=list)
+    """What was staged before, and how it ended."""
     answers: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {"error": "connection refused"}
     """What an HTTP request that it makes is answered."""
     started_at: float = 0.0

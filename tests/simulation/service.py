@@ -10,7 +10,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -35,16 +35,18 @@ from tests.support.commands import unasked
 
 from orchestrator.engines import router as words
 from orchestrator.engines.router import SMG
-from orchestrator.gang.steps import down, raising, restart, restart_sequence
+from orchestrator.gang.steps import down, maintenance, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
-from orchestrator.gang.steps.router import claim, client, routing
-from orchestrator.gang.steps.router.claim import RouterClaim
+from orchestrator.gang.steps.rollback import ROLLBACK
+from orchestrator.gang.steps.router import claim, client, entry, routing
+from orchestrator.gang.steps.router.claim import RouterClaim, RouterTurn
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.staging import Staged
-from orchestrator.gang.steps.status import reports
+from orchestrator.gang.steps.status import history, reports
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.errors import DeployError
@@ -65,8 +67,8 @@ MODEL = "m"
 """What all gangs serve."""
 NOTICE = ("will not serve for about", "requests fail")
 """How a restart announces that requests will fail."""
-LAST = "last"
-"""`down` says that a gang is the last one that serves."""
+LAST = {"down": "last", "router remove": "nobody else serves"}
+"""How a verb that takes a gang out for good says that it is the last one that serves."""
 AFTER_S = CHECKS_S + 0.5
 """From the end of a verb until the router knows that its gang serves again."""
 
@@ -217,8 +219,8 @@ class Said(Watcher):
 
     def step(self, gang: str, words: str) -> None:
         self.words.append(f"{gang}: {words}")
-        if self.verb == "down":
-            self.last = self.last or LAST in words
+        if self.verb in LAST:
+            self.last = self.last or LAST[self.verb] in words
         elif any(one in words for one in NOTICE):
             self.excused = self.excused or self.alone()
 
@@ -323,10 +325,10 @@ class Service:
         was announced before."""
         verbs = [one for one in self.verbs if one.gang == gang and not one.refused]
         lasting = [one for one in verbs if self.world.now < one.ended + AFTER_S]
-        if any(one.excused and one.verb != "down" for one in lasting):
+        if any(one.excused and one.verb not in LAST for one in lasting):
             return True
-        done = [one for one in verbs if not (one.idle and (one in lasting or one.verb == "down"))]
-        return bool(done) and done[-1].verb == "down" and (done[-1].excused or done[-1].last)
+        done = [one for one in verbs if not (one.idle and (one in lasting or one.verb in LAST))]
+        return bool(done) and done[-1].verb in LAST and (done[-1].excused or done[-1].last)
 
     def stands_alone(self, gang: str) -> bool:
         """Whether no other gang serves its model in the router, without a verb that changes it."""
@@ -369,13 +371,13 @@ class Service:
     def _run(self, controller: Controller, verb: str, gang: str) -> None:
         inventory, was = self.inventories[controller.name], self.started_as(controller, gang)
         said = Said(verb, was, lambda: not self.changing(was))
-        said.excused = verb == "down" and not self.stands_alone(was)
+        said.excused = verb in LAST and not self.stands_alone(was)
         said.idle = was in self.gangs and serving(self.gangs[was]) is None
         said.began = self.world.now
         self.verbs.append(said)
         self.asked_for[controller.name] = (gang, was)
         try:
-            (VERBS | LOOKS)[verb](self, inventory, gang, said)
+            (VERBS | OTHER_RESTARTS | LOOKS)[verb](self, inventory, gang, said)
             controller.outcomes.append(f"{verb} {gang}: done")
         except DeployError as failure:
             words = f"{failure.where}: {failure.what} (fix: {failure.fix})"
@@ -406,6 +408,11 @@ def _lock(*given: Any, **named: Any) -> GangLock:
 def _claim(*given: Any, **named: Any) -> RouterClaim:
     """The same of the claim on the router's host."""
     return RouterClaim(*given, **{**named, "_given_back": Event()})
+
+
+def _boots(fleet: Any, names: Sequence[str]) -> Mapping[str, str | None]:
+    """Of nodes that are not booted."""
+    return {name: "boot" for name in fleet.nodes if name in names}
 
 
 def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
@@ -441,8 +448,8 @@ def _restart(_: Service, inventory: Inventory, name: str, said: Said) -> None:
     _restarted(inventory, name, said, verb)
 
 
-def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb) -> None:
-    request = RestartRequest(verb=verb, gangs=(name,), command=f"restart {name}", timeout_s=UP_S)
+def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb, run: str = "") -> None:
+    request = RestartRequest(verb=verb, gangs=(name,), command=f"restart {name}", timeout_s=UP_S, run=run)
     restart.restart(_operation(inventory), request, said)
 
 
@@ -475,8 +482,23 @@ def _router_up(_: Service, inventory: Inventory, __: str, said: Said) -> None:
     routing.say_failures(routing.take_in_all(routing.wanted_router(operation), operation.look()), said)
 
 
-LOOKS = {"status": _status, "router up": _router_up}
+def _router_add(_: Service, inventory: Inventory, name: str, __: Said) -> None:
+    entry.add_gang(_operation(inventory), name)
+
+
+def _router_remove(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+    operation = _operation(inventory)
+    turn = RouterTurn(operation, (name,), f"router remove {name}", said, patience_s=UP_S)
+    entry.remove_gang(operation, name, turn, said)
+
+
+LOOKS = {"status": _status, "router up": _router_up, "router add": _router_add, "router remove": _router_remove}
 """Verbs that touch no gang."""
+OTHER_RESTARTS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
+    "maintenance": lambda _, inventory, name, said: _restarted(inventory, name, said, MAINTENANCE, run="true"),
+    "rollback": lambda _, inventory, name, said: _restarted(inventory, name, said, ROLLBACK),
+}
+"""Restarts with something to do between stop and start, or with another plan."""
 VERBS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
     "up": _up,
     "restart": _restart,
@@ -535,7 +557,10 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
     more += [(module, "GangLock", _lock) for module in (down, restart)]
-    more += [(claim, "RouterClaim", _claim)]
+    more += [(claim, "RouterClaim", _claim), (maintenance, "time", moment)]
+    more += [(maintenance, "boots", _boots), (maintenance, "run_command", lambda *_, **__: (0, ""))]
+    more += [(maintenance, "against_starts", lambda *_: None)]
+    more += [(history, "Fleet", lambda nodes, **_: contextlib.nullcontext(SimulatedFleet(nodes)))]
     try:
         with contextlib.ExitStack() as opened:
             for target, name, value in (*patches(world, stage), *more):

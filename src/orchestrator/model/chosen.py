@@ -108,6 +108,11 @@ def in_order(gang: GangSpec, names: Sequence[str]) -> GangSpec:
     return _ranked(gang, [known[name] for name in names], spares=())
 
 
+def same_nodes(first: GangSpec, second: GangSpec) -> bool:
+    """Whether these are the same nodes, in whatever order."""
+    return {node.name for node in first.nodes} == {node.name for node in second.nodes}
+
+
 def as_written(gang: GangSpec) -> GangSpec:
     """The gang as its inventory has it: no spare is in a node's place."""
     nodes = [node for node in gang.machines if not node.spare]

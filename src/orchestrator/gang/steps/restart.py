@@ -37,7 +37,7 @@ from orchestrator.gang.steps.router.routing import (
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, as_they_run, interrupted, see
 from orchestrator.gang.view import GangView
-from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.chosen import chosen_gangs, same_nodes
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.errors import DeployError, FindingsError, InputError, NodeError
@@ -154,7 +154,11 @@ class _Restart:
     def answering(self) -> tuple[Sequence[GangSpec], Sequence[GangView]]:
         """The gangs on the nodes where they are to run. Raises where one of these does not answer."""
         chosen = chosen_gangs(self.inventory, self.request.gangs)
-        specs = chosen if self.request.verb.before else as_they_run(self.fleet, chosen)
+        running = as_they_run(self.fleet, chosen)
+        if self.request.verb.before:  # the older plan may have nodes that it goes on without now
+            specs = tuple(now if same_nodes(now, gang) else gang for gang, now in zip(chosen, running, strict=True))
+        else:
+            specs = running
         views = see(self.fleet, specs)
         raising.everybody_answers(views)
         return specs, views

@@ -266,17 +266,28 @@ class RestartSequence:
         """Raises what forbids to take these gangs out."""
         if step in (RestartStep.ASIDE, RestartStep.STOP):
             self.our_turn()
-        if step is RestartStep.ASIDE and self.router is not None and self.request.verb.what is not OperationKind.CHANGE:
+        if step is not RestartStep.ASIDE or self.router is None:
+            return
+        if self.request.verb.what is not OperationKind.CHANGE:
             refuse_other_keys(self.router, gangs)
+        for turn in gangs if self.request.verb.before else ():
+            self.router.refuse_planned_key(turn.plan.api_key, turn.plan.plan_id)
+
+    @property
+    def _waits_for_requests(self) -> bool:
+        """Before the stop, for the last one. Where nobody sends them elsewhere they come until the stop: the wait might
+        never end, and the engine drains then."""
+        redirected = self.router is not None or self.request.without_router
+        return redirected and not (self.request.now or self.request.verb.together)
 
     def _do(self, step: RestartStep, gangs: Sequence[GangRestart]) -> None:
         verb, now = self.request.verb, self.request.now
         self._before(step, gangs)
         match step:
-            case RestartStep.ASIDE if now or verb.together:
-                take_out(self.router, gangs, self.watcher)
-            case RestartStep.ASIDE:
+            case RestartStep.ASIDE if self._waits_for_requests:
                 set_aside(self.fleet, self.router, gangs, self.watcher)
+            case RestartStep.ASIDE:
+                take_out(self.router, gangs, self.watcher)
             case RestartStep.STOP:
                 stop(self.fleet, [turn.gang for turn in gangs], self.watcher, now=now)
             case RestartStep.WORK if verb.work is not None:

@@ -10,6 +10,7 @@ from orchestrator.gang.steps.restart_sequence import RestartVerb
 from orchestrator.gang.steps.staging import Staged, staged_plan
 from orchestrator.gang.steps.status.history import history
 from orchestrator.model.advice import start_with_a_model
+from orchestrator.model.chosen import same_nodes
 from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.errors import InputError
 from orchestrator.remote.fleet import Fleet
@@ -21,7 +22,7 @@ def plans_before(inventory: Inventory, fleet: Fleet, running: Sequence[Staged]) 
     runs = {past.gang: past.runs for past in history(inventory, tuple(now.gang.name for now in running))}
     turns = []
     for now in running:
-        gang = specs[now.gang.name]
+        gang = now.gang if same_nodes(now.gang, specs[now.gang.name]) else specs[now.gang.name]
         before = plan_before(runs[gang.name], now.plan_id)
         if before is None:
             raise InputError(

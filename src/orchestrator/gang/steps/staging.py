@@ -95,6 +95,11 @@ class Staged:
         return tuple(finding for finding in accepted[0] if all(finding in others for others in accepted))
 
     @property
+    def api_key(self) -> str | None:
+        """Fingerprint of the key that its engine asks for; None for none."""
+        return self._leader.api_key
+
+    @property
     def service_url(self) -> str:
         """Where the gang serves."""
         return self._leader.service.url if self._leader.service else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,6 +86,22 @@ def test_a_gang_is_drained_stopped_worked_on_and_started(monkeypatch: pytest.Mon
     assert steps.run([one], {"g": lock}) == ()
     steps_done = ["take_out" if now else "set_aside", "stop", "work", "start", "put_back", "finished"]
     assert order == ["turning: False", "turning: True", *steps_done]
+
+
+@pytest.mark.parametrize("redirected", [False, True])
+def test_without_a_router_only_who_redirects_requests_waits_for_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, redirected: bool
+) -> None:
+    """Clients go on sending: none of them is the last, and nothing would ever be stopped."""
+    order: list[str] = []
+    for name in ("set_aside", "stop", "rejoin"):
+        monkeypatch.setattr(restart_sequence, name, lambda *_, name=name, **__: order.append(name))
+    monkeypatch.setattr(raising, "raise_all", lambda *_, **__: ())
+    steps, turn = maintenance(order, lambda *_: None)
+    steps.router, steps.request = None, replace(steps.request, without_router=redirected)
+    lock: Any = SimpleNamespace(begin=lambda _: None, finish=lambda: None)
+    steps.run([turn], {"g": lock})
+    assert order[0] == ("set_aside" if redirected else "stop")
 
 
 KEPT = {"timeout_s": 7.0, "of a later release": 1, "command": "no", "verb": "no"}

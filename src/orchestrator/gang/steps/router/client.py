@@ -20,6 +20,7 @@ from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.deadlines import HEALTH_S, ROUTER_ASK_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG, RouterSpec
+from orchestrator.model.secret_text import fingerprint
 from orchestrator.protocol.errors import Exit, NodeError
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
@@ -185,6 +186,21 @@ class Router:
             " was started with; its entry was left as it is",
             where=self.spec.node.name,
             fix=f"{fix}, or give the gang the new one with `up --replace`",
+        )
+
+    def refuse_planned_key(self, planned: str | None, plan_id: str) -> None:
+        """Raises where a gang that starts with this key would refuse what the router sends to it from now on.
+        planned: its fingerprint, as the plan has it; None for a gang that asks for none."""
+        key = self._key_of_gangs().get("api_key", "")
+        passes_on = not key and self.spec.node.api_key_file is not None
+        if not planned or passes_on or (key and fingerprint(key) == planned):
+            return
+        sends = f"the key of {self.spec.gang_key_file}" if key else "no key"
+        raise KeyRefused(
+            f"the router sends {sends} to gangs, but plan {plan_id} was started with another one: the router could not"
+            " send it requests; nothing was stopped",
+            where=self.spec.node.name,
+            fix="make that key the one of l40s_api_key_file again, or start its model anew by `up --replace`",
         )
 
     def _key_of_gangs(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from orchestrator.gang.steps.router.routing import (
     with_addresses,
     would_mix,
 )
+from orchestrator.gang.steps.status.reports import refuse_elsewhere
 from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.protocol.errors import InputError, NodeError
@@ -51,6 +52,7 @@ def remove_gang(operation: Operation, name: str, turn: RouterTurn, watcher: Watc
     router = wanted_router(operation)
     with turn:
         _refuse_idle(router)
+        refuse_elsewhere(view for view in operation.look() if view.name == gang.name)
         turn.wait()
         views = operation.glance()
         seen = with_addresses(operation.inventory, views, router.workers())

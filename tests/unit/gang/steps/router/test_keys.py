@@ -23,6 +23,7 @@ from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Reach, RouterSpec
+from orchestrator.model.secret_text import fingerprint
 from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.staging import Endpoint, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
@@ -209,6 +210,22 @@ def test_the_key_changes_while_one_restarts(front: Front, monkeypatch: pytest.Mo
     with pytest.raises(KeyRefused):
         change(front, monkeypatch, "b", OperationKind.RESTART, old)
     assert front.serving == [URLS["b"]] and front.most_lost == 0
+
+
+def test_a_plan_that_was_started_with_another_key_is_refused_before_anything_stops(front: Front) -> None:
+    """`rollback` takes a plan's key back with it, which the router would not send."""
+    asked = router(front)
+    asked.refuse_planned_key(None, "p")
+    asked.refuse_planned_key(fingerprint(key_of(front)), "p")
+    before = fingerprint(key_of(front))
+    rotate(front, "new")
+    with pytest.raises(KeyRefused, match="plan p was started with another one"):
+        asked.refuse_planned_key(before, "p")
+    asked.spec = replace(asked.spec, gang_key_file=None)
+    with pytest.raises(KeyRefused, match="sends no key"):
+        asked.refuse_planned_key(before, "p")
+    asked.spec = replace(asked.spec, node=replace(asked.spec.node, api_key_file=str(front.file)))
+    asked.refuse_planned_key(before, "p")  # it passes its clients' on
 
 
 def test_a_recovered_gang_that_kept_its_key_keeps_its_entry(front: Front) -> None:
