@@ -106,21 +106,16 @@ def sweep(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     if number > 2:
         layouts.insert(1, f"pp2,tp{number // 2}")
     began = time.monotonic()
-    _swept(stage, "--layout", layouts[0], "--vary", "graphs=on,off")
+    swept(stage, "--layout", layouts[0], "--vary", "graphs=on,off")
     page = stage.kept / "sweep.html"
     chosen = [word for layout in layouts for word in ("--layout", layout)]
-    found = _swept(stage, *chosen, "--html", str(page))
-    candidates = {one["id"]: one for one in found["candidates"]}
+    found = swept(stage, *chosen, "--html", str(page))
     figures = {
         "took_s": round(time.monotonic() - began, 1),
         "best": found["best"],
-        "candidates": [
-            [name, one["state"], one["cause"], one["start_s"], [[point["requests"], round(point["tok_s"], 1),
-             round(point["itl_ms"], 2), point["runs"], point["noise"]] for point in one["points"]]]
-            for name, one in candidates.items()
-        ],
-    }  # fmt: skip
-    states = {name: one["state"] for name, one in candidates.items()}
+        "candidates": list(map(points, found["candidates"])),
+    }
+    states = {candidate["id"]: candidate["state"] for candidate in found["candidates"]}
     if set(states) != {*layouts, f"{layouts[0]}+graphs=off"} or set(states.values()) != {"measured"}:
         stage.keep("sweep")
         raise Otherwise(f"not every candidate is measured: {states}", **figures)
@@ -130,15 +125,26 @@ def sweep(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     return f"{len(states)} candidates in {figures['took_s']} s, the fastest: {ways}", figures
 
 
-def _swept(stage: Stage, *words: str) -> dict[str, Any]:
+def swept(stage: Stage, *words: str, timeout: float = SWEEP_S) -> dict[str, Any]:
+    """What `sweep` measured, with small requests where the words do not say others. Raises Otherwise where it ended
+    badly."""
     loads = ",".join(map(str, SWEPT))
     asked = ("sweep", "--model", stage.lab.model, "--load", loads, "--input", "128", "--output", "64", "--json", *words)
-    done = stage.run(*asked, timeout=min(SWEEP_S, stage.left_s - 5))
+    done = stage.run(*asked, timeout=min(timeout, stage.left_s - 5))
     if done.returncode or not done.stdout:
         stage.keep("sweep")
         raise Otherwise(f"sweep ended with {done.returncode}: {done.stderr.strip()[-600:]}")
     found: dict[str, Any] = json.loads(done.stdout)["sweep"]
     return found
+
+
+def points(candidate: dict[str, Any]) -> list[Any]:
+    """A candidate of a sweep, with its loads: requests, tok/s, ms to the next token, runs, noise."""
+    measured = [
+        [point["requests"], round(point["tok_s"], 1), round(point["itl_ms"], 2), point["runs"], point["noise"]]
+        for point in candidate["points"]
+    ]
+    return [candidate["id"], candidate["state"], candidate["cause"], candidate["start_s"], measured]
 
 
 def nettest(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:

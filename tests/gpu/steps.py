@@ -43,6 +43,8 @@ EACH_RANK = 3
 """How often each is killed, in one gang and in two together."""
 FEWEST = 4
 """GPUs with which two nodes have several each."""
+KILL_S = 70.0
+"""Of a start and a kill."""
 HUNG_S = 110.0
 LEASE_S = 45.0
 LONG_ANSWER = 1500
@@ -240,18 +242,18 @@ def _cause(gang: dict[str, Any]) -> list[Any]:
     return [cause.get("node"), cause.get("tp_rank"), cause.get("signal"), cause.get("text")]
 
 
-def kills_of_one_gang(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
-    """Each rank at least once, every second one under load."""
+def kills_of_one_gang(stage: Stage, record: Record, each_s: float = KILL_S) -> tuple[str, dict[str, Any]]:
+    """Each rank at least once, every second one under load. each_s: less time left, and no other kill is begun"""
     ranks = len(stage.gpus_of("gang0"))
     wanted = ranks if ranks >= FEWEST else EACH_RANK * ranks
-    done = _kills(stage, record, "gang0", wanted)
+    done = _kills(stage, record, "gang0", wanted, each_s)
     return _of(done, wanted, "kills named with node, rank and signal")
 
 
-def _kills(stage: Stage, record: Record, gang: str, wanted: int) -> list[bool]:
+def _kills(stage: Stage, record: Record, gang: str, wanted: int, each_s: float = KILL_S) -> list[bool]:
     """One rank after the other, each alternately idle and under load; as many as there is time for."""
     ranks, done = len(stage.gpus_of(gang)), list[bool]()
-    while len(done) < wanted and stage.left_s > 70:
+    while len(done) < wanted and stage.left_s > each_s:
         number = len(done)
         record(result := kill(stage, gang, number % ranks, load=_loaded(number, ranks)))
         done.append(result.outcome == "as it should")

@@ -18,20 +18,23 @@ START_S = 240.0
 """For the guard and the engine: a node that lost its power may have to compile its kernels again."""
 
 
-def degrade(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
-    """PP2 over two nodes; the leader loses its power; served on by the other one; powered on, and back to both."""
-    each = stage.lab.gpus
+def degrade(stage: Stage, _: object = None, start_s: float = START_S) -> tuple[str, dict[str, Any]]:
+    """A stage on each node; the leader loses its power; served on by the others; powered on, and back to all.
+
+    start_s: limit of each start
+    """
+    each, stages = stage.lab.gpus, len(stage.nodes_of("gang0"))
     figures: dict[str, Any] = {}
     stage.lab.write_inventory(vars={"l40s_lease": LEASE_S})
     try:
         with with_what_was_seen(figures):
-            figures["up_s"] = round(stage.up("--tp", str(each), "--pp", "2", "--replace"), 1)
-            return without_its_leader(stage, figures), figures
+            figures["up_s"] = round(stage.up("--tp", str(each), "--pp", str(stages), "--replace"), 1)
+            return without_its_leader(stage, figures, start_s), figures
     finally:
         stage.lab.write_inventory()
 
 
-def without_its_leader(stage: Stage, figures: dict[str, Any]) -> str:
+def without_its_leader(stage: Stage, figures: dict[str, Any], start_s: float = START_S) -> str:
     """The gang is ready; its leader is off for a while, with a guard beside it."""
     lost, *left = stage.nodes_of("gang0")
     whole = stage.gang()
@@ -42,7 +45,7 @@ def without_its_leader(stage: Stage, figures: dict[str, Any]) -> str:
         on_one, figures["served_again_s"] = stage.seen(
             "gang0",
             lambda one: one["run_id"] != whole["run_id"] and one["state"] == "degraded" and serving(one, left),
-            LEASE_S + AFTER_S + START_S, f"served by {', '.join(left)} alone",
+            LEASE_S + AFTER_S + start_s, f"served by {', '.join(left)} alone",
         )  # fmt: skip
         figures |= {"reason": [on_one["degraded_reason"], on_one["serving_nodes"], on_one["missing"]]}
         figures["start without it"] = on_one["start"]
@@ -53,7 +56,7 @@ def without_its_leader(stage: Stage, figures: dict[str, Any]) -> str:
         powered = time.monotonic()
         back, _ = stage.seen(
             "gang0", lambda one: one["state"] == "ready" and serving(one, [lost, *left]),
-            START_S, "ready on all nodes",
+            start_s, "ready on all nodes",
         )  # fmt: skip
         figures |= {"back_s": round(time.monotonic() - powered, 1), "start again": back["start"]}
         figures["all_s"] = round(time.monotonic() - began, 1)

@@ -70,8 +70,8 @@ def _say(line: str) -> None:
 
 def _page(figures: Figures) -> int:
     page.PAGE.write_text(page.written(figures), "utf-8")
-    for claim, told in page.rows(figures).items():
-        proven.record(claim, told)
+    for claim, row in page.rows(figures).items():
+        proven.record(claim, row.figures, date=row.date)
     print(f"wrote {page.PAGE}")
     return 0
 

@@ -60,8 +60,8 @@ class SliceLab(GpuLab):
         super().up()
 
     def router_venv(self) -> Path | None:
-        """None: gangs that are compared start side by side, each by a command of its own."""
-        return None
+        """Of gangs of several GPUs; those of one are compared, and start side by side by a command of their own."""
+        return super().router_venv() if self.gpus > 1 else None
 
     def sizes(self, directory: str) -> dict[str, int]:
         """Dimensions of a model."""

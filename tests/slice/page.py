@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ own GPUs, network and real SSH. *With an L40S's memory* means that another proce
 GiB are left.
 
 So weights, KV cache, graphs and free memory of a rank are those of a rank of the real model at TP32. Speeds are not:
-the GPUs are others, the all-reduces have fewer members and no RDMA, and the weights are random. The machine of the
-newest results:
+the GPUs are others, the all-reduces have fewer members and no RDMA, and the weights are random. One rank alone
+has none, and a gang of half of the GPUs has twice the weights a rank. The machine of the newest results:
 """
 _PHASES = ("rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up")
 _KINDS = ("all-reduce", "experts", "quantised products", "attention", "quantisation", "norms", "other")
@@ -36,9 +38,22 @@ def written(figures: Figures) -> str:
 
 
 def served(figures: Figures) -> list[Result]:
-    """The last result of each part that served the slice, of each engine."""
-    last = {(result.step, result.engine): result for result in figures.results if result.figures.get("loads")}
+    """The last result of each part that served the slice, of each engine; of several layouts or gangs, one for each."""
+    last = {
+        (part.step, part.engine): part
+        for result in figures.results
+        if not result.step.startswith(APART)
+        for part in _each(result)
+    }
     return list(last.values())
+
+
+def _each(result: Result) -> Iterator[Result]:
+    if result.figures.get("loads"):
+        yield result
+    for name, seen in result.figures.items():
+        if isinstance(seen, dict) and seen.get("loads"):
+            yield replace(result, step=f"{result.step}, {name}", figures=seen)
 
 
 def _part(result: Result) -> str:
@@ -54,11 +69,12 @@ def _tables(figures: Figures) -> Iterator[str]:
     parts = served(figures)
     if not parts:
         return
-    yield from _memory(parts)
+    yield from _memory([part for part in parts if part.figures.get("engine")])
     yield from _speeds(parts)
     yield from _profiles(parts)
     yield from _starts(parts)
     yield from _apart(figures)
+    yield from _swept(figures)
     yield from _where(parts)
 
 
@@ -191,7 +207,7 @@ def _starts(parts: Sequence[Result]) -> Iterator[str]:
     def rows() -> Iterator[Sequence[Any]]:
         for result in parts:
             phases = (result.figures.get("start") or {}).get("phases", {})
-            yield (_part(result), result.figures["up_s"], *(phases.get(phase) for phase in _PHASES))
+            yield (_part(result), result.figures.get("up_s"), *(phases.get(phase) for phase in _PHASES))
 
     yield from _table("Starts", "Seconds, by phase, of the slowest node.", columns, rows())
 
@@ -228,6 +244,22 @@ def _apart(figures: Figures) -> Iterator[str]:
     yield from _table("A rank alone", words, columns, rows())
 
 
+def _swept(figures: Figures) -> Iterator[str]:
+    last = {result.engine: result for result in figures.of_step("sweep") if result.figures.get("candidates")}
+    if not last:
+        return
+
+    def rows() -> Iterator[Sequence[Any]]:
+        for result in last.values():
+            for name, state, cause, start_s, points in result.figures["candidates"]:
+                yield from ((name, _version(result), start_s, *point) for point in points)
+                if not points:
+                    yield (name, _version(result), start_s, "", "", "", "", cause or state)
+
+    columns = ("layout", "engine", "ready after s", "requests", "tok/s", "next token ms", "runs", "noise")
+    yield from _table("Layouts, swept", "", columns, rows())
+
+
 def _where(parts: Sequence[Result]) -> Iterator[str]:
     columns = ("part", "rank", "may use", "beside its GPU", "lowest MHz", "slowed by")
 
@@ -243,24 +275,42 @@ def _where(parts: Sequence[Result]) -> Iterator[str]:
     yield from _table("Processors and clocks", "", columns, rows())
 
 
-def rows(figures: Figures) -> dict[str, str]:
-    """Figures of the claims in docs/proven.yml that these results prove, by id; none that failed, or was not run."""
-    found: dict[str, str] = {}
+@dataclass(frozen=True)
+class Row:
+    """Figures of a claim, and the day of the newest result that they come from."""
+
+    figures: str
+    date: datetime.date
+
+    @classmethod
+    def of(cls, figures: str, results: Sequence[Result]) -> Row:
+        return cls(figures, datetime.date.fromisoformat(max(result.at for result in results)[:10]))
+
+
+def rows(figures: Figures) -> dict[str, Row]:
+    """Of the claims in docs/proven.yml that these results prove, by id; none that failed, or was not run."""
+    found: dict[str, Row] = {}
     parts = [result for result in served(figures) if result.figures.get("plan_above_engine")]
-    if parts:
-        off = [result.figures["plan_above_engine"] for result in parts]
+    off = [result.figures["plan_above_engine"] for result in parts]
     if parts and not any(map(judging.off, off)):
         worst = {name: max(abs(one.get(name, 0.0)) for one in off) for name in ("weights", "kv_tokens")}
-        where = parts[-1].gpus.partition(",")[0]
-        found["slice-memory"] = (
+        said = (
             f"weights within {worst['weights']:.1%} and KV tokens within {worst['kv_tokens']:.1%}"
-            f" in {len(parts)} starts on {where}"
+            f" in {len(parts)} starts on {_machines(parts)}"
         )
-    kills = figures.of_step("kill")
-    if kills:
-        right = sum(result.outcome == "as it should" for result in kills)
-        machines = dict.fromkeys(kill.gpus.partition(",")[0].removesuffix(" 80GB HBM3") for kill in kills)
-        named_s = [round(seconds, 1) for kill in kills if (seconds := kill.figures.get("told_s")) is not None]
-        when = f", named after {min(named_s)} to {max(named_s)} s" if named_s else ""
-        found["slice-kill"] = f"{right} of {len(kills)} on {', '.join(machines)}{when}"
+        found["slice-memory"] = Row.of(said, parts)
+    if kills := figures.of_step("kill"):
+        found["slice-kill"] = Row.of(_kills_in_short(kills), kills)
     return found
+
+
+def _machines(results: Sequence[Result]) -> str:
+    names = dict.fromkeys(result.gpus.partition(",")[0].removesuffix(" 80GB HBM3") for result in results)
+    return " and ".join(names).replace("NVIDIA ", "")
+
+
+def _kills_in_short(kills: Sequence[Result]) -> str:
+    right = sum(result.outcome == "as it should" for result in kills)
+    seconds = [result.figures["told_s"] for result in kills if result.figures.get("told_s") is not None]
+    named = f", named after {min(seconds):.1f} to {max(seconds):.1f} s" if seconds else ""
+    return f"{right} of {len(kills)} on {_machines(kills)}{named}"

@@ -17,7 +17,7 @@ from typing import Any
 from tests.gpu import tuned
 from tests.gpu.stage import MODELS, Otherwise, Shape, Stage, engine_python, with_what_was_seen
 from tests.gpu.steps import Record, Step, kill
-from tests.slice import engine_log, judging
+from tests.slice import eight, engine_log, judging
 from tests.slice.lab import (
     ALONE,
     ALONE_INT8,
@@ -407,7 +407,8 @@ def parts(nodes: int, gpus: int) -> tuple[Step, ...]:
         Step("one node, graphs to 128", "the same, larger graphs", on_one_node(128), one_node, 250, gpus=2),
         *(on_nodes if nodes > 1 else ()),
         *_kernels(),
-        Step("layouts", "pipeline and attention data parallel", layouts, one_node, 400, gpus=8),
+        Step("layouts", "pipeline and attention data parallel", layouts, one_node, 400, gpus=4),
+        *eight.parts(nodes, gpus),
     )
 
 

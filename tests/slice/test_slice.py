@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from tests.gpu.figures import Figures, Result
 from tests.slice import asking, engine_log, judging, kernels, model, page, queue, watching
+from tests.slice.parts import parts
 
 from l40s_lab.processes import wait_until
 from orchestrator.checkpoint.on_node.directory import read_checkpoint
@@ -25,6 +27,7 @@ from orchestrator.protocol.planned import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = judging.GIB
+AT = "2026-11-28 11:31:41"
 LOG = """\
 [2026-11-28 02:49:00 TP1] Load weight begin. avail mem=42.69 GB
 [2026-11-28 02:49:00 TP0] Load weight begin. avail mem=42.74 GB
@@ -231,7 +234,7 @@ def served(step: str, **more: Any) -> Result:
         "profiles": [{"requests": 128, "steps": 8, "ranks": {"0": seen}, "waiting_ms": {"0": 3.2}}],
         "affinity": {"TP0": {"may_use": "0-63", "threads": 90, "beside_its_gpu": "NUMA 0: 0-63"}},
     }
-    return Result(step=step, outcome="otherwise", said="KV off", figures={**figures, **more})
+    return Result(step=step, outcome="otherwise", said="KV off", figures={**figures, **more}, at=AT)
 
 
 def test_the_page_has_every_figure_and_hides_no_failure(tmp_path: Path) -> None:
@@ -249,8 +252,52 @@ def test_the_page_has_every_figure_and_hides_no_failure(tmp_path: Path) -> None:
     assert "| one node, graphs to 32 | TP0 | 0-63 | NUMA 0: 0-63 | 1980 |" in text
     assert page.rows(again) == {}  # no claim: KV tokens are too far off
     again.add(served("one node, graphs to 32", plan_above_engine={"weights": -0.013, "kv_tokens": 0.01}))
-    assert page.rows(again)["slice-memory"].startswith("weights within 1.3% and KV tokens within 1.0% in 1 starts on ")
+    row = page.rows(again)["slice-memory"]
+    assert row.figures == "weights within 1.3% and KV tokens within 1.0% in 1 starts on 4 x H100"
+    assert row.date == datetime.date(2026, 11, 28)
     assert page.written(Figures(tmp_path / "none.json")).startswith("# The slice on GPUs")
+
+
+def test_the_page_has_each_gang_and_each_layout_by_itself(tmp_path: Path) -> None:
+    figures = Figures(tmp_path / "figures.json", {"gpus": "8 x NVIDIA H200, one host"})
+    layout = {**served("").figures, "plan_above_engine": {"weights": 0.001, "kv_tokens": -0.002}}
+    figures.add(Result(step="layouts", outcome="as it should", said="", figures={"PP2 x TP4": layout}, at=AT))
+    gang = {"layout": "TP4", "start": {"phases": {"weights": 12.5}}, "loads": {"128": {"decode_tok_s": 777.5}}}
+    both = {"up_s": 90.0, "gang0": gang, "gang1": gang, "rolling": {"requests": 12}}
+    figures.add(Result(step="two gangs", outcome="as it should", said="", figures=both))
+    points = [[1, 60.5, 16.5, 3, 0.01], [4, 200.0, 20.0, 3, 0.02]]
+    candidates = [["tp8", "measured", "", 99.0, points], ["pp4,tp2", "failed", "out of memory", None, []]]
+    figures.add(Result(step="sweep", outcome="otherwise", said="", figures={"candidates": candidates}))
+    text = page.written(figures)
+    assert "| layouts, PP2 x TP4 | 128 | 388.4 | 333.5 | False |" in text
+    assert "| two gangs, gang1 | 128 | 777.5 |" in text and "| two gangs, gang1 |  |  |  | 12.5 |" in text
+    memory = text[text.index("## Memory") : text.index("## Speed")]
+    assert "| layouts, PP2 x TP4 |" in memory and "two gangs" not in memory
+    assert "| tp8 |  | 99.0 | 4 | 200.0 | 20.0 | 3 | 0.02 |" in text and "| pp4,tp2 |" in text
+    assert page.rows(figures)["slice-memory"].figures.startswith("weights within 0.1% and KV tokens within 0.2% in 1")
+
+
+def test_kills_say_when_they_were_named_and_keep_the_day_of_the_last(tmp_path: Path) -> None:
+    figures = Figures(tmp_path / "figures.json", {"gpus": "2 x NVIDIA H100 80GB HBM3, one host"})
+    for told_s, at in ((0.81, "2026-11-28 11:36:23"), (0.49, "2026-11-27 22:06:50")):
+        figures.add(Result(step="kill", outcome="as it should", said="", figures={"told_s": told_s}, at=at))
+    figures.add(Result(step="kill", outcome="otherwise", said="no cause", at="2026-11-26 01:00:00"))
+    row = page.rows(figures)["slice-kill"]
+    assert row.figures == "2 of 3 on 2 x H100, named after 0.5 to 0.8 s"
+    assert row.date == datetime.date(2026, 11, 28)
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 1), (1, 2), (1, 4), (1, 8), (4, 2)])
+def test_parts_fit_the_gpus_that_there_are(nodes: int, gpus: int) -> None:
+    chosen = parts(nodes, gpus)
+    names = [part.name for part in chosen]
+    assert len(set(names)) == len(names)
+    assert ("sweep" in names) == ("two gangs" in names) == (nodes * gpus >= 4)
+    assert ("a node lost" in names) == (nodes > 1 and nodes * gpus >= 4)
+    for part in chosen:
+        if part.shape is not None and part.gpus <= nodes * gpus:
+            shape = part.shape(nodes * gpus)
+            assert 0 < shape.nodes * shape.gpus_each <= nodes * gpus and shape.nodes % shape.gangs == 0
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has GPUs")
