@@ -24,13 +24,28 @@ from orchestrator.planning.layout import finer_block, obstacles
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
-MODELS = ("DeepSeek-V3-0324", "Qwen3-235B-A22B-Instruct-2507-FP8", "MiniMax-M2")
+STOCK = "DeepSeek-V3-0324"
+MODELS = (STOCK, "Qwen3-235B-A22B-Instruct-2507-FP8", "MiniMax-M2")
+REPORTED = {
+    "DeepSeek-V4-Pro's experts": (3072, 16, 192),  # vllm-project/vllm#40955, #42384
+    "Step-3.5-Flash's shared expert": (1280, 4, 320),  # sgl-project/sglang#26107
+}
+"""Width, degree, and the share of it that an engine was reported to refuse in blocks of 128; here of all experts of a
+DeepSeek-V3: no profile has these models."""
 BLOCKS = (128, 64, 32)
 DEGREES = (1, 2, 4, 8, 16, 32)
 UNSAID = {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "rotary_dim": 64}
 """What the engine reads of these models' configs beside what the lab's have."""
 PROFILES = {
     f"{name} {block}x{block}": replace(load_profile(name), block=(block, block)) for name in MODELS for block in BLOCKS
+} | {
+    f"{name} {block}x{block}": replace(
+        load_profile(STOCK),
+        block=(block, block),
+        dimensions=replace(load_profile(STOCK).dimensions, moe_intermediate_size=width),
+    )
+    for name, (width, _, _) in REPORTED.items()
+    for block in BLOCKS[:2]
 }
 
 
@@ -74,12 +89,13 @@ def refusals(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def refined(profile: ModelProfile, degree: int) -> bool:
     """Whether vLLM alone serves it: it repeats an expert's scales for a finer block where only these do not fit, and
-    the block has at least 32 (layers/fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape). Plans
-    do not count on it."""
+    the block has at least 32 (layers/fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape). A shared expert is a layer
+    like others, whose scales it does not repeat. Plans do not count on it."""
     against, dims = obstacles(profile, degree), profile.dimensions
     share = dims.moe_intermediate_size // degree
     return (
         bool(against)
+        and not dims.n_shared_experts
         and all(words.startswith("moe_intermediate_size") for words in against)
         and math.gcd(*profile.block, share, dims.hidden_size) >= FINEST_OF_VLLM
     )
@@ -92,6 +108,14 @@ def test_the_engine_takes_the_degrees_that_we_allow_and_refuses_the_others(name:
     if refusals.engine == "vllm":
         ours = [degree for degree in DEGREES if degree in ours or refined(PROFILES[name], degree)]
     assert taken == ours, {degree: refusals.said[name, degree] for degree in DEGREES}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_what_others_have_seen_refused_is_refused_and_taken_in_blocks_of_64(name: str, refusals: Refusals) -> None:
+    _, degree, share = REPORTED[name]
+    assert finer_block(PROFILES[f"{name} 128x128"], degree) == 64
+    assert refusals.said[f"{name} 64x64", degree] == ""
+    assert f" = {share} is not divisible by weight quantization block" in refusals.said[f"{name} 128x128", degree]
 
 
 @pytest.mark.parametrize("model", MODELS)
