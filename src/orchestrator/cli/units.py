@@ -111,7 +111,11 @@ def _plain(text: str) -> str:
 
 
 def start_words(path: Path) -> tuple[str, ...]:
-    """What to tell an operator to run once the unit is written."""
+    """What to tell an operator to run once the unit is written: a command a line, short enough that none is broken."""
     own = "" if str(path).startswith("/etc/") else " --user"
-    begin = f"wrote {path}. Start it: systemctl{own} daemon-reload && systemctl{own} enable --now {path.name}"
-    return (begin, "  keep it running after logout and reboot: loginctl enable-linger") if own else (begin,)
+    begin = (
+        f"wrote {path}; start it:",
+        f"  systemctl{own} daemon-reload",
+        f"  systemctl{own} enable --now {path.name}",
+    )
+    return (*begin, "keep it running after logout and reboot: loginctl enable-linger") if own else begin

@@ -43,9 +43,10 @@ def test_another_clusters_unit_is_not_replaced_without_a_word(tmp_path: Path) ->
 
 def test_a_user_s_unit_needs_lingering_and_a_machine_s_does_not() -> None:
     own = start_words(Path("/home/anna/.config/systemd/user/l40s-deploy-guard.service"))
-    assert "systemctl --user enable --now l40s-deploy-guard.service" in own[0] and "loginctl enable-linger" in own[1]
-    (machine,) = start_words(Path("/etc/systemd/system/l40s-deploy-guard.service"))
-    assert "systemctl enable --now l40s-deploy-guard.service" in machine
+    assert "  systemctl --user enable --now l40s-deploy-guard.service" in own and "loginctl enable-linger" in own[-1]
+    assert max(map(len, own[1:])) <= 80  # a terminal breaks no command
+    machine = start_words(Path("/etc/systemd/system/l40s-deploy-guard.service"))
+    assert machine[1:] == ("  systemctl daemon-reload", "  systemctl enable --now l40s-deploy-guard.service")
 
 
 def test_an_exporter_is_started_again_whatever_it_ended_with() -> None:
