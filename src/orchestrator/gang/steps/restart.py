@@ -10,7 +10,7 @@ rollback       the plan before, gang by gang; where it does not come up, the one
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -182,14 +182,13 @@ class _Restart:
         inventory, verb = self.inventory, self.request.verb
         if not verb.rolls:
             return None if verb.together else self.operation.serving_router()
-        if len(inventory.gangs) < 2 and (inventory.router is None or self.request.without_router):
+        single = len(inventory.gangs) < 2
+        if single and (inventory.router is None or self.request.without_router):
             raise _alone(inventory, gangs[0])
         router = None if self.request.without_router else wanted_router(self.operation)
-        views = [view for view in self.operation.look() if view.serves]
-        serving: Serving = {view.name: names_of(view) for view in views}
-        if router is not None:
-            serving = serving_of(router, views, views)  # it must answer before a stop
-        if len(inventory.gangs) < 2 and serving.keys() <= {view.name for view in views}:
+        ready = [view for view in self.operation.look() if view.serves]
+        serving = _who_serves(router, ready)
+        if single and serving.keys() <= {view.name for view in ready}:
             raise _alone(inventory, gangs[0])
         self.refuse_too_few(serving, "serve")
         return router
@@ -255,6 +254,13 @@ Resumed = tuple[tuple[GangView, ...], tuple[str, ...]]
 """The gangs that were restarted, as they were seen last; and what is left for the operator to do, as text."""
 
 
+def _who_serves(router: Router | None, ready: Sequence[GangView]) -> Serving:
+    """Whom requests go to: those that the router has, which must answer before a stop, or these gangs themselves."""
+    if router is not None:
+        return serving_of(router, ready, ready)
+    return {view.name: names_of(view) for view in ready}
+
+
 def resume(operation: Operation, names: Sequence[str], watcher: Watcher, *, command: str, timeout_s: float) -> Resumed:
     """Finish interrupted work on the chosen gangs that no command holds. timeout_s: for each gang's start.
 
@@ -269,19 +275,35 @@ def resume(operation: Operation, names: Sequence[str], watcher: Watcher, *, comm
         left = _left(fleet, specs.values())
         opened.enter_context(_turn_to_finish(operation, left, command, watcher)).announce()
         locks = {begun.gang: opened.enter_context(GangLock(fleet, specs[begun.gang], command)) for begun in left}
-        views: dict[str, GangView] = {}
-        for begun in left:
-            if not begun.turning:
-                continue
-            view = finish(operation.router, locks[begun.gang], begun, watcher, timeout_s=timeout_s)
-            views |= {view.name: view} if view is not None else {}
+        views = {view.name: view for view in _served_again(operation, locks, left, watcher, timeout_s)}
         waiting = [begun for begun in left if begun.gang not in views]
-        for begun in waiting:
-            if not _goes_on(begun):
-                locks[begun.gang].finish()
+        _give_up(locks, waiting)
     went_on, words = go_on(operation, waiting, command, watcher)
     views |= {view.name: view for view in went_on}
     return tuple(views[name] for name in specs if name in views), words
+
+
+def _served_again(
+    operation: Operation,
+    locks: Mapping[str, GangLock],
+    left: Iterable[GangOperation],
+    watcher: Watcher,
+    timeout_s: float,
+) -> Iterator[GangView]:
+    """Those of the partly changed gangs that serve now."""
+    for begun in left:
+        if not begun.turning:
+            continue
+        view = finish(operation.router, locks[begun.gang], begun, watcher, timeout_s=timeout_s)
+        if view is not None:
+            yield view
+
+
+def _give_up(locks: Mapping[str, GangLock], left: Iterable[GangOperation]) -> None:
+    """What nobody goes on with is no longer begun."""
+    for begun in left:
+        if not _goes_on(begun):
+            locks[begun.gang].finish()
 
 
 def _turn_to_finish(operation: Operation, left: Sequence[GangOperation], command: str, watcher: Watcher) -> RouterTurn:

@@ -243,24 +243,36 @@ class RestartSequence:
             for step in RestartStep:
                 self._do(step, gangs)
         except DeployError as failure:
-            if (
-                step is not RestartStep.START or not self.request.verb.returns
-            ):  # else no request goes to what is refused
-                self._recover(gangs, step)
-            if words := self._outcome(gangs, later, step):
-                failure.what += f"\n    {words}"
+            self._failed(gangs, later, step, failure)
             raise
         except BaseException as ended:
-            by_hand = self.request.verb.what is OperationKind.MAINTENANCE and step in _DOWN
-            if by_hand and isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached):
-                with suppress(DeployError):  # its operator may still work on the nodes: before anything that waits
-                    self._keep(names, by_hand=True)
-            self._recover(gangs, step)
-            if words := self._undone(gangs, later, step, ended):
-                self.watcher.step(", ".join(names), words)
+            self._ended(gangs, later, step, ended)
             raise
         self._finished(names)
         self.views += self._risen
+
+    def _failed(
+        self, gangs: Sequence[GangRestart], later: Sequence[str], step: RestartStep, failure: DeployError
+    ) -> None:
+        """What can be put back is; the failure says how things stand."""
+        refused = step is RestartStep.START and self.request.verb.returns
+        if not refused:  # no request goes to what is refused
+            self._recover(gangs, step)
+        if words := self._outcome(gangs, later, step):
+            failure.what += f"\n    {words}"
+
+    def _ended(
+        self, gangs: Sequence[GangRestart], later: Sequence[str], step: RestartStep, ended: BaseException
+    ) -> None:
+        """Interrupted by its operator, or by a fault of ours."""
+        names = [turn.name for turn in gangs]
+        by_hand = self.request.verb.what is OperationKind.MAINTENANCE and step in _DOWN
+        if by_hand and isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached):
+            with suppress(DeployError):  # its operator may still work on the nodes: before anything that waits
+                self._keep(names, by_hand=True)
+        self._recover(gangs, step)
+        if words := self._undone(gangs, later, step, ended):
+            self.watcher.step(", ".join(names), words)
 
     def _before(self, step: RestartStep, gangs: Sequence[GangRestart]) -> None:
         """Raises what forbids to take these gangs out."""

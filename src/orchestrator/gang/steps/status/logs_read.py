@@ -343,16 +343,28 @@ def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
         streams: dict[str, _Stream] = {}
         around, named = _around(text.lines), name_before(text.lines)
         for line, shape in zip(text.lines, text.shapes, strict=True):
-            node = named.match(line) if named is not None else None
-            who, words = without_prefixes(line[node.end() :] if node else line)
-            who = who or (node["host"] if node else "")
-            if around is not None and (match := around.match(words)):
-                host = _HOST.fullmatch(match[0])
-                who, words = who or (host["host"] if host else ""), words[match.end() :]
+            who, words = _whose(line, named, around)
             if who not in streams:
                 streams[who] = _Stream(who or name, LogWatch.of(watch))
             streams[who].feed(words, plain=shape not in kinds_that_tell and not line.startswith('{"'))
         yield from streams.values()
+
+
+def _whose(line: str, named: re.Pattern[str] | None, around: re.Pattern[str] | None) -> tuple[str, str]:
+    """Whom the prefixes of a line name, '' for nobody, and what stands behind them.
+
+    named: a node before the engine's own prefix; around: what somebody put before a traceback's lines
+    """
+    node = named.match(line) if named is not None else None
+    who, words = without_prefixes(line[node.end() :] if node else line)
+    if not who and node:
+        who = node["host"]
+    if around is None or not (match := around.match(words)):
+        return who, words
+    host = _HOST.fullmatch(match[0])
+    if not who and host:
+        who = host["host"]
+    return who, words[match.end() :]
 
 
 def words_of(watch: Watch) -> Iterator[str]:
