@@ -19,6 +19,9 @@ _MORE_XIDS: dict[int | str, Xid] = {
 }
 """Of which an agent makes no finding: by number, and more of the line. 144 to 150: NVLink 5's."""
 
+_MODULE = r"(?:nvidia|nv_peer|gdrdrv|ib_|rdma|mlx|bnxt|irdma|efa)\w{0,40}"
+"""Kernel modules that an engine's GPUs and cards need; another module's misfit says nothing of them."""
+
 HOST = (
     CausePattern(
         id="CGROUP-OUT-OF-MEMORY",
@@ -53,8 +56,8 @@ HOST = (
     ),
     CausePattern(
         id="MODULE-MISFIT",
-        pattern=r"\b(?P<own>[a-z]\w{1,40}): (?:disagrees about version of symbol|Unknown symbol) \w{1,80}"
-        r"|could not insert '(?P<own_module>\w{1,40})': (?:Invalid argument|Unknown symbol|Exec format error)",
+        pattern=rf"\b(?P<own>{_MODULE}): (?:disagrees about version of symbol|Unknown symbol) \w{{1,80}}"
+        rf"|could not insert '(?P<own_module>{_MODULE})': (?:Invalid argument|Unknown symbol|Exec format error)",
         text="a kernel module can't be loaded: it was built for another kernel, or against another OFED or driver than"
         " is installed (nvidia-peermem: GPUDirect RDMA is off without it)",
         fix="build it anew for the running kernel (`dkms autoinstall`); of nvidia-peermem, install the driver again"
