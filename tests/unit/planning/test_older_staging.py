@@ -18,7 +18,7 @@ from orchestrator.model.secret_text import HIDDEN, shown_flags
 from orchestrator.planning.facts_of_now import moved
 from orchestrator.planning.older_staging import completed
 from orchestrator.planning.plan_file import changes
-from orchestrator.protocol.errors import Exit, StagedByNewer
+from orchestrator.protocol.errors import Exit, NodeError, StagedByNewer
 from orchestrator.protocol.planned import Layout, Transport
 from orchestrator.protocol.staging import PROTOCOL, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
@@ -144,6 +144,24 @@ def test_a_newer_protocol_is_refused_with_what_to_do() -> None:
         read(old(protocol=PROTOCOL + 1, gpus=None), NODES["node0"])
     assert "PLAN-OTHER-RELEASE" in refused.value.what
     assert (refused.value.exit_code, refused.value.where) == (Exit.INPUT, "node0")
+    assert "`l40s-deploy down gang0`, then start it by `up` with --gang gang0 and a --model" in refused.value.fix
+
+
+def test_without_a_protocol_it_is_of_the_first_one_whatever_keys_it_has() -> None:
+    for stack, name in RECORDED:
+        raw = copy.deepcopy(NEW[stack][name])
+        del raw["request"]["protocol"]
+        assert read(raw, NODES[name]) == read(NEW[stack][name], NODES[name])
+    assert "protocol" not in old()["request"]
+    assert read(old(protocol=0), NODES["node0"]) == read(old(), NODES["node0"])
+
+
+@pytest.mark.parametrize("protocol", [-1, -(1 << 62), None, True, 1.5, "1", [1]], ids=repr)
+def test_a_protocol_that_no_release_has_is_refused_with_what_to_do(protocol: object) -> None:
+    with pytest.raises(NodeError, match=r"can't be read: StagingRequest\.protocol is") as refused:
+        read(old(protocol=protocol), NODES["node0"])
+    assert "wanted" in refused.value.what
+    assert refused.value.where == "node0"
     assert "`l40s-deploy down gang0`, then start it by `up` with --gang gang0 and a --model" in refused.value.fix
 
 

@@ -293,6 +293,8 @@ def read_staged(node: NodeSpec, gang: str, answer: StagedAnswer) -> ReadBack:
             fix=f"use that release; or run `l40s-deploy down {gang}`, then {start_with_a_model(gang)}",
         )
     request = StagingRequest.read(raw)
+    if not isinstance(request, Unreadable) and request.protocol < 0:  # written by no release: the file is damaged
+        request = Unreadable("StagingRequest.protocol", f"is {request.protocol}; 0 or more is wanted")
     if isinstance(request, Unreadable):
         raise NodeError(
             f"what was staged there can't be read: {request}",
