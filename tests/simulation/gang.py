@@ -135,7 +135,7 @@ class Gang:
         lines = [f"faults {self.faults}; origins {sorted(self.origins)}; armed at {self.armed}"]
         for node in self.nodes:
             if node.agent is not None:
-                course = node.agent.course
+                course = node.agent.lifecycle
                 lines.append(
                     f"  {node.name} {course.state.value} gone={node.agent.gone} engine={node.engine_lives} cause="
                     f"{course.cause.text if course.cause else None!r} verdict="
@@ -149,14 +149,14 @@ class Gang:
         leader = self.nodes[0]
         agents = [node.agent for node in self.nodes if node.agent is not None]
         for agent in agents:
-            for cause in (agent.course.cause, agent.course.verdict):
+            for cause in (agent.lifecycle.cause, agent.lifecycle.verdict):
                 if cause is not None and not cause.secondary and not self._befallen(cause):
                     raise Violated(f"{agent.run.node} names {cause.node}, which had no fault: {self.told()}")
-        if leader.agent is None or not leader.agent.course.verdict or self.stopped:
+        if leader.agent is None or not leader.agent.lifecycle.verdict or self.stopped:
             return
-        named = leader.agent.course.verdict.node
+        named = leader.agent.lifecycle.verdict.node
         for agent in agents[1:]:
-            verdict = agent.course.verdict
+            verdict = agent.lifecycle.verdict
             if verdict is not None and verdict.node != named and not self._amended(leader):
                 raise Violated(f"two verdicts, {named} and {verdict.node}: {self.told()}")
 
@@ -168,7 +168,7 @@ class Gang:
     def _amended(self, leader: Node) -> bool:
         """A better report of the cause that came late; nodes that had left did not get it."""
         agent = leader.agent
-        return agent is not None and agent.course.cause is not None and agent.course.cause.secondary
+        return agent is not None and agent.lifecycle.cause is not None and agent.lifecycle.cause.secondary
 
     def check_all_serve(self) -> None:
         """Nothing happened that can end the gang."""

@@ -185,7 +185,9 @@ class ChangeSchedule:
     last: Serving = field(default_factory=dict)
 
 
-def course(gangs: Sequence[GangView], same: Collection[str], *, serving: Serving, planned: Serving) -> ChangeSchedule:
+def change_schedule(
+    gangs: Sequence[GangView], same: Collection[str], *, serving: Serving, planned: Serving
+) -> ChangeSchedule:
     """same: names of gangs that run what the plan wants; serving: what is asked for behind the same router now, of
     these gangs and of others; planned: what these are asked for by the plan."""
     other = [gang for gang in gangs if gang.name not in same]

@@ -55,7 +55,7 @@ class ClaimStep(Enum):
     REFUSE = "refuse"
 
 
-COURSE: Mapping[TurnNeed, Mapping[Found, ClaimStep]] = {
+CLAIM_STEPS: Mapping[TurnNeed, Mapping[Found, ClaimStep]] = {
     TurnNeed.TAKES_OUT: {
         Found.OURS: ClaimStep.GO,
         Found.BUSY: ClaimStep.WAIT,
@@ -102,7 +102,7 @@ def changing(views: Iterable[GangView], mine: Collection[str]) -> list[GangView]
     return [view for view in views if view.name not in mine and view.state in _CHANGING]
 
 
-def course(wanted: TurnNeed, state: Found, left_s: float) -> ClaimStep:
+def claim_step(wanted: TurnNeed, state: Found, left_s: float) -> ClaimStep:
     """What to do now. left_s: what the command may still wait."""
-    step = COURSE[wanted][state]
+    step = CLAIM_STEPS[wanted][state]
     return ClaimStep.LATE if step is ClaimStep.WAIT and left_s <= 0 else step

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.engines.hang_kinds import KINDS, SEEN_IN
-from orchestrator.engines.stacks import WAITS, StackPlace, Standing, place_of
+from orchestrator.engines.stacks import WAITS, Activity, StackPlace, place_of
 from orchestrator.protocol.advice import exact
 from orchestrator.protocol.hang import Hang, HangFacts, HangLook, HungRank, PortLook, RankLook, RasLook
 from orchestrator.protocol.report import Cause
@@ -65,22 +65,22 @@ class _SeenRank:
     @property
     def waits(self) -> bool:
         """Whether it stands where others, or its GPU, must come first."""
-        return self.stands and self.places[0].standing in WAITS
+        return self.stands and self.places[0].activity in WAITS
 
     @property
     def apart(self) -> bool:
         """Whether both looks show it in code of its own, where nobody has to come to it. One that runs at the same line
         of a program on a GPU may wait for that in a call that shows no frame: of it, this is not known."""
         may_wait = self.on_gpu and self.stands and "R" in self.look.states
-        return self.at(Standing.OWN) and len(self.places) == 2 and not may_wait
+        return self.at(Activity.OWN) and len(self.places) == 2 and not may_wait
 
-    def at(self, *standings: Standing) -> bool:
+    def at(self, *activities: Activity) -> bool:
         """Whether both looks show one of these."""
-        return bool(self.places) and all(place.standing in standings for place in self.places)
+        return bool(self.places) and all(place.activity in activities for place in self.places)
 
     def named(self, where: str = "", collective: str = "") -> HungRank:
         """As the verdict has it."""
-        place = self.places[-1] if self.places else StackPlace(Standing.OWN)
+        place = self.places[-1] if self.places else StackPlace(Activity.OWN)
         return HungRank(
             tp_rank=self.look.tp_rank,
             node=self.node,
@@ -117,7 +117,7 @@ class _Seen:
     @property
     def one_operation(self) -> bool:
         """Whether those that stand in a collective stand in the same one."""
-        return len({_operation(rank) for rank in self.ranks if rank.at(Standing.COLLECTIVE)}) <= 1
+        return len({_operation(rank) for rank in self.ranks if rank.at(Activity.COLLECTIVE)}) <= 1
 
 
 def classify(evidence: HangEvidence) -> Hang:
@@ -181,7 +181,7 @@ def _stopped(seen: _Seen) -> Hang | None:
 
 def _compiling(seen: _Seen) -> Hang | None:
     compilers = {look.node: look.compilers for look in seen.looks if look.compilers}
-    ranks = [rank for rank in seen.ranks if rank.at(Standing.COMPILES)]
+    ranks = [rank for rank in seen.ranks if rank.at(Activity.COMPILES)]
     if not compilers and not ranks:
         return None
     sentences = [f"{node}: {', '.join(names)} run below the engine" for node, names in compilers.items()]
@@ -219,7 +219,7 @@ def _kernel_words(rank: _SeenRank) -> str:
 
 
 def _tuning(seen: _Seen) -> Hang | None:
-    ranks = [rank for rank in seen.ranks if rank.at(Standing.TUNES)]
+    ranks = [rank for rank in seen.ranks if rank.at(Activity.TUNES)]
     if not ranks or not any(facts.p2p_off for facts in seen.facts):
         return None
     sentences = [f"{_name(rank)} stands in FlashInfer's autotuner" for rank in ranks[:MOST_NAMED]]
@@ -267,7 +267,7 @@ def _behind_by_ras(seen: _Seen) -> Hang | None:
 
 def _diverged(seen: _Seen) -> Hang | None:
     """Not judged with pipeline stages: there, ranks of two stages stand in different collectives by right."""
-    in_one = [rank for rank in seen.ranks if rank.waits and rank.at(Standing.COLLECTIVE)]
+    in_one = [rank for rank in seen.ranks if rank.waits and rank.at(Activity.COLLECTIVE)]
     groups = Counter(map(_operation, in_one))
     if len(groups) < 2 or any(facts.pp > 1 for facts in seen.facts):
         return None
@@ -321,9 +321,9 @@ def _moves(port: PortLook) -> bool:
 
 
 def _graph(seen: _Seen) -> Hang | None:
-    replaying = [rank for rank in seen.ranks if rank.at(Standing.GRAPH)]
+    replaying = [rank for rank in seen.ranks if rank.at(Activity.GRAPH)]
     between = any(facts.nnodes > 1 for facts in seen.facts)
-    fits = all(rank.at(Standing.GRAPH, Standing.GPU) for rank in seen.ranks)
+    fits = all(rank.at(Activity.GRAPH, Activity.GPU) for rank in seen.ranks)
     if not (seen.all_wait and replaying and fits and between):
         return None
     words = f"{_names(replaying)} of {len(seen.ranks)} ranks stand in the replay of a CUDA graph, on several nodes"
@@ -402,19 +402,19 @@ def _by_place(ranks: Iterable[_SeenRank]) -> list[tuple[str, str]]:
     groups: dict[str, list[_SeenRank]] = {}
     for rank in ranks:
         place = rank.places[-1]
-        groups.setdefault(f"{place.operation or _WORDS[place.standing]} at {place.where}", []).append(rank)
+        groups.setdefault(f"{place.operation or _WORDS[place.activity]} at {place.where}", []).append(rank)
     return [(_names(mine), place) for place, mine in groups.items()]
 
 
 _WORDS = {
-    Standing.COLLECTIVE: "a collective",
-    Standing.POINT: "a send or receive",
-    Standing.GRAPH: "the replay of a CUDA graph",
-    Standing.GPU: "a wait for the GPU",
-    Standing.COMPILES: "a compilation",
-    Standing.TUNES: "FlashInfer's autotuner",
-    Standing.IDLE: "a wait for requests",
-    Standing.OWN: "code of its own",
+    Activity.COLLECTIVE: "a collective",
+    Activity.POINT: "a send or receive",
+    Activity.GRAPH: "the replay of a CUDA graph",
+    Activity.GPU: "a wait for the GPU",
+    Activity.COMPILES: "a compilation",
+    Activity.TUNES: "FlashInfer's autotuner",
+    Activity.IDLE: "a wait for requests",
+    Activity.OWN: "code of its own",
 }
 
 
@@ -423,8 +423,8 @@ def _standing_where(seen: _Seen) -> list[HungRank]:
 
 
 def _what_ranks_do(seen: _Seen) -> list[str]:
-    """Without a class: every standing with its ranks, at the second look."""
-    idle = [rank for rank in seen.ranks if rank.at(Standing.IDLE)]
+    """Without a class: every activity with its ranks, at the second look."""
+    idle = [rank for rank in seen.ranks if rank.at(Activity.IDLE)]
     if idle and all(rank.waits or rank in idle for rank in seen.ranks if rank.places):
         return ["the ranks wait for requests: what stands still is before them (web server, tokenizer)"]
     return [f"{ranks} in {place}" for ranks, place in _by_place(rank for rank in seen.ranks if rank.places)]

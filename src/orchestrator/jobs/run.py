@@ -18,7 +18,7 @@ from orchestrator.engines.registry import load_paths
 from orchestrator.engines.serving import finished_requests
 from orchestrator.gang.steps.router.routing import requests_left
 from orchestrator.gang.steps.staging import staging_requests
-from orchestrator.gang.steps.status.reports import see, where
+from orchestrator.gang.steps.status.reports import request_keys, see
 from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder, JobRequest
 from orchestrator.loading.resources import template
@@ -89,7 +89,7 @@ def follow(
     without its end.
     """
     node, announced = session.spec.name, False
-    request = JobRequest(**where(session.spec, gang), token=token, order=order)
+    request = JobRequest(**request_keys(session.spec, gang), token=token, order=order)
     limit = StreamLimit(total_s=order.deadline_s + KILL_S)
     with closing(messages(session, "job", request, kind, limit)) as lines:
         for line in lines:
@@ -186,6 +186,6 @@ def _running(fleet: Fleet, gang: GangSpec, url: str) -> int:
 def _asked(fleet: Fleet, gang: GangSpec, url: str) -> Sequence[HttpAnswer]:
     leader = gang.leader
     asks = tuple(HttpRequest(url=f"{url}{path}") for path in load_paths())
-    request = AskRequest(**where(leader, gang.name), asks=asks)
+    request = AskRequest(**request_keys(leader, gang.name), asks=asks)
     answered = fleet.on_every(lambda session: ask_http(session, request, deadline_s=ANSWER_S), only=[leader.name])
     return answered.all()[leader.name]

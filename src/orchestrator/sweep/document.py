@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.model.measured import CandidateResult, SweepRecord
-from orchestrator.sweep.course import best_by_load
+from orchestrator.sweep.next_step import best_by_load
 
 
 def sweep_json(record: SweepRecord) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from orchestrator.gang.actions import (
     ChangeSchedule,
     Goal,
     StepKind,
-    course,
+    change_schedule,
     next_step,
     on_its_way,
 )
@@ -185,7 +185,7 @@ def course_of(same: str, elsewhere: int, **states: str) -> ChangeSchedule:
         GangView(name=name, state=GangState(state), model="m", service_healthy=state == "ready")
         for name, state in states.items()
     ]
-    return course(
+    return change_schedule(
         views, tuple(same), serving=serving_now(views, ["m"] * elsewhere), planned=dict.fromkeys(states, ("m",))
     )
 
@@ -247,11 +247,11 @@ def test_a_gang_stands_in_for_its_own_names_alone(
     about: str, views: list[GangView], same: str, elsewhere: list[str], alone: Serving, last: Serving
 ) -> None:
     planned = {view.name: ("m",) for view in views}
-    found = course(views, tuple(same), serving=serving_now(views, elsewhere), planned=planned)
+    found = change_schedule(views, tuple(same), serving=serving_now(views, elsewhere), planned=planned)
     assert (found.alone, found.last) == (alone, last), about
 
 
 def test_an_alias_that_nobody_else_has_meanwhile_needs_no_consent() -> None:
     views, now = [serving("a", "m"), serving("b", "m")], {"a": ("m", "default"), "b": ("m",)}
-    found = course(views, (), serving=now, planned={"a": ("m", "default"), "b": ("m",)})
+    found = change_schedule(views, (), serving=now, planned={"a": ("m", "default"), "b": ("m",)})
     assert (found.alone, found.partly, found.last) == ({}, {"a": ("default",)}, {})

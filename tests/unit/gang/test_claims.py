@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gang.claims import COURSE, ClaimStep, Found, TurnNeed, Way, changing, course, need, taking_turns
+from orchestrator.gang.claims import (
+    CLAIM_STEPS,
+    ClaimStep,
+    Found,
+    TurnNeed,
+    Way,
+    changing,
+    claim_step,
+    need,
+    taking_turns,
+)
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
@@ -32,11 +42,11 @@ ROWS = [line.rsplit(maxsplit=3) for line in TABLE.strip().splitlines()[1:]]
 @pytest.mark.parametrize(("wanted", "found", "early", "late"), ROWS)
 def test_what_a_command_does(wanted: str, found: str, early: str, late: str) -> None:
     for left_s, step in ((1.0, early), (0.0, late), (-1.0, late)):
-        assert course(TurnNeed(wanted.strip()), Found(found), left_s) is ClaimStep(step)
+        assert claim_step(TurnNeed(wanted.strip()), Found(found), left_s) is ClaimStep(step)
 
 
 def test_the_table_is_whole() -> None:
-    assert len(ROWS) == len(TurnNeed) * len(Found) == sum(map(len, COURSE.values()))
+    assert len(ROWS) == len(TurnNeed) * len(Found) == sum(map(len, CLAIM_STEPS.values()))
 
 
 def view(name: str, state: GangState, *, healthy: bool = False) -> GangView:
@@ -66,8 +76,8 @@ def test_only_what_takes_something_from_clients_waits(
 
 def test_a_gang_that_is_alone_in_its_inventory_waits_for_others_and_for_no_dead_router() -> None:
     wanted = need(Way.WAITS, [view("mine", GangState.READY, healthy=True)], ["mine"])
-    assert course(wanted, Found.HELD, 1.0) is ClaimStep.WAIT
-    assert course(wanted, Found.AWAY, 1.0) is ClaimStep.GO
+    assert claim_step(wanted, Found.HELD, 1.0) is ClaimStep.WAIT
+    assert claim_step(wanted, Found.AWAY, 1.0) is ClaimStep.GO
 
 
 @pytest.mark.parametrize("state", GangState)

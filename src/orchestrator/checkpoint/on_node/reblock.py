@@ -94,7 +94,7 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
     Raises DeployError, after which the same call continues where this one stopped. The source is only read.
     """
     target_files.check_apart(job.checkpoint.root, target)
-    if target_files.standing(target) is TargetState.FOREIGN:
+    if target_files.target_state(target) is TargetState.FOREIGN:
         _check_is_result(job, target)
         return _progress(job, [])
     with target_files.target_failures(target), target_files.held(target, _request(job)):
@@ -122,7 +122,7 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
 def survey(job: Job, target: Path) -> WouldReblock:
     """What `reblock` would do; writes nothing. Raises the DeployError that it would begin with."""
     target_files.check_apart(job.checkpoint.root, target)
-    state = target_files.standing(target)
+    state = target_files.target_state(target)
     if written := state is TargetState.FOREIGN:
         _check_is_result(job, target)
     todo = [] if written else _todo(job, target)

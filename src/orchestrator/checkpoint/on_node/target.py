@@ -49,7 +49,7 @@ def check_apart(source: Path, target: Path) -> None:
         raise DeployError(f"the target {word} the source {source}", where=str(target), fix=fix, kind="same-directory")
 
 
-def standing(target: Path) -> TargetState:
+def target_state(target: Path) -> TargetState:
     """What is there now; a target that does not exist is empty."""
     if not target.exists():
         return TargetState.EMPTY

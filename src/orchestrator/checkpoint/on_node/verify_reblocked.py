@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX, Checkpoint, Shard, read_checkpoint, read_exactly
 from orchestrator.checkpoint.on_node.reblock import Job, new_config, plan, reblock, survey
-from orchestrator.checkpoint.on_node.target import TargetState, standing
+from orchestrator.checkpoint.on_node.target import TargetState, target_state
 from orchestrator.checkpoint.on_node.tensors import CODES, Tensor, is_scale, scale_shape
 from orchestrator.checkpoint.on_node.work import AT_ONCE, FileWork, Report, say
 from orchestrator.node.files import opened
@@ -214,7 +214,7 @@ def stream(request: dict[str, Any]) -> None:
             tell(ReblockLine(would=survey(job, target)).as_json())
             return
         written = proof = None
-        if not (asked.verify and standing(target) is TargetState.FOREIGN):
+        if not (asked.verify and target_state(target) is TargetState.FOREIGN):
             written = reblock(job, target, jobs=jobs, report=partial(_say, "re-blocking"))
         if asked.verify:
             proof = verify(job, target, jobs=jobs, report=partial(_say, "verifying"))

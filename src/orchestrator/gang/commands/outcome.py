@@ -65,7 +65,8 @@ def checks_json(checks: Sequence[Any]) -> dict[str, Any]:
 
 def say_checks(checks: Sequence[Any], screen: Screen) -> int:
     """On stderr; the first exit code that is not 0."""
-    return next(filter(None, [check.say(screen) for check in checks]), int(Exit.DONE))
+    codes = [check.say(screen) for check in checks]
+    return next((code for code in codes if code != Exit.DONE), int(Exit.DONE))
 
 
 _LINE_EVERY_S = 10.0

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.gang.steps.staging import staged_request, staging_requests
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, request_keys, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
@@ -99,7 +99,7 @@ def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequ
 
     def read_back(session: Session) -> StagingRequest | None:
         try:
-            answer = ask_staged(session, GangRequest(**where(session.spec)))
+            answer = ask_staged(session, GangRequest(**request_keys(session.spec)))
         except NodeRefusal as refusal:
             if refusal.kind == "no-run":
                 return None

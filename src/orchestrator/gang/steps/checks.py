@@ -15,7 +15,7 @@ from orchestrator.doctor.steps.doctor import Examination, check_accept, forbiddi
 from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.staging import Staged, other_checkpoint, resolved_on, staged_plan
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.model.deadlines import ARM_S
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
@@ -146,7 +146,7 @@ def against_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> StartRefusal | No
     def one(session: Session) -> CheckAnswer:
         plan = plan_of[session.spec.name]
         request = replace(plan.requests[session.spec.name], secrets=None, key="", launch_script="")
-        asked = replace(request, **where(session.spec, plan.gang.name))
+        asked = replace(request, **request_keys(session.spec, plan.gang.name))
         return ask(session, "check", asked, CheckAnswer, deadline_s=ARM_S)
 
     answers = fleet.on_every(one, only=list(plan_of))

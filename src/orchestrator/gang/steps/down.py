@@ -13,9 +13,9 @@ from orchestrator.gang.steps.status.reports import (
     because,
     refuse_elsewhere,
     renewed,
+    request_keys,
     see,
     shown_locks,
-    where,
     words_before,
 )
 from orchestrator.model.chosen import chosen_gangs
@@ -120,7 +120,7 @@ def stop_gangs(
     def tell(session: Session) -> StopAnswer:
         gang = gang_of[session.spec.name]
         request = StopRequest(
-            **where(session.spec, gang),
+            **request_keys(session.spec, gang),
             token=fence(fleet, gang, session.spec.name),
             now=now,
             clear=cause is None,

@@ -17,7 +17,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from orchestrator.gang.operations import GangOperation
-from orchestrator.gang.steps.status.reports import has_ended, shown_locks, this_process, where
+from orchestrator.gang.steps.status.reports import has_ended, request_keys, shown_locks, this_process
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
@@ -201,7 +201,9 @@ class GangLock:
 
         def one(session: Session) -> LockAnswer:
             spec, token = session.spec, over.get(session.spec.name, "")
-            return ask_lock(session, LockRequest(node=spec.name, over=token, **where(spec, self.gang.name), **keys))
+            return ask_lock(
+                session, LockRequest(node=spec.name, over=token, **request_keys(spec, self.gang.name), **keys)
+            )
 
         return (fleet or self.fleet).on_every(one, only=self._nodes, patience=patience)
 
@@ -283,7 +285,9 @@ def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = 
 
         def one(session: Session) -> LockAnswer:  # by its token: a lock that another command has taken meanwhile stays
             lock = taken[session.spec.name]
-            return ask_lock(session, LockRequest(**where(session.spec, lock.gang), op="release", token=lock.held.token))
+            return ask_lock(
+                session, LockRequest(**request_keys(session.spec, lock.gang), op="release", token=lock.held.token)
+            )
 
         fleet.on_every(one, only=list(taken)).all()
         return tuple(lock for lock in locks if lock.held.token or lock.error)

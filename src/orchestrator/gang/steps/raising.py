@@ -17,7 +17,7 @@ from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, next_st
 from orchestrator.gang.paths import Contact
 from orchestrator.gang.steps.locks import fence, still_ours
 from orchestrator.gang.steps.staging import Staged, other_checkpoint
-from orchestrator.gang.steps.status.reports import because, see, where
+from orchestrator.gang.steps.status.reports import because, request_keys, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
 from orchestrator.model.gang_state import GangState, NodeState
@@ -329,7 +329,7 @@ class _Rise:
         token = fence(self.fleet, self.gang.name)
 
         def one(session: Session) -> Message:
-            asked = replace(requests[session.spec.name], token=token, **where(session.spec, self.gang.name))
+            asked = replace(requests[session.spec.name], token=token, **request_keys(session.spec, self.gang.name))
             return ask(session, verb, asked, ANSWERS[verb], deadline_s=deadline_s)
 
         return self.fleet.on_every(one, only=list(requests))

@@ -420,7 +420,7 @@ def go_on(operation: Operation, waiting: Sequence[GangOperation], command: str, 
     return restart(operation, request, watcher).views, words
 
 
-def settle(operation: Operation, gangs: Iterable[str], command: str) -> None:
+def forget_begun(operation: Operation, gangs: Iterable[str], command: str) -> None:
     """Remove the records of what was begun on these gangs: they serve. Skip gangs locked by another command."""
     names = set(gangs)
     for gang in (member for member in operation.inventory.gangs if member.name in names):

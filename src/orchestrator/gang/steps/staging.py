@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.engines.engine import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.agreement import most_say, service_of
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.loading.resources import template
 from orchestrator.model.advice import put_back, start_with_a_model
 from orchestrator.model.inventory import GangSpec, NodeSpec
@@ -257,7 +257,7 @@ def newest_run(fleet: Fleet, gang: GangSpec) -> StagingRequest | None:
 
 def _ask(fleet: Fleet, gang: GangSpec, run_id: str = "") -> PerNode[StagedAnswer]:
     def ask_node(session: Session) -> StagedAnswer:
-        return ask_staged(session, GangRequest(**where(session.spec, gang.name), run_id=run_id or None))
+        return ask_staged(session, GangRequest(**request_keys(session.spec, gang.name), run_id=run_id or None))
 
     return fleet.on_every(ask_node, only=[node.name for node in gang.nodes])
 

@@ -25,12 +25,12 @@ from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.operation import AskedOperation, Operation
 from orchestrator.gang.steps.raising import Watcher, raise_all
-from orchestrator.gang.steps.restart import go_on, settle
+from orchestrator.gang.steps.restart import forget_begun, go_on
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import KeyRefused, Router
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
-from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_of
+from orchestrator.gang.steps.router.routing import add_to_router, say_failures, serving_of
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
 from orchestrator.gang.steps.up_operation import Gated, GateJudge, UpOperation, UpRequest, UpResult, prepared, starts_of
@@ -61,8 +61,8 @@ def up(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> UpRes
     if request.strict:
         refuse_transport(operation, done.views, command=request.command)
     try:
-        enrol(operation, done.views, watcher, command=request.command)
-        settle(operation, [left.gang for left in begun], request.command)
+        add_to_router(operation, done.views, watcher, command=request.command)
+        forget_begun(operation, [left.gang for left in begun], request.command)
         return _go_on(operation, done, begun, request, watcher)
     except DeployError as failure:
         return replace(done, failure=failure)
@@ -144,7 +144,7 @@ def _change_over(
     request, watcher = here.request, here.watcher
     _leave_old_addresses(here, [turn.name for turn in turns])
     try:
-        enrol(here, (*here.views, *risen), watcher, command=request.command, ours=turn.token)
+        add_to_router(here, (*here.views, *risen), watcher, command=request.command, ours=turn.token)
     except KeyRefused as refused:  # it is given the new key now, before the gangs that have their entry
         say_failures({"router": refused}, watcher)
     router = here.serving_router()
@@ -314,25 +314,25 @@ def _change(here: UpOperation) -> tuple[list[Staged], list[GangRestart]]:
     starts = {start.gang.name: start for start in starts_of(here.gangs, here.plan, here.request, running=same)}
     aliases = here.router.spec.aliases if here.router is not None else {}
     planned = {name: names_of(start, aliases.get(name, ())) for name, start in starts.items()}
-    course = actions.course(here.views, wanted, serving=_serving(here, wanted), planned=planned)
+    schedule = actions.change_schedule(here.views, wanted, serving=_serving(here, wanted), planned=planned)
     turns = [
-        GangRestart(gang=here.standing[name], view=views[name], before=_previous(here, views[name]), plan=starts[name])
-        for name in course.turns
+        GangRestart(gang=here.manned[name], view=views[name], before=_previous(here, views[name]), plan=starts[name])
+        for name in schedule.turns
     ]
     for turn in turns:
-        _announce(here, turn, course, diffs)
-    return [start for name, start in starts.items() if name in course.rise], turns
+        _announce(here, turn, schedule, diffs)
+    return [start for name, start in starts.items() if name in schedule.rise], turns
 
 
 def _announce(
-    here: UpOperation, turn: GangRestart, course: actions.ChangeSchedule, diffs: Mapping[str, GangDiff]
+    here: UpOperation, turn: GangRestart, schedule: actions.ChangeSchedule, diffs: Mapping[str, GangDiff]
 ) -> None:
     """Say what clients will notice of this change; raises InputError where that needs `replace`."""
-    if reason := _reason(here.inventory, turn, course):
+    if reason := _reason(here.inventory, turn, schedule):
         if not here.request.replace:
             raise _refused(turn, diffs[turn.name], here.plan.plan_id, f"{reason}: {turn.downtime()}")
         here.watcher.step(turn.name, turn.downtime())
-    if partly := course.partly.get(turn.name):
+    if partly := schedule.partly.get(turn.name):
         words = f"no other gang serves {name_words(partly)} meanwhile: requests for it fail until it is back"
         here.watcher.step(turn.name, words)
 
@@ -354,22 +354,22 @@ def _diffs(here: UpOperation) -> dict[str, GangDiff]:
 
 def _previous(here: UpOperation, view: GangView) -> Staged | None:
     try:
-        return staged_plan(here.fleet, as_it_runs(here.standing[view.name], view))
+        return staged_plan(here.fleet, as_it_runs(here.manned[view.name], view))
     except InputError:
         return None
 
 
-def _reason(inventory: Inventory, turn: GangRestart, course: actions.ChangeSchedule) -> str:
+def _reason(inventory: Inventory, turn: GangRestart, schedule: actions.ChangeSchedule) -> str:
     """Why changing this gang over is more than an operator may expect of `up`; '' where it is not."""
-    lost = course.last.get(turn.name, ())
+    lost = schedule.last.get(turn.name, ())
     last = f"; no gang serves {name_words(lost)} from then on" if lost else ""
     if turn.plan.model != turn.view.model:  # meanwhile, two models would answer at one address
         return f"the new plan serves another model than {turn.view.model}, which this address serves now{last}"
     if gone := [name for name in turn.view.served if name not in names_of(turn.plan)]:
         return f"the new plan does not answer to {name_words(gone)}, which this address does now{last}"
-    if turn.name in course.busy:
+    if turn.name in schedule.busy:
         return "the gang is still starting"
-    if alone := course.alone.get(turn.name):
+    if alone := schedule.alone.get(turn.name):
         return f"no other gang would serve {name_words(alone)} in the meantime"
     if inventory.router is None:
         return "no router sends its requests to the other gangs in the meantime"

@@ -131,7 +131,7 @@ class UpOperation(AskedOperation):
     the plan.
 
     gangs:      the chosen ones, as they are planned
-    standing:   by name, the same with the spares that take part in what runs now
+    manned:   by name, the same with the spares that take part in what runs now
     views:      of these gangs, in their order
     others:     the other gangs behind the same router; one whose nodes answered late is seen without them
     locks:      held, by gang; none where nothing may be changed
@@ -141,7 +141,7 @@ class UpOperation(AskedOperation):
     request: UpRequest
     watcher: Watcher
     gangs: tuple[GangSpec, ...]
-    standing: Mapping[str, GangSpec]
+    manned: Mapping[str, GangSpec]
     views: tuple[GangView, ...]
     others: tuple[GangView, ...]
     plan: Plan
@@ -173,10 +173,10 @@ def prepared(
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
         views = see(fleet, chosen)
         everybody_answers(views)
-        standing = {gang.name: gang for gang in map(_as_manned, chosen, views)}
+        manned = {gang.name: gang for gang in map(_as_manned, chosen, views)}
         locks = {
             name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
-            for name, gang in standing.items()
+            for name, gang in manned.items()
             if locked
         }
         planned = planning.result()
@@ -190,9 +190,9 @@ def prepared(
             request=request,
             watcher=watcher,
             gangs=gangs,
-            standing=standing,
+            manned=manned,
             views=views,
-            others=_others(operation, standing),
+            others=_others(operation, manned),
             plan=plan,
             locks=locks,
             topologies=planned.topologies,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from http import HTTPStatus
 
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.golden.answers import MAX_TOKENS, PATH, PROMPTS, TOO_LONG, Answer, answer_of, generation
 from orchestrator.golden.batches import OTHERS, BatchedAnswer
 from orchestrator.model.deadlines import ANSWER_S, PROMPT_S
@@ -33,7 +33,7 @@ def asked(
         progress(gang.name, first, len(prompts))
         some = prompts[first : first + AT_ONCE]
         asks = tuple(_generate(url, PROMPTS[name]) for name in some)
-        request = AskRequest(**where(leader, gang.name), asks=asks)
+        request = AskRequest(**request_keys(leader, gang.name), asks=asks)
         ask = partial(ask_http, request=request, deadline_s=PROMPT_S * len(asks) + ANSWER_S)
         answers = fleet.on_every(ask, only=[leader.name]).all()[leader.name]
         for name, answered in zip(some, answers, strict=True):
@@ -72,7 +72,7 @@ def asked_at_once(fleet: Fleet, gang: GangSpec, url: str, batch: Sequence[str]) 
     leader = gang.leader
     texts = {**PROMPTS, **OTHERS}
     asks = tuple(_generate(url, texts[name]) for name in batch)
-    request = AskRequest(**where(leader, gang.name), asks=asks, at_once=True)
+    request = AskRequest(**request_keys(leader, gang.name), asks=asks, at_once=True)
     ask = partial(ask_http, request=request, deadline_s=PROMPT_S + ANSWER_S)
     answers = fleet.on_every(ask, only=[leader.name]).all()[leader.name]
     made = []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.golden.questions import Graded, Question, questions_of
 from orchestrator.golden.steps.asking import Progress, refuse_unanswered
 from orchestrator.model.deadlines import ANSWER_S
@@ -64,7 +64,7 @@ def _asked(
 ) -> list[str]:
     leader = gang.leader
     asks = tuple(_chat(url, model, question, left_s) for question in questions)
-    request = AskRequest(**where(leader, gang.name), asks=asks, at_once=True)
+    request = AskRequest(**request_keys(leader, gang.name), asks=asks, at_once=True)
     ask = partial(ask_http, request=request, deadline_s=left_s + ANSWER_S)
     answered = fleet.on_every(ask, only=[leader.name]).all()[leader.name]
     place = f"{leader.name}, {url}{PATH}"

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from orchestrator.gang.steps.locks import fence
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.jobs.run import in_place_of
 from orchestrator.model.deadlines import MARGIN_S, RAILS_ROUND_S
 from orchestrator.model.inventory import GangSpec
@@ -68,7 +68,7 @@ def measure(
     def measure_from(session: Session, turn: Sequence[PortPair]) -> None:
         name = session.spec.name
         asked = _order(requests[name], gang, _runs(turn, name, addresses), messages)
-        _follow(session, RailsRequest(**where(session.spec, gang.name), token=fenced, order=asked), heard)
+        _follow(session, RailsRequest(**request_keys(session.spec, gang.name), token=fenced, order=asked), heard)
 
     for turn in _by_round(order):
         nodes = {end.node for way in turn for end in (way.start, way.end)}

@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         agent.live()
     except Exception as defect:
         text = f"bug in the node agent: {type(defect).__name__}: {defect}"
-        agent.happened(agent.course.because(time.monotonic(), text))
+        agent.happened(agent.lifecycle.because(time.monotonic(), text))
         agent.end_at_once()
         raise
     return 0
@@ -136,7 +136,7 @@ class Agent:
     """Of the engine's HTTP service (leader)."""
     ras: Inquiry = field(init=False)
     hang: HangInquiry = field(init=False)
-    course: Lifecycle = field(init=False)
+    lifecycle: Lifecycle = field(init=False)
     sockets: Sockets = field(default_factory=Sockets)
     hub: Hub | None = None
     spoke: Spoke | None = None
@@ -174,14 +174,14 @@ class Agent:
     """When the engine's parent was seen ending, by the agent's clock: later log lines do not explain its end."""
 
     def __post_init__(self) -> None:
-        self.course = part_of(self.run, clock.EPOCH_S)
+        self.lifecycle = part_of(self.run, clock.EPOCH_S)
         self.ras = Inquiry(self.run.network.ras, self.run.addresses)
         self.hang = HangInquiry(self.run.folder)
 
     @property
     def state(self) -> AgentState:
         """State of this part."""
-        return self.course.state
+        return self.lifecycle.state
 
     def live(self) -> None:
         """Arm, then handle events until the run is over. Leaves no process behind that can be ended."""
@@ -217,7 +217,7 @@ class Agent:
         if failures:
             self.record.set(refusals=tuple(Refusal(**failure.as_told()) for failure in failures))
             first = failures[0]
-            self.happened(self.course.because(self.now(), f"{first.where}: {first.what}", fix=first.fix))
+            self.happened(self.lifecycle.because(self.now(), f"{first.where}: {first.what}", fix=first.fix))
             return
         self.remarks = list(remarks)
         self.record.set(checked=True)
@@ -231,7 +231,7 @@ class Agent:
         if not self.state.runs:
             return RETRY_S if self.spoke is not None and not self.spoke.joined else TICK_S
         tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
-        return VERDICT_TICK_S if self.course.until else tick
+        return VERDICT_TICK_S if self.lifecycle.until else tick
 
     def step(self, ready: set[int]) -> None:
         """One round of the loop; once more with the reserve where this process may open nothing more.
@@ -271,7 +271,7 @@ class Agent:
 
     def happened(self, event: Event) -> None:
         """Pass an event to the course, and carry out its effects."""
-        for effect in self.course.step(self.now(), event, self._facts()):
+        for effect in self.lifecycle.step(self.now(), event, self._facts()):
             self._carry_out(effect)
 
     def follow_link(self, now: float) -> None:
@@ -293,7 +293,7 @@ class Agent:
 
     def flush(self, *, force: bool = False) -> None:
         """Write the report if it has changed."""
-        now, members = self.now(), self.course.members
+        now, members = self.now(), self.lifecycle.members
         self.record.set(
             state=self.state,
             phase=self.log.watch.phase,
@@ -301,8 +301,8 @@ class Agent:
             ranks=tuple(rank.report() for rank in self.tree.ranks),
             remarks=tuple(self._remarks()),
             proved=tuple(self.log.watch.proved),
-            cause=self.course.cause,
-            verdict=self.course.verdict,
+            cause=self.lifecycle.cause,
+            verdict=self.lifecycle.verdict,
             silent=members.silent(now),
             links=members.links(now),
         )
@@ -424,7 +424,7 @@ class Agent:
         self._tell_of([died for died in self._dead if died.follows is False])
         if self._dead:
             self._hear_of_parent()
-        if self._dead and self.course.engine_runs and (launcher := self.tree.dying_launcher()) is not None:
+        if self._dead and self.lifecycle.engine_runs and (launcher := self.tree.dying_launcher()) is not None:
             self._engine_ended(launcher)  # its own end takes longer than that of the processes below it
         self._tell_of_the_first()
 
@@ -436,7 +436,7 @@ class Agent:
     def _hear_of_parent(self) -> None:
         """A process may be reported dead after those that its death has killed."""
         until = time.monotonic() + TOLD_S
-        while self.state.runs and self.course.engine_runs and (left := until - time.monotonic()) > 0:
+        while self.state.runs and self.lifecycle.engine_runs and (left := until - time.monotonic()) > 0:
             self._follow_guardian(_ready([(self.guardian.channel.fileno(), select.POLLIN)], left))
 
     def _tell_of_the_first(self) -> None:
@@ -525,7 +525,7 @@ class Agent:
         self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
         ras, sure, trouble = self.ras.verdict, self.vitality.word == HUNG, None
         if sure or (self.vitality.still and ras is not None and ras.culprit is not None):
-            seen = self.course.because(self.now(), self.vitality.detail, lines=self.memory.waiting())
+            seen = self.lifecycle.because(self.now(), self.vitality.detail, lines=self.memory.waiting())
             trouble = causes.hung(seen, self.run.gang, ras, self.run.addresses, sure=sure)
         self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=trouble)
         if sure and self.hang.due(self.now(), first=changed):
@@ -553,7 +553,7 @@ class Agent:
             self.happened(PlainEvent.CANARY_ACCEPTED)
         elif self.state.runs:
             text, lines = f"the canary generation was refused: {result.refused}", self.log.watch.last_lines()
-            self.happened(self.course.because(self.now(), text, fix=_WRONG_TEXT, lines=lines))
+            self.happened(self.lifecycle.because(self.now(), text, fix=_WRONG_TEXT, lines=lines))
 
     # what the agent does
 
@@ -624,7 +624,7 @@ class Agent:
             yield f"the engine compiles kernels ({', '.join(self.tree.compilers)} run below it)"
         yield from self.disk.remarks()
         yield from self.reserve.remarks()
-        for node, digest in self.course.digests.items():
+        for node, digest in self.lifecycle.digests.items():
             yield from (f"{node}: {words}" for words in digest.disk[:MOST_HEARD])
         yield from self.log.watch.unproved if self.state is AgentState.READY else ()
 

@@ -47,7 +47,7 @@ def end(agent: Agent) -> Iterator[None]:
     agent.record.set(left_behind=tuple(left), service_healthy=False if agent.run.service else None)
     yield from _until(agent, lambda: _memory_is_free(agent), MEMORY_FREE_S)
     agent.record.set(held=() if _memory_is_free(agent) else tuple(agent.memory.held()))
-    if agent.course.stopped():
+    if agent.lifecycle.stopped():
         agent.enter(agent.state)
     agent.flush(force=True)
     yield from _leave(agent, left)
@@ -56,7 +56,7 @@ def end(agent: Agent) -> Iterator[None]:
     agent.log.close()
     agent.record.event("ended", left_behind=left)
     agent.flush(force=True)
-    agent.disk.settle(LAST_REPORT_S)
+    agent.disk.wait_until_written(LAST_REPORT_S)
 
 
 def _until(agent: Agent, done: Callable[[], bool], deadline_s: float) -> Iterator[None]:
@@ -84,11 +84,11 @@ def _memory_is_free(agent: Agent) -> bool:
 
 def _leave(agent: Agent, left: list[int]) -> Iterator[None]:
     """Members report that they are done and leave; the leader waits for them, so that all get the same verdict."""
-    spoke, hub, members = agent.spoke, agent.hub, agent.course.members
+    spoke, hub, members = agent.spoke, agent.hub, agent.lifecycle.members
     if spoke is not None:
         # a connection that broke just before may come back: then the leader's agent still receives our reason
         yield from _until(agent, lambda: spoke.joined or not members.may_come_back(), RECONNECT_S)
-        spoke.send(Ended(state=agent.state, left_behind=tuple(left), cause=agent.course.cause))
+        spoke.send(Ended(state=agent.state, left_behind=tuple(left), cause=agent.lifecycle.cause))
         spoke.close()
     if hub is not None:
         yield from _until(agent, lambda: not members.ending(agent.now()), MEMBERS_END_S)

@@ -40,7 +40,7 @@ class Now:
         with contextlib.suppress(OSError):
             job()
 
-    def settle(self, _: float) -> None:
+    def wait_until_written(self, _: float) -> None:
         """Return at once: no job ever waits."""
 
     def remarks(self) -> list[str]:
@@ -78,7 +78,7 @@ class Disk(Now):
                 self._thread.start()
             self._change.notify_all()
 
-    def settle(self, deadline_s: float) -> None:
+    def wait_until_written(self, deadline_s: float) -> None:
         """Wait until all jobs are done, or at most this long."""
         with self._change:
             self._change.wait_for(lambda: not self._waiting and not self._busy_since, deadline_s)

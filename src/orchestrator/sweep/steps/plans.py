@@ -31,7 +31,7 @@ from orchestrator.records.sweeps import kept_sweep
 from orchestrator.remote.fleet import Fleet
 from orchestrator.sweep.budget import expected_s, within
 from orchestrator.sweep.candidates import SweptModel, Variation, candidates_of
-from orchestrator.sweep.course import merged
+from orchestrator.sweep.next_step import merged
 from orchestrator.topology.build import build
 
 READY_S = 180.0

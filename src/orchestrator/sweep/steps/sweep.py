@@ -1,7 +1,8 @@
 """`sweep`: candidates one after the other on one gang: start, canary, accepted answers, benchmark, next.
 
-What is kept after every load and what runs on the nodes decide what comes next (sweep/course.py), so that a sweep that
-was interrupted or killed goes on with the same command. Candidates are never behind the router: no client reaches them.
+What is kept after every load and what runs on the nodes decide what comes next (sweep/next_step.py), so that a sweep
+that was interrupted or killed goes on with the same command. Candidates are never behind the router: no client reaches
+them.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from orchestrator.protocol.staging import Asked
 from orchestrator.records.sweeps import keep_sweep
 from orchestrator.remote.fleet import Fleet
 from orchestrator.sweep.budget import CUT, took
-from orchestrator.sweep.course import Running, SweepStep, SweepStepKind, ended_with, next_step, with_result
 from orchestrator.sweep.network import trial_of
+from orchestrator.sweep.next_step import Running, SweepStep, SweepStepKind, ended_with, next_step, with_result
 from orchestrator.sweep.noise import enough, point_of
 from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions, alone, up_request
 

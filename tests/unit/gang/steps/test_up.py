@@ -79,7 +79,7 @@ def up(
                 request=request,
                 watcher=watcher,
                 gangs=gangs,
-                standing={"gang0": gang.gang},
+                manned={"gang0": gang.gang},
                 views=see(fleet, gangs),
                 others=(),
                 plan=plan,
@@ -311,7 +311,7 @@ def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     (of_gang,) = plan.gangs
     was, then = of_gang.service_url, of_gang.service_url.replace("127.0.0.1", "localhost")
     monkeypatch.setattr(Operation, "serving_router", lambda operation: router if operation.router else None)
-    monkeypatch.setattr(up_module, "enrol", lambda *_, **__: None)
+    monkeypatch.setattr(up_module, "add_to_router", lambda *_, **__: None)
     spec = RouterSpec(node=gang.spec(0))
     up(gang, plan, monkeypatch, router=spec)
     router.addresses.append(was)

@@ -35,7 +35,7 @@ def test_jobs_are_done_in_their_order_and_a_newer_one_takes_the_place_of_an_olde
         disk.put(partial(done.append, f"report {number}"), replacing="report")
         disk.put(partial(done.append, f"event {number}"))
     gate.set()
-    disk.settle(5.0)
+    disk.wait_until_written(5.0)
     assert done == ["event 0", "event 1", "report 2", "event 2"]
 
 
@@ -48,7 +48,7 @@ def test_what_waits_is_bounded_and_what_is_lost_is_counted(gate: threading.Event
         disk.put(partial(written.append, 0))
     assert disk._bytes <= MOST_BYTES
     gate.set()
-    disk.settle(10.0)
+    disk.wait_until_written(10.0)
     assert disk.lost == (1000 - sum(written)) * 100_000
     assert disk._bytes == 0 and any("MB of the engine's log" in words for words in disk.remarks())
 
@@ -62,7 +62,7 @@ def test_a_stall_is_remarked_while_it_lasts_and_afterwards(gate: threading.Event
     now[0] += 12.0
     assert disk.remarks() == ["the state directory does not respond: writes to it hang"]
     gate.set()
-    disk.settle(5.0)
+    disk.wait_until_written(5.0)
     assert disk.remarks() == ["writes to the state directory hung for 12 s"]
 
 
@@ -74,7 +74,7 @@ def test_a_disk_that_refuses_loses_only_what_it_refused() -> None:
 
     disk.put(refuse)
     disk.put(partial(done.append, "next"))
-    disk.settle(5.0)
+    disk.wait_until_written(5.0)
     assert done == ["next"]
 
 

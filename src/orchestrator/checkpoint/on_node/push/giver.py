@@ -95,7 +95,8 @@ def read(directory: Path) -> Mapping[str, int]:
         raise fault
     paths = listed(directory)
     for path in paths:
-        if os.path.commonpath([os.path.realpath(directory), real := os.path.realpath(directory / path)]) == "/":
+        real = os.path.realpath(directory / path)
+        if os.path.commonpath([os.path.realpath(directory), real]) == "/":
             what = f"is a symbolic link to {real}, outside the directory"
             raise DeployError(
                 what, where=str(directory / path), fix="make a directory of regular files: `cp -rL`", kind="far-link"

@@ -51,7 +51,7 @@ from orchestrator.gang.steps.checks import StartRefusal, against_starts, objecti
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
-from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, ended, heard
+from orchestrator.gang.steps.guard.watches import HealthWatch, RouterWatch, ended, heard
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.raising import Watcher

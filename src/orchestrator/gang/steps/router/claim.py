@@ -8,7 +8,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from orchestrator.gang.claims import EXPIRES_S, ClaimStep, Found, TurnNeed, Way, changing, course, need, taking_turns
+from orchestrator.gang.claims import (
+    EXPIRES_S,
+    ClaimStep,
+    Found,
+    TurnNeed,
+    Way,
+    changing,
+    claim_step,
+    need,
+    taking_turns,
+)
 from orchestrator.gang.steps.down import DOWN, told_to_end
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
@@ -130,7 +140,7 @@ class RouterTurn:
         if not taking_turns(self.operation.inventory):
             return True
         wanted, state = self._look()
-        step = course(wanted, state, self._ends - time.monotonic())
+        step = claim_step(wanted, state, self._ends - time.monotonic())
         if step is ClaimStep.WAIT:
             self._say()
         elif step is not ClaimStep.GO and self._why is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.engines.serving import CERTIFICATE_FILE
 from orchestrator.gang.remarks import of_certificate
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
@@ -66,7 +66,7 @@ def installed_router(fleet: Fleet, spec: RouterSpec, *, two_keys: bool = False) 
 
 def staged_router(fleet: Fleet, spec: RouterSpec) -> StagingRequest | None:
     """What its newest run was started with; None where its node can't tell."""
-    request = GangRequest(**where(spec.node, ROUTER_GANG))
+    request = GangRequest(**request_keys(spec.node, ROUTER_GANG))
     answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
     answer = answers.values.get(spec.node.name)
     staged = None if answer is None else StagingRequest.read(answer.request)
@@ -114,7 +114,7 @@ def ask_router(
 ) -> HttpAnswer:
     """One such request, with the router's admin key, which never leaves its host."""
     asked = router_ask(method, path, body, timeout_s=timeout_s)
-    return ask_from(fleet, spec.node.name, [asked], **where(spec.node, ROUTER_GANG))[0]
+    return ask_from(fleet, spec.node.name, [asked], **request_keys(spec.node, ROUTER_GANG))[0]
 
 
 def ask_from(

@@ -314,7 +314,9 @@ def would_stop_router(operation: Operation) -> tuple[GangRehearsal, ...]:
     return would_stop(router.fleet, [router.gang], now=False)
 
 
-def enrol(operation: Operation, views: Iterable[GangView], watcher: Watcher, *, command: str, ours: str = "") -> None:
+def add_to_router(
+    operation: Operation, views: Iterable[GangView], watcher: Watcher, *, command: str, ours: str = ""
+) -> None:
     """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router.
 
     ours: as of `_not_changed_by_others`.

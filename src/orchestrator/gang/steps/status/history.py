@@ -12,7 +12,7 @@ from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.router.host import gangs_and_router
 from orchestrator.gang.steps.status.health import with_health
 from orchestrator.gang.steps.status.live import run_events
-from orchestrator.gang.steps.status.reports import ask_report, own_report, refuse_elsewhere, see, where
+from orchestrator.gang.steps.status.reports import ask_report, own_report, refuse_elsewhere, request_keys, see
 from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import Answer, GangView
 from orchestrator.model.chosen import chosen_gangs
@@ -88,7 +88,7 @@ def _histories(
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
 
     def one(session: Session) -> HistoryAnswer:
-        request = HistoryRequest(**where(session.spec, gang_of[session.spec.name]), audit=audit, older=older)
+        request = HistoryRequest(**request_keys(session.spec, gang_of[session.spec.name]), audit=audit, older=older)
         return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
 
     return fleet.on_every(one, only=list(gang_of), patience=patience)
@@ -213,7 +213,7 @@ def _kept_reports(fleet: Fleet, gang: GangSpec) -> list[Report]:
 def _excerpt(fleet: Fleet, verdict: FailureVerdict, before: int, after: int) -> Excerpt:
     def one(session: Session) -> ExcerptAnswer:
         request = ExcerptRequest(
-            **where(session.spec, verdict.gang),
+            **request_keys(session.spec, verdict.gang),
             run_id=verdict.run_id,
             lines=verdict.cause.lines,
             before=before,

@@ -26,8 +26,8 @@ from orchestrator.gang.steps.status.reports import (
     ask_report,
     ask_serving,
     interrupted,
+    request_keys,
     views_of,
-    where,
 )
 from orchestrator.gang.timeline import NodeEvents, PortRate, TimelineEvent, growth, port_rates, timeline
 from orchestrator.gang.view import GangView
@@ -211,7 +211,7 @@ def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[TimelineEvent
 
     def one(session: Session) -> NodeEvents:
         sent = time.time()
-        request = HistoryRequest(**where(session.spec, gang.name), run_id=run_id)
+        request = HistoryRequest(**request_keys(session.spec, gang.name), run_id=run_id)
         answer = ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
         answered = time.time()
         ahead_s = answer.now - (sent + answered) / 2

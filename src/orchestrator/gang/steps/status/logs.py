@@ -11,7 +11,7 @@ from itertools import chain
 
 from orchestrator.gang.steps.router.host import gangs_and_router
 from orchestrator.gang.steps.status.history import ask_history, reports_of
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.deadlines import EXCERPT_S
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
@@ -73,7 +73,7 @@ def logs(
 
         def one(session: Session) -> None:
             request = LogsRequest(
-                **where(session.spec), run_id=run or None, lines=lines, follow=follow, since_s=wanted.since_s
+                **request_keys(session.spec), run_id=run or None, lines=lines, follow=follow, since_s=wanted.since_s
             )
             for raw in stream(session, "logs", request, FOLLOWED if follow else StreamLimit(total_s=EXCERPT_S)):
                 text = raw.decode("utf-8", "replace").rstrip("\r\n")

@@ -94,13 +94,13 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
     unreachable in its gang's view. names: only gangs and replicas that are called so. Raises InputError for others."""
     with Fleet([node for gang in gangs for node in gang.machines], asks_lost=False) as fleet:
         answers = everything(fleet, patience=StragglerWait())
-        standing = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="l40s-deploy status")
-        views = views_of(standing, answers.values, answers.failures)
+        current = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="l40s-deploy status")
+        views = views_of(current, answers.values, answers.failures)
         answering = [node.name for view in views for node in view.nodes if node.error is None]
         begun = {name for answer in answers.values.values() for name in answer.begun}
-        unfinished = [gang for gang in standing if gang.name in begun]
+        unfinished = [gang for gang in current if gang.name in begun]
         _keep_least_free(views)
-        busy = _asked_what_they_do(fleet, standing, views)
+        busy = _asked_what_they_do(fleet, current, views)
         begun_before = interrupted(fleet, unfinished, only=answering)
         return Overview(views=views, interrupted=begun_before, serving=_told_in_time(busy))
 

@@ -55,7 +55,7 @@ OLD_S = 1.0
 """Who answered so long before another node was given up is asked again: what it said of that one is old."""
 
 
-def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
+def request_keys(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
     """The keys that every request to a gang verb begins with."""
     return {"state_dir": node.state_dir, "gang": gang or node.gang}
 
@@ -210,7 +210,7 @@ def _word_of(node: NodeSpec, gang: GangSpec, asked: Mapping[str, ReportAnswer]) 
 def ask_report(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
     """One node's reports; seen as of `see`."""
     name = session.spec.name
-    request = ReportRequest(**where(session.spec))
+    request = ReportRequest(**request_keys(session.spec))
     if seen is not None:
         request = replace(request, seen=seen.get(name), wait_s=WAIT_S)
     answer = ask(session, "report", request, ReportAnswer, deadline_s=ANSWER_S)
@@ -225,7 +225,9 @@ def ask_serving(fleet: Fleet, gang: GangSpec, url: str) -> Serving | None:
     url: where it serves, on the leader
     """
     asks = (HttpRequest(url=f"{url.rstrip('/')}{METRICS}", timeout_s=METRICS_S),)
-    asked = partial(ask_http, request=AskRequest(**where(gang.leader, gang.name), asks=asks), deadline_s=ANSWER_S)
+    asked = partial(
+        ask_http, request=AskRequest(**request_keys(gang.leader, gang.name), asks=asks), deadline_s=ANSWER_S
+    )
     answers = fleet.on_every(asked, only=[gang.leader.name]).values.get(gang.leader.name)
     return serving(answers[0].body) if answers and answers[0].ok else None
 
@@ -417,7 +419,7 @@ def shown_locks(fleet: Fleet, gangs: Iterable[GangSpec], only: Collection[str] |
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes if only is None or node.name in only}
 
     def one(session: Session) -> LockAnswer:
-        return ask_lock(session, LockRequest(**where(session.spec, gang_of[session.spec.name]), op="show"))
+        return ask_lock(session, LockRequest(**request_keys(session.spec, gang_of[session.spec.name]), op="show"))
 
     return fleet.on_every(one, only=list(gang_of))
 

@@ -18,9 +18,9 @@ from orchestrator.gang.guarding import GuardAction, Policy
 from orchestrator.gang.overview import RouterGlance
 from orchestrator.gang.steps.checks import StartRefusal
 from orchestrator.gang.steps.guard import guard as guarding
-from orchestrator.gang.steps.guard import standing
+from orchestrator.gang.steps.guard import watches
 from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
-from orchestrator.gang.steps.guard.standing import HealthWatch, RouterWatch, ended
+from orchestrator.gang.steps.guard.watches import HealthWatch, RouterWatch, ended
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
@@ -505,7 +505,7 @@ def test_a_gang_that_ended_without_a_failure_an_order_or_a_command_is_said() -> 
 
 def test_what_the_doctor_said_of_one_run_is_forgotten_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Finding(id="RAILS-ISOLATED", severity=Severity.STOP, node="", title="while a link was down", fix="")
-    monkeypatch.setattr(standing, "health", lambda *_: (lost,))
+    monkeypatch.setattr(watches, "health", lambda *_: (lost,))
     watch, gang = HealthWatch("hosts.yml"), inventory("a").gangs[0]
     watch.ask_if_due(gang, "r1", 0.0, wait=True)
     heard = [watch.findings]

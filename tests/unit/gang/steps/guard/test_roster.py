@@ -18,7 +18,7 @@ from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, on_othe
 from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, _Orders, _Post, guard
 from orchestrator.gang.steps.guard.rereading import InventoryWatch
-from orchestrator.gang.steps.guard.standing import RouterWatch
+from orchestrator.gang.steps.guard.watches import RouterWatch
 from orchestrator.gang.view import GangView
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.stamps import stamp_of

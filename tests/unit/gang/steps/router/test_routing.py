@@ -25,7 +25,7 @@ from orchestrator.gang.steps.router import claim, client, router_start, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router, RouterState
 from orchestrator.gang.steps.router.router_start import start_of
-from orchestrator.gang.steps.router.routing import enrol, rejoin
+from orchestrator.gang.steps.router.routing import add_to_router, rejoin
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import AUTO, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
@@ -171,7 +171,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_a_router_that_serves_with_other_settings_is_left_alone_and_takes_the_gangs_in(world: World) -> None:
     world.router = router(GangState.READY, "other")
-    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://a", "http://b", "http://c"] and not world.started
     assert any("`l40s-deploy router down`" in words for words in world.said)
 
@@ -192,7 +192,7 @@ def test_nobody_puts_back_what_another_command_takes_out(
     world.router = router(GangState.READY)
     shown = PerNode(values={"front": LockAnswer(held=holder)}, failures={})
     monkeypatch.setattr(claim, "shown_locks", lambda *_: shown)
-    enrol(unasked(INVENTORY), world.gangs, world, command="up", ours="ours")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up", ours="ours")  # type: ignore[arg-type]
     assert world.behind == [f"http://{name}" for name in "abc" if name != left_out]
     assert any("bob@desk (pid 7) changes it with `restart b`" in words for words in world.said) is bool(left_out)
 
@@ -210,7 +210,7 @@ def test_nobody_puts_back_what_a_down_ends(world: World, monkeypatch: pytest.Mon
         return PerNode(values={node: LockAnswer(held=held if node == "on-b" else None) for node in nodes}, failures={})
 
     monkeypatch.setattr(down, "shown_locks", shown)
-    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://a", "http://c"]
     assert any("not added to the router: `down` ends it" in words for words in world.said)
 
@@ -230,15 +230,15 @@ def test_a_rehearsal_says_what_would_be_started_and_added(world: World, monkeypa
 
 def test_a_router_on_its_way_up_with_other_settings_is_waited_for(world: World) -> None:
     world.router = router(GangState.STARTING, "other")
-    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.started == ["other"] and len(world.behind) == 3
 
 
 def test_who_serves_at_the_moment_does_not_change_a_routers_settings(world: World) -> None:
     world.gangs = (gang("a"), gang("b", stack="sglang-0.4.4-l40s"))
-    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     world.gangs = world.gangs[:1]
-    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert len(world.started) == 1 and not any("settings differ" in words for words in world.said)
 
 
@@ -246,10 +246,10 @@ def test_its_limit_goes_by_what_the_gangs_run_and_is_no_other_setting_when_that_
     assert INVENTORY.router is not None
     limited = replace(INVENTORY, router=replace(INVENTORY.router, max_requests=AUTO))
     world.gangs = (replace(gang("a"), runs_at_once=80), gang("b", GangState.ABSENT, healthy=False), gang("c"))
-    enrol(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert " --max-concurrent-requests 480 " in " ".join(world.argv[0])
     world.gangs = (world.gangs[0], replace(gang("b"), runs_at_once=100), world.gangs[2])
-    enrol(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert len(world.started) == 1 and not any("settings differ" in words for words in world.said)
     assert any("at most 480 requests at once; by what its gangs run now 560" in words for words in world.said)
 
@@ -257,23 +257,23 @@ def test_its_limit_goes_by_what_the_gangs_run_and_is_no_other_setting_when_that_
 def test_a_limit_that_no_gang_tells_is_none_and_said(world: World) -> None:
     assert INVENTORY.router is not None
     limited = replace(INVENTORY, router=replace(INVENTORY.router, max_requests=AUTO))
-    enrol(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(limited), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert "--max-concurrent-requests" not in world.argv[0]
     assert any("lets in any number of requests: no gang told" in words for words in world.said)
 
 
 def test_a_gang_without_the_routers_health_path_is_told_and_keeps_nobody_out(world: World) -> None:
-    enrol(unasked(INVENTORY), world.gangs[1:], world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs[1:], world, command="up")  # type: ignore[arg-type]
     world.gangs = (gang("a", stack="sglang-0.4.4-l40s"), *world.gangs[1:])
     world.unhealthy, world.behind = ("http://a",), []
     with pytest.raises(NodeError, match="http://a") as failed:
-        enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+        add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
     assert world.behind == ["http://b", "http://c"]
 
 
 def _asked(world: World) -> str:
-    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     (argv,) = world.argv
     return argv[argv.index("--health-check-endpoint") + 1]
 
@@ -679,11 +679,11 @@ def test_a_router_that_passes_its_clients_key_on_is_not_started_before_gangs_wit
 
 def test_a_host_with_the_old_router_alone_starts_that_one(world: World) -> None:
     world.installed = OLD
-    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     (argv,) = world.argv
     assert argv[0] == "/opt/l40s/venvs/sglang-router-0.3.2/bin/python3" and "--enable-igw" not in argv
     world.installed, world.router, world.argv = SMG, router(GangState.ABSENT), []
-    enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     (argv,) = world.argv
     assert argv[0] == "/opt/l40s/venvs/smg-1.13.0/bin/python3" and "--enable-igw" in argv
 
@@ -757,7 +757,7 @@ def test_a_gang_whose_address_nobody_agrees_on_is_not_taken_in(world: World) -> 
     lies = replace(gang("a"), service_url="", remarks=("NODE-DISAGREES: a says that it serves at http://evil:1",))
     world.gangs = (lies, gang("b"))
     with pytest.raises(NodeError, match="NODE-DISAGREES: a says"):
-        enrol(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+        add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://b"]
 
 

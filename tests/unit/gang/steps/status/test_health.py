@@ -11,7 +11,7 @@ from orchestrator.gang.commands.why import _told
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.remarks import unaccepted, with_findings
 from orchestrator.gang.steps import checks
-from orchestrator.gang.steps.guard.standing import HealthWatch
+from orchestrator.gang.steps.guard.watches import HealthWatch
 from orchestrator.gang.steps.status import health as asking
 from orchestrator.gang.steps.status.health import health, with_health
 from orchestrator.gang.steps.status.history import Explanation

@@ -9,7 +9,7 @@ from tests.unit.sweep.made import record, result
 
 from orchestrator.model.measured import BEFORE, CandidateState, SweepRecord
 from orchestrator.protocol.staging import Asked
-from orchestrator.sweep.course import (
+from orchestrator.sweep.next_step import (
     Running,
     SweepStepKind,
     best_by_load,
