@@ -72,6 +72,7 @@ def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLa
         assert [status(url, header) for header in (None, f"Bearer {key}")] == [401, 200]
         same = lab.json("plan", *words, "--diff", code=0)["gangs"][0]
         assert (same["state"], same["changes"], same["restart"]) == ("ready", [], False)
+        assert lab.json("plan", "--diff", code=0)["gangs"] == [same]
         more = lab.deploy("plan", *words, "--diff", "--json", "--", "--enable-cache-report").stdout
         changed = json.loads(more)["gangs"][0]
         assert changed["restart"]

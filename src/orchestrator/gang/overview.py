@@ -10,7 +10,7 @@ from orchestrator.engines.serving import ServedModel, Serving, Worker
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.pace import took
 from orchestrator.gang.paths import rail_sentence
-from orchestrator.gang.remarks import sentence
+from orchestrator.gang.remarks import ROUTER_ENTRY, sentence
 from orchestrator.gang.serving import names_of
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.finding import Finding
@@ -52,7 +52,11 @@ def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool
         return "rails"
     if any(finding.id in _OFF_THE_RAILS and finding.severity is Severity.SLOW for finding in view.transport):
         return "rails"
-    return "router" if router in _NOT_ROUTED else ""
+    return "router" if _is_left_out(view, router) else ""
+
+
+def _is_left_out(view: GangView, router: str | None) -> bool:
+    return router in _NOT_ROUTED and ROUTER_ENTRY not in view.accepted
 
 
 def state_words(view: GangView, reason: str = "") -> str:

@@ -30,12 +30,18 @@ def unaccepted(findings: Iterable[Finding], gang: GangSpec) -> tuple[Finding, ..
     """Without those that the inventory accepts (`l40s_accept`): a node's by its own, the gang's where all its nodes do.
     They are no remarks, and nowhere counted or told of."""
     own = {node.name: {*node.accept} for node in gang.machines}
-    everywhere = set.intersection(*own.values()) if own else set[str]()
+    everywhere = {*accepted_everywhere(gang)}
     return tuple(
         finding
         for finding in findings
         if not {finding.id, f"{finding.id}@{finding.node}"} & own.get(finding.node, everywhere)
     )
+
+
+def accepted_everywhere(gang: GangSpec) -> tuple[str, ...]:
+    """Ids of findings that all its nodes accept: with them, what concerns no node in particular."""
+    own = [{*node.accept} for node in gang.machines]
+    return tuple(sorted(set.intersection(*own))) if own else ()
 
 
 def sentence(finding: Finding) -> str:

@@ -103,6 +103,7 @@ class GangView:
     certificate: PEM text of what its clients are shown; '' for none, or where an older release started it
     request_limit: most requests that may wait in it; of a router: most that it lets in at once; None: no limit
     runs_at_once: requests of usual length that it runs at once, by its plan; None where that is not known
+    accepted: ids of findings that its inventory accepts on all its nodes: of these, nothing makes it degraded
     """
 
     name: str
@@ -134,6 +135,7 @@ class GangView:
     proved: tuple[str, ...] = ()
     over_tcp: str = ""
     ordered: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
 
     @property
     def least_free_bytes(self) -> int | None:

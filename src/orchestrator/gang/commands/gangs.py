@@ -66,11 +66,13 @@ def gang_block(
     *,
     state: str = "",
     remarks: bool = False,
+    most_remarks: int | None = None,
 ) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks.
 
     loads: of what is in use on each node, where that is known; busy: the engine's load, as text; remarks: all
-    of them, of a gang that is well too; state: its headline's, of whoever sees more than the gang itself
+    of them, of a gang that is well too; state: its headline's, of whoever sees more than the gang itself;
+    most_remarks: no more than so many of a gang that is not well; None for all
     """
     blocks: list[RenderableType] = [_headline(view, state or state_words(view, degraded_reason(view)))]
     if view.cause is not None:
@@ -82,10 +84,17 @@ def gang_block(
     blocks += lines([busy], "bold")
     blocks.append(nodes_table(view, loads))
     blocks += lines([*transport_words(view), view.over_tcp], "bold yellow")
-    folded = view.state is GangState.READY and view.remarks and not remarks
-    count = f"{counted(len(view.remarks), 'remark')}: `l40s-deploy status --remarks`"
-    blocks += lines([view.progress, *([count] if folded else view.remarks)], "yellow")
+    most = 0 if view.state is GangState.READY and not remarks else most_remarks
+    blocks += lines([view.progress, *_remark_lines(view.remarks, most)], "yellow")
     return blocks
+
+
+def _remark_lines(remarks: Sequence[str], most: int | None) -> list[str]:
+    """So many of them, and how many are left out; most: None for all"""
+    shown = remarks if most is None else remarks[:most]
+    left = len(remarks) - len(shown)
+    more = counted(left, "more remark" if shown else "remark")
+    return [*shown, *([f"{more}: `l40s-deploy status --remarks`"] if left else [])]
 
 
 def _least_free(view: GangView) -> str:

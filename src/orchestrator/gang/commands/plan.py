@@ -12,6 +12,7 @@ from orchestrator.cli.options import add_nodes, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.commands.examples import add_example, example_folder, show_examples
 from orchestrator.doctor.steps.recordings import given, recorded_inventory
+from orchestrator.gang.steps.asked_before import asked_before
 from orchestrator.gang.steps.changes import diff_inventory, diff_json
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import chosen, without
@@ -24,6 +25,7 @@ from orchestrator.planning.admission import limit_at_start, router_words, router
 from orchestrator.planning.commands.plan_options import (
     add_plan_options,
     advisories_json,
+    asks,
     for_its_load,
     request_of,
     show_plan,
@@ -63,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show nftables --node l40s-2 >l40s.nft",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --for 128     # the fastest with so many requests",
         "l40s-deploy plan --model MiniMax-M2 --replicas      # one engine per node",
+        "l40s-deploy plan --diff                             # would the running gangs be planned otherwise now",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --example right    # without an inventory or a network",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --out plan.json && l40s-deploy up --plan plan.json",
     )
@@ -74,7 +77,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ways.add_argument(
         "--diff",
         action="store_true",
-        help="show what would change in the running gangs, and whether that needs a restart",
+        help="show what would change in the running gangs, and whether that needs a restart; without a model: as they"
+        " were asked for when they were started",
     )
     parser.add_argument(
         "--exit-code", action="store_true", help="with --diff: 7 where a gang runs otherwise, or never ran"
@@ -127,12 +131,21 @@ def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inven
     seen = _example(args) if args.example else None
     recorded = None if seen is None else recorded_inventory(seen)
     take_names(args, recorded)
-    request = request_of(args)
+    request = _of_what_runs(args, screen) if args.diff and not (args.model or args.plan) else request_of(args)
     inventory = without(recorded or open_inventory(args, screen), request.without)
     if request.replicas:
         inventory = as_replicas(inventory, request.gangs)
     request = with_its_draft(args, for_its_load(args, request, inventory, screen), inventory)
     return request, inventory, seen
+
+
+def _of_what_runs(args: argparse.Namespace, screen: Screen) -> PlanRequest:
+    """Of a difference without a model: what was asked for when the gangs were started; with other wishes its model."""
+    before = asked_before(open_inventory(args, screen), tuple(args.gang))
+    if not asks(args):
+        return PlanRequest.of(before, gangs=tuple(args.gang))
+    args.model = before.model
+    return request_of(args)
 
 
 def _beside(

@@ -30,6 +30,8 @@ DRAW_S = 0.5
 LINE_EVERY_S = 30.0
 """Between two lines about a gang of which nothing has changed."""
 EVENTS = 8
+FEW_REMARKS = 3
+"""Of a gang that is not well, where not everything has the room: its nodes are below them."""
 TABLE_WIDTH = 220
 _CLEAR_BELOW, _HOME, _ERASE_LINE = "\x1b[J", "\x1b[H", "\x1b[K"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -100,11 +102,13 @@ class WatchScreen:
         self._lines = rows
 
     def _rendered(self, moment: Moment, width: int, height: int) -> list[str]:
-        """Everything where it has the room. Else a line for each gang, and below them details of the gangs, those first
-        that are not well."""
+        """Everything where it has the room. Else a few remarks; of several gangs a line for each, and below them
+        details, those first of gangs that are not well."""
         rows = self._rows_of(picture(moment, wide=self._wide), width)
-        if len(rows) <= height or len(moment.seen.views) == 1:
+        if len(rows) <= height:
             return rows
+        if len(moment.seen.views) == 1:
+            return self._rows_of(picture(moment, wide=self._wide, most_remarks=FEW_REMARKS), width)
         rows = self._lines_of(Group(*glance(moment)), TABLE_WIDTH)
         for details in gang_pictures(moment, wide=self._wide):
             rows += self._rows_of(details, width)
@@ -147,9 +151,10 @@ def _rows(height: int, rows: list[str]) -> list[str]:
     return [*rows[: height - 1], f"... {len(rows) - height + 1} more lines: enlarge the terminal, or name one gang"]
 
 
-def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:
-    """All gangs, the router, and what happened last, as `status` has them and with what moves."""
-    gangs = (_gang_picture(view, moment, wide=wide) for view in moment.seen.views)
+def picture(moment: Moment, *, wide: bool, most_remarks: int | None = None) -> list[RenderableType]:
+    """All gangs, the router, and what happened last, as `status` has them and with what moves. most_remarks: of each
+    gang; None for all"""
+    gangs = (_gang_picture(view, moment, wide=wide, most_remarks=most_remarks) for view in moment.seen.views)
     return [_clock(moment), *chain.from_iterable(gangs), *around_block(moment.seen)]
 
 
@@ -162,7 +167,9 @@ def gang_pictures(moment: Moment, *, wide: bool) -> list[list[RenderableType]]:
     """Each gang as `status` has it and with what moves, those first that do not serve well. What its line of `glance`
     tells is not said again."""
     views = sorted(moment.seen.views, key=lambda view: moment.seen.headline(view) == GangState.READY.value)
-    return [_gang_picture(view, moment, wide=wide, busy=view.cause is not None) for view in views]
+    return [
+        _gang_picture(view, moment, wide=wide, busy=view.cause is not None, most_remarks=FEW_REMARKS) for view in views
+    ]
 
 
 def _clock(moment: Moment) -> Text:
@@ -176,13 +183,16 @@ def _gang_line(view: GangView, moment: Moment) -> Text:
     return line.append(f"  {printable(words)}") if words else line
 
 
-def _gang_picture(view: GangView, moment: Moment, *, wide: bool, busy: bool = True) -> list[RenderableType]:
+def _gang_picture(
+    view: GangView, moment: Moment, *, wide: bool, busy: bool = True, most_remarks: int | None = None
+) -> list[RenderableType]:
     """A gang's own lines. What happened while it started is left out once it serves. busy: its load too"""
     events = moment.events.get(view.name, ())
     newest = (since_ready(events) if view.serves else events)[-EVENTS:]
     happened = [f"{clock_time(event.at)} {event.node}: {event.words}" for event in newest]
     load = serving_words(moment.gangs.get(view.name), view.request_limit) if busy else ""
-    return [*_gang_blocks(view, moment.seen, moment.nodes, load, wide=wide), *lines(happened, "dim")]
+    blocks = _gang_blocks(view, moment.seen, moment.nodes, load, wide=wide, most_remarks=most_remarks)
+    return [*blocks, *lines(happened, "dim")]
 
 
 def status_blocks(
@@ -205,9 +215,11 @@ def _gang_blocks(
     *,
     wide: bool,
     remarks: bool = False,
+    most_remarks: int | None = None,
 ) -> list[RenderableType]:
     cells = load_cells(loads) if loads is not None else None
-    blocks = gang_block(view, seen.router, cells, busy, state=seen.headline(view), remarks=remarks)
+    state = seen.headline(view)
+    blocks = gang_block(view, seen.router, cells, busy, state=state, remarks=remarks, most_remarks=most_remarks)
     return [*blocks, gpus_table(view, loads)] if wide and loads is not None else blocks
 
 

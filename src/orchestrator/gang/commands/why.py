@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -20,6 +20,7 @@ from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import ROUTER_GANG
+from orchestrator.model.per_node import collected
 from orchestrator.protocol.errors import Exit
 
 if TYPE_CHECKING:  # only --log reads logs
@@ -69,8 +70,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         screen.json(why_json(accounts))
     else:
+        alike = _said_alike(accounts)
+        screen.show(*_of_several(alike))
         for account in accounts:
-            show(account, screen, everything=args.all)
+            show(account, screen, everything=args.all, told=alike)
     return Exit.UNREACHABLE if any(account.failures for account in accounts) else Exit.DONE
 
 
@@ -123,19 +126,37 @@ def _says(line: str, words: str) -> bool:
     return words in line or words.startswith(line)
 
 
-def show(account: Explanation, screen: Screen, *, everything: bool) -> None:
-    """What is wrong now, the last failure, and the command that helps. everything: with what followed from it."""
+def _said_alike(accounts: Sequence[Explanation]) -> dict[str, list[str]]:
+    """Remarks that more than one gang has, with the gangs' names."""
+    remarks = collected((remark, account.gang) for account in accounts for remark in _remarks_of(account.now))
+    return {remark: gangs for remark, gangs in remarks.items() if len(gangs) > 1}
+
+
+def _of_several(alike: Mapping[str, Sequence[str]]) -> Iterator[RenderableType]:
+    for gangs, remarks in collected((", ".join(gangs), remark) for remark, gangs in alike.items()).items():
+        yield f"{gangs}: worth knowing of each:"
+        yield from (f"  {remark}" for remark in remarks)
+
+
+def show(account: Explanation, screen: Screen, *, everything: bool, told: Collection[str] = ()) -> None:
+    """What is wrong now, the last failure, and the command that helps. everything: with what followed from it; told:
+    remarks that were shown already."""
     for name, failure in account.failures.items():
         screen.say(f"{name}: {failure.what}")
-    screen.show(*_told(account, everything))
+    screen.show(*_told(account, everything, told))
 
 
-def _standing(now: GangView | None) -> Iterator[RenderableType]:
-    """What is wrong about a gang although it runs, and what else is worth knowing of it now."""
+def _remarks_of(now: GangView | None) -> list[str]:
+    """Of a gang that runs: what is wrong about it first, and what else is worth knowing of it now."""
     if now is None or now.state in (GangState.ABSENT, GangState.FAILED):
-        return
-    wrong = [sentence(finding) for finding in now.findings]
-    if remarks := [*wrong, *(remark for remark in now.remarks if remark not in wrong)]:
+        return []
+    return list(dict.fromkeys([*map(sentence, now.findings), *now.remarks]))
+
+
+def _standing(now: GangView | None, told: Collection[str]) -> Iterator[RenderableType]:
+    wrong = [sentence(finding) for finding in now.findings] if now is not None else []
+    remarks = [remark for remark in _remarks_of(now) if remark not in told]
+    if now is not None and remarks:
         yield f"{now.name}: {now.state.value} now, {'and not well' if wrong else 'worth knowing'}:"
         yield from (f"  {remark}" for remark in remarks)
 
@@ -145,9 +166,9 @@ def _course(events: Sequence[TimelineEvent]) -> Iterator[str]:
         yield f"  {event.at - events[0].at:9.3f} s  {event.node}: {event.words}"
 
 
-def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
+def _told(account: Explanation, everything: bool, told: Collection[str] = ()) -> Iterator[RenderableType]:
     verdict, now = account.verdict, account.now
-    yield from _standing(now)
+    yield from _standing(now, told)
     if now is not None and now.state is GangState.DEGRADED:
         yield f"{now.name}: degraded now ({now.trouble}): {now.model} by {now.stack}"
         yield from cause_lines(now.cause) if now.cause else ()

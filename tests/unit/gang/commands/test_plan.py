@@ -24,6 +24,7 @@ from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.plan_file import GangDiff, SettingChange
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult
 from orchestrator.protocol.errors import InputError
+from orchestrator.protocol.staging import Asked
 
 
 def planned(**changes: object) -> Plan:
@@ -235,6 +236,26 @@ def test_a_script_is_told_whether_something_differs(
     assert verb.run(parse("--model", "M", "--diff"), Screen()) == 0
     with pytest.raises(InputError, match="something differs"):
         verb.run(parse("--model", "M", "--exit-code"), Screen())
+
+
+def test_a_difference_without_a_model_plans_what_was_asked_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[PlanRequest] = []
+
+    def compared(_: object, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:
+        wanted.append(request)
+        return planned(), (SAME,)
+
+    before = Asked(model=PROFILE.name, stack="sglang-0.5.23", ep=2, extra_args=("--enable-metrics",))
+    monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
+    monkeypatch.setattr(plan_options, "open_inventory", lambda *_: CLUSTER)
+    monkeypatch.setattr(verb, "diff_inventory", compared)
+    monkeypatch.setattr(verb, "asked_before", lambda *_: before)
+    assert verb.run(parse("--diff"), Screen()) == verb.run(parse("--diff", "gang0"), Screen()) == 0
+    assert [(request.asked, request.gangs) for request in wanted] == [(before, ()), (before, ("gang0",))]
+    verb.run(parse("--diff", "--stack", "sglang-0.4.4"), Screen())
+    assert (wanted[-1].model, wanted[-1].stack, wanted[-1].ep) == (PROFILE.name, "sglang-0.4.4", None)
+    with pytest.raises(InputError, match="no model was given"):
+        verb.run(parse(), Screen())
 
 
 def test_a_node_that_left_the_inventory_is_said() -> None:

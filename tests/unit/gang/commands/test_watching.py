@@ -249,6 +249,19 @@ def test_gangs_that_are_not_well_have_their_details_first(shown: Callable[..., S
     assert details[0].startswith("gang2 failed")
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_many_remarks_leave_room_for_the_nodes_in_a_small_terminal(count: int, shown: Callable[..., Shown]) -> None:
+    seen = several("degraded", *["ready"] * (count - 1))
+    first, *others = seen.seen.views
+    remarks = tuple(f"node{place % 4}: remark {place}, which is long enough for two lines of it" for place in range(20))
+    sick = replace(first, trouble="slow", remarks=remarks)
+    told = shown(replace(seen, seen=Overview(views=(sick, *others))), terminal=Terminal(columns=80, rows=24))
+    assert len(told.lines) <= 24 and "remark 0" in told.text and "remark 3" not in told.text, told.text
+    assert "17 more remarks: `l40s-deploy status --remarks`" in told.text and "node3  ready" in told.text
+    tall = shown(replace(seen, seen=Overview(views=(sick, *others))), terminal=Terminal(columns=80, rows=99))
+    assert "remark 19" in tall.text
+
+
 def test_what_happens_after_the_start_is_shown(shown: Callable[..., Shown]) -> None:
     seen = several("ready")
     later = TimelineEvent(at=99.0, node="node1", what="rails", words="RDMA ports that are down: mlx5_0")

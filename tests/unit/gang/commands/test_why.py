@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import subprocess
@@ -208,3 +209,32 @@ def test_remarks_of_a_gang_that_serves_come_before_its_last_failure(capsys: pyte
     why.show(Explanation(gang="gang0", verdict=verdict, now=now, failures={}), Screen(), everything=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["gang0: ready now, worth knowing:", "  node2: mlx5_0 has failed in this run"]
+
+
+def test_what_two_gangs_say_alike_is_said_once_with_their_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"gang0": "node0: TP3 was stopped", "gang1": "node4: slow"}
+    accounts = [
+        Explanation(
+            gang=name,
+            verdict=None,
+            now=GangView(name=name, state=GangState.READY, remarks=("the router's clients get HTTP 503", words)),
+            failures={},
+        )
+        for name, words in own.items()
+    ]
+    monkeypatch.setattr(why, "why", lambda *_, **__: accounts)
+    monkeypatch.setattr(why, "open_cluster", lambda *_: None)
+    args = argparse.Namespace(log=[], gang=[], all=False, run="", json=False)
+    why.run(args, Screen())
+    assert capsys.readouterr().out.splitlines() == [
+        "gang0, gang1: worth knowing of each:",
+        "  the router's clients get HTTP 503",
+        "gang0: ready now, worth knowing:",
+        "  node0: TP3 was stopped",
+        "gang0: no recorded run has failed",
+        "gang1: ready now, worth knowing:",
+        "  node4: slow",
+        "gang1: no recorded run has failed",
+    ]

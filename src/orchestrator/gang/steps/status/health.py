@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from orchestrator.gang.remarks import renewed, with_findings
+from orchestrator.gang.remarks import renewed, unaccepted, with_findings
 from orchestrator.gang.steps.status.reports import as_it_runs
 from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import HEALTH_ASK_S
@@ -68,14 +68,15 @@ def kept(finding: Finding) -> KeptFinding:
 
 
 def health(inventory: str, gang: GangSpec) -> tuple[Finding, ...]:
-    """What stands against a restart of this gang now, or did within the last FRESH_S. Raises what asking raises."""
+    """What stands against a restart of this gang now, or did within the last FRESH_S, without what its inventory has
+    accepted since. Raises what asking raises."""
     file, now = health_file(inventory, gang.name), time.time()
     at, documents = last_look(file) or (0.0, [])
     known = tuple(
         kept_before.finding for kept_before in map(KeptFinding.read, documents) if isinstance(kept_before, KeptFinding)
     )
     if 0 <= now - at < FRESH_S:
-        return known
+        return unaccepted(known, gang)
     with Fleet(gang.nodes) as fleet:
         from orchestrator.gang.steps import checks  # the doctor's rules, which most looks do not need
 
@@ -83,7 +84,7 @@ def health(inventory: str, gang: GangSpec) -> tuple[Finding, ...]:
     after = renewed(known, findings, unread)
     with suppress(DeployError):  # a machine that keeps nothing asks each time
         keep_look(file, now, [kept(finding).as_json() for finding in after])
-    return after
+    return unaccepted(after, gang)
 
 
 def with_health(inventory: str, gangs: Sequence[GangSpec], views: Sequence[GangView]) -> tuple[GangView, ...]:

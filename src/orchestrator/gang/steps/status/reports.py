@@ -22,7 +22,7 @@ from orchestrator.engines.serving import METRICS, Serving, serving
 from orchestrator.gang.agreement import BelievedService, current_run, leader_report, service_of
 from orchestrator.gang.names import as_called_now, former_gang, former_nodes, renamed_words
 from orchestrator.gang.operations import GangOperation, together
-from orchestrator.gang.remarks import unaccepted
+from orchestrator.gang.remarks import accepted_everywhere, unaccepted
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.advice import put_back
 from orchestrator.model.chosen import in_order
@@ -161,7 +161,8 @@ def _seen(
     apart = _apart(gang, seen, answers)
     remarks = tuple(filter(None, (service.remark, *strangers, *renamed_words(renamed), *apart, *seen.remarks)))
     transport = unaccepted(seen.transport, gang)
-    return replace(seen, service_url=service.url, remarks=remarks, transport=transport)
+    known = replace(seen, service_url=service.url, remarks=remarks, transport=transport)
+    return replace(known, accepted=accepted_everywhere(gang))
 
 
 def _apart(gang: GangSpec, seen: GangView, answers: Mapping[str, Answer]) -> Iterator[str]:

@@ -16,11 +16,12 @@ from orchestrator.gang.steps.status import health as asking
 from orchestrator.gang.steps.status.health import health, with_health
 from orchestrator.gang.steps.status.history import Explanation
 from orchestrator.gang.steps.status.overview import with_entries
+from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
-from orchestrator.protocol.errors import Unreachable
+from orchestrator.protocol.errors import Exit, Unreachable
 from orchestrator.protocol.severity import Severity
 
 ECC = Finding(id="GPU-ECC", severity=Severity.STOP, node="n", devices=("GPU3",), title="GPU3 lost data", fix="swap it")
@@ -85,8 +86,19 @@ def test_what_the_inventory_accepts_is_no_remark_and_not_counted() -> None:
     nodes = tuple(replace(node, accept=("ROUTER-ENTRY-MISSING", "GPU-ECC@n")) for node in GANG.nodes)
     accepting = replace(GANG, nodes=nodes)
     assert with_entries(Overview(views=(READY,), router=router), [accepting]).views == (READY,)
+    (unread,) = views_of([accepting], {}, {"n": Unreachable("gone", where="n", fix="look")})
+    seen = Overview(views=(replace(READY, accepted=unread.accepted),), router=router)
+    assert seen.reason(seen.views[0]) == "" and seen.exit_code is Exit.DONE
+    assert Overview(views=(READY,), router=router).reason(READY) == "router"
     assert unaccepted([ECC], accepting) == () and unaccepted([ECC], GANG) == (ECC,)
     assert unaccepted([replace(ECC, node="other")], accepting) == (replace(ECC, node="other"),)
+
+
+def test_what_is_accepted_since_is_no_remark_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    doctor = Doctor(monkeypatch, ((ECC,), frozenset()))
+    assert health("hosts.yml", GANG) == (ECC,)
+    nodes = tuple(replace(node, accept=("GPU-ECC",)) for node in GANG.nodes)
+    assert health("hosts.yml", replace(GANG, nodes=nodes)) == () and doctor.asked == 1
 
 
 def test_why_says_what_is_wrong_about_a_gang_that_serves() -> None:
