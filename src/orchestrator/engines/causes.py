@@ -264,7 +264,8 @@ COMMON = (
     CausePattern(
         id="GPU-ARCH",
         pattern=r"no kernel image is available for execution|Cuda failure (?:\d{1,4} )?'invalid device function'"
-        r"|CUDA error: invalid device function|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)",
+        r"|CUDA error: invalid device function|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)"
+        r"|ptxas .{0,128}; error {1,4}: Feature '[^']{1,128}' (?:requires|not supported on) \.target",
         text="a library of the stack has no kernels for this GPU's architecture",
         fix="install builds of torch, sgl-kernel and flashinfer for it (compute capability: `nvidia-smi"
         " --query-gpu=compute_cap --format=csv`), or choose another stack",
@@ -275,6 +276,14 @@ COMMON = (
         text="the NVIDIA driver's kernel module and its libraries have different versions: the libraries were upgraded,"
         " and the older module is still loaded",
         fix="reboot the node, or reload the module that belongs to the installed driver",
+    ),
+    CausePattern(
+        id="GPU-ARCH",
+        pattern=r"No supported CUDA architectures found for major versions"
+        r"|\bSM ?_?\d{1,3}(?:\.x)? requires CUDA (?:Toolkit )?>= ?\d",
+        text="the CUDA toolkit with which kernels are compiled at the start is older than this GPU's architecture",
+        fix="install the newer toolkit that the line names, set CUDA_HOME to it, and delete ~/.cache/flashinfer",
+        weak=True,
     ),
     CausePattern(
         id="GPU-ARCH",
@@ -331,17 +340,26 @@ COMMON = (
         fix="see whether `nvidia-smi` answers on the node, and what `dmesg -T | grep NVRM` says; otherwise reboot it",
     ),
     CausePattern(
+        id="GPU-CONTAINER-LOST",
+        pattern=r"[Ff]ailed to initialize NVML: Unknown Error",
+        text="the driver is there, and this container may no longer use its devices: systemd reloaded its units"
+        " (`systemctl daemon-reload`) and took the rights to them, or the container never had them",
+        fix="start the container again; lastingly: `nvidia-ctk system create-dev-char-symlinks --create-all` on the"
+        " node, each device with --device, or the cgroupfs driver (nvidia-container-toolkit issue 48)",
+        weak=True,
+    ),
+    CausePattern(
         id="GPU-DRIVER-MISSING",
         pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
         r"|nvidia-container-cli(?:\.real)?: initialization error: "
         r"(?:load library failed|driver not loaded|nvml error: driver not loaded|cuda error: no CUDA-capable|WSL env)"
         r"|AssertionError: libcuda\.so cannot found|NVML Shared Library Not Found|Error_DriverNotLoaded"
-        r"|initialize NVML: Unknown Error"
         r"|(?:Error|CUDA initialization): CUDA unknown error"
         r"|has failed because it couldn't communicate with the NVIDIA driver|Module nvidia not found in directory"
         r"|RuntimeError: Failed to infer device type|only supported with GPUs, no GPUs found",
         text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
         fix="check `nvidia-smi` on the node; in a container --gpus all, the NVIDIA container toolkit, or a new start",
+        weak=True,
     ),
     CausePattern(
         id="GPU-DRIVER",
@@ -561,6 +579,13 @@ COMMON = (
         weak=True,
     ),
     CausePattern(
+        id="NCCL-PLUGIN",
+        pattern=r"NET/Plugin ?: dlerror=(?P<own>\S{0,200}: (?:version `\S{1,32} not found|undefined symbol: \w{1,64}))",
+        text="NCCL's network plugin is there and can't be loaded, so NCCL takes verbs or sockets in its place",
+        fix="install a plugin, libfabric and NCCL that belong together; NCCL_NET_PLUGIN=none says that none is wanted",
+        weak=True,
+    ),
+    CausePattern(
         id="NCCL-GRAPH-FILE",
         pattern=r"NCCL WARN XML Import Channel : dev \S{1,32} not found",
         text="NCCL_GRAPH_FILE names a graph of another machine: its GPUs or cards are not those of this one",
@@ -572,6 +597,17 @@ COMMON = (
         text="the topology that NCCL_TOPO_FILE names, or that a network plugin brings, is incomplete",
         fix="unset NCCL_TOPO_FILE: in the environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf; of a plugin take the"
         " newest release (nccl issue 1726)",
+    ),
+    CausePattern(
+        id="NCCL-TOPOLOGY",
+        pattern=r"graph/\w{1,16}\.(?:cc|cpp):\d{1,6} NCCL WARN (?:Could not find real path of (?P<own>\S{1,128})"
+        r"|Set CPU affinity : unable to find|Could not find (?:NET|GPU|CPU|a path|any local path|NVLink)"
+        r"|No NUMA|Failed to parse|[Cc]ould not (?:read|open|get) )",
+        text="NCCL could not read how this machine's GPUs and cards are connected: /sys is not the host's, as in some"
+        " containers and virtual machines, or other ranks see other devices",
+        fix="give the containers the host's /sys read-only and all GPUs of the machine; otherwise a newer NCCL, or"
+        " NCCL_TOPO_FILE of a machine of this kind (nccl issues 326, 573)",
+        weak=True,
     ),
     CausePattern(
         id="NCCL-NVLS",
@@ -768,6 +804,15 @@ COMMON = (
         text="another rank did not finish loading within the engine's 480 s: its disk is slow, its memory is full, or"
         " it died",
         fix="compare the nodes' disks; read the weight files into the page cache before the start (sglang issue 5457)",
+        secondary=True,
+    ),
+    CausePattern(
+        id="LOADING-LATE",
+        pattern=r"Timed out waiting for engines? (?:to send|core|process)",
+        text="the engine's processes did not become ready in the time that its front end waits: they still read weights"
+        " or compile, or one of them ended",
+        fix="give it longer (VLLM_ENGINE_READY_TIMEOUT_S in l40s_env), and read the weights from a faster disk; look"
+        " above it for a process that ended",
         secondary=True,
     ),
     CausePattern(

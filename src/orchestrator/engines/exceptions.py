@@ -64,6 +64,22 @@ RAISED = (
         fix="copy the checkpoint to this node's model root (`checkpoint push`), and set HF_HUB_OFFLINE=1 in l40s_env",
     ),
     CausePattern(
+        id="WARM-UP",
+        pattern=r"^AssertionError: res=<Response \[(?P<own>\d{3})\]>",
+        text="the engine's own warm-up request got an error for an answer: from the engine, or (502, 503, 504) from the"
+        " proxy of http_proxy, which it went through",
+        fix="read the lines before it; set no_proxy=localhost,127.0.0.1,0.0.0.0 in l40s_env, or unset http_proxy",
+        weak=True,
+    ),
+    CausePattern(
+        id="SERVER-UNREACHABLE",
+        pattern=r"HTTPConnectionPool\(host='(?P<peer>0\.0\.0\.0|127\.0\.0\.1|localhost)', port=\d{1,5}\): Max retries"
+        r".{0,320}Connection refused",
+        text="a server of this same machine, as the engine itself, does not listen: it has ended or has not started",
+        fix="read what its own process wrote before; `ss -ltnp` shows who listens",
+        weak=True,
+    ),
+    CausePattern(
         id="SERVER-UNREACHABLE",
         pattern=r"HTTPS?ConnectionPool\(host='(?P<peer>[^']{1,128})', port=\d{1,5}\): (?:Max retries|Read timed out)"
         r"|\bClientConnectorError: Cannot connect to host (?P<peer_host>\S{1,128})"
@@ -102,7 +118,8 @@ RAISED = (
     ),
     CausePattern(
         id="KERNEL-COMPILE",
-        pattern=r"Failed to compile|Ninja build failed|Error building extension|NVCC compilation failed|PTXASError"
+        pattern=r"Failed to compile|Internal Triton PTX codegen error"
+        r"|Ninja build failed|Error building extension|NVCC compilation failed|PTXASError"
         r"|\b(?:CompilationError|InductorError|BackendCompilerFailed|LoweringException)\b"
         r"|nvrtc\w{0,32}\W.{0,64}(?:error|fail)"
         r"|Runtime check failed .{0,64}compiler|\n\S{0,512}/(?:jit/(?:core|cpp_ext|compiler)|cpp_extension|triton/"
@@ -148,7 +165,8 @@ RAISED = (
     ),
     CausePattern(
         id="PACKAGES-DIFFER",
-        pattern=r"^ImportError: |^ModuleNotFoundError: "
+        pattern=r"^ImportError: |^ModuleNotFoundError: |\bPackageNotFoundError: |\bDistributionNotFound: "
+        r"|\bVersionConflict: \("
         r"|Failed to import \w{1,64}\.\S{1,200} because of the following|partially initialized module"
         r"|AttributeError: module '"
         r"|got an unexpected keyword argument|missing \d{1,2} required (?:positional|keyword-only) argument"

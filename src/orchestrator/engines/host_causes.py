@@ -65,6 +65,41 @@ HOST = (
         weak=True,
     ),
     CausePattern(
+        id="MODULE-UNSIGNED",
+        pattern=rf"could not insert '?(?P<own>{_MODULE})'?: (?:Key was rejected by service|Required key not available)"
+        r"|Kernel module load error: (?:Key was rejected by service|Required key not available)"
+        rf"|(?:[Ff]ailed to (?:insert|load) (?:kernel )?module|insmod: ERROR: could not insert module) "
+        rf"\S{{0,128}}?(?P<own_module>{_MODULE})\S{{0,16}}: (?:Key was rejected|Required key)",
+        text="Secure Boot refuses the kernel module: it is not signed with a key that this machine knows",
+        fix="enrol the key that signs it (`mokutil --import`, then at the next boot), or turn Secure Boot off in the"
+        " firmware or the virtual machine's settings",
+    ),
+    CausePattern(
+        id="MODULE-UNSIGNED",
+        pattern=r"Loading of (?:module with unavailable key|unsigned module) is rejected",
+        text="Secure Boot refuses a kernel module: it is not signed with a key that this machine knows",
+        fix="enrol the key that signs it (`mokutil --import`, then at the next boot), or turn Secure Boot off in the"
+        " firmware or the virtual machine's settings",
+        weak=True,
+    ),
+    CausePattern(
+        id="MODULE-MISFIT",
+        pattern=r"ERROR: Unable to load the kernel module 'nvidia\S{0,16}'"
+        r"|Error! Bad return status for module build on kernel: (?P<own_kernel>\S{1,64})",
+        text="the NVIDIA kernel module does not exist for the running kernel, or could not be built or loaded for it",
+        fix="install the running kernel's headers and build it anew (`dkms autoinstall`); `dmesg -T | grep -i nvidia`"
+        " says why it was refused",
+        weak=True,
+    ),
+    CausePattern(
+        id="GPU-DRIVER-BUSY",
+        pattern=r"Could not unload NVIDIA driver kernel modules, driver is in use"
+        r"|Module nvidia\w{0,16} is in use(?: by| *$)|NVIDIA kernel module '[\w-]{1,32}' appears to already be loaded",
+        text="the NVIDIA driver can't be replaced: processes of this node still use the loaded one",
+        fix="end what uses the GPUs (`fuser -v /dev/nvidia*`: engines, nvidia-persistenced, DCGM), or reboot the node",
+        weak=True,
+    ),
+    CausePattern(
         id="GPU-BAR1-SMALL",
         pattern=r"NVRM: .{0,64}PCI I/O region assigned to your NVIDIA device is invalid",
         text="the firmware gave a GPU no memory window (BAR), so the driver can't use it",
@@ -266,6 +301,15 @@ HOST = (
     ),
     CausePattern(
         id="RAY-NODE-LOST",
+        pattern=r"Some Ray subprocesses exited unexpectedly"
+        r"|^\(raylet\b[^)]{0,64}\) .{0,64}:\d{1,5}: {1,2}Check failed: ",
+        text="a process of Ray on this node (raylet, or GCS on the head) ended by itself",
+        fix="read raylet.err, raylet.out and gcs_server.out of the newest session below /tmp/ray; compare Ray's version"
+        " on the nodes",
+        secondary=True,
+    ),
+    CausePattern(
+        id="RAY-NODE-LOST",
         pattern=r"Failed to register worker \w{1,80} to Raylet|Unable to register worker with raylet",
         text="Ray's process of this node (raylet) has ended, or is another cluster's than the worker's",
         fix="read raylet.out of the newest session below /tmp/ray; end what is left with `ray stop --force`, and start"
@@ -415,6 +459,16 @@ HOST_GENERAL = (
         weak=True,
     ),
     CausePattern(
+        id="GRAPH-CAPTURE",
+        pattern=r"\bCuda failure (?:\d{1,4} )?'operation (?:failed due to a previous error during capture"
+        r"|not permitted (?:when|while) stream is capturing|would (?:make the legacy stream|result in a merge))",
+        text="a CUDA graph could not be captured: a call in the forward pass can't be recorded in one, or failed while"
+        " it was",
+        fix="read the exception above it, if there is one; as a proof start it without CUDA graphs"
+        " (--disable-cuda-graph, vLLM: --enforce-eager)",
+        weak=True,
+    ),
+    CausePattern(
         id="CUDA-CALL-FAILED",
         pattern=r"\bCuda failure (?:\d{1,4} )?'(?P<own>[^']{1,80})'",
         text="a call of CUDA failed in NCCL",
@@ -424,6 +478,7 @@ HOST_GENERAL = (
     CausePattern(
         id="KERNEL-COMPILE",
         pattern=r"\b(?P<own>(?:nvcc|ptxas|cicc) fatal {1,8}: .{1,160})"
+        r"|\bptxas \S{1,128}, line \d{1,7}; (?P<own_line>(?:error|fatal) {1,4}: .{1,160})"
         r"|(?P<own_header>fatal error: \S{1,128}\.(?:cuh|hpp|h): No such file or directory)",
         text="a GPU kernel did not compile at the start: its compiler refuses an option, or a header is missing, as"
         " where the CUDA toolkit is older than the package asks for or the package is incomplete",
