@@ -9,16 +9,24 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from tests.unit.engines.test_bounded_work import beginnings, parser, sre
+from tests.unit.engines.test_bounded_work import beginnings
 
 from orchestrator.engines.host_causes import HOST, HOST_GENERAL
 from orchestrator.engines.registry import dialects
 from orchestrator.node.engine.watch import EXCEPTION, LogWatch
 from orchestrator.protocol.staging import CausePattern, Watch
+
+if sys.version_info >= (3, 11):
+    from re import _constants as sre  # type: ignore[attr-defined]
+    from re import _parser as parser  # type: ignore[attr-defined]
+else:
+    import sre_constants as sre
+    import sre_parse as parser
 
 WATCHES = {name: dialect.engine(dialect.versions[-1]).watch() for name, dialect in dialects().items()}
 TABLES: dict[str, tuple[CausePattern, ...]] = {
