@@ -114,20 +114,24 @@ class Gang:
 
     def check(self) -> None:
         """After every step."""
+        running = set()
         for node in self.nodes:
             for engine in node.engines:
-                if engine.run_id in self.ends:
+                lives = engine.lives
+                if lives:
+                    running.add(engine.run_id)
+                if engine.run_id not in self.ends:
+                    if engine.dead or not lives:
+                        self.ends[engine.run_id] = self.world.now
+                elif lives:
                     self._outlives_nobody(node, engine)
-                elif engine.dead or not engine.lives:
-                    self.ends[engine.run_id] = self.world.now
-        running = {engine.run_id for node in self.nodes for engine in node.engines if engine.lives}
         if len(running) > 1:
             raise Violated(f"two runs at once: {sorted(running)}; {self.told()}")
 
     def _outlives_nobody(self, node: Node, engine: Engine) -> None:
         ended = self.ends[engine.run_id]
         late = max(ended + LEASE_S, self.resumed) + EPSILON_S
-        if engine.lives and self.world.now > late and not node.paused:
+        if self.world.now > late and not node.paused:
             raise Violated(f"{node.name}'s engine outlives its gang: {self.world.now - ended:.1f} s; {self.told()}")
 
     def told(self) -> str:

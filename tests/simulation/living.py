@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tests.simulation.explore import Explored
-from tests.simulation.gang import Violated, simulated
-from tests.simulation.service import VERBS, Loss, Said, Service, inventory_of, operated, serving
+from tests.simulation.gang import Gang, Violated, simulated
+from tests.simulation.service import VERBS, Loss, Said, Service, inventory_of, operated, serving, started
 from tests.simulation.world import World
 
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.report import AgentState
 
 LONGEST_S = 400.0
 """The longest that verbs may take, with those that wait for each other and a lock that goes stale."""
@@ -82,15 +83,24 @@ def play_life(life: Life, seed: object = 0) -> Service:
 
 
 def begin_to_serve(service: Service) -> None:
-    """Both gangs serve behind the router, and clients come."""
+    """Both gangs serve behind the router, and clients come. No operator starts the gangs: that is a third of what a
+    life costs."""
     service.begin()
-    for controller, name in zip(service.controllers, service.names, strict=True):
-        service.type(controller, "up", name)
-    service.world.run(service.world.now + BEGINS_S, service.check, done=lambda: not any(
-        one.busy for one in service.controllers
-    ) and len(service.router.workers) == len(service.names))  # fmt: skip
+    for gang in service.gangs.values():
+        started(gang)
+    world, (operator, *_) = service.world, service.controllers
+    world.run(world.now + BEGINS_S, service.check, done=lambda: all(map(reported, service.gangs.values())))
+    service.type(operator, "router up", service.names[0])
+    world.run(world.now + BEGINS_S, service.check, done=lambda: not operator.busy)
+    assert len(service.router.workers) == len(service.names), service.told()
+    operator.outcomes.clear()
     service.verbs.clear()
     service.open = True
+
+
+def reported(gang: Gang) -> bool:
+    """Whether all of its nodes say that it is ready."""
+    return all(node.report is not None and node.report.state is AgentState.READY for node in gang.nodes)
 
 
 def _happen(service: Service, whole: Inventory, one: Happens) -> None:

@@ -10,8 +10,10 @@ import contextlib
 import json
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -27,6 +29,7 @@ from tests.simulation.controllers import (
     Watcher,
     patches,
 )
+from tests.simulation.controllers import VERBS as NODE_VERBS
 from tests.simulation.gang import AT_ONCE, LEASE_S, Fault, Gang, Violated
 from tests.simulation.network import Net
 from tests.simulation.node import ANSWERS_S, Engine, Node
@@ -52,6 +55,8 @@ from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inven
 from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.staging import Endpoint, StagingRequest
+from orchestrator.records import documents
+from orchestrator.records.plans import RecordedPlan, keep_plan
 
 SIZE = 2
 """Nodes of each gang."""
@@ -69,6 +74,8 @@ NOTICE = ("will not serve for about", "requests fail")
 """How a restart announces that requests will fail."""
 LAST = {"down": "last", "router remove": "nobody else serves"}
 """How a verb that takes a gang out for good says that it is the last one that serves."""
+STARTS_S = {"stage": 0.0, "arm": 0.01, "go": 0.5}
+"""When each verb of a start reaches a node."""
 AFTER_S = CHECKS_S + 0.5
 """From the end of a verb until the router knows that its gang serves again."""
 
@@ -392,6 +399,15 @@ class Service:
         spec = next((one for one in self.inventories[controller.name].gangs if one.name == gang), None)
         return _on(self, spec).name if spec is not None else gang
 
+    def records(self, folder: Path) -> Callable[..., Path]:
+        """What an operator's machine keeps is its own: in place of the folder in a home."""
+
+        def state_folder(name: str = "") -> Path:
+            actor = STAGE[0].actors.get(threading.get_ident())
+            return folder / "homes" / (actor.controller if actor else self.controllers[0]).name / name
+
+        return state_folder
+
     def told(self) -> str:
         """For the reader of a violation."""
         outcomes = {one.name: one.outcomes for one in self.controllers}
@@ -507,6 +523,16 @@ VERBS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
 }
 
 
+def started(gang: Gang) -> None:
+    """Have a gang run that nobody's command starts, and that the first operator has a record of."""
+    keep_plan(gang.name, "p", RecordedPlan(service_url=gang.url))
+    run_id = f"19700101-000000-{gang.name}"
+    for rank, node in enumerate(gang.nodes):
+        staged = replace(gang.run_of(rank, run_id), plan_id="p", folder="").as_json()
+        for verb, asked in (("stage", staged), ("arm", {"run_id": run_id}), ("go", {"run_id": run_id})):
+            gang.world.after(STARTS_S[verb], partial(NODE_VERBS[verb], node, asked, lambda _: None))
+
+
 def inventory_of(service: Service, folder: Path, names: Mapping[str, str] = MappingProxyType({})) -> Inventory:
     """An inventory of these gangs. names: what it calls them, where it calls them otherwise."""
     gangs = tuple(
@@ -560,6 +586,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     more += [(claim, "RouterClaim", _claim), (maintenance, "time", moment)]
     more += [(maintenance, "boots", _boots), (maintenance, "run_command", lambda *_, **__: (0, ""))]
     more += [(maintenance, "against_starts", lambda *_: None)]
+    more += [(documents, "state_folder", service.records(folder))]
     more += [(history, "Fleet", lambda nodes, **_: contextlib.nullcontext(SimulatedFleet(nodes)))]
     try:
         with contextlib.ExitStack() as opened:

@@ -199,10 +199,16 @@ def _seconds(raw: object) -> float:
     return float(raw)
 
 
+_LEAVES = frozenset((str, bool, types.NoneType))
+"""Types of most values inside of others, which are neither looked into nor changed: told first, since that is cheap."""
+
+
 def _shallow(raw: object, depth: int = DEEPEST) -> Any:
     """A value of any shape, small and plain enough to be kept and written again."""
     if depth == 0:
         raise _Wrong("is nested too deeply")
+    if type(raw) in _LEAVES:
+        return raw
     if isinstance(raw, Mapping):
         return {str(name): _shallow(value, depth - 1) for name, value in raw.items()}
     if isinstance(raw, (list, tuple)):
@@ -211,7 +217,7 @@ def _shallow(raw: object, depth: int = DEEPEST) -> Any:
         return _seconds(raw)
     if isinstance(raw, int) and not isinstance(raw, bool):
         return _integer(raw)
-    if raw is None or isinstance(raw, (str, bool)):
+    if isinstance(raw, str):
         return raw
     raise _Wrong(_found(raw, "JSON"))
 
@@ -259,6 +265,8 @@ def _shown(raw: object) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in _LEAVES:
+        return value
     if isinstance(value, Message):
         return value.as_json()
     if isinstance(value, Enum):
