@@ -20,27 +20,19 @@ ROOTS = (
 FLEET = ("orchestrator.remote.fleet", "Fleet")
 LOOKING = tuple(("orchestrator.gang.steps.status.reports", name) for name in ("see", "everything", "as_they_run"))
 LOOKS = {
-    "gang.steps.operation.Operation": 3,
-    "gang.steps.up_operation.prepared": 1,
+    "gang.steps.operation.Operation": 2,
     "gang.steps.raising._follow": 1,
 }
-"""By place, where `up` itself looks at gangs: all that the nodes know and the gangs behind the router, the chosen gangs
-before they are locked, and a start that is followed. A number here may only fall."""
+"""By place, where `up` itself looks at gangs: all that the nodes know, the gangs that a step names (the chosen ones
+before they are locked, those behind the router), and a start that is followed. A number here may only fall."""
 
 LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "gang.steps.status.reports.as_they_run": 1,
     "gang.steps.router.client.Router": 1,
-    "gang.steps.router.routing._ended_meanwhile": 1,
     "gang.steps.restart_sequence.RestartSequence": 1,
     "gang.steps.restart_sequence.set_aside": 1,
-    "gang.steps.down.down": 1,
     "gang.steps.examination.examine": 1,
-    "gang.steps.restart._Restart": 2,
-    "gang.steps.restart._restart": 1,
-    "gang.steps.restart._left": 1,
     "gang.steps.restart.finish": 1,
-    "gang.steps.restart.rehearse_resume": 1,
-    "gang.steps.restart.resume": 1,
     "golden.steps.gate.Gate": 1,
     "golden.steps.gate._Judge": 1,
     "golden.steps.golden.after_start": 1,
@@ -48,9 +40,8 @@ LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "bench.steps.bench.measured": 1,
     "bench.steps.bench._Bench": 1,
 }
-"""The router's own agent, what was added to the router and may have been ended meanwhile, the turn of a gang that is
-changed over, what --strict stops, an interrupted restart that is finished, and the rooms' questions to a gang that
-serves by then."""
+"""The router's own agent, the turn of a gang that is changed over, the doctor on gangs that run, an interrupted restart
+that is finished, and the rooms' questions to a gang that serves by then."""
 
 
 @cache

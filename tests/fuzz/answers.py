@@ -18,6 +18,7 @@ from unittest import mock
 
 from tests.fuzz.mutate import odd_bytes, odd_json
 from tests.support import recorded_release as recorded
+from tests.support.commands import unasked
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
 from orchestrator.bench.steps import bench
@@ -208,7 +209,7 @@ def _history(fleet: Fleet) -> None:
 
 def _logs(fleet: Fleet) -> None:
     inventory = Inventory(path="inventory.yml", gangs=(_gang(),))
-    told = list(logs.logs(inventory, lines=3, follow=False))
+    told = list(logs.logs(unasked(inventory, fleet), lines=3, follow=False))
     assert [line.text for line in told if line.node == GOOD and line.failure is None] == ["a line"]
 
 

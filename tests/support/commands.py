@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.gang.steps import changes
 from orchestrator.gang.steps import down as down_steps
@@ -18,6 +19,8 @@ from orchestrator.gang.steps.restart import RestartResult
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.host import router_gang
+from orchestrator.gang.steps.status import history as kept_by_nodes
+from orchestrator.gang.steps.status.history import Explanation, GangHistory, NodeVersion
 from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import Inventory, RouterSpec
@@ -49,7 +52,7 @@ def unasked(inventory: Inventory, fleet: object = None, router: Router | None = 
 
 
 @contextmanager
-def unconnected(inventory: Inventory) -> Iterator[Operation]:
+def unconnected(inventory: Inventory, **_: object) -> Iterator[Operation]:
     """In place of `operation.connected`, where nothing is to be asked."""
     yield unasked(inventory)
 
@@ -82,3 +85,18 @@ def down(inventory: Inventory, request: DownRequest, **more: object) -> tuple[St
 def would_stop(inventory: Inventory, names: tuple[str, ...], *, now: bool) -> tuple[GangRehearsal, ...]:
     with connected(inventory) as operation:
         return changes.would_stop(operation.fleet, chosen_gangs(inventory, names), now=now)
+
+
+def why(inventory: Inventory, **more: Any) -> tuple[Explanation, ...]:
+    with connected(inventory, asks_lost=False) as operation:
+        return kept_by_nodes.why(operation, **more)
+
+
+def history(inventory: Inventory) -> tuple[GangHistory, ...]:
+    with connected(inventory, asks_lost=False) as operation:
+        return kept_by_nodes.history(operation)
+
+
+def versions(inventory: Inventory) -> tuple[NodeVersion, ...]:
+    with connected(inventory, asks_lost=False) as operation:
+        return kept_by_nodes.versions(operation)

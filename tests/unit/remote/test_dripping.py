@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from tests.fuzz import answers
+from tests.support.commands import history, why
 from tests.support.waiting import slack
 from tests.unit.remote.conftest import Sshd
 
-from orchestrator.gang.steps.status import history
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.node.dispatch import VERBS, streams
 from orchestrator.protocol.errors import Unreachable
@@ -141,7 +141,7 @@ def test_why_waits_for_a_dripping_node_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("orchestrator.remote.fleet.connect", opener)
     inventory = Inventory(path="inventory.yml", gangs=(GangSpec(name="gang0", nodes=nodes),))
-    for way in (functools.partial(history.why, events=True), history.history):
+    for way in (functools.partial(why, events=True), history):
         tries.clear()
         (account,) = way(inventory)
         assert account.failures.keys() == {answers.ODD}

@@ -12,7 +12,7 @@ from rich.text import Text
 from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell
-from orchestrator.gang.commands.cluster import open_cluster
+from orchestrator.gang.commands.cluster import connected_cluster
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.status.history import GangHistory, history
@@ -46,7 +46,8 @@ def _commands_json(histories: Sequence[GangHistory]) -> dict[str, Any]:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, 4 otherwise."""
-    histories = history(open_cluster(args, screen), tuple(args.gang))
+    with connected_cluster(args, screen, asks_lost=False) as operation:
+        histories = history(operation, tuple(args.gang))
     if args.json:
         screen.json(_commands_json(histories) if args.commands else _runs_json(histories))
     else:

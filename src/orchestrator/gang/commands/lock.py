@@ -8,8 +8,9 @@ from typing import Any
 
 from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.commands.cluster import open_cluster
+from orchestrator.gang.commands.cluster import connected_cluster
 from orchestrator.gang.steps.locks import NodeLock, locks, release
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.protocol.verbs import LockHolder
 
@@ -25,9 +26,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, 4 otherwise, 6 where a lock to be given back has a living holder."""
     if args.force and not args.release:
         raise InputError("--force releases nothing by itself", where="command line", fix="add --release")
-    inventory = open_cluster(args, screen)
-    gangs = tuple(args.gang)
-    held = release(inventory, gangs, force=args.force) if args.release else locks(inventory, gangs)
+    with connected_cluster(args, screen) as operation:
+        fleet, gangs = operation.fleet, chosen_gangs(operation.inventory, tuple(args.gang))
+        held = release(fleet, gangs, force=args.force) if args.release else locks(fleet, gangs)
     if args.json:
         screen.json({"locks": [_json(lock) for lock in held]})
     else:

@@ -8,10 +8,10 @@ import sys
 
 from orchestrator.cli.options import add_duration, add_examples, add_gangs, add_inventory, count
 from orchestrator.cli.screen import Screen, printable, uncoloured
-from orchestrator.gang.commands.cluster import open_cluster
+from orchestrator.gang.commands.cluster import connected_cluster
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.status.history import around_failure
 from orchestrator.gang.steps.status.logs import LogFilter, logs
-from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.errors import DeployError
 
 LINES = 50
@@ -51,17 +51,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Every line with its node's name before it; the first node that can't be read decides the exit code."""
+    with connected_cluster(args, screen, asks_lost=not args.around_failure) as operation:
+        return _around_failure(operation, args, screen) if args.around_failure else _lines(operation, args, screen)
+
+
+def _lines(operation: Operation, args: argparse.Namespace, screen: Screen) -> int:
     code = 0
-    inventory = open_cluster(args, screen)
-    if args.around_failure:
-        return _around_failure(inventory, args, screen)
-    width = max(len(node.name) for node in inventory.nodes)
+    width = max(len(node.name) for node in operation.inventory.nodes)
     wanted = LogFilter(rank=args.rank, since_s=args.since, pattern=args.grep)
     usual = LINES if wanted == LogFilter() else MOST_LINES
     lines = usual if args.lines is None else args.lines
     gangs, nodes = tuple(args.gang), tuple(args.node)
     how = {"lines": lines, "follow": args.follow, "wanted": wanted, "run": args.run}
-    for line in logs(inventory, gangs=gangs, nodes=nodes, **how):
+    for line in logs(operation, gangs=gangs, nodes=nodes, **how):
         if line.failure is not None:
             code = code or _say(line.failure, screen)
             continue
@@ -71,10 +73,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return code
 
 
-def _around_failure(inventory: Inventory, args: argparse.Namespace, screen: Screen) -> int:
+def _around_failure(operation: Operation, args: argparse.Namespace, screen: Screen) -> int:
     """The line that shows the failure has a mark."""
     before = LINES if args.lines is None else args.lines
-    for excerpt in around_failure(inventory, tuple(args.gang), before=before, after=AFTER, run=args.run):
+    for excerpt in around_failure(operation, tuple(args.gang), before=before, after=AFTER, run=args.run):
         cause = excerpt.verdict.cause
         screen.say(f"{excerpt.verdict.gang}: {cause.node}: {cause.text}")
         for place, line in enumerate(excerpt.lines):

@@ -9,6 +9,7 @@ from orchestrator import __version__
 from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.tables import cell, plain_table
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.status.history import NodeVersion, versions
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
@@ -45,7 +46,8 @@ def _asked(args: argparse.Namespace, screen: Screen) -> tuple[NodeVersion, ...]:
         screen.say(f"no node was asked: {none.what}")
         return ()
     screen.say(f"cluster: {choice.path} ({choice.reason})")
-    return versions(load_inventory(choice.path), tuple(args.gang))
+    with connected(load_inventory(choice.path), asks_lost=False) as operation:
+        return versions(operation, tuple(args.gang))
 
 
 def _table(nodes: tuple[NodeVersion, ...], screen: Screen) -> None:

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.commands.cluster import open_cluster
+from orchestrator.gang.commands.cluster import connected_cluster
 from orchestrator.gang.commands.gangs import cause_lines
 from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.remarks import sentence
@@ -66,7 +66,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         summary = read_logs(log_files(args.log))
         screen.json(summary.as_json()) if args.json else screen.show(*_of_logs(summary))
         return Exit.FINDINGS if summary.cause else Exit.DONE
-    accounts = why(open_cluster(args, screen), tuple(args.gang), events=args.all, run=args.run)
+    with connected_cluster(args, screen, asks_lost=False) as operation:
+        accounts = why(operation, tuple(args.gang), events=args.all, run=args.run)
     if args.json:
         screen.json(why_json(accounts))
     else:

@@ -14,7 +14,6 @@ from orchestrator.gang.steps.status.reports import (
     refuse_elsewhere,
     renewed,
     request_keys,
-    see,
     shown_locks,
     words_before,
 )
@@ -77,7 +76,7 @@ def down(
     """
     fleet, gangs = operation.fleet, chosen_gangs(operation.inventory, request.gangs)
     with ExitStack() as opened:
-        refuse_elsewhere(see(fleet, gangs, patience=StragglerWait()), to_end=True)
+        refuse_elsewhere(operation.glance(gangs), to_end=True)
         held = [
             opened.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
             for gang in gangs

@@ -18,8 +18,7 @@ from typing import Any
 
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.steps.status.reports import has_ended, request_keys, shown_locks, this_process
-from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.words import one_line
 from orchestrator.node.os_errors import NO_ROOM_KINDS
@@ -201,9 +200,8 @@ class GangLock:
 
         def one(session: Session) -> LockAnswer:
             spec, token = session.spec, over.get(session.spec.name, "")
-            return ask_lock(
-                session, LockRequest(node=spec.name, over=token, **request_keys(spec, self.gang.name), **keys)
-            )
+            place = request_keys(spec, self.gang.name)
+            return ask_lock(session, LockRequest(node=spec.name, over=token, **place, **keys))
 
         return (fleet or self.fleet).on_every(one, only=self._nodes, patience=patience)
 
@@ -262,35 +260,40 @@ class NodeLock:
     error: DeployError | None = None
 
 
-def locks(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeLock, ...]:
-    """Every lock on every node of the chosen gangs."""
-    chosen = chosen_gangs(inventory, gangs)
-    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        return _look(fleet, chosen)
+def locks(fleet: Fleet, gangs: Sequence[GangSpec]) -> tuple[NodeLock, ...]:
+    """Every lock on every node of these gangs."""
+    shown = shown_locks(fleet, gangs)
+    return tuple(
+        NodeLock(
+            gang=gang.name,
+            node=node.name,
+            held=_shown(shown.values[node.name].held) if node.name in shown.values else FREE,
+            error=shown.failures.get(node.name),
+        )
+        for gang in gangs
+        for node in gang.nodes
+    )
 
 
-def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = False) -> tuple[NodeLock, ...]:
+def release(fleet: Fleet, gangs: Sequence[GangSpec], *, force: bool = False) -> tuple[NodeLock, ...]:
     """Give back stale locks, with `force` every lock; returns those that were given back and the nodes not asked.
 
     Raises LockHeld if a live command holds one, before anything is given back.
     """
-    chosen = chosen_gangs(inventory, gangs)
-    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        locks = _look(fleet, chosen)
-        for lock in locks:
-            if lock.held.token and not (lock.held.stale or force):
-                fix = "wait for it, or stop it. Use --force only if you are sure that it is not running"
-                raise _held_by(lock.held, lock.gang, lock.node, fix)
-        taken = {lock.node: lock for lock in locks if lock.held.token}
+    shown = locks(fleet, gangs)
+    for lock in shown:
+        if lock.held.token and not (lock.held.stale or force):
+            fix = "wait for it, or stop it. Use --force only if you are sure that it is not running"
+            raise _held_by(lock.held, lock.gang, lock.node, fix)
+    taken = {lock.node: lock for lock in shown if lock.held.token}
 
-        def one(session: Session) -> LockAnswer:  # by its token: a lock that another command has taken meanwhile stays
-            lock = taken[session.spec.name]
-            return ask_lock(
-                session, LockRequest(**request_keys(session.spec, lock.gang), op="release", token=lock.held.token)
-            )
+    def one(session: Session) -> LockAnswer:  # by its token: a lock that another command has taken meanwhile stays
+        lock = taken[session.spec.name]
+        keys = request_keys(session.spec, lock.gang)
+        return ask_lock(session, LockRequest(**keys, op="release", token=lock.held.token))
 
-        fleet.on_every(one, only=list(taken)).all()
-        return tuple(lock for lock in locks if lock.held.token or lock.error)
+    fleet.on_every(one, only=list(taken)).all()
+    return tuple(lock for lock in shown if lock.held.token or lock.error)
 
 
 def _reason(error: BaseException) -> str:
@@ -303,20 +306,6 @@ def _reason(error: BaseException) -> str:
 def _held_by(holder: LockHolder, gang: str, node: str, fix: str) -> LockHeld:
     words = f"{holder.name} holds gang {gang} with `{holder.command}`, last heartbeat {holder.age_s:.0f} s ago"
     return LockHeld(words, where=node, fix=fix)
-
-
-def _look(fleet: Fleet, gangs: Sequence[GangSpec]) -> tuple[NodeLock, ...]:
-    shown = shown_locks(fleet, gangs)
-    return tuple(
-        NodeLock(
-            gang=gang.name,
-            node=node.name,
-            held=_shown(shown.values[node.name].held) if node.name in shown.values else FREE,
-            error=shown.failures.get(node.name),
-        )
-        for gang in gangs
-        for node in gang.nodes
-    )
 
 
 def _shown(held: LockHolder | None) -> LockHolder:

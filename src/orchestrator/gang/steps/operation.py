@@ -4,15 +4,15 @@ what was seen of them is handed on from step to step.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.gang.steps.router.client import Router
-from orchestrator.gang.steps.router.host import router_gang
+from orchestrator.gang.steps.router.host import gangs_and_router, router_gang
 from orchestrator.gang.steps.standing import as_standing, to_start, undecided
-from orchestrator.gang.steps.status.reports import everything, see
+from orchestrator.gang.steps.status.reports import as_it_runs, everything, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
@@ -62,13 +62,29 @@ class Operation:
         names = [node.name for gang in gangs for node in gang.machines]
         return everything(self.fleet, names, patience=StragglerWait())
 
-    def look(self) -> tuple[GangView, ...]:
-        """Every gang of the inventory as it is now."""
-        return see(self.fleet, self.inventory.gangs)
+    def parts(self, names: Sequence[str]) -> Iterator[tuple[Fleet, tuple[GangSpec, ...]]]:
+        """The gangs of these names with the nodes, and the router's own, where it is named or nothing is, with its
+        host. Raises InputError for an unknown name."""
+        for gangs in gangs_and_router(self.inventory, names):
+            if self.router is not None and gangs == (self.router.gang,):
+                yield self.router.fleet, gangs
+            else:
+                yield self.fleet, gangs
 
-    def glance(self) -> tuple[GangView, ...]:
+    def look(
+        self, gangs: Iterable[GangSpec] | None = None, *, patience: StragglerWait | None = None
+    ) -> tuple[GangView, ...]:
+        """These gangs, by default every one of the inventory, as they are now."""
+        return see(self.fleet, self.inventory.gangs if gangs is None else gangs, patience=patience)
+
+    def glance(self, gangs: Iterable[GangSpec] | None = None) -> tuple[GangView, ...]:
         """The same without those nodes that do not answer while the others do: what is done next waits for none."""
-        return see(self.fleet, self.inventory.gangs, patience=StragglerWait())
+        return self.look(gangs, patience=StragglerWait())
+
+    def as_they_run(self, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]:
+        """Each gang on the nodes of its newest run."""
+        chosen = tuple(gangs)
+        return tuple(as_it_runs(gang, view) for gang, view in zip(chosen, self.glance(chosen), strict=True))
 
     def serving_router(self) -> Router | None:
         """The router, where one serves."""
@@ -87,13 +103,13 @@ class AskedOperation(Operation):
 
 
 @contextmanager
-def connected(inventory: Inventory) -> Iterator[Operation]:
-    """The one place where a command connects the nodes and the router's host."""
+def connected(inventory: Inventory, *, asks_lost: bool = True) -> Iterator[Operation]:
+    """The one place where a command connects the nodes and the router's host. asks_lost: as of Fleet"""
     with ExitStack() as opened:
-        fleet = opened.enter_context(Fleet(inventory.nodes, hands_over=True))
+        fleet = opened.enter_context(Fleet(inventory.nodes, hands_over=True, asks_lost=asks_lost))
         router = None
         if inventory.router is not None:
-            host = opened.enter_context(Fleet(router_gang(inventory.router).nodes))
+            host = opened.enter_context(Fleet(router_gang(inventory.router).nodes, asks_lost=asks_lost))
             router = Router(inventory.router, host)
         yield Operation(inventory=inventory, fleet=fleet, router=router)
 

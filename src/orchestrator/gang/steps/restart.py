@@ -35,7 +35,7 @@ from orchestrator.gang.steps.router.routing import (
     wanted_router,
 )
 from orchestrator.gang.steps.staging import facts_of_now, staged_plan
-from orchestrator.gang.steps.status.reports import as_it_runs, as_they_run, interrupted, see
+from orchestrator.gang.steps.status.reports import as_it_runs, interrupted, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, same_nodes
 from orchestrator.model.gang_state import GangState
@@ -78,7 +78,7 @@ def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, tu
         specs, _ = wanted.answering()
         why = verb.what.value if verb.work else ""
         locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs}
-        gangs = wanted.restarts(specs, see(fleet, specs))
+        gangs = wanted.restarts(specs, operation.look(specs))
         router = wanted.router(gangs)
         names = ", ".join(turn.name for turn in gangs)
         if router is not None:
@@ -154,12 +154,12 @@ class _Restart:
     def answering(self) -> tuple[Sequence[GangSpec], Sequence[GangView]]:
         """The gangs on the nodes where they are to run. Raises where one of these does not answer."""
         chosen = chosen_gangs(self.inventory, self.request.gangs)
-        running = as_they_run(self.fleet, chosen)
+        running = self.operation.as_they_run(chosen)
         if self.request.verb.before:  # the older plan may have nodes that it goes on without now
             specs = tuple(now if same_nodes(now, gang) else gang for gang, now in zip(chosen, running, strict=True))
         else:
             specs = running
-        views = see(self.fleet, specs)
+        views = self.operation.look(specs)
         raising.everybody_answers(views)
         return specs, views
 
@@ -168,7 +168,7 @@ class _Restart:
         verb, hung_s = self.request.verb, self.request.hung_after_s
         running = [as_it_runs(gang, view) for gang, view in zip(specs, views, strict=True)]
         befores = [staged_plan(self.fleet, gang).hung_after(hung_s) for gang in running]
-        plans = verb.before(self.inventory, self.fleet, befores) if verb.before else befores
+        plans = verb.before(self.operation, befores) if verb.before else befores
         of_now, back = facts_of_now(self.fleet, self.watcher.step), verb.before is not None
         turns = [
             GangRestart(gang=gang, view=view, before=before, plan=plan.again(of_now, going_back=back))
@@ -271,8 +271,8 @@ def resume(operation: Operation, names: Sequence[str], watcher: Watcher, *, comm
     fleet = operation.fleet
     gangs = chosen_gangs(operation.inventory, names)
     with ExitStack() as opened:
-        specs = {gang.name: gang for gang in as_they_run(fleet, gangs)}
-        left = _left(fleet, specs.values())
+        specs = {gang.name: gang for gang in operation.as_they_run(gangs)}
+        left = _left(operation, specs.values())
         opened.enter_context(_turn_to_finish(operation, left, command, watcher)).announce()
         locks = {begun.gang: opened.enter_context(GangLock(fleet, specs[begun.gang], command)) for begun in left}
         views = {view.name: view for view in _served_again(operation, locks, left, watcher, timeout_s)}
@@ -315,8 +315,8 @@ def _turn_to_finish(operation: Operation, left: Sequence[GangOperation], command
 def rehearse_resume(operation: Operation, names: Sequence[str]) -> tuple[GangRehearsal, ...]:
     """What `resume` would do to the gangs on which a command was interrupted. Raises as it does."""
     gangs = chosen_gangs(operation.inventory, names)
-    left = {begun.gang: begun for begun in _left(operation.fleet, gangs)}
-    views = see(operation.fleet, [gang for gang in gangs if gang.name in left])
+    left = {begun.gang: begun for begun in _left(operation, gangs)}
+    views = operation.look([gang for gang in gangs if gang.name in left])
     return tuple(would(view, view.plan_id, _would(left[view.name])) for view in views)
 
 
@@ -327,9 +327,9 @@ def _would(begun: GangOperation) -> str:
     return f"{what} would be continued with this gang" if _goes_on(begun) else f"{what} would not reach this gang"
 
 
-def _left(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangOperation, ...]:
+def _left(operation: Operation, gangs: Iterable[GangSpec]) -> tuple[GangOperation, ...]:
     gangs = tuple(gangs)
-    left = interrupted(fleet, gangs)
+    left = interrupted(operation.fleet, gangs)
     if not left:
         raise InputError(
             "no model was given, and no interrupted command has left anything to finish",
@@ -337,7 +337,7 @@ def _left(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangOperation, ...]:
             fix="add --model NAME; run `l40s-deploy models` for the list",
         )
     names = {begun.gang for begun in left}
-    raising.everybody_answers(see(fleet, [gang for gang in gangs if gang.name in names]))
+    raising.everybody_answers(operation.look(gang for gang in gangs if gang.name in names))
     return left
 
 

@@ -21,6 +21,7 @@ from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock, user
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.routing import (
@@ -35,7 +36,7 @@ from orchestrator.gang.steps.staging import Staged, facts_of_now
 from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.errors import DeployError, Detached, InputError, Undone, Unreachable
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
@@ -71,7 +72,7 @@ class RestartVerb:
     done: str = "restarted"
     together: bool = False
     rolls: bool = False
-    before: Callable[[Inventory, Fleet, Sequence[Staged]], list[Staged]] | None = None
+    before: Callable[[Operation, Sequence[Staged]], list[Staged]] | None = None
     returns: str = ""
     work: Callable[[Fleet, RestartRequest, Watcher, Staged], None] | None = None
 

@@ -15,7 +15,7 @@ from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import AskedOperation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.staging import Staged, staging_requests
-from orchestrator.gang.steps.status.reports import see, views_of
+from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, with_spares
 from orchestrator.model.gang_state import GangState
@@ -171,7 +171,7 @@ def prepared(
     gangs = tuple(replace(gang, spares=()) for gang in chosen)
     with ExitStack() as opened:
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
-        views = see(fleet, chosen)
+        views = operation.look(chosen)
         everybody_answers(views)
         manned = {gang.name: gang for gang in map(_as_manned, chosen, views)}
         locks = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 
@@ -16,6 +16,7 @@ from orchestrator.bench.store import all_benches
 from orchestrator.doctor.steps.doctor_report import page_of as report_of
 from orchestrator.doctor.steps.doctor_report import pictures, report_html
 from orchestrator.gang.steps.examination import examine_inventory
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.live import Watching, live_json
 from orchestrator.loading.resources import templates
@@ -26,6 +27,7 @@ from orchestrator.protocol.errors import DeployError, InputError
 from orchestrator.rendering import report_page
 from orchestrator.topology.picture import Picture
 
+T = TypeVar("T")
 RECORDS_S = 10.0
 DOCTOR_S = 600.0
 """How old what was kept of past runs, and of the hardware, may get before it is read again."""
@@ -69,8 +71,8 @@ class Pages:
         self._style = templates("page.css", "node_drawing.css", "curves.css", "live.css", "dark.css")
         self._part = templates("node_drawing.html.j2", "curves.html.j2", "live_part.html.j2")
         self._hours: dict[str, tuple[Sample, ...]] = {}
-        self._runs = CachedValue(lambda: history(inventory, gangs), RECORDS_S)
-        self._why = CachedValue(lambda: why(inventory, gangs), RECORDS_S)
+        self._runs = CachedValue(lambda: _kept(history, inventory, gangs), RECORDS_S)
+        self._why = CachedValue(lambda: _kept(why, inventory, gangs), RECORDS_S)
         self._inside = CachedValue(lambda: _inside(inventory), DOCTOR_S)
         self._bench = CachedValue(lambda: newest_curves(all_benches()), RECORDS_S)
 
@@ -117,6 +119,12 @@ class Pages:
             hours=dict(self._hours),
         )
         return live_page(self._source.look(), past, inside[1] if inside else None, error)
+
+
+def _kept(read: Callable[[Operation, tuple[str, ...]], T], inventory: Inventory, gangs: tuple[str, ...]) -> T:
+    """What the nodes have kept of these gangs; one that does not answer is asked once."""
+    with connected(inventory, asks_lost=False) as operation:
+        return read(operation, gangs)
 
 
 def _inside(inventory: Inventory) -> tuple[dict[str, Any], Mapping[str, Picture]]:

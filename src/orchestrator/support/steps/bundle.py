@@ -20,6 +20,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.steps.recordings import file_name
 from orchestrator.gang.steps.locks import user as who_types
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.status.history import (
     GangHistory,
     around_failure,
@@ -87,13 +88,14 @@ def bundle(
         raise InputError(what, where=str(out), fix="name another file with --out")
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     scrubber = scrubber_of(inventory, nodes, secrets.token_bytes(KEY_BYTES), os.environ)
-    with allotted(PATIENCE_S):
+    with allotted(PATIENCE_S), connected(inventory) as operation:
         step("snapshots")
-        texts, missing = _snapshots(nodes, scrubber.pseudonyms)  # first: their numbers are known in other texts then
-        _gather(scrubber, _sources(inventory, gangs, with_logs=with_logs), texts, missing, step)
+        # first: their numbers are known in other texts then
+        texts, missing = _snapshots(operation.fleet, nodes, scrubber.pseudonyms)
+        _gather(scrubber, _sources(operation, gangs, with_logs=with_logs), texts, missing, step)
         if with_logs:
             step("logs")
-            _logs(inventory, gangs, scrubber, texts, missing)
+            _logs(operation, gangs, scrubber, texts, missing)
     scrubbed = scrubber.value(missing)
     about = {"nodes": len(nodes), "logs": with_logs, "replaced": dict(sorted((+scrubber.replaced).items()))}
     texts["manifest.json"] = _manifest({**about, "files": sorted(texts), "missing": scrubbed})
@@ -201,17 +203,18 @@ def _is_address(host: str) -> bool:
     return host.replace(".", "").isdigit() or ":" in host
 
 
-def _sources(inventory: Inventory, gangs: tuple[str, ...], *, with_logs: bool) -> dict[str, Callable[[], Any]]:
+def _sources(operation: Operation, gangs: tuple[str, ...], *, with_logs: bool) -> dict[str, Callable[[], Any]]:
     """By the name of the file that is made of it."""
+    inventory = operation.inventory
     sources: dict[str, Callable[[], Any]] = {
         "status.json": lambda: loaded_json(overview(inventory, gangs), node_loads(inventory, gangs)),
-        "versions.json": lambda: [version.as_json() for version in versions(inventory, gangs)],
-        "why.json": lambda: why_json(why(inventory, gangs, events=True)),
-        "hangs.json": lambda: hang_looks(inventory, gangs),
-        "history.json": lambda: [_record(kept) for kept in history(inventory, gangs)],
+        "versions.json": lambda: [version.as_json() for version in versions(operation, gangs)],
+        "why.json": lambda: why_json(why(operation, gangs, events=True)),
+        "hangs.json": lambda: hang_looks(operation, gangs),
+        "history.json": lambda: [_record(kept) for kept in history(operation, gangs)],
     }
     if with_logs:
-        sources["logs/around-failure.log"] = lambda: _around(inventory, gangs)
+        sources["logs/around-failure.log"] = lambda: _around(operation, gangs)
     return sources
 
 
@@ -233,10 +236,10 @@ def _gather(
 
 
 def _logs(
-    inventory: Inventory, gangs: tuple[str, ...], scrubber: Scrubber, texts: dict[str, str], missing: dict[str, str]
+    operation: Operation, gangs: tuple[str, ...], scrubber: Scrubber, texts: dict[str, str], missing: dict[str, str]
 ) -> None:
     lines: dict[str, list[str]] = {}
-    for line in logs(inventory, gangs=gangs, lines=LOG_LINES, nodes=(), follow=False):
+    for line in logs(operation, gangs=gangs, lines=LOG_LINES, nodes=(), follow=False):
         if line.failure is not None:
             missing[f"logs/{line.node}"] = line.failure.what
         else:
@@ -271,9 +274,9 @@ def _record(kept: GangHistory) -> dict[str, Any]:
     }
 
 
-def _around(inventory: Inventory, gangs: tuple[str, ...]) -> str:
+def _around(operation: Operation, gangs: tuple[str, ...]) -> str:
     try:
-        excerpts = around_failure(inventory, gangs, before=AROUND, after=AROUND)
+        excerpts = around_failure(operation, gangs, before=AROUND, after=AROUND)
     except InputError as none:
         return f"{none.what}\n"
     parts: list[str] = []
@@ -283,10 +286,9 @@ def _around(inventory: Inventory, gangs: tuple[str, ...]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _snapshots(nodes: list[NodeSpec], pseudonyms: Pseudonyms) -> tuple[dict[str, str], dict[str, str]]:
+def _snapshots(fleet: Fleet, nodes: list[NodeSpec], pseudonyms: Pseudonyms) -> tuple[dict[str, str], dict[str, str]]:
     """Texts, and what is missing. Redacted as by `discover --redact`, under the names that the other files use."""
-    with Fleet(nodes) as fleet:
-        looked = look(fleet, nodes)
+    looked = look(fleet, nodes)
     missing = {f"snapshots/{name}": failure.what for name, failure in looked.failures.items()}
     seen = [looked.values[node.name] for node in nodes if node.name in looked.values]
     names = _numbered("machine", [node.name for node in nodes])

@@ -6,7 +6,7 @@ import argparse
 import re
 import time
 from collections.abc import Mapping
-from types import SimpleNamespace
+from contextlib import nullcontext
 
 import pytest
 
@@ -75,7 +75,7 @@ def shown(
     """The lines of the verb."""
     runs = tuple(past_runs("gang0", reports, audit or {}))
     past = GangHistory(gang="gang0", runs=runs, audit=(), failures=failures)
-    monkeypatch.setattr(history, "open_cluster", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(history, "connected_cluster", lambda *_, **__: nullcontext())
     monkeypatch.setattr(history, "history", lambda *_: (past,))
     history.run(argparse.Namespace(gang=[], json=False, commands=False), Screen())
     return capsys.readouterr().out.splitlines()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.commands import unconnected
 from tests.support.reference_cluster import gang as reference
 
 from orchestrator.cli.main import main
 from orchestrator.gang.commands import lock
 from orchestrator.model.inventory import Inventory
+
+GANG = reference()
 
 
 @pytest.mark.parametrize(
@@ -23,13 +26,16 @@ from orchestrator.model.inventory import Inventory
 )
 def test_what_is_asked_of_the_nodes(words: str, code: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(lock, "open_cluster", lambda *_: Inventory(path="hosts.yml", gangs=(reference(),)))
+    inventory = Inventory(path="hosts.yml", gangs=(GANG,))
+    monkeypatch.setattr(lock, "connected_cluster", lambda *_: unconnected(inventory))
 
     def told(*words: Any) -> tuple[()]:
         seen.extend(words)
         return ()
 
     monkeypatch.setattr(lock, "locks", lambda *_: told("show"))
-    monkeypatch.setattr(lock, "release", lambda _, gangs, force: told("release", gangs, force))
+    monkeypatch.setattr(
+        lock, "release", lambda _, gangs, force: told("release", tuple(gang.name for gang in gangs), force)
+    )
     assert main(["lock", *words.split()]) == code
     assert seen == asked

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import down as down_steps
-from orchestrator.gang.steps import locks
+from orchestrator.gang.steps import locks, operation
 from orchestrator.gang.steps.locks import GangLock, release, still_ours, take_again
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import begun_on, has_ended, interrupted, this_process
@@ -152,7 +152,7 @@ def test_a_down_that_lost_its_lock_meanwhile_does_not_say_that_all_is_stopped(
             lock._renewed_at -= 10_000.0
         return ()
 
-    monkeypatch.setattr(down_steps, "see", lambda *_, **__: ())
+    monkeypatch.setattr(operation, "see", lambda *_, **__: ())
     monkeypatch.setattr(down_steps, "stop_gangs", stopped)
     with pytest.raises(LockHeld, match="ann@h"):
         down_steps.down(unasked(Inventory(path="hosts.yml", gangs=(GANG,))), down_steps.DownRequest())
@@ -215,8 +215,8 @@ def test_a_damaged_lock_file_is_told_in_words_and_given_back_by_force(local: Loc
             pass
         assert held.value.where == "node1" and "lock --release --force" in held.value.fix
         with pytest.raises(LockHeld, match="can't be read"):
-            release(gang.inventory)
-        (found,) = (lock for lock in release(gang.inventory, force=True) if lock.held.token)
+            release(fleet, [gang.gang])
+        (found,) = (lock for lock in release(fleet, [gang.gang], force=True) if lock.held.token)
         assert found.node == "node1" and not file.exists()
         with GangLock(fleet, gang.gang, "down"):
             pass

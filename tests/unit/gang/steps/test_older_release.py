@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.commands import down, restart
+from tests.support.commands import down, restart, why
 from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.recorded_release import APPLICATION
 from tests.support.waiting import until
@@ -20,7 +20,6 @@ from orchestrator.gang.steps.down import DownRequest
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.staging import staged_plan
-from orchestrator.gang.steps.status.history import why
 from orchestrator.model.gang_state import GangState
 from orchestrator.node.verbs import report
 from orchestrator.remote.fleet import Fleet

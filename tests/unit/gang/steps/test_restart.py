@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.commands import down, restart
+from tests.support.commands import down, restart, why
 from tests.support.local_gang import Local, LocalGang, Notes
 
 from orchestrator.gang.steps import down as down_module
 from orchestrator.gang.steps import restart_sequence
 from orchestrator.gang.steps.down import DownRequest, StopResult, refuse_leftovers
 from orchestrator.gang.steps.restart_sequence import RestartRequest
-from orchestrator.gang.steps.status.history import why
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.errors import GangFailed, InputError

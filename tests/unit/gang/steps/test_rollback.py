@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.commands import rehearse_restart, rehearse_resume, restart, would_stop
+from tests.support.commands import history, rehearse_restart, rehearse_resume, restart, would_stop
 from tests.support.local_gang import Local, Notes
 from tests.unit.gang.steps.test_up import up, with_env
 
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
-from orchestrator.gang.steps.status.history import history
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.errors import GangFailed, InputError
 

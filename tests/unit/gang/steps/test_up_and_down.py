@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.commands import down, rehearse_restart, restart, up, would_stop
+from tests.support.commands import down, history, rehearse_restart, restart, up, why, would_stop
 from tests.support.folders import delete_in_use
 from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.ports import free_port
@@ -28,7 +28,6 @@ from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status import overview as looking
-from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up_operation import BeforeGoCheck, UpRequest, starts_of

@@ -27,14 +27,14 @@ from orchestrator.gang.steps.router.router_start import (
     start_now,
     start_of,
 )
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
+from orchestrator.gang.steps.status.reports import refuse_elsewhere
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import DRAIN_S, HEALTH_S, ROUTER_START_S, STOP_S
 from orchestrator.model.inventory import AUTO, ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, WithoutFiles
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
-from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.fleet import Fleet
 
 
 def wanted_router(operation: Operation) -> Router:
@@ -174,7 +174,7 @@ def _ended_meanwhile(operation: Operation, added: Sequence[GangView]) -> frozens
     if not added:
         return frozenset()
     gangs = _specs(operation, added)
-    now = see(operation.fleet, gangs, patience=StragglerWait())
+    now = operation.glance(gangs)
     return told_to_end(operation.fleet, gangs) | {view.name for view in now if not view.serves}
 
 

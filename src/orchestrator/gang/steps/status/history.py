@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.gang.history import FailureVerdict, Kept, PastRun, last_verdict, of_now, past_runs, runs_of
 from orchestrator.gang.overview import cause_json
-from orchestrator.gang.steps.router.host import gangs_and_router
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.status.health import with_health
 from orchestrator.gang.steps.status.live import run_events
 from orchestrator.gang.steps.status.reports import ask_report, own_report, refuse_elsewhere, request_keys, see
@@ -38,23 +38,17 @@ class GangHistory:
     failures: Mapping[str, DeployError]
 
 
-def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistory, ...]:
+def history(operation: Operation, gangs: Sequence[str] = ()) -> tuple[GangHistory, ...]:
     """Ask every node of the chosen gangs, and the router's, once. Raises RunsElsewhere where nothing is kept because a
     gang has its state in another place."""
     histories: list[GangHistory] = []
-    for fleet, chosen in _fleets(inventory, gangs):
+    for fleet, chosen in operation.parts(gangs):
         answers = _histories(fleet, chosen, audit=True, older=True)
         kept = [_kept(gang, answers) for gang in chosen]
         if not any(past.runs for past in kept):
             refuse_elsewhere(see(fleet, chosen))
         histories += kept
     return tuple(histories)
-
-
-def _fleets(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Fleet, Sequence[GangSpec]]]:
-    for chosen in gangs_and_router(inventory, names):
-        with Fleet([node for gang in chosen for node in gang.nodes], asks_lost=False) as fleet:
-            yield fleet, chosen
 
 
 def _kept(gang: GangSpec, asked: PerNode[HistoryAnswer]) -> GangHistory:
@@ -116,20 +110,20 @@ class Excerpt:
 
 
 def why(
-    inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False, run: str = ""
+    operation: Operation, gangs: tuple[str, ...] = (), *, events: bool = False, run: str = ""
 ) -> tuple[Explanation, ...]:
     """Ask every node of the chosen gangs, and the router's, once, and once more for the events of the failed run.
 
     run: of this run alone, of the gang that had it. Raises InputError where none has.
     """
     accounts: list[Explanation] = []
-    for fleet, chosen in _fleets(inventory, gangs):
+    for fleet, chosen in operation.parts(gangs):
         accounts += _accounts(fleet, chosen, events=events, run=run)
     if not run:
-        accounts = _with_health(inventory, accounts)
+        accounts = _with_health(operation.inventory, accounts)
     if run and not accounts:
         fix = "see the ids of the runs that are kept with `l40s-deploy history`"
-        raise InputError(f"no run {run!r} is kept", where=f"{inventory.path}: --run", fix=fix)
+        raise InputError(f"no run {run!r} is kept", where=f"{operation.inventory.path}: --run", fix=fix)
     return tuple(accounts)
 
 
@@ -141,7 +135,7 @@ def _with_health(inventory: Inventory, accounts: Sequence[Explanation]) -> list[
 
 
 def around_failure(
-    inventory: Inventory, gangs: tuple[str, ...], *, before: int, after: int, run: str = ""
+    operation: Operation, gangs: tuple[str, ...], *, before: int, after: int, run: str = ""
 ) -> tuple[Excerpt, ...]:
     """The log of the node that failed first, around the line that shows it; an excerpt a gang that has failed.
     run: of this run alone.
@@ -149,12 +143,13 @@ def around_failure(
     Raises InputError where none has, and what the node's answer raises.
     """
     excerpts: list[Excerpt] = []
-    for fleet, chosen in _fleets(inventory, gangs):
+    for fleet, chosen in operation.parts(gangs):
         accounts = _accounts(fleet, chosen, events=False, run=run)
-        excerpts += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
+        nodes = {node.name for gang in chosen for node in gang.nodes}
+        excerpts += [_excerpt(fleet, nodes, account.verdict, before, after) for account in accounts if account.verdict]
     if not excerpts:
         what = f"run {run} has not failed, or is not kept" if run else "no recorded run has failed"
-        raise InputError(what, where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`")
+        raise InputError(what, where=operation.inventory.path, fix="see the newest log lines with `l40s-deploy logs`")
     return tuple(excerpts)
 
 
@@ -193,10 +188,10 @@ def reports_of(answer: HistoryAnswer) -> list[Report]:
     return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
 
 
-def hang_looks(inventory: Inventory, gangs: Sequence[str] = ()) -> list[dict[str, Any]]:
+def hang_looks(operation: Operation, gangs: Sequence[str] = ()) -> list[dict[str, Any]]:
     """What nodes gathered of hangs, of every run that is kept, as they wrote it."""
     looks: list[dict[str, Any]] = []
-    for fleet, chosen in _fleets(inventory, gangs):
+    for fleet, chosen in operation.parts(gangs):
         for gang in chosen:
             kept = [report for report in _kept_reports(fleet, gang) if report.hang is not None]
             looks += [
@@ -210,7 +205,9 @@ def _kept_reports(fleet: Fleet, gang: GangSpec) -> list[Report]:
     return [report for answer in answers.values() for report in reports_of(answer)]
 
 
-def _excerpt(fleet: Fleet, verdict: FailureVerdict, before: int, after: int) -> Excerpt:
+def _excerpt(fleet: Fleet, nodes: Collection[str], verdict: FailureVerdict, before: int, after: int) -> Excerpt:
+    """nodes: names of those that may have failed; a report's word on another one is not followed."""
+
     def one(session: Session) -> ExcerptAnswer:
         request = ExcerptRequest(
             **request_keys(session.spec, verdict.gang),
@@ -222,7 +219,7 @@ def _excerpt(fleet: Fleet, verdict: FailureVerdict, before: int, after: int) -> 
         return ask(session, "excerpt", request, ExcerptAnswer, deadline_s=EXCERPT_S)
 
     node = verdict.cause.node
-    if node not in fleet.nodes:
+    if node not in nodes:
         raise NodeError(
             f"the failure is reported on {node!r}, which is not a node of this gang",
             where=f"gang {verdict.gang}",
@@ -274,11 +271,10 @@ class NodeVersion:
         return {"node": self.node, "gang": self.gang, **versions, "error": self.error and self.error.as_json()}
 
 
-def versions(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeVersion, ...]:
+def versions(operation: Operation, gangs: tuple[str, ...] = ()) -> tuple[NodeVersion, ...]:
     """Ask every node of the chosen gangs once."""
-    nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
-    with Fleet(nodes, asks_lost=False) as fleet:
-        answers = fleet.on_every(ask_report)
+    nodes = [node for gang in chosen_gangs(operation.inventory, gangs) for node in gang.nodes]
+    answers = operation.fleet.on_every(ask_report, only=[node.name for node in nodes])
     return tuple(
         _version(node, answers.failures.get(node.name) or own_report(node, node.gang, answers.values[node.name]))
         for node in nodes

@@ -5,16 +5,16 @@ from __future__ import annotations
 import queue
 import re
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from orchestrator.gang.steps.router.host import gangs_and_router
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.status.history import ask_history, reports_of
 from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.deadlines import EXCERPT_S
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.protocol.errors import DeployError, InputError
 from orchestrator.protocol.verbs import HistoryAnswer, LogsRequest
 from orchestrator.remote.fleet import Fleet
@@ -52,7 +52,7 @@ class LogFilter:
 
 
 def logs(
-    inventory: Inventory,
+    operation: Operation,
     *,
     gangs: tuple[str, ...] = (),
     nodes: tuple[str, ...] = (),
@@ -66,31 +66,30 @@ def logs(
 
     Raises InputError for an unknown gang or node, and a run that no node knows.
     """
-    chosen = _chosen(inventory, gangs, nodes) if not run else _of_run(inventory, gangs, nodes, run)
-    with Fleet(chosen) as fleet:
-        together = _LineQueue()
-        arrived = {name: together if follow else _LineQueue() for name in fleet.nodes}
+    chosen = _chosen(operation, gangs, nodes) if not run else _of_run(operation, gangs, nodes, run)
+    together = _LineQueue()
+    arrived = {name: together if follow else _LineQueue() for name in chosen}
 
-        def one(session: Session) -> None:
-            request = LogsRequest(
-                **request_keys(session.spec), run_id=run or None, lines=lines, follow=follow, since_s=wanted.since_s
-            )
-            for raw in stream(session, "logs", request, FOLLOWED if follow else StreamLimit(total_s=EXCERPT_S)):
-                text = raw.decode("utf-8", "replace").rstrip("\r\n")
-                if wanted.takes(text):
-                    arrived[session.spec.name].put(LogLine(session.spec.name, text))
+    def one(session: Session) -> None:
+        request = LogsRequest(
+            **request_keys(session.spec), run_id=run or None, lines=lines, follow=follow, since_s=wanted.since_s
+        )
+        for raw in stream(session, "logs", request, FOLLOWED if follow else StreamLimit(total_s=EXCERPT_S)):
+            text = raw.decode("utf-8", "replace").rstrip("\r\n")
+            if wanted.takes(text):
+                arrived[session.spec.name].put(LogLine(session.spec.name, text))
 
-        def read(name: str) -> None:
-            try:
-                for failure in fleet.on_every(one, only=[name]).failures.values():
-                    arrived[name].put(LogLine(name, "", failure))
-            finally:
-                arrived[name].put(None)
+    def read(name: str) -> None:
+        try:
+            for failure in chosen[name].on_every(one, only=[name]).failures.values():
+                arrived[name].put(LogLine(name, "", failure))
+        finally:
+            arrived[name].put(None)
 
-        for name in arrived:
-            threading.Thread(target=read, args=(name,), daemon=True).start()
-        for lines_of in arrived.values():
-            yield from iter(lines_of.get, None)
+    for name in arrived:
+        threading.Thread(target=read, args=(name,), daemon=True).start()
+    for lines_of in arrived.values():
+        yield from iter(lines_of.get, None)
 
 
 class _LineQueue(queue.Queue[LogLine | None]):
@@ -117,27 +116,36 @@ def _size(item: LogLine | None) -> int:
     return _OF_A_LINE + (len(item.text) if item else 0)
 
 
-def _chosen(inventory: Inventory, gangs: tuple[str, ...], names: tuple[str, ...]) -> list[NodeSpec]:
-    parts = gangs_and_router(inventory, gangs) if gangs else (inventory.gangs,)
-    nodes = [*chain.from_iterable(map(_nodes_of, parts))]
-    return list(chosen_nodes(nodes, names, f"{inventory.path}: --node").values())
+def _chosen(operation: Operation, gangs: tuple[str, ...], names: tuple[str, ...]) -> dict[str, Fleet]:
+    """By the name of each of these nodes, over what it is reached."""
+    parts = list(operation.parts(gangs)) if gangs else [(operation.fleet, operation.inventory.gangs)]
+    chosen = _named(operation, parts, names)
+    fleets = {node.name: fleet for fleet, part in parts for node in _nodes_of(part)}
+    return {name: fleets[name] for name in chosen}
 
 
-def _of_run(inventory: Inventory, gangs: tuple[str, ...], names: tuple[str, ...], run: str) -> list[NodeSpec]:
+def _of_run(operation: Operation, gangs: tuple[str, ...], names: tuple[str, ...], run: str) -> dict[str, Fleet]:
     """Of these nodes those that know this run."""
-    parts = gangs_and_router(inventory, gangs)
-    chosen = chosen_nodes(chain.from_iterable(map(_nodes_of, parts)), names, f"{inventory.path}: --node")
-    nodes: list[NodeSpec] = []
-    for part in parts:
-        with Fleet([node for node in _nodes_of(part) if node.name in chosen]) as fleet:
-            for gang in part:
-                answers = ask_history(fleet, gang, older=True).values
-                having = {name for name, answer in answers.items() if run in _runs_of(answer)}
-                nodes += [node for node in gang.nodes if node.name in having]
-    if not nodes:
+    parts = list(operation.parts(gangs))
+    chosen = _named(operation, parts, names)
+    having: dict[str, Fleet] = {}
+    for fleet, part in parts:
+        for gang in part:
+            asked = replace(gang, nodes=tuple(node for node in gang.nodes if node.name in chosen))
+            answers = ask_history(fleet, asked, older=True).values
+            having |= {name: fleet for name, answer in answers.items() if run in _runs_of(answer)}
+    if not having:
         fix = "see the ids of the runs that are kept with `l40s-deploy history`"
-        raise InputError(f"no run {run!r} is kept", where=f"{inventory.path}: --run", fix=fix)
-    return nodes
+        raise InputError(f"no run {run!r} is kept", where=f"{operation.inventory.path}: --run", fix=fix)
+    return having
+
+
+_Parts = Sequence[tuple[Fleet, tuple[GangSpec, ...]]]
+
+
+def _named(operation: Operation, parts: _Parts, names: tuple[str, ...]) -> Collection[str]:
+    nodes = chain.from_iterable(_nodes_of(part) for _, part in parts)
+    return chosen_nodes(nodes, names, f"{operation.inventory.path}: --node").keys()
 
 
 def _nodes_of(gangs: Iterable[GangSpec]) -> list[NodeSpec]:

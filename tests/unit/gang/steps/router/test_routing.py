@@ -154,10 +154,10 @@ def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(gangs=(gang("a"), gang("b"), gang("c")), router=router(GangState.ABSENT))
-    for module in (operation, client, restart, routing):
+    for module in (operation, client, restart):
         monkeypatch.setattr(module, "see", made.see)
     monkeypatch.setattr(RouterTurn, "_acquire", lambda *_: made.found)
-    monkeypatch.setattr(restart, "as_they_run", lambda _, gangs: gangs)
+    monkeypatch.setattr(operation.Operation, "as_they_run", lambda _, gangs: tuple(gangs))
     monkeypatch.setattr(routing, "raise_all", made.raise_all)
     monkeypatch.setattr(routing, "GangLock", lock)
     for module in (routing, router_start):

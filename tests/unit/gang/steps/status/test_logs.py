@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.commands import unasked
 from tests.support.waiting import until
 
 from orchestrator.gang.steps.status import logs as module
@@ -47,7 +48,7 @@ class Endless:
 def test_what_nobody_takes_is_not_gathered(monkeypatch: pytest.MonkeyPatch, line: bytes, *, follow: bool) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 4 * MB)
     endless = Endless(monkeypatch, line)
-    lines = logs(INVENTORY, lines=5, follow=follow)
+    lines = logs(unasked(INVENTORY), lines=5, follow=follow)
     taken = list(itertools.islice(lines, 8))
     assert len(taken) == 8
     before: list[int] = []
@@ -74,7 +75,7 @@ def test_what_is_wanted_is_asked_of_the_nodes_and_filtered_here(
 
     monkeypatch.setattr(module, "stream", told)
     wanted = LogFilter(rank=3, since_s=600.0, pattern=re.compile("error"))
-    found = [one.text for one in logs(INVENTORY, nodes=("node1",), lines=9, follow=follow, wanted=wanted)]
+    found = [one.text for one in logs(unasked(INVENTORY), nodes=("node1",), lines=9, follow=follow, wanted=wanted)]
     assert found == ["[TP3] NCCL error", "(Worker_TP3 pid=1) error"]
     assert [(one.lines, one.follow, one.since_s) for one in asked] == [(9, follow, 600.0)]
 
@@ -92,7 +93,7 @@ def test_nodes_come_one_after_the_other_and_a_failure_in_its_place(monkeypatch: 
         raise NodeError("its disk is gone", where="node0", fix="")
 
     monkeypatch.setattr(module, "stream", told)
-    found = list(logs(INVENTORY, lines=5, follow=False))
+    found = list(logs(unasked(INVENTORY), lines=5, follow=False))
     assert [(line.node, line.text or str(line.failure and line.failure.what)) for line in found] == [
         ("node0", "one"),
         ("node0", "its disk is gone"),
@@ -116,7 +117,7 @@ def test_the_log_of_a_run_is_that_of_the_nodes_which_had_it(monkeypatch: pytest.
 
     monkeypatch.setattr(module, "stream", told)
     monkeypatch.setattr(module, "ask_history", lambda *_, **__: answers)
-    assert [line.node for line in logs(INVENTORY, lines=5, follow=False, run="r1")] == ["node0"]
+    assert [line.node for line in logs(unasked(INVENTORY), lines=5, follow=False, run="r1")] == ["node0"]
     assert asked == [("node0", "r1")]
     with pytest.raises(InputError, match="no run 'r9' is kept"):
-        list(logs(INVENTORY, lines=5, follow=False, run="r9"))
+        list(logs(unasked(INVENTORY), lines=5, follow=False, run="r9"))

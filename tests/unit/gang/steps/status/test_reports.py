@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.support.commands import versions
 from tests.support.local_gang import LocalGang
 from tests.support.reference_cluster import gang, node
 
 from orchestrator import __version__
-from orchestrator.gang.steps.status.history import versions
 from orchestrator.gang.steps.status.reports import as_it_runs, views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
