@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tests.simulation.explore import Explored
 from tests.simulation.gang import Gang, Violated, simulated
-from tests.simulation.service import VERBS, Loss, Said, Service, inventory_of, operated, serving, started
+from tests.simulation.service import VERBS, Service, inventory_of, operated, serving, started
 from tests.simulation.world import World
 
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -139,10 +139,8 @@ def renamed(gang: GangSpec, name: str) -> GangSpec:
 
 def judge(service: Service) -> None:
     """At the end: no request was lost by a verb that had not announced it, and whoever serves is in the router."""
-    downs = [verb for verb in service.verbs if verb.last]
-    lost = [loss for loss in service.lost if not any(takes_out(service, verb, loss) for verb in downs)]
-    if lost:
-        raise Violated(f"requests were lost: {len(lost)}; {service.told()}")
+    if service.lost:
+        raise Violated(f"requests were lost: {len(service.lost)}; {service.told()}")
     behind = {one.url for one in service.router.workers.values()}
     if strangers := behind - {gang.url for gang in service.gangs.values()}:
         raise Violated(f"the router sends requests to {sorted(strangers)}: {service.told()}")
@@ -151,11 +149,6 @@ def judge(service: Service) -> None:
         downed = any(one.verb in ("down", "router remove") and one.gang == name for one in service.verbs)
         if done and not service.struck and not downed and serving(gang) is not None and gang.url not in behind:
             raise Violated(f"{name} serves, and gets no requests: {service.told()}")
-
-
-def takes_out(service: Service, down: Said, loss: Loss) -> bool:
-    """Whether a `down` that says it takes out the last gang of this model was at work when the request was lost."""
-    return down.withdraws <= loss.at <= down.ended and service.model_of(down.gang) == loss.model
 
 
 def explore(seed: object, count: int) -> Explored:

@@ -38,6 +38,7 @@ from tests.support.commands import unasked
 
 from orchestrator.engines import router as words
 from orchestrator.engines.router import SMG
+from orchestrator.gang.serving import Serving
 from orchestrator.gang.steps import down, maintenance, raising, restart, restart_sequence
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -76,6 +77,8 @@ LAST = {"down": "last", "router remove": "nobody else serves"}
 """How a verb that takes a gang out for good says that it is the last one that serves."""
 STARTS_S = {"stage": 0.0, "arm": 0.01, "go": 0.5}
 """When each verb of a start reaches a node."""
+LAST_WORDS = "the last one that served behind the router"
+"""Of `down`, in place of its command's."""
 AFTER_S = CHECKS_S + 0.5
 """From the end of a verb until the router knows that its gang serves again."""
 
@@ -215,8 +218,6 @@ class Said(Watcher):
     excused: bool = False
     last: bool = False
     """It has said that nothing is left behind the router."""
-    withdraws: float = float("inf")
-    """When a `down` began to take its gang out of the router; it says that it was the last once it has."""
     refused: bool = False
     idle: bool = False
     """Its gang did not serve when it began: it takes nothing from clients, and needs to announce nothing."""
@@ -469,13 +470,15 @@ def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb, r
     restart.restart(_operation(inventory), request, said)
 
 
-def _down(service: Service, inventory: Inventory, name: str, said: Said) -> None:
+def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+    def announce(last: Serving) -> None:
+        for gang in last:
+            said.step(gang, LAST_WORDS)
+
     def before() -> None:
-        said.withdraws = service.world.now
         try:
-            withdrawn = routing.withdraw(_operation(inventory), (name,))
-            for gang in (*withdrawn.last, *withdrawn.changing):
-                said.step(gang, "the last one that served behind the router")
+            for gang in routing.withdraw(_operation(inventory), (name,), announce).changing:
+                said.step(gang, LAST_WORDS)
         except DeployError as failure:
             said.step(name, f"{failure.where}: {failure.what}")
 

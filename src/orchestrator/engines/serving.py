@@ -86,7 +86,7 @@ def _figures(metrics: str) -> dict[str, Collection[float]]:
 
 
 RUN_LABEL = "l40s_run"
-"""What the router is told with a gang, beside its address: which run of it serves there."""
+"""What the router is told with a gang, beside its address: GANG/RUN that serves there (`run_entry`)."""
 UNKNOWN_MODEL = "unknown"
 """The model of a gang that would not tell the router."""
 
@@ -109,7 +109,7 @@ class Worker:
     """A gang as the router has it. id: the router's own; load: requests that it runs there now.
 
     models: whose requests it sends there, () where it does not tell
-    run:    of the gang that it was added for; '' for not known
+    run:    that it was added for, as `run_entry` names it; '' for not known
     """
 
     id: str
@@ -118,6 +118,12 @@ class Worker:
     load: int
     models: tuple[ServedModel, ...] = ()
     run: str = ""
+
+
+def run_entry(gang: str, run_id: str) -> str:
+    """A gang's run as the router's entries name it, with the gang that its operator meant: a node that reports another
+    gang's run is not taken for that gang. '' for no run."""
+    return f"{gang}/{run_id}" if run_id else ""
 
 
 def workers(body: str) -> tuple[Worker, ...]:

@@ -38,17 +38,24 @@ def current_run(reports: Mapping[str, Report]) -> dict[str, Report]:
     return {node: report for node, report in reports.items() if newest is not None and report.run_id == newest.run_id}
 
 
+def outvoted(current: Mapping[str, Report], reports: Mapping[str, Report]) -> bool:
+    """Whether no more nodes live in the current run than in others: then nobody knows which of them leads the gang."""
+    apart = sum(report.alive for node, report in reports.items() if node not in current)
+    return apart > 0 and apart >= sum(report.alive for report in current.values())
+
+
 def agreed_members(current: Mapping[str, Report]) -> tuple[str, ...]:
     """The run's nodes in node-rank order, as most of its reports have them; () where an older release wrote them.
 
-    Where as many say one thing as another, those whose order is that of the inventory's nodes are believed.
+    Where as many say one thing as another, those are believed who leave out nobody that is in the run, then those whose
+    order is that of the inventory's nodes.
     """
     counts = Counter(report.members for report in current.values() if report.members)
     place = {node: number for number, node in enumerate(current)}
 
-    def rank(members: tuple[str, ...]) -> tuple[int, bool]:
+    def rank(members: tuple[str, ...]) -> tuple[int, bool, bool]:
         order = [place[name] for name in members if name in place]
-        return counts[members], order == sorted(order)
+        return counts[members], place.keys() <= {*members}, order == sorted(order)
 
     return max(counts, key=rank, default=())
 
@@ -87,14 +94,13 @@ def service_of(
     gang: GangSpec, leader: str, claim: str, *, recorded: str = "", witnesses: Iterable[str] = ()
 ) -> BelievedService:
     """leader, claim: the node's name, and where it says that it serves; recorded: where this controller's plan has it,
-    '' for none; witnesses: ADDRESS:PORT of the service as the other members' plans have it."""
+    which counts alone, '' for none; witnesses: ADDRESS:PORT of the service as the other members' plans have it."""
     node = next((machine for machine in gang.machines if machine.name == leader), None)
     if not claim or node is None:
         return BelievedService(url="")
-    own = gang.url or node.stated_url
-    if claim in filter(None, (recorded, own)) or _is_plausible(gang, node, claim, tuple(filter(None, witnesses))):
+    believed = recorded or gang.url or node.stated_url
+    if claim == believed or (not recorded and _is_plausible(gang, node, claim, tuple(filter(None, witnesses)))):
         return BelievedService(url=claim)
-    believed = recorded or own
     instead = f"the inventory and the plan have {believed}" if believed else "nobody else knows that address"
     return BelievedService(
         url=believed,

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.gang import pace
-from orchestrator.gang.agreement import agreed_members, current_run, leader_report, most_say, others_remarks
+from orchestrator.gang.agreement import (
+    agreed_members,
+    current_run,
+    leader_report,
+    most_say,
+    others_remarks,
+    outvoted,
+)
 from orchestrator.gang.hangs import HangEvidence, classify, with_hang
 from orchestrator.gang.paths import (
     Contact,
@@ -192,8 +199,15 @@ class GangView:
         return bool(self.service_healthy) and self.state.was_ready
 
 
-def _without_part_in(members: Collection[str], nodes: Sequence[NodeView]) -> tuple[str, ...]:
-    return tuple(node.name for node in nodes if not node.spare and node.name not in members)
+def _without_part_in(
+    members: Collection[str], nodes: Sequence[NodeView], current: Mapping[str, Report], reports: Mapping[str, Report]
+) -> tuple[str, ...]:
+    """Nodes that the run was started without: not those that live in another one which as many are in, since one of two
+    could leave the other out by what it says."""
+    if not members:
+        return ()
+    apart = [name for name, report in reports.items() if report.alive] if outvoted(current, reports) else []
+    return tuple(node.name for node in nodes if not node.spare and node.name not in (*members, *apart))
 
 
 def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ()) -> GangView:
@@ -207,7 +221,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     members = agreed_members(current)
     leader = leader_report(current, members)
     everybody, waiting = _roster(answers, spares, current, members)
-    missing = _without_part_in(members, everybody) if members else ()
+    missing = _without_part_in(members, everybody, current, reports)
     nodes = [node for node in everybody if node.name not in missing]
     cause, secondary = _causes(current, nodes)
     seen = GangView(

@@ -9,6 +9,7 @@ import pytest
 from tests.support.reference_cluster import gang
 
 from orchestrator.gang.agreement import DISAGREES, agreed_members, current_run, service_of
+from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, decide
 from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec
@@ -108,6 +109,40 @@ def test_one_node_begins_no_run_of_its_own() -> None:
     view = look(PINNED, report(1, run_id="r9", started_at=NOW + 1e6, members=("node1",), plan_id="p9", model="m9"))
     assert (view.run_id, view.plan_id, view.model, view.service_url) == ("r1", "p1", "", OWN)
     assert "node1 is still in another run (r9)" in view.remarks
+
+
+TWO = replace(PINNED, nodes=PINNED.nodes[:2])
+"""A gang in which nobody outvotes a liar."""
+
+
+def look_at_two(*forged: Report) -> GangView:
+    by_node = {one.node: one for one in (report(0, members=NAMES[:2]), report(1, members=NAMES[:2]), *forged)}
+    answers = {name: ReportAnswer(now=NOW, reports=(one.as_json(),)) for name, one in by_node.items()}
+    (view,) = views_of([TWO], answers, {})
+    return view
+
+
+@pytest.mark.parametrize("liar", [0, 1])
+@pytest.mark.parametrize("others", [(), ("node2",), ("node2", "node3")], ids=str)
+def test_of_two_nodes_one_does_not_leave_the_other_out(liar: int, others: tuple[str, ...]) -> None:
+    """Where it could, a guard would return to both: a restart, by what the liar alone says was asked."""
+    view = look_at_two(report(liar, members=(f"node{liar}", *others)))
+    assert (view.members, view.missing) == (NAMES[:2], ())
+    decided, _ = decide(view, GuardMemory(), NOW, Policy())
+    assert decided.do in (GuardAction.NOTHING, GuardAction.WARN)
+    assert any(words.startswith(f"{DISAGREES}: node{liar} says that the run's nodes are") for words in view.remarks)
+
+
+@pytest.mark.parametrize("members", [("node1",), ("node1", "node0"), NAMES[:2]], ids=str)
+@pytest.mark.parametrize("started_at", [NOW - 1, NOW - 60])
+def test_of_two_nodes_one_begins_no_run_that_requests_go_to(members: tuple[str, ...], started_at: float) -> None:
+    own = {"service_url": "http://10.1.0.12:8000", "service_healthy": True, "service_checked_at": NOW - 1}
+    view = look_at_two(report(1, run_id="r9", started_at=started_at, members=members, node_rank=0, **own))
+    assert view.service_url in (OWN, "")
+
+
+def test_what_this_machine_recorded_of_a_run_counts_alone() -> None:
+    assert service_of(PINNED, "node1", "http://10.1.0.12:8000", recorded=OWN).url == OWN
 
 
 def test_of_two_nodes_that_disagree_the_inventorys_order_counts() -> None:

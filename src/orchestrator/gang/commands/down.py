@@ -82,25 +82,28 @@ def _meant(args: argparse.Namespace, screen: Screen) -> tuple[Inventory, tuple[s
 def _take_out(operation: Operation, gangs: tuple[str, ...], screen: Screen) -> Serving:
     """Remove the gangs from the router first; a router that does not answer does not delay the stop.
 
-    Those that were the last ones behind it to serve their model.
+    Those that were the last ones behind it to serve their model, which is said before they go.
     """
     try:
-        withdrawn = withdraw(operation, gangs)
+        withdrawn = withdraw(operation, gangs, lambda last: _say_last(last, screen))
     except DeployError as failure:
         screen.say(f"{failure.where}: {failure.what}")
         return {}
-    for lost in dict.fromkeys(withdrawn.last.values()):
-        gangs = tuple(gang for gang, its in withdrawn.last.items() if its == lost)
-        screen.say(
-            f"no gang is left behind the router that serves {name_words(lost)}: {', '.join(gangs)} served it alone,"
-            " and requests for it fail from now on"
-        )
     for name, holder in withdrawn.changing.items():
         screen.say(
             f"{holder.name} changes the others behind the router that serve what {name} does, with"
             f" `{holder.command}`: requests fail while those are out"
         )
     return withdrawn.last
+
+
+def _say_last(last: Serving, screen: Screen) -> None:
+    for lost in dict.fromkeys(last.values()):
+        gangs = ", ".join(gang for gang, its in last.items() if its == lost)
+        screen.say(
+            f"no gang is left behind the router that serves {name_words(lost)}: {gangs} served it alone, and requests"
+            " for it fail from now on"
+        )
 
 
 def _say_errors(nodes: Sequence[StopResult], screen: Screen) -> None:

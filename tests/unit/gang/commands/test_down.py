@@ -12,6 +12,7 @@ from tests.support.commands import unconnected
 
 from orchestrator.cli.main import main
 from orchestrator.gang.commands import down as verb
+from orchestrator.gang.serving import Serving
 from orchestrator.gang.steps.down import DownRequest, StopResult
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.router.routing import Withdrawn
@@ -35,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             before_stop()
             return answer
 
-        def withdraw(_: object, gangs: tuple[str, ...]) -> None:
+        def withdraw(_: object, gangs: tuple[str, ...], __: object) -> None:
             assert gangs == ()
             raise LOST
 
@@ -87,20 +88,24 @@ def test_what_is_not_clean_is_told_and_counts(run: Run, told: StopAnswer | Unrea
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_that_it_takes_out_the_last_gang_behind_the_router_is_said(
+def test_that_it_takes_out_the_last_gang_behind_the_router_is_said_before_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     def down(*_: object, before_stop: Callable[[], None]) -> tuple[StopResult, ...]:
         before_stop()
         return (DONE,)
 
+    def withdraw(_: object, __: object, announce: Callable[[Serving], None]) -> Withdrawn:
+        announce({"g": ("m",)})
+        assert "no gang is left behind the router that serves m: g served it alone" in capsys.readouterr().err
+        return Withdrawn(last={"g": ("m",)})
+
     monkeypatch.setattr(verb, "down", down)
-    monkeypatch.setattr(verb, "withdraw", lambda *_: Withdrawn(last={"g": ("m",)}))
+    monkeypatch.setattr(verb, "withdraw", withdraw)
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     assert main(["down", "-i", str(tmp_path / "hosts.yml"), *words]) == 0
-    shown = capsys.readouterr()
-    assert "no gang is left behind the router that serves m: g served it alone" in shown.err
-    assert not words or json.loads(shown.out)["last_behind_router"] == ["g"]
+    shown = capsys.readouterr().out
+    assert not words or json.loads(shown)["last_behind_router"] == ["g"]
 
 
 def test_who_changes_the_others_meanwhile_is_said(

@@ -91,20 +91,20 @@ class Router:
         """Whether it sends a request only to gangs whose model it names; not, where its host can't tell."""
         return _by_model(staged_router(self.fleet, self.spec))
 
-    def take_in(self, url: str, run_id: str = "", aliases: Collection[str] = ()) -> None:
+    def take_in(self, url: str, run: str = "", aliases: Collection[str] = ()) -> None:
         """Have requests go there, those that name an alias too.
 
         Returns once the engine answers what the router asks for its health, and the router counts it as healthy: a new
         worker counts as healthy until the router's checks of it have failed.
 
-        run_id: of the gang. The router asks an engine for its model when it is added, and not again: one that was added
-        for another run is added anew.
+        run: of the gang, as `run_entry` names it. The router asks an engine for its model when it is added, and not
+        again: one that was added for another run is added anew.
         """
         staged = staged_router(self.fleet, self.spec)
         if path := _health_path_of(staged):
             self._wait_for_health(f"{url}{path}")
         by_model = _by_model(staged)
-        run = run_id if by_model else ""
+        run = run if by_model else ""
         end, done = time.monotonic() + TAKE_IN_S, False
         while not self._has(url, run):
             done = done or self._add(url, run)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.engines import router as words
 from orchestrator.engines.registry import load_paths
-from orchestrator.engines.serving import UNKNOWN_MODEL, Worker, running_requests
+from orchestrator.engines.serving import UNKNOWN_MODEL, Worker, run_entry, running_requests
 from orchestrator.gang.agreement import DISAGREES
 from orchestrator.gang.serving import UNKNOWN_NAMES, Names, Serving, lost_names, name_words, names_of
 from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop
@@ -230,7 +230,7 @@ def why_not_in(router: Router, view: GangView, serving: Sequence[GangView]) -> D
         fix = f"set l40s_address of its nodes, or look at that node: `l40s-deploy status {view.name}`"
         return NodeError(f"{why}; it was not added to the router", where=f"gang {view.name}", fix=fix)
     try:
-        router.take_in(view.service_url, view.run_id or "", () if double else aliases)
+        router.take_in(view.service_url, run_entry(view.name, view.run_id), () if double else aliases)
     except DeployError as failure:
         return failure
     return _two_models(view, double) if double else None
@@ -355,9 +355,12 @@ class Withdrawn:
     changing: Mapping[str, LockHolder] = field(default_factory=dict)
 
 
-def withdraw(operation: Operation, gangs: Iterable[str]) -> Withdrawn:
+def withdraw(
+    operation: Operation, gangs: Iterable[str], announce: Callable[[Serving], None] = lambda _: None
+) -> Withdrawn:
     """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run.
 
+    announce: called with `Withdrawn.last` before any of them is taken out.
     Whoever changes other gangs is asked for last: a command that has its turn later sees the lock of this `down`.
     Raises Unreachable where the router's host can't be asked: its entries stay.
     """
@@ -373,6 +376,8 @@ def withdraw(operation: Operation, gangs: Iterable[str]) -> Withdrawn:
     views = operation.glance()
     seen = with_addresses(inventory, views, router.workers())
     serving = behind_router(router, seen)
+    last = _lost_by(names, lost_names(names, serving), serving)
+    announce(last)
     for view in seen:
         if view.name in names:
             router.take_out(view.service_url)
@@ -380,7 +385,6 @@ def withdraw(operation: Operation, gangs: Iterable[str]) -> Withdrawn:
     for view in seen:
         if view.name in names & unread:
             _let_run(router, view.service_url)
-    last = _lost_by(names, lost_names(names, serving), serving)
     return Withdrawn(last=last, changing=_changing_others(router, names, serving, last))
 
 
@@ -406,13 +410,12 @@ def with_addresses(inventory: Inventory, views: Sequence[GangView], entered: Ite
     specs = {gang.name: gang for gang in inventory.gangs}
     taken = {view.service_url.rstrip("/") for view in views}
     by_run = {worker.run: worker.url for worker in entered if worker.run and worker.url not in taken}
-    findings = [
-        replace(
-            view, service_url=view.service_url or _url_unread(specs[view.name], view) or by_run.get(view.run_id, "")
-        )
-        for view in views
-    ]
-    return [view for view in findings if view.service_url]
+
+    def address(view: GangView) -> str:
+        its_entry = by_run.get(run_entry(view.name, view.run_id), "")
+        return view.service_url or _url_unread(specs[view.name], view) or its_entry
+
+    return [replace(view, service_url=url) for view in views if (url := address(view))]
 
 
 def _let_run(router: Router, url: str) -> None:

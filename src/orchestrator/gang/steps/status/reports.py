@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.engines.serving import METRICS, Serving, serving
-from orchestrator.gang.agreement import BelievedService, current_run, leader_report, service_of
+from orchestrator.gang.agreement import DISAGREES, BelievedService, current_run, leader_report, outvoted, service_of
 from orchestrator.gang.names import as_called_now, former_gang, former_nodes, renamed_words
 from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.remarks import accepted_everywhere, unaccepted
@@ -177,10 +177,16 @@ def _apart(gang: GangSpec, seen: GangView, answers: Mapping[str, Answer]) -> Ite
 
 
 def _service(gang: GangSpec, seen: GangView, answers: Mapping[str, Answer]) -> BelievedService:
-    current = current_run({name: answer for name, answer in answers.items() if isinstance(answer, Report)})
+    reports = {name: answer for name, answer in answers.items() if isinstance(answer, Report)}
+    current = current_run(reports)
     leader = leader_report(current, seen.members)
     if leader is None:
         return BelievedService(url="")
+    if outvoted(current, reports):
+        remark = (
+            f"{DISAGREES}: as many of its nodes are in another run as in {leader.run_id}: where it serves is unknown"
+        )
+        return BelievedService(url="", remark=remark)
     return service_of(
         gang,
         leader.node,

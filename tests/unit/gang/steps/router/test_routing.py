@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -808,7 +808,11 @@ def test_down_learns_that_it_takes_the_last_one_out(world: World, monkeypatch: p
     )
     assert routing.withdraw(unasked(INVENTORY), ["b"]).last == {}
     world.behind.append("http://b")
-    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {"a": ("m",)}
+    announced: list[tuple[Mapping[str, object], list[str]]] = []
+    operation = unasked(INVENTORY)
+    last = routing.withdraw(operation, ["a"], lambda last: announced.append((last, [*world.behind]))).last
+    assert announced == [(last, ["http://a", "http://b"])] and last == {"a": ("m",)}
+    assert world.behind == ["http://b"]
     assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {}
 
 
@@ -887,7 +891,7 @@ def test_a_gang_comes_back_by_all_of_its_names_and_its_run(world: World) -> None
     views = [replace(gang("a"), run_id="r2"), gang("b"), gang("c", model="other")]
     restart_sequence.put_back(front, views, world)  # type: ignore[arg-type]
     assert world.called == {"http://a": ("default",), "http://b": (), "http://c": ()}
-    assert world.runs["http://a"] == "r2"
+    assert world.runs["http://a"] == "a/r2"
     assert any("other would name two models" in words for words in world.said)
     world.unhealthy = ("http://b",)
     with pytest.raises(NodeError, match="does not find http://b"):
@@ -934,7 +938,7 @@ def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_reques
     world.router = router(GangState.READY)
     unread = replace(gang("a"), service_url="", run_id="r7")
     world.gangs, world.behind = (unread, gang("b")), ["http://a:8000", "http://b"]
-    runs, left = {"http://a:8000": "r7"}, [2, 1, 0, 0]
+    runs, left = {"http://a:8000": "a/r7"}, [2, 1, 0, 0]
     quiet: list[int] = []
     monkeypatch.setattr(
         Router,
@@ -950,8 +954,10 @@ def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_reques
     monkeypatch.setattr(routing, "POLL_S", 0.0)
     assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {}
     assert world.behind == ["http://b"] and quiet == left
-    runs["http://b"] = "r7"  # a forged run: another gang's known address is never taken for its own
+    runs["http://b"] = "a/r7"  # another gang's known address is never taken for its own
     assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {} and world.behind == ["http://b"]
+    world.gangs, runs["http://b"] = (unread, replace(gang("b"), service_url="")), "b/r7"  # nor its run, where one node
+    assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {} and world.behind == ["http://b"]  # of `a` names it
 
 
 def _load(running: int) -> dict[str, int]:
