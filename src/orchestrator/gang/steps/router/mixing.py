@@ -22,9 +22,8 @@ def refuse_mixed_models(router: Router | None, views: Iterable[GangView], plans:
     """
     if router is None or not plans:
         return
-    now = {view.name: names_of(view) for view in views if view.running and view.model}
-    then = {name: names_of(plan) for name, plan in plans.items()}
-    mixed = next((pair for name in then if (pair := _beside(name, then, now))), None)
+    now = {view.name: view for view in views if view.running and view.model}
+    mixed = next((pair for name in plans if (pair := _beside(name, plans, now))), None)
     if mixed is None:
         return
     if not _looks_at_models(router):
@@ -46,13 +45,19 @@ def forget_other_models(router: Router | None, views: Iterable[GangView], rise: 
             router.take_out(url)
 
 
-def _beside(name: str, then: Serving, now: Serving) -> Serving | None:
+def _beside(name: str, then: Mapping[str, Serves], now: Mapping[str, Serves]) -> Serving | None:
     """This gang with its names, and another one that has or will have others; None where there is none."""
     for others in (now, then):
-        for other, names in others.items():
-            if other != name and {*names} != {*then[name]}:
-                return {name: then[name], other: names}
+        for other, gang in others.items():
+            if other != name and not _answer_alike(then[name], gang):
+                return {name: names_of(then[name]), other: names_of(gang)}
     return None
+
+
+def _answer_alike(gang: Serves, other: Serves) -> bool:
+    """By their names; by their models where an older release started one of them, whose names are not known."""
+    unknown = not gang.served or not other.served
+    return {*names_of(gang)} == {*names_of(other)} or (unknown and gang.model == other.model)
 
 
 def _looks_at_models(router: Router) -> bool:

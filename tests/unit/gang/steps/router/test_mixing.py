@@ -7,16 +7,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.support import recorded_release as recorded
 from tests.support.commands import router_of
+from tests.support.messages import message
 
 from orchestrator.engines import router as words
 from orchestrator.gang.steps.router import client, mixing
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
+from orchestrator.gang.steps.staging import staged_request
+from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.model.inventory import GangPorts, NodeSpec, Reach, RouterSpec
+from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.errors import FindingsError, Unreachable
+from orchestrator.protocol.verbs import ReportAnswer, StagedAnswer
 
 
 def node(name: str, gang: str) -> NodeSpec:
@@ -87,11 +92,32 @@ def test_a_router_that_is_not_running_counts_as_what_would_be_started(behind: Si
 def test_gangs_are_told_apart_by_the_names_that_they_answer_to(behind: SimpleNamespace) -> None:
     """Two of one profile by two names: vLLM answers the other's with 404, and SGLang as if it were its own."""
     renamed = replace(gang("a", "m"), served=("mine",))
+    behind.gangs = tuple(replace(view, served=("m",)) for view in behind.gangs)
     with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*a: mine; b: m"):
         refuse_mixed_models(ROUTER, behind.gangs, {"a": renamed})
     with pytest.raises(FindingsError, match=r"ROUTER-MODEL-MIXED: .*b: m; a: mine"):
-        refuse_mixed_models(ROUTER, (renamed, gang("b", "m", GangState.ABSENT)), plans(b="m"))
+        refuse_mixed_models(ROUTER, (renamed, behind.gangs[1]), {"b": behind.gangs[1]})
     refuse_mixed_models(ROUTER, behind.gangs, {"a": replace(gang("a", "other"), served=("m",))})
+
+
+def test_gangs_of_an_older_release_behind_the_old_router_are_restarted_and_mix_with_no_other_model(
+    behind: SimpleNamespace,
+) -> None:
+    """Its agents report a model and no names; what it staged has them as a flag, whatever that says."""
+    (raw, *_), answer = recorded.staged().values(), ReportAnswer(now=0.0, reports=(recorded.report("node0", "ready"),))
+    spec = GangSpec(name="gang0", nodes=(node("node0", "gang0"),))
+    (seen,) = views_of([spec], {"node0": answer}, {})
+    assert (seen.served, seen.model) == ((), raw["request"]["model"])
+    twin = replace(gang("gang1", seen.model), served=())
+    behind.gangs = (replace(seen, state=GangState.READY, nodes=twin.nodes), twin)
+    for argv in (raw["request"]["argv"], [*raw["request"]["argv"], "--served-model-name", "mine"]):
+        answered = message(StagedAnswer, {**raw, "request": {**raw["request"], "argv": argv}})
+        plan = staged_request(spec.leader, "gang0", answered)
+        assert plan.model == seen.model
+        refuse_mixed_models(ROUTER, behind.gangs, {"gang0": plan})
+        with pytest.raises(FindingsError, match="ROUTER-MODEL-MIXED") as refused:
+            refuse_mixed_models(ROUTER, behind.gangs, {"gang0": replace(plan, model="other", served=("other",))})
+        assert refused.value.exit_code == 3 and "`l40s-deploy prepare --tags router_env`" in refused.value.fix
 
 
 def test_a_router_that_can_not_be_asked_is_no_yes(behind: SimpleNamespace) -> None:
