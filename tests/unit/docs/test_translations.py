@@ -63,6 +63,20 @@ def test_both_have_the_same_commands_in_the_same_order(english: str, chinese: st
     assert commands((ROOT / chinese).read_text("utf-8")) == commands((ROOT / english).read_text("utf-8"))
 
 
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items())
+def test_both_are_as_complete_as_each_other(english: str, chinese: str) -> None:
+    """The same headings of the same depth, rows of tables, pictures, and words of code, whatever stands around them."""
+    wanted, told = (parts((ROOT / page).read_text("utf-8")) for page in (english, chinese))
+    assert told == wanted
+
+
+def parts(text: str) -> tuple[list[int], int, int, list[str]]:
+    """Depths of headings, counts of rows and of pictures, words of code."""
+    depths = [len(heading) for heading in re.findall(r"^(#+) ", text, re.MULTILINE)]
+    rows = len(re.findall(r"^\|", text, re.MULTILINE))
+    return depths, rows, text.count("!["), sorted(re.findall(r"`([^`\n]+)`", text))
+
+
 def commands(text: str) -> list[str]:
     """Code blocks without their comments, which are translated."""
     return [re.sub(r"\s+#.*", "", line) for line in re.findall(r"^ {4,}(l40s-deploy .+)$", text, re.MULTILINE)]
