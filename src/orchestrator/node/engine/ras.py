@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.node.engine.ras_words import RasVerdict, judge, read
+from orchestrator.node.network.http_connection import Exchange
 
 FIRST_WORD_S = 1.0
 ANSWER_S = 12.0
@@ -23,6 +24,7 @@ TIMEOUT_S = 2
 TRIES = 8
 MOST_BYTES = 8 << 20
 """32 ranks in ten communicators are some 200 KiB of JSON."""
+LONGEST_LINE = 4096
 APART_S = 2.0
 AGAIN_S = 30.0
 
@@ -42,34 +44,23 @@ def status(address: str) -> str:
 
 
 def _asked(connection: socket.socket) -> str:
-    connection.settimeout(FIRST_WORD_S)
     for command in (b"SET FORMAT json\n", b"TIMEOUT %d\n" % TIMEOUT_S):
         connection.sendall(command)
         if (answer := _line(connection)) != b"OK":
             raise ValueError(f"it answered {answer[:100]!r}")
     connection.sendall(b"STATUS\n")
-    end, size = time.monotonic() + ANSWER_S, 0
-    parts: list[bytes] = []
-    while True:
-        connection.settimeout(max(0.01, end - time.monotonic()))
-        data = connection.recv(65536)
-        if not data:
-            return b"".join(parts).decode("utf-8", "replace")
-        size += len(data)
-        if size > MOST_BYTES:
-            raise ValueError(f"its answer is longer than {MOST_BYTES >> 20} MiB")
-        parts.append(data)
+    told = Exchange(ANSWER_S, 2 * MOST_BYTES).makefile(connection).read(MOST_BYTES + 1)
+    if len(told) > MOST_BYTES:
+        raise ValueError(f"its answer is longer than {MOST_BYTES >> 20} MiB")
+    return told.decode("utf-8", "replace")
 
 
 def _line(connection: socket.socket) -> bytes:
     """One short answer; nothing follows it before the next command."""
-    data = b""
-    while not data.endswith(b"\n"):
-        more = connection.recv(256)
-        if not more or len(data) > 4096:
-            raise OSError("it closed the connection")
-        data += more
-    return data.strip()
+    line = Exchange(FIRST_WORD_S).makefile(connection).readline(LONGEST_LINE)
+    if not line.endswith(b"\n"):
+        raise OSError("it closed the connection")
+    return line.strip()
 
 
 @dataclass

@@ -220,7 +220,8 @@ def _asked(giver: Giving, question: Mapping[str, Any]) -> Iterator[BinaryIO]:
             connection.makefile("rb") as answer,
         ):
             _say(connection, {"nonce": ours})
-            reply = _line(answer.readline(LONGEST))
+            # it says no more before our question: a reader of its own leaves nothing unread
+            reply = _line(Exchange(LINE_S).makefile(connection).readline(LONGEST))
             theirs = str(reply.get("nonce"))
             if not proves(key, reply.get("proof"), "giver", "push", "", ours, theirs):
                 raise ConnectionLost("another program listens on that port")
