@@ -42,7 +42,7 @@ _OF_HARDWARE = re.compile(
 """As a node's name, it is looked for in its own spelling alone."""
 _SHORT, _ANY_CASE = 3, 4
 _CASES = (str, str.lower, str.upper)
-_SPELLINGS = ("any case", "exact", "host")
+_SPELLINGS = ("joined", "any case", "exact", "host")
 _PERSON = re.compile(
     r"(?P<before>/(?:home|homes|Users)/|(?<![\w/.~])~(?=[\w.-]+/))(?P<who>[A-Za-z_][\w.-]{0,63})(?![\w.-])"
 )
@@ -80,9 +80,9 @@ def _key(name: str) -> str:
     return re.sub("[-_.]", "", name).lower()
 
 
-def _any_join(name: str) -> str:
-    """Letters and digits of a name, joined by any sign or none."""
-    return "[-_.]?".join(map(re.escape, re.findall(r"[0-9]+|[^\W\d_]+|[^\w.-]+", name)))
+def _any_join(name: str, sign: str = "[-_.]?") -> str:
+    """Letters and digits of a name, joined by any sign or none. sign: by this one"""
+    return sign.join(map(re.escape, re.findall(r"[0-9]+|[^\W\d_]+|[^\w.-]+", name)))
 
 
 def _either(words: list[str]) -> str:
@@ -250,13 +250,16 @@ class Scrubber:
 
     @cached_property
     def _named(self) -> re.Pattern[str]:
-        """loose: in any case, with any joins, beside any sign; word: where it stands alone; host: where one stands."""
+        """loose: in any case, with any joins, beside any sign; joined: the same, but never without a sign within; word:
+        where it stands alone; host: where one stands."""
         spellings = {name: self._spelling(name) for name in self.names}
         of = {kind: _either([re.escape(n) for n, own in spellings.items() if own == kind]) for kind in _SPELLINGS}
+        joined = _either([_any_join(n, "[-_.]") for n, own in spellings.items() if own == "joined"])
         first = "".join(sorted({re.escape(form(name[0])) for name in self.names for form in _CASES}))
         return re.compile(
             rf"(?<![A-Za-z0-9])(?=[{first}])(?:"
             rf"(?P<loose>(?i:{self._each.pattern})+)(?![A-Za-z0-9])"
+            rf"|(?P<joined>(?i:{joined}))(?![A-Za-z0-9])"
             rf"|(?<![\w.-])(?P<word>(?i:{of['any case']})|{of['exact']})(?![\w-])"
             rf"|(?:(?<=@)|(?<=://)|(?<=host[= ])|(?<=node[= ]))(?P<host>{of['host']})(?![\w.-])"
             rf"|(?m:^)(?P<first>{of['host']})(?=:[0-9]+:))"
@@ -265,6 +268,8 @@ class Scrubber:
     def _spelling(self, name: str) -> str:
         if self._is_loose(name):
             return "loose"
+        if re.fullmatch(r"[^\W\d_]+(?:[-_][^\W\d_]+)+", name) and not self._is_user(name):
+            return "joined"  # of letters alone: without its sign it may be a word
         if len(name) < _SHORT and not re.search("[0-9]", name):
             return "host"
         return "exact" if len(name) < _ANY_CASE or self._is_user(name) else "any case"

@@ -168,6 +168,7 @@ def test_short_words_are_no_secrets() -> None:
 
 NAMES = {
     "node-7": "machine1", "rack2-node11": "machine2", "gpu-0": "machine3", "alpha": "machine4", "ab": "machine5",
+    "mem-gpu": "machine6",
     "node-7.prod.example.org": "machine1-host", "prod.example.org": "domain1", "anna": "user1", "l40s7": "user2",
 }  # fmt: skip
 
@@ -188,6 +189,8 @@ KEY = b"k" * 32
         ("node-77 xnode7 node7x", "node-77 xnode7 node7x"),
         ("\u8282\u70b9node-7\u6b63\u5e38", "\u8282\u70b9machine1\u6b63\u5e38"),
         ("no\u200bde-7 \uff4e\uff4f\uff44\uff45-\uff17", "machine1 machine1"),
+        ("MEM_GPU mem.gpu mem-gpu.example x_mem_gpu-ib0", "machine6 machine6 machine6.example x_machine6-ib0"),
+        ("memgpu mem gpu mem-gpus item-gpu mem--gpu", "memgpu mem gpu mem-gpus item-gpu mem--gpu"),
         ("gpu-0 on GPU0 gpu0", "machine3 on GPU0 gpu0"),
         ("ALPHA:5000 alpha alphabet num_alpha", "machine4:5000 machine4 alphabet num_alpha"),
         ("ab:812:990 [3] anna@ab:22 ssh://ab host=ab crab ab initio", None),
