@@ -76,6 +76,17 @@ def test_an_inventory_gives_gangs_names_gpus_and_what_means_something_in_a_lab(m
     assert made.left_out == ("l40s_address", "l40s_ib_hca", "l40s_model_root", "l40s_stack our-own")
 
 
+def test_spares_stay_spares_and_a_router_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    hosts = "{n1: {}, n2: {}, n3: {l40s_role: spare}}"
+    path.write_text(
+        f"all: {{children: {{gangs: {{children: {{east: {{hosts: {hosts}}}}}}}, router: {{hosts: {{f: {{}}}}}}}}}}"
+    )
+    made = cluster.like(str(path), same_hardware=False)
+    assert made.gangs == {"east": ("n1", "n2", "n3")} and made.variables["n3"] == {"l40s_role": "spare"}
+    assert (made.left_out, made.router) == ((), "f")
+
+
 def test_names_of_devices_stay_where_the_lab_shows_these_very_machines(mine: str) -> None:
     made = cluster.like(mine, same_hardware=True)
     assert made.variables["gpu-03.dc1"]["l40s_ib_hca"] == "mlx5_7"

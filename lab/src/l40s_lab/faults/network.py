@@ -150,14 +150,16 @@ def _open_port(node: LivingNode, undo: Undo) -> None:
     nft(node.pid, f"delete table inet drop_{int(undo['port'])}\n")
 
 
+_TORCH = "(with `lab up --engine sglang`: the stand-in has no torch)"
+
 FAULTS = (
     Fault(
         name="corrupt-link",
         argument="NODE",
         summary="flips one byte in every MiB of TCP data that this node sends to NODE, with a right checksum (TCP"
         " side)",
-        shows="`l40s-deploy nettest --verify` names the two nodes; nothing else notices (a process of the lab relays"
-        " the frames, so the throughput is lower)",
+        shows=f"`l40s-deploy nettest --verify` {_TORCH} names the two nodes; nothing else notices (a process of the"
+        " lab relays the frames, so the throughput is lower)",
         levels=(1, 2),
         outside=True,
         strike=_corrupt,
@@ -231,7 +233,7 @@ FAULTS = (
         argument="NODE [RATE]",
         summary="limits traffic between this node and NODE to RATE (default: 20mbit) on the TCP side, in each"
         " direction",
-        shows="`l40s-deploy nettest` names the two nodes; everything else is as fast as before",
+        shows=f"`l40s-deploy nettest` {_TORCH} names the two nodes; everything else is as fast as before",
         levels=(1, 2),
         outside=True,
         strike=_slow_link,
@@ -241,7 +243,7 @@ FAULTS = (
         name="slow-node",
         argument="[RATE [DEV]]",
         summary="limits traffic into and out of DEV (default: the TCP side) to RATE (default: 20mbit)",
-        shows="`l40s-deploy nettest` names the node; SSH to it is slow too",
+        shows=f"`l40s-deploy nettest` {_TORCH} names the node; SSH to it is slow too",
         levels=(1, 2),
         outside=True,
         strike=_slow_node,

@@ -17,7 +17,7 @@ from orchestrator.protocol.errors import InputError
 _HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _KEPT = (
     "l40s_accept", "l40s_agent_port", "l40s_api_key_file", "l40s_args", "l40s_dist_init_port", "l40s_env",
-    "l40s_gpus", "l40s_http_port", "l40s_lease", "l40s_nccl_port", "l40s_stack", "l40s_transport",
+    "l40s_gpus", "l40s_http_port", "l40s_lease", "l40s_nccl_port", "l40s_role", "l40s_stack", "l40s_transport",
 )  # fmt: skip
 _OF_THE_HARDWARE = ("l40s_gid_index", "l40s_ib_hca", "l40s_socket_ifname")
 """They name devices, so in a lab they only make sense if it shows the very same machines."""
@@ -31,12 +31,14 @@ class Cluster:
     gpus:      node -> number of GPUs; other nodes have as many as their machine
     variables: node -> variables for the lab's inventory
     left_out:  variables of the original inventory that make no sense in a lab
+    router:    its host in the original inventory, which a lab does not have; '' for none
     """
 
     gangs: Mapping[str, tuple[str, ...]]
     gpus: Mapping[str, int] = field(default_factory=dict)
     variables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    router: str = ""
 
     def without(self, variable: str) -> Cluster:
         """The same without one variable on all nodes."""
@@ -85,10 +87,11 @@ def like(path: str, *, same_hardware: bool) -> Cluster:
         left_out |= ours.keys() - {*kept}
         variables[node.name] = {name: plain(value) for name, value in ours.items() if name in kept}
     return Cluster(
-        gangs={gang.name: tuple(node.name for node in gang.nodes) for gang in inventory.gangs},
+        gangs={gang.name: tuple(node.name for node in gang.machines) for gang in inventory.gangs},
         gpus={node.name: node.gpus for node in inventory.nodes},
         variables=variables,
         left_out=tuple(sorted(left_out)),
+        router=inventory.router.node.name if inventory.router is not None else "",
     )
 
 

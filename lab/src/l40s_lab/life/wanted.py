@@ -149,6 +149,10 @@ def _cluster(request: Request, document: dict[str, Any], snapshots: Mapping[str,
         found = clusters.like(request.like, same_hardware=bool(snapshots))
         if found.left_out:
             say(f"ignored, because it is specific to the machines: {', '.join(found.left_out)}")
+        if found.router:
+            say(
+                f"left out: the router on {found.router}; a group `router` of the lab's inventory can have a node of it"
+            )
         return found
     gangs = 1 if request.gangs is None else request.gangs
     if snapshots and request.nodes is None:
