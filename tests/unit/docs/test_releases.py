@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import __version__
 from orchestrator.cli import main as cli
 from orchestrator.cli.main import VERBS, every_parser, verbs_of
 from orchestrator.doctor.rules.support.catalogue import catalogue
@@ -54,6 +55,14 @@ def test_what_a_release_had_later_ones_have() -> None:
     assert set(promised) == set(now)
     gone = {word for kind, words in promised.items() for word in words if word not in now[kind]}
     assert [word for word in sorted(gone) if f"`{word}`" not in UPGRADING] == []
+
+
+def test_the_newest_release_of_the_changelog_is_this_version_with_its_day() -> None:
+    """The day of its last commit, or a later one where it is prepared."""
+    newest = re.search(r"^## (\S+) \((\d{4}-\d{2}-\d{2})\)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert newest is not None and newest[1] == __version__
+    days = re.findall(r"\b20\d{2}-\d{2}-\d{2}\b", (ROOT / "docs" / "proven.md").read_text("utf-8"))
+    assert max(days) <= newest[2], "figures of a later day than the release that shows them"
 
 
 @pytest.mark.parametrize(
