@@ -69,6 +69,44 @@ def is_open(line: socket.socket) -> bool:
     return True
 
 
+ODD = {
+    "another protocol": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    "an address of its own": b"GET http://127.0.0.1/ HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a tunnel": b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "NUL in the path": b"GET /%00\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    "a host of bytes": b"GET / HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n",
+    "a negative length": b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "two lengths": b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1,2\r\n\r\naa",
+    "a chunk of no size": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a form of no charset": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
+    b"Content-Type: application/x-www-form-urlencoded; charset=no\r\n\r\n%ff",
+    "a form without a boundary": b'POST / HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary="\r\n'
+    b"Content-Length: 3\r\n\r\nabc",
+    "a header without a name": b"GET / HTTP/1.1\r\nHost: x\r\n: x\r\n\r\n",
+    "a folded header": b"GET / HTTP/1.1\r\n x: y\r\n\r\n",
+    "a line that never fits": b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("key", ["", KEY])
+def test_an_odd_request_is_answered_or_closed_and_makes_no_line(
+    kind: str, key: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(PAGES, HERE, 0, key=key) as port, socket.create_connection((HERE, port), timeout=20) as line:
+        line.sendall(ODD[kind])
+        told = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := line.recv(4096):
+                told += part
+        assert told[:9] in (b"", b"HTTP/1.1 "), told
+        assert b"hello" not in told or not key
+        assert asked(port) == (401 if key else 200)
+    assert capfd.readouterr() == ("", "") and not caplog.records
+
+
 @pytest.mark.parametrize("kind", NEVER_ENDING)
 def test_who_never_ends_keeps_nobody_out_and_is_closed(kind: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "CONNECTION_S", 2.0)
