@@ -21,11 +21,13 @@ import mmap
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+
+from orchestrator.tuning.gpu_code import code_places
 
 HERE = Path(__file__).resolve().parents[1]
 KIT = HERE / "tests/gpu/kit"
@@ -54,8 +56,6 @@ OWN_ARCHIVE = {"torch": {"torch", "torchvision", "nvidia-nccl-cu13"}, "triton": 
 """Packages that travel by themselves; the machine has them too, in another version."""
 KEPT_SM = 90
 """The GPU whose machine code stays in the libraries of torch, NCCL and the engine."""
-_FATBIN, _MACHINE_CODE = 0xBA55ED50, 2
-_OF_FATBIN, _OF_CODE = struct.Struct("<IHHQ"), struct.Struct("<HHIQIIHHI")
 
 
 def main(work: Path, out: Path, parts: Iterable[str]) -> int:
@@ -151,7 +151,7 @@ def gathered(work: Path, part: str, wanted: set[str]) -> Path:
 
 def blank_other_gpus(library: Path) -> None:
     """Zeros in the place of machine code and PTX for other GPUs than KEPT_SM: CUDA picks by the headers, which stay,
-    and zeros take no room in an archive. The layout is that of CUDA's fatbinary.h and of what nvcc 13.0 writes."""
+    and zeros take no room in an archive."""
     said = subprocess.run(["readelf", "-SW", str(library)], capture_output=True, text=True, check=False).stdout
     sections = re.findall(r"\s(\.nv_fatbin|__nv_relfatbin)\s+\S+\s+\S+\s+([0-9a-f]+)\s+([0-9a-f]+)", said)
     if not sections:
@@ -161,20 +161,12 @@ def blank_other_gpus(library: Path) -> None:
             _blank(data, int(offset, 16), int(offset, 16) + int(size, 16))
 
 
-def _blank(data: mmap.mmap, place: int, end: int) -> None:
-    """One section: fatbins at multiples of 8, each a head and codes with heads of their own."""
-    while place < end - _OF_FATBIN.size:
-        magic, _, head, size = _OF_FATBIN.unpack_from(data, place)
-        if magic != _FATBIN:
-            place += 8
-            continue
-        code, place = place + head, place + head + size
-        while code < place - _OF_CODE.size:
-            kind, _, head, size, _, _, _, _, sm = _OF_CODE.unpack_from(data, code)
-            if (kind, sm) != (_MACHINE_CODE, KEPT_SM):
-                data[code + head : code + head + size] = bytes(size)
-            code += head + size
-        place += -place % 8
+def _blank(data: mmap.mmap, start: int, end: int) -> None:
+    """One section; it stays as it is where an entry of another format stands in it."""
+    with suppress(ValueError):
+        for place in [place for places in code_places(data, start, end) for place in places]:
+            if (place.form, place.arch) != ("sm", KEPT_SM):
+                data[place.start : place.end] = bytes(place.end - place.start)
 
 
 def copy(package: importlib.metadata.Distribution, packages: Path, folder: Path) -> None:

@@ -54,7 +54,7 @@ from orchestrator.protocol import jobs, verbs
 from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.looks import Listening, Outcome, Trial
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.report import AgentState, Refusal
+from orchestrator.protocol.report import AgentState, ToldError
 from orchestrator.remote import node_app
 from orchestrator.remote.commands import lines
 from orchestrator.remote.fleet import Fleet
@@ -347,7 +347,7 @@ def every_verb() -> Mapping[str, Verb]:
                      every(lambda session: packs._put(session, stack, None, check=True))),
         "tuned": Verb(value({"root": "/x", "versions": {"a": "1"}, "folders": {"f": {"n": "{}"}}}), _tuned),
         "stage": Verb(value(verbs.StageAnswer(folder="/x")), typed("stage")),
-        "check": Verb(value(verbs.CheckAnswer(refusals=(Refusal(kind="no-model", what="w", where="/x", fix="f"),),
+        "check": Verb(value(verbs.CheckAnswer(refusals=(ToldError(kind="no-model", what="w", where="/x", fix="f"),),
                                               checkpoint={"config.json": "a"})), typed("check")),
         "arm": Verb(state, typed("arm")),
         "go": Verb(state, typed("go")),

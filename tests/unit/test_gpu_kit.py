@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from orchestrator.tuning import gpu_code
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 MACHINE_CODE, PTX = 2, 1
 
@@ -26,19 +28,28 @@ KIT, INSTALL = script("gpu_kit"), script("gpu_install")
 
 def code(kind: int, sm: int, content: bytes) -> bytes:
     """One entry of a fatbin, with the longer head that nvcc writes."""
-    head = KIT._OF_CODE.pack(kind, 0, 64, len(content), 0, 0, 0, 0, sm)
+    head = gpu_code._ENTRY.pack(kind, 0, 64, len(content), 0, 0, sm, 0, 0)
     return bytes(head.ljust(64, b"\1") + content)
 
 
 def test_machine_code_for_other_gpus_becomes_zeros_and_nothing_else_changes() -> None:
     codes = [(MACHINE_CODE, 80, b"a" * 24), (MACHINE_CODE, 90, b"b" * 32), (PTX, 90, b"c" * 16)]
     body = b"".join(code(*one) for one in codes)
-    fatbin = KIT._OF_FATBIN.pack(KIT._FATBIN, 1, KIT._OF_FATBIN.size, len(body)) + body
+    fatbin = gpu_code._MARK + len(body).to_bytes(8, "little") + body
     section = fatbin + bytes(8) + fatbin
     with mmap.mmap(-1, len(section)) as data:
         data[:] = section
         KIT._blank(data, 0, len(section))
         assert data[:] == section.replace(b"a" * 24, bytes(24)).replace(b"c" * 16, bytes(16))
+
+
+def test_a_section_of_another_format_is_left_as_it_is() -> None:
+    body = code(MACHINE_CODE, 80, b"a" * 24)
+    section = gpu_code._MARK + (len(body) + 8).to_bytes(8, "little") + body
+    with mmap.mmap(-1, len(section)) as data:
+        data[:] = section
+        KIT._blank(data, 0, len(section))
+        assert data[:] == section
 
 
 def test_pieces_of_several_loads_are_one_archive_once_all_are_there(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.hang import Hang, HangLook
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.planned import NodeNetwork
@@ -125,13 +126,25 @@ class RailChange(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal(Message):
-    """A problem that the node's checks found and that prevents a start. kind: for programs, such as port-taken."""
+class ToldError(Message):
+    """A DeployError of a node, as a message has it."""
 
     kind: str
     what: str
     where: str
     fix: str = ""
+
+    @classmethod
+    def of(cls, error: DeployError) -> ToldError:
+        """That error."""
+        return cls(**error.as_told())
+
+
+def as_one(errors: Sequence[ToldError]) -> DeployError:
+    """The first of these errors, of which there is one at least, with what the others say."""
+    first, *more = errors
+    what = "; and ".join([first.what, *(f"{other.where}: {other.what}" for other in more)])
+    return DeployError(what, where=first.where, fix=first.fix, kind=first.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +209,8 @@ class Report(Message):
     """When each phase of the engine's start began here, in seconds since started_at."""
     checked: bool = False
     """The node's own checks have passed."""
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[ToldError, ...] = ()
+    """What the checks before a start found against it."""
     remarks: tuple[str, ...] = ()
     """What the agent's checks found and did not refuse."""
     proved: tuple[str, ...] = ()

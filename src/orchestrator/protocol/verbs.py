@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.report import AgentState, Cause, Refusal
+from orchestrator.protocol.report import AgentState, Cause, ToldError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class CheckAnswer(Message):
     """Of `check`: what `arm` would refuse, and what tells this node's checkpoint from another one: a digest by file
     name, of those files that could be read."""
 
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[ToldError, ...] = ()
     checkpoint: Mapping[str, str] = field(default_factory=dict)
 
 

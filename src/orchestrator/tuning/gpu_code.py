@@ -69,6 +69,36 @@ Fatbin = frozenset[Code]
 """What one fat binary holds."""
 
 
+@dataclass(frozen=True, slots=True)
+class CodePlace:
+    """One entry. kind: of _FORMS, or one that is not known; start, end: of its code in the library, behind its
+    header"""
+
+    kind: int
+    arch: int
+    flags: int
+    start: int
+    end: int
+
+    @property
+    def form(self) -> str:
+        """As of `Code`; '' for a kind that is not known."""
+        return _FORMS.get(self.kind, "")
+
+
+def code_places(library: bytes | mmap, start: int = 0, end: int | None = None) -> Iterator[tuple[CodePlace, ...]]:
+    """The entries of each fat binary between these places. Raises ValueError for one that is cut off, or that has an
+    entry of another format."""
+    last = len(library) if end is None else end
+    place = library.find(_MARK, start, last)
+    while place >= 0:
+        begin, beyond = place + _HEADER.size, place + _HEADER.size + _length(library, place)
+        if beyond > last:
+            raise ValueError(f"at {place:#x}: it ends before its fat binary does")
+        yield tuple(_entries(library, begin, beyond))
+        place = library.find(_MARK, beyond, last)
+
+
 def fatbins(library: bytes | mmap) -> tuple[Fatbin, ...]:
     """Of a shared library, wherever they lie in it; () where it has no GPU code.
 
@@ -76,16 +106,16 @@ def fatbins(library: bytes | mmap) -> tuple[Fatbin, ...]:
     """
     if library[: len(_ELF)] != _ELF:
         raise ValueError("no ELF library of 64 bits")
-    found, place = [], library.find(_MARK)
-    while place >= 0:
-        start, end = place + _HEADER.size, place + _HEADER.size + _length(library, place)
-        if end > len(library):
-            raise ValueError(f"at {place:#x}: it ends before its fat binary does")
-        found.append(frozenset(_entries(library, start, end)))
-        place = library.find(_MARK, end)
-    if not found and library.find(_SECTION) >= 0:
+    held = tuple(frozenset(map(_code_of, places)) for places in code_places(library))
+    if not held and library.find(_SECTION) >= 0:
         raise ValueError("its fat binaries have another format")
-    return tuple(found)
+    return held
+
+
+def _code_of(place: CodePlace) -> Code:
+    if not place.form:
+        raise ValueError(f"at {place.start:#x}: code of a kind that is not known ({place.kind})")
+    return Code(place.arch, place.form, only_here=bool(place.flags & _ONLY_HERE))
 
 
 def _length(library: bytes | mmap, place: int) -> int:
@@ -94,15 +124,14 @@ def _length(library: bytes | mmap, place: int) -> int:
     return int(_HEADER.unpack_from(library, place)[-1])
 
 
-def _entries(library: bytes | mmap, place: int, end: int) -> Iterator[Code]:
+def _entries(library: bytes | mmap, place: int, end: int) -> Iterator[CodePlace]:
     while place + _ENTRY.size <= end:
         kind, _, header, length, _, _, arch, _, flags = _ENTRY.unpack_from(library, place)
         if header < _ENTRY.size or place + header + length > end:
             raise ValueError(f"at {place:#x}: no entry of a known format")
-        if kind not in _FORMS:
-            raise ValueError(f"at {place:#x}: code of a kind that is not known ({kind})")
-        yield Code(arch, _FORMS[kind], only_here=bool(flags & _ONLY_HERE))
-        place += header + length
+        start = place + header
+        yield CodePlace(kind=kind, arch=arch, flags=flags, start=start, end=start + length)
+        place = start + length
 
 
 _LISTED = re.compile(r"(?:^|\.)(?P<kind>sm|compute)_(?P<arch>\d{2,3})(?P<only>[a-z]?)(?=\.|$)")

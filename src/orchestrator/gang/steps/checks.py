@@ -23,6 +23,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.facts_of_now import gone, off_the_rails
 from orchestrator.protocol.errors import DeployError, FindingsError, InputError
+from orchestrator.protocol.report import as_one
 from orchestrator.protocol.verbs import CheckAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
@@ -161,6 +162,5 @@ def against_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> StartRefusal | No
 
 
 def _refusal(name: str, answer: CheckAnswer) -> FindingsError:
-    first, *more = answer.refusals
-    what = "; and ".join([first.what, *(f"{refusal.where}: {refusal.what}" for refusal in more)])
-    return FindingsError(what, where=f"{name}: {first.where}", fix=first.fix)
+    refused = as_one(answer.refusals)
+    return FindingsError(refused.what, where=f"{name}: {refused.where}", fix=refused.fix)

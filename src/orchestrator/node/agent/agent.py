@@ -49,7 +49,7 @@ from orchestrator.node.os_errors import NO_DESCRIPTORS
 from orchestrator.node.supervision import UNKNOWN, Death
 from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.link import Digest, Gather, Pulse
-from orchestrator.protocol.report import AgentState, Refusal
+from orchestrator.protocol.report import AgentState, ToldError
 from orchestrator.protocol.run_files import AgentProcess, GoalOrder
 from orchestrator.protocol.staging import ServiceOrder
 
@@ -215,7 +215,7 @@ class Agent:
     def checked(self, failures: Sequence[DeployError], remarks: Sequence[str] = ()) -> None:
         """Take the results of the node's own checks."""
         if failures:
-            self.record.set(refusals=tuple(Refusal(**failure.as_told()) for failure in failures))
+            self.record.set(refusals=tuple(map(ToldError.of, failures)))
             first = failures[0]
             self.happened(self.lifecycle.because(self.now(), f"{first.where}: {first.what}", fix=first.fix))
             return

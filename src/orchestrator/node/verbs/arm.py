@@ -19,7 +19,7 @@ from orchestrator.node.files import AGENT_LOG, GOAL_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
 from orchestrator.protocol.errors import DeployError
-from orchestrator.protocol.report import AgentState, Report
+from orchestrator.protocol.report import AgentState, Report, as_one
 from orchestrator.protocol.verbs import ArmRequest, StateAnswer
 
 SYSTEMD = pathlib.Path("/run/systemd/system")
@@ -134,9 +134,7 @@ def _refusal(ended: Report, folder: str) -> DeployError:
         cause = ended.cause
         words = cause.text if cause else "; ".join(ended.remarks) or "the agent ended"
         return DeployError(words, where=folder, fix=cause.fix if cause else "", kind="not-armed")
-    first, *more = ended.refusals
-    what = "; and ".join([first.what, *(f"{other.where}: {other.what}" for other in more)])
-    return DeployError(what, where=first.where, fix=first.fix, kind=first.kind)
+    return as_one(ended.refusals)
 
 
 def _last_words(folder: str) -> str:

@@ -25,7 +25,7 @@ from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
 from orchestrator.protocol.errors import DeployError
-from orchestrator.protocol.report import Refusal, Report
+from orchestrator.protocol.report import Report, ToldError
 from orchestrator.protocol.staging import Ports, StagingRequest
 from orchestrator.protocol.verbs import CheckAnswer, GangRequest, StageAnswer, StagedAnswer
 
@@ -48,8 +48,9 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     last = files.current_run(state, run.gang)
     with closing(GpuMemory(run.gpus)) as memory:
         failures = preflight.check(run, memory, _own(last) if last else NOTHING)
-    refusals = tuple(Refusal(**failure.as_told()) for failure in failures)
-    return CheckAnswer(refusals=refusals, checkpoint=weights.told_apart(run.model_path)).as_json()
+    return CheckAnswer(
+        refusals=tuple(map(ToldError.of, failures)), checkpoint=weights.told_apart(run.model_path)
+    ).as_json()
 
 
 def _own(folder: str) -> OwnRun:
