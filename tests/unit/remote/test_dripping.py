@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.fuzz import answers
 from tests.support.commands import history, why
+from tests.support.hostile import talker
 from tests.support.waiting import slack
 from tests.unit.remote.conftest import Sshd
 
@@ -69,6 +70,36 @@ def test_lines_that_drip_end_at_the_deadline_of_all(session: Either, way: str) -
 def test_a_stream_may_last_while_its_lines_come(session: Either) -> None:
     slowly = "for i in 1 2 3 4 5 6; do sleep 0.3; echo $i; done"
     assert len(list(session.stream(slowly, deadline_s=None, quiet_s=0.29 + slack()))) == 6
+
+
+NO_SERVERS: dict[str, tuple[bytes, bytes]] = {
+    "silent": (b"", b""),
+    "a version that drips": (b"", b"S"),
+    "lines before it that drip": (b"", b"hello\r\n"),
+    "a key exchange that drips": (b"SSH-2.0-x\r\n", b"\0"),
+    "noise after the version": (b"SSH-2.0-x\r\n" + bytes(range(256)) * 300, b""),
+    "a packet of 2 GiB": (b"SSH-2.0-x\r\n\x7f\xff\xff\xff" + b"a" * 100, b"a"),
+    "a line without an end": (b"A" * 3_000_000, b"A"),
+    "lines without an end": (b"x\r\n" * 300_000, b"x\r\n"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_SERVERS)
+def test_a_login_ends_in_time_whatever_answers_on_that_port(kind: str) -> None:
+    told: list[str] = []
+
+    def login(port: int) -> None:
+        spec = NodeSpec(name="n", gang="g", node_rank=0, reach=Reach(host="127.0.0.1", port=port, user="u"))
+        try:
+            open_session(spec, deadline_s=1).close()
+        except Unreachable as failure:
+            told.append(failure.what)
+
+    with talker(*NO_SERVERS[kind]) as port:
+        logging_in = threading.Thread(target=login, args=(port,), daemon=True)
+        logging_in.start()
+        logging_in.join(10 * slack())
+    assert len(told) == 1 and "127.0.0.1" in told[0], told
 
 
 @dataclass(eq=False)
