@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: audit slice mutants tp32 rxe docs man release compiled changes simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: audit pictures slice mutants tp32 rxe docs man release compiled changes simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -97,6 +97,9 @@ man: setup ## dist/man/l40s-deploy.1, from the same parsers as --help
 docs: setup ## dist/site: tutorial, guides, the reference made from the code; English and Chinese
 	$(BIN)/mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+pictures: setup ## the README's pictures, drawn anew by doctor's report and status
+	$(BIN)/python scripts/picture.py
 
 release: setup ## dist/: wheels, sdists, SHA256SUMS and SBOM of the product and the lab
 	$(BIN)/python scripts/release.py

@@ -1,4 +1,4 @@
-"""The README's pictures are what `doctor --report` and `status` draw today. `scripts/picture.py` draws them anew."""
+"""The README's pictures are what `doctor --report` and `status` draw today. `make pictures` draws them anew."""
 
 from __future__ import annotations
 
