@@ -47,6 +47,8 @@ DEAD_LINK_S = 10.0
 """Silence after which a connection is given up (remote/ssh_way.py)."""
 BEGINS_S = 0.002
 """The longest delay until a thread has its turn and its channel is open."""
+MOST_KEPT = 4
+"""Runs that a node keeps beside the last one."""
 UP_S = 3600.0
 """--timeout of every `up`, as it is by default: what ends only by it has no end of its own."""
 
@@ -213,6 +215,10 @@ class SimulatedFleet:
 
     def let_go(self) -> None: ...
 
+    def mean(self, specs: Iterable[NodeSpec]) -> None:
+        """The same machines, as others call them."""
+        self.nodes = {spec.name: spec for spec in specs}
+
     @property
     def apart(self) -> SimulatedFleet:
         return SimulatedFleet(self.nodes.values())
@@ -364,6 +370,8 @@ def _stage(node: Node, request: dict[str, Any], reply: Reply) -> None:
     fenced(node, request)
     if node.agent_lives:
         raise DeployError("an agent of this gang runs already", where=node.name, fix="l40s-deploy down", kind="running")
+    if node.request and node.report is not None and node.report.run_id == node.request.get("run_id"):
+        node.kept = [(node.request, node.report), *node.kept][:MOST_KEPT]
     node.staged = request["run_id"]
     node.agent = None
     rank = request["node_rank"]
@@ -469,6 +477,11 @@ def _ask(node: Node, request: dict[str, Any], reply: Reply) -> None:
     reply({"answers": [node.answers(one) for one in request["asks"]]})
 
 
+def _prerequisites(_: Node, __: dict[str, Any], reply: Reply) -> None:
+    """Of the router's host, where nothing is found but what `prepare` puts there."""
+    reply({"packages": {}})
+
+
 def _report(node: Node, request: dict[str, Any], reply: Reply) -> None:
     def now() -> list[dict[str, Any]]:
         if node.report is None or elsewhere(node, request):
@@ -497,7 +510,7 @@ VERBS = {
     name: answers(verb)
     for name, verb in {
         "lock": _lock, "stage": _stage, "staged": _staged, "arm": _arm, "go": _go, "stop": _stop, "report": _report,
-        "ask": _ask, "history": _history,
+        "ask": _ask, "history": _history, "prerequisites": _prerequisites,
     }.items()
 }  # fmt: skip
 

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 
 from tests.simulation.explore import Explored
 from tests.simulation.gang import Gang, Violated, simulated
-from tests.simulation.service import VERBS, Service, inventory_of, operated, serving, started
+from tests.simulation.service import (
+    CHANGING,
+    LOOKS,
+    OTHER_RESTARTS,
+    VERBS,
+    Service,
+    inventory_of,
+    operated,
+    serving,
+    started,
+)
 from tests.simulation.world import World
 
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -21,6 +31,8 @@ BEGINS_S = 30.0
 """In which both gangs come up."""
 QUIET_S = 6.0
 """After the last verb."""
+DRAWN = (*VERBS, *VERBS, *OTHER_RESTARTS, *CHANGING, *LOOKS)
+"""Those that most operators type are drawn twice as often."""
 FAULTS = ("kill-rank", "kill-agent", "power-off", "freeze", "partition")
 CHANGES = ("rename", "swap", "forget", "as-it-was")
 """What an operator writes into his inventory: another name for gang1, each gang's name for the other, one gang less."""
@@ -47,7 +59,7 @@ def sample(rng: random.Random) -> Life:
         if rng.random() < 0.2:
             events.append(Happens(rng.choice(CHANGES), by, at))
         else:
-            events.append(Happens(rng.choice(tuple(VERBS)), by, at, rng.choice(("gang0", "gang1"))))
+            events.append(Happens(rng.choice(DRAWN), by, at, rng.choice(("gang0", "gang1"))))
     if rng.random() < 1 / 3:
         events.append(Happens(rng.choice(FAULTS), rng.randrange(4), round(8.0 * rng.random(), 3)))
     return tuple(sorted(events, key=lambda one: one.at))

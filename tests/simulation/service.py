@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, cast
 from unittest import mock
 
+from tests.simulation import planned
 from tests.simulation.controllers import (
     STAGE,
     UP_S,
@@ -34,12 +35,11 @@ from tests.simulation.gang import AT_ONCE, LEASE_S, Fault, Gang, Violated
 from tests.simulation.network import Net
 from tests.simulation.node import ANSWERS_S, Engine, Node
 from tests.simulation.world import World
-from tests.support.commands import unasked
 
 from orchestrator.engines import router as words
 from orchestrator.engines.router import SMG
 from orchestrator.gang.serving import Serving
-from orchestrator.gang.steps import down, maintenance, raising, restart, restart_sequence
+from orchestrator.gang.steps import down, maintenance, raising, restart, restart_sequence, up, up_operation
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.operation import Operation
@@ -49,7 +49,6 @@ from orchestrator.gang.steps.router import claim, client, entry, routing
 from orchestrator.gang.steps.router.claim import RouterClaim, RouterTurn
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.host import router_gang
-from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status import history, reports
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
@@ -314,10 +313,17 @@ class Service:
             self.router.running[url] -= 1
             if engine.parent and not engine.dead:
                 self.served += 1
+            elif self._killed_as_asked(self.router.gangs[url]):
+                self.excused += 1
             else:
                 self._lose(f"{url} ended with a request", self.router.gangs[url].model)
 
         self.world.after(TAKES_S, end)
+
+    def _killed_as_asked(self, gang: Gang) -> bool:
+        """Its operator has agreed that `certify` kills a rank, with the requests that it has."""
+        certified = (one for one in self.verbs if one.verb == "certify" and one.ended > self.world.now)
+        return any(one.excused and one.gang == gang.name for one in certified)
 
     def _lose(self, how: str, model: str) -> None:
         """Excused where every gang of the model is out by what was announced."""
@@ -385,7 +391,7 @@ class Service:
         self.verbs.append(said)
         self.asked_for[controller.name] = (gang, was)
         try:
-            (VERBS | OTHER_RESTARTS | LOOKS)[verb](self, inventory, gang, said)
+            (VERBS | OTHER_RESTARTS | CHANGING | LOOKS)[verb](self, inventory, gang, said)
             controller.outcomes.append(f"{verb} {gang}: done")
         except DeployError as failure:
             words = f"{failure.where}: {failure.what} (fix: {failure.fix})"
@@ -417,6 +423,10 @@ class Service:
         return f"{outcomes}; {states}; workers {self.router.workers}; lost {self.lost[:3]}; said {said[-16:]}"
 
 
+Verb = Callable[[Service, Inventory, str, Said], None]
+"""What an operator types, for a gang by the name that his inventory has for it."""
+
+
 def _lock(*given: Any, **named: Any) -> GangLock:
     """A gang's lock whose heartbeat goes by the simulated clock."""
     return GangLock(*given, **{**named, "_given_back": Event()})
@@ -432,18 +442,38 @@ def _boots(fleet: Any, names: Sequence[str]) -> Mapping[str, str | None]:
     return {name: "boot" for name in fleet.nodes if name in names}
 
 
-def _up(service: Service, inventory: Inventory, name: str, said: Said) -> None:
-    """What `up` does once it has its plan."""
-    (spec,) = chosen_gangs(inventory, (name,))
-    gang = _on(service, spec)
-    requests = {node.name: replace(gang.run_of(rank), plan_id="p", folder="", gang=name)
-                for rank, node in enumerate(spec.nodes)}  # fmt: skip
-    fleet: Any = SimulatedFleet(inventory.nodes)
-    raising.everybody_answers(reports.see(fleet, [spec]))
-    with _lock(fleet, spec, "up"):
-        start = Staged(gang=spec, requests=requests, document={"plan_id": "p"})
-        views = raising.raise_all(fleet, [start], said, timeout_s=UP_S)
-    routing.rejoin(_operation(inventory).router, views, said)
+def _up(plan_id: str = planned.USUAL, **options: object) -> Verb:
+    """`up` with a plan."""
+
+    def run(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+        operation = _operation(inventory).to_start((name,), replicas=False)
+        planned.carry_out(operation, (name,), plan_id, said, UP_S, **options)
+
+    return run
+
+
+def _gated(service: Service, inventory: Inventory, name: str, said: Said) -> None:
+    _up(planned.OTHERS[0], gate=planned.SimulatedGate(service.world.rng.random() < 0.5))(service, inventory, name, said)
+
+
+def _sweep(service: Service, inventory: Inventory, name: str, said: Said) -> None:
+    """As it has the gang serve one candidate after the other, and at the end what served before."""
+    for plan_id in (*planned.OTHERS, planned.USUAL):
+        _up(plan_id, replace=True)(service, inventory, name, said)
+
+
+def _certify(service: Service, inventory: Inventory, name: str, said: Said) -> None:
+    """As it starts a gang, kills one of its ranks, which it asks for, and restarts it."""
+    _up()(service, inventory, name, said)
+    said.excused = True
+    service.gangs[said.gang].strike(Fault("kill-rank", (1,), service.world.now))
+    STAGE[0].sleep(LEASE_S)
+    _restart(service, inventory, name, said)
+
+
+def _resume(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+    """`up` without a model."""
+    restart.resume(_operation(inventory), (name,), said, command=f"up {name}", timeout_s=UP_S)
 
 
 def _on(service: Service, spec: GangSpec) -> Gang:
@@ -453,11 +483,11 @@ def _on(service: Service, spec: GangSpec) -> Gang:
 
 
 def _operation(inventory: Inventory) -> Operation:
-    fleet = SimulatedFleet(tuple(inventory.nodes))
+    fleet: Any = SimulatedFleet(tuple(inventory.nodes))
     if inventory.router is None:
-        return unasked(inventory, fleet)
+        return Operation(inventory=inventory, fleet=fleet, router=None)
     host: Any = SimulatedFleet(router_gang(inventory.router).nodes)
-    return unasked(inventory, fleet, Router(inventory.router, host))
+    return Operation(inventory=inventory, fleet=fleet, router=Router(inventory.router, host))
 
 
 def _restart(_: Service, inventory: Inventory, name: str, said: Said) -> None:
@@ -513,13 +543,22 @@ def _router_remove(_: Service, inventory: Inventory, name: str, said: Said) -> N
 
 LOOKS = {"status": _status, "router up": _router_up, "router add": _router_add, "router remove": _router_remove}
 """Verbs that touch no gang."""
-OTHER_RESTARTS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
+OTHER_RESTARTS: dict[str, Verb] = {
     "maintenance": lambda _, inventory, name, said: _restarted(inventory, name, said, MAINTENANCE, run="true"),
     "rollback": lambda _, inventory, name, said: _restarted(inventory, name, said, ROLLBACK),
 }
 """Restarts with something to do between stop and start, or with another plan."""
-VERBS: dict[str, Callable[[Service, Inventory, str, Said], None]] = {
-    "up": _up,
+CHANGING: dict[str, Verb] = {
+    "up other": _up(planned.OTHERS[0]),
+    "up --replace": _up(planned.OTHERS[1], replace=True),
+    "up --gate": _gated,
+    "resume": _resume,
+    "sweep": _sweep,
+    "certify": _certify,
+}
+"""What changes a gang's plan, or finishes what was begun."""
+VERBS: dict[str, Verb] = {
+    "up": _up(),
     "restart": _restart,
     "rolling": lambda _, inventory, name, said: _restarted(inventory, name, said, ROLLING),
     "down": _down,
@@ -582,10 +621,11 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
     moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
     more: list[tuple[Any, str, Any]] = []
-    more += [(module, "time", moment) for module in (restart, restart_sequence, routing, client, claim)]
+    more += [(module, "time", moment) for module in (restart, restart_sequence, routing, client, claim, up)]
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
-    more += [(module, "GangLock", _lock) for module in (down, restart)]
+    more += [(module, "GangLock", _lock) for module in (down, restart, up_operation)]
+    more += planned.patches(partial(_on, service))
     more += [(claim, "RouterClaim", _claim), (maintenance, "time", moment)]
     more += [(maintenance, "boots", _boots), (maintenance, "run_command", lambda *_, **__: (0, ""))]
     more += [(maintenance, "against_starts", lambda *_: None)]

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.changes.changes import ORDER
+from tests.changes.test_changes import LOOKS_ONLY
 from tests.simulation import living
 from tests.simulation.gang import Violated
 from tests.simulation.living import Happens, Life, play_life
 from tests.support.waiting import smaller
 
+from orchestrator.cli.main import VERBS, every_parser, verbs_of
 from orchestrator.gang.steps import down, restart_sequence
 
 LIVES = 500
@@ -25,6 +28,32 @@ def test_random_lives(part: int) -> None:
     count = int(LIVES / PARTS / min(smaller(), 20.0))
     explored = living.explore(f"{part}/in make test", count)
     assert explored.scenarios == count and not explored.violations, "\n".join(explored.violations[:3])
+
+
+AS_TYPED = {
+    "rolling": "restart",
+    "maintenance": "restart",
+    "resume": "up",
+    "up other": "up",
+    "up --replace": "up",
+    "up --gate": "up",
+}  # fmt: skip
+"""Verbs of a life as the command line has them, where it calls them otherwise."""
+ELSEWHERE = {
+    "guard": "it restarts by restart's own steps; test_soak.py here, and tests/chaos",
+    "lock": "releases what a dead command left: test_simulation.py here lets such a lock go stale",
+    "router down": "ends the router itself, and says so: every request fails from then on",
+}
+"""Verbs that change what serves, and that no life draws."""
+
+
+def test_no_verb_that_changes_what_serves_is_missing_from_lives() -> None:
+    """By the parser: a verb that is new is drawn, or is named above or among those that only look."""
+    routers = verbs_of(verbs_of(every_parser())["router"])
+    typed = {f"router {verb}" for verb in routers} | {verb for verb in VERBS if verb != "router"}
+    drawn = {AS_TYPED.get(verb, verb) for verb in living.DRAWN}
+    assert typed == {*drawn, *ELSEWHERE, *LOOKS_ONLY}
+    assert set(ORDER) <= {*living.DRAWN}
 
 
 def happens(*what: tuple[str, int, float, str]) -> Life:
@@ -74,6 +103,13 @@ def test_an_operator_who_knows_one_gang_alone_waits_for_the_others(first: str, a
 @pytest.mark.parametrize("gang", ["gang0", "gang1"])
 def test_a_verb_after_a_change_of_the_inventory(change: str, verb: str, gang: str) -> None:
     play_life((Happens(change, 0, 0.1), Happens(verb, 0, 0.5, gang)))
+
+
+def test_a_gang_that_another_command_takes_out_is_not_added_meanwhile() -> None:
+    """It would drain for ever."""
+    service = play_life(happens(("rolling", 1, 0.5, "gang0"), ("router add", 0, 1.3, "gang0")))
+    first, second = service.controllers
+    assert "changes it with" in first.outcomes[0] and second.outcomes == ["rolling gang0: done"], service.told()
 
 
 def everything(inventory: Any, _: object) -> Any:

@@ -9,6 +9,7 @@ from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router, RouterState
 from orchestrator.gang.steps.router.routing import (
     behind_router,
+    refuse_others_turn,
     router_state,
     wait_until_drained,
     wanted_router,
@@ -19,11 +20,12 @@ from orchestrator.gang.steps.router.routing import (
 from orchestrator.gang.steps.status.reports import refuse_elsewhere
 from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.protocol.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, LockHeld, NodeError
 
 
 def add_gang(operation: Operation, name: str) -> RouterState:
-    """Have requests go to this gang, by the names that the inventory has for it now. Raises why they can't."""
+    """Have requests go to this gang, by the names that the inventory has for it now. Raises why they can't; LockHeld
+    where another command takes it out, starts or ends it: one that drains must get no requests."""
     router = wanted_router(operation)
     _refuse_idle(router)
     (gang,) = chosen_gangs(operation.inventory, (name,))
@@ -37,9 +39,15 @@ def add_gang(operation: Operation, name: str) -> RouterState:
             fix=f"{start_with_a_model(name)}, which adds it to the router",
         )
     serving = [other for other in views if other.serves]
+    refuse_others_turn(operation, router, gang)
     failure = would_mix(router, serving).get(name) or why_not_in(router, view, serving)
     if failure is not None:
         raise failure
+    try:  # that command may have been typed meanwhile
+        refuse_others_turn(operation, router, gang)
+    except LockHeld:
+        router.take_out(view.service_url)
+        raise
     return router_state(operation)
 
 

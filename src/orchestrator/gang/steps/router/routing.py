@@ -32,7 +32,15 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import DRAIN_S, HEALTH_S, ROUTER_START_S, STOP_S
 from orchestrator.model.inventory import AUTO, ROUTER_GANG, GangSpec, Inventory, RouterSpec
-from orchestrator.protocol.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, WithoutFiles
+from orchestrator.protocol.errors import (
+    DeployError,
+    FindingsError,
+    GangFailed,
+    InputError,
+    LockHeld,
+    NodeError,
+    WithoutFiles,
+)
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
 from orchestrator.remote.fleet import Fleet
 
@@ -188,6 +196,15 @@ def _not_changed_by_others(
         if view.serves and (holder := theirs.get(view.name)):
             watcher.step(view.name, f"not added to the router: {holder.name} changes it with `{holder.command}`")
     return [view for view in gangs if view.name not in theirs]
+
+
+def refuse_others_turn(operation: Operation, router: Router, gang: GangSpec) -> None:
+    """Raises LockHeld where another command takes this gang out, starts or ends it."""
+    again = "run the command again when that has ended"
+    if holder := claimed(router).get(gang.name):
+        raise LockHeld(f"{holder.name} changes it with `{holder.command}`", where=f"gang {gang.name}", fix=again)
+    if told_to_end(operation.fleet, [gang]):
+        raise LockHeld(f"`{DOWN}` ends it", where=f"gang {gang.name}", fix=again)
 
 
 def would_mix(router: Router, serving: Sequence[GangView]) -> dict[str, DeployError]:

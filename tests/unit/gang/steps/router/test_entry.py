@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from orchestrator.gang.steps.router.entry import add_gang, remove_gang
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.protocol.errors import InputError, NodeError
+from orchestrator.protocol.errors import InputError, LockHeld, NodeError
 
 FRONT = NodeSpec(name="front", gang="router", node_rank=0, reach=Reach(connection="local", host="localhost"))
 GANGS = tuple(replace(gang(1), name=name) for name in ("a", "b"))
@@ -39,6 +39,8 @@ class Front:
     state: GangState = GangState.READY
     done: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    others_turn: list[Callable[[], None]] = field(default_factory=lambda: [lambda: None, lambda: None])
+    """What each look at the other commands comes to."""
 
     def step(self, _: str, words: str) -> None:
         self.said.append(words)
@@ -80,6 +82,7 @@ def front(monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
     monkeypatch.setattr(router, "take_in", take_in)
     monkeypatch.setattr(router, "looks_at_models", lambda _: True)
     monkeypatch.setattr(operation, "see", lambda *_, **__: made.views)
+    monkeypatch.setattr(entry, "refuse_others_turn", lambda *_: made.others_turn.pop(0)())
     monkeypatch.setattr(entry, "wait_until_drained", lambda *_: made.done.append("drained"))
     yield made
 
@@ -105,6 +108,20 @@ def test_a_gang_is_added_by_its_aliases(front: Front) -> None:
     front.behind = ["http://b"]
     add_gang(unasked(ROUTED), "a")
     assert front.done == ["in http://a default"]
+
+
+@pytest.mark.parametrize(("typed", "done"), [("before", []), ("meanwhile", ["in http://a default", "out http://a"])])
+def test_a_gang_that_another_command_takes_out_is_not_added(front: Front, typed: str, done: list[str]) -> None:
+    """One that drains must get no requests."""
+
+    def held() -> None:
+        raise LockHeld("root@head changes it with `restart a`", where="gang a", fix="run the command again")
+
+    front.behind = ["http://b"]
+    front.others_turn = [held] if typed == "before" else [lambda: None, held]
+    with pytest.raises(LockHeld, match="restart a"):
+        add_gang(unasked(ROUTED), "a")
+    assert front.done == done
 
 
 def test_only_a_gang_that_serves_is_added(front: Front) -> None:
