@@ -26,7 +26,13 @@ STACK = "sglang-0.5.23-triton"
 ROUTER = "smg-1.13.0"
 AS_INSTALLED = ("torch", "triton", "nvidia_nccl_cu13")
 """Packages whose version the product looks up in the engine's environment: the machine's where the kit has none."""
-TOOLS = {"sshd": "/usr/sbin/sshd", "ssh": "/usr/bin/ssh", "ssh-keygen": "/usr/bin/ssh-keygen", "ip": "/usr/sbin/ip"}
+TOOLS = {
+    "sshd": "/usr/sbin/sshd",
+    "ssh": "/usr/bin/ssh",
+    "ssh-keygen": "/usr/bin/ssh-keygen",
+    "ip": "/usr/sbin/ip",
+    "py-spy": "/usr/bin/py-spy",
+}
 DRIVER = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 
 

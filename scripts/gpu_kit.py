@@ -7,7 +7,8 @@ engine   SGLang of inventory/stacks/sglang-0.5.23.lock, less what the machine ha
 torch    torch, torchvision and NCCL of the same lock, with machine code for SM90 alone
 triton   Triton of the same lock
 router   smg
-control  the Python packages that this checkout depends on; sshd, ssh, ssh-keygen and ip with their libraries
+control  the Python packages that this checkout depends on; sshd, ssh, ssh-keygen and ip with their libraries, and
+         py-spy
 
 An archive of more than 15 MiB is cut into pieces, for machines that take only so much a call.
 Run it by the Python that the machine has (3.12), on a glibc no newer than the machine's, as Debian 12 has. No GPU is
@@ -35,6 +36,8 @@ LOCK = HERE / "inventory/stacks/sglang-0.5.23.lock"
 ROUTER = "smg==1.13.0"
 PIECE = 15 << 20
 TOOLS = ("/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen", "/usr/bin/ip")
+STACKS_OF_RANKS = "py-spy"
+"""A program in a package of its name; an agent that looks at a hang finds it on its path."""
 OF_THE_SYSTEM = ("ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "libresolv.so", "libz.so")
 """Libraries that every machine has, and that have to be its own."""
 OTHER_VERSION = {"transformers", "tokenizers"}
@@ -83,11 +86,12 @@ def control(work: Path) -> Path:
     folder = fresh(work / "control")
     listed = (HERE / "pyproject.toml").read_text().partition("\ndependencies = [\n")[2].partition("\n]")[0]
     wanted = re.findall(r'^ *"([^"]+)"', listed, re.MULTILINE)
-    install(folder / "site", wanted)
-    for name in ("ansible_test", "bin"):
-        shutil.rmtree(folder / "site" / name, ignore_errors=True)
+    install(folder / "site", [*wanted, STACKS_OF_RANKS])
     for place in ("tools/bin", "tools/lib"):
         (folder / place).mkdir(parents=True)
+    shutil.copy(folder / "site/bin" / STACKS_OF_RANKS, folder / "tools/bin")
+    for name in ("ansible_test", "bin"):
+        shutil.rmtree(folder / "site" / name, ignore_errors=True)
     for tool in TOOLS:
         shutil.copy(tool, folder / "tools/bin")
         for library in libraries(tool):

@@ -196,8 +196,14 @@ class Stage:
 
     @property
     def compiled_before(self) -> bool:
-        """Some engine of this machine left compiled kernels."""
-        return self._saved or any(self._cache(place).is_dir() for place in CACHES)
+        """Some engine of this machine left compiled kernels, here or on this lab's nodes."""
+        return self._saved or any(self._cache(place).is_dir() for place in CACHES) or self._ran_before
+
+    @property
+    def _ran_before(self) -> bool:
+        with contextlib.suppress(DeployError, OSError):
+            return any(find_node_in(self.lab, "node0").file(CACHES[0]).iterdir())
+        return False
 
     @property
     def left_s(self) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from tests.gpu import answers, cards, graphs, measuring, survive, tuned
+from tests.gpu import answers, cards, graphs, hangs, measuring, survive, tuned
 from tests.gpu.figures import Result, now
 from tests.gpu.stage import (
     HOME,
@@ -608,6 +608,7 @@ STEPS = (
     Step("tensor", "tensor parallel over two nodes of several GPUs", tensor, two_nodes, 60, gpus=FEWEST),
     Step("restart", "the gang as a whole", restart, two_nodes, 60, gpus=2),
     Step("degrade", "a node lost, served on without it, restored", survive.degrade, two_nodes, 150, gpus=2),
+    Step("skipped collective", "by one of two ranks: which hang it is", hangs.played, None, 120, alone=True, gpus=2),
     Step("nettest", "between the nodes", measuring.nettest, two_nodes, 90, alone=True, gpus=2),
     Step("up --nettest", "tested, then started", measuring.tested_start, two_nodes, 90, alone=True, gpus=2),
     Step("one node", "tensor parallel over all GPUs of one node", one_node_of_all, one_node, 90, gpus=2),

@@ -50,8 +50,8 @@ FILES_OF_A_RANK = 58 << 30
 MAKERS = 40
 """Processes that write the files; RAM takes what they make."""
 FIRST_BATCHES = "1,32,128"
-CANDIDATES = 10
 NO_PREFILL_GRAPHS = ("--cuda-graph-backend-prefill", "disabled")
+CANDIDATES = 10
 APART = {
     "formats": {
         "INT8": Wish(ALONE_INT8, 128),
@@ -154,53 +154,39 @@ def _right(wrong: list[str], figures: dict[str, Any]) -> Told:
     return _sentence(figures), figures
 
 
-def on_one_node(graphs: int, directory: str = REBLOCKED) -> Callable[[Stage, Record], Told]:
-    """All GPUs in one node, each with an L40S's memory: the same but for graphs; with the largest, a rank is killed."""
+def with_an_l40s_memory(graphs: int, directory: str = REBLOCKED, name: str = "") -> Callable[[Stage, Record], Told]:
+    """Every GPU of the lab in one gang, each with an L40S's memory: parts are the same but for their graphs and the
+    path between the ranks. In one node there is a long prompt with the fewest graphs; with most, a rank is killed.
+
+    name: of the files that are kept
+    """
 
     def play(stage: Stage, record: Record) -> Told:
         flags = ("--mem-fraction-static", L40S_FRACTION, "--chunked-prefill-size", L40S_CHUNK)
         if directory != REBLOCKED and stage.lab.real:
             _make(stage, directory)
-        figures: dict[str, Any] = {"graphs": graphs, "layout": f"TP{stage.lab.gpus} on one node"}
+        several = f" on {stage.lab.nodes} nodes" if stage.lab.nodes > 1 else " on one node"
+        figures: dict[str, Any] = {"graphs": graphs, "layout": f"TP{stage.count}{several}"}
         ballast = Ballast(engine_python(real=True), L40S_FREE_GIB) if stage.lab.real else None
         idle = stage.gpus.idle
         try:
             with watched(stage, figures) as watch:
                 served = begin(stage, Wish(directory, graphs, flags=flags), figures, ballast)
                 figures["loads"] = served.loads(watch.mark)
-                if graphs == GRAPHS[0]:
+                if graphs == GRAPHS[0] and stage.lab.nodes == 1:
                     watch.mark(f"{LONG} tokens")
                     figures["long"] = served.asked(1, LONG, 32)
                 watch.mark("profiles")
                 figures["profiles"] = profiles(served, (4, 128))
                 wrong = wrong_with(stage, served, figures)
             if graphs == GRAPHS[-1]:
-                record(kill(stage, "gang0", stage.lab.gpus - 1, load=True))
+                record(kill(stage, "gang0", stage.count - 1, load=True))
         finally:
-            keep_logs(stage, "gang0", f"one-node-{graphs}-end")
+            keep_logs(stage, "gang0", f"{name or 'one-node'}-{graphs}-end")
             stage.run("down", "--now")
             stage.gpus.idle = idle
             if ballast is not None:
                 ballast.end()
-        return _right(wrong, figures)
-
-    return play
-
-
-def on_several_nodes(graphs: int) -> Callable[[Stage, Record], Told]:
-    """TCP between the nodes; the engine's own fraction and chunk."""
-
-    def play(stage: Stage, _: Record) -> Told:
-        figures: dict[str, Any] = {"graphs": graphs, "layout": f"TP{stage.count} on {stage.lab.nodes} nodes"}
-        try:
-            with watched(stage, figures) as watch:
-                served = begin(stage, Wish(REBLOCKED, graphs), figures)
-                figures["loads"] = served.loads(watch.mark)
-                watch.mark("profiles")
-                figures["profiles"] = profiles(served, (4, 128))
-                wrong = wrong_with(stage, served, figures)
-        finally:
-            keep_logs(stage, "gang0", f"several-nodes-{graphs}-end")
         return _right(wrong, figures)
 
     return play
@@ -396,15 +382,18 @@ def parts(nodes: int, gpus: int) -> tuple[Step, ...]:
     def several(_: int) -> Shape:
         return Shape(1, nodes, gpus)
 
+    def between(graphs: int) -> Callable[[Stage, Record], Told]:
+        return with_an_l40s_memory(graphs, name="several-nodes")
+
     on_nodes = (
-        Step("several nodes, graphs to 32", "over TCP", on_several_nodes(32), several, 240, gpus=2),
-        Step("several nodes, graphs to 128", "over TCP", on_several_nodes(128), several, 200, gpus=2),
+        Step("several nodes, graphs to 32", "over TCP", between(32), several, 240, gpus=2),
+        Step("several nodes, graphs to 128", "over TCP", between(128), several, 200, gpus=2),
         Step("kill and restart", "a rank under load", killed_and_restarted, several, 150, gpus=2),
     )
     return (
         Step("model", "made and re-blocked", made, None, 60, alone=True),
-        Step("one node, graphs to 32", "with an L40S's memory", on_one_node(32), one_node, 300, gpus=2),
-        Step("one node, graphs to 128", "the same, larger graphs", on_one_node(128), one_node, 250, gpus=2),
+        Step("one node, graphs to 32", "with an L40S's memory", with_an_l40s_memory(32), one_node, 300, gpus=2),
+        Step("one node, graphs to 128", "the same, larger graphs", with_an_l40s_memory(128), one_node, 250, gpus=2),
         *(on_nodes if nodes > 1 else ()),
         *_kernels(),
         Step("layouts", "pipeline and attention data parallel", layouts, one_node, 400, gpus=4),
@@ -414,8 +403,8 @@ def parts(nodes: int, gpus: int) -> tuple[Step, ...]:
 
 def _of_one_rank() -> tuple[Step, ...]:
     return (
-        Step("one rank, graphs to 32", "with an L40S's memory", on_one_node(32, ALONE), one_node, 300),
-        Step("one rank, graphs to 128", "the same, larger graphs", on_one_node(128, ALONE), one_node, 250),
+        Step("one rank, graphs to 32", "with an L40S's memory", with_an_l40s_memory(32, ALONE), one_node, 300),
+        Step("one rank, graphs to 128", "the same, larger graphs", with_an_l40s_memory(128, ALONE), one_node, 250),
         *_kernels(),
     )
 

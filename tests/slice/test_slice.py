@@ -333,10 +333,11 @@ def test_a_rehearsal_serves_loads_kills_and_restarts_with_the_stand_in(tmp_path:
     done = slice_of("--rehearse", *words, "--figures", str(figures), "--kept", str(kept))
     found = Figures.of(figures)
     assert [(result.step, result.outcome) for result in found.results] == [
+        ("kill", "as it should"),
         ("several nodes, graphs to 128", "as it should"),
         ("kill", "as it should"),
         ("kill and restart", "as it should"),
     ], done.stdout + done.stderr
-    assert set(found.results[0].figures["loads"]) == {"1", "4", "32", "128"}
+    assert set(found.results[1].figures["loads"]) == {"1", "4", "32", "128"}
     assert any(file.name.endswith(".log") for file in kept.iterdir())
     assert done.returncode == 0 and "the lab is gone" in done.stdout

@@ -63,6 +63,7 @@ class RankCost:
     compile_s:      more of them with empty kernel caches: (least, most)
     activations:    bytes beside these graphs at the most, for tokens of a chunk of prefill; None where nobody measured
     prefill_graphs: prefill is captured too, and its graphs count as activations: they hold those of their sizes
+    prefill_tokens: of all sizes of prefill that are captured, for tokens of a chunk; None where prefill is not
     """
 
     source: str
@@ -71,6 +72,7 @@ class RankCost:
     compile_s: tuple[float, float]
     activations: Callable[[int], int] | None = None
     prefill_graphs: bool = False
+    prefill_tokens: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,8 @@ KINDS = {
             "HANG-DIVERGED",
             "ranks wait in different collectives, each for the other",
             "All ranks have to call the same collectives in the same order. At two instants they stand in different"
-            " ones: one has skipped an operation, or taken another branch.",
+            " ones, or all wait for their GPUs and NCCL's RAS counts fewer operations of some: one has skipped an"
+            " operation, or taken another branch. Which one is a guess between two.",
             _RESTART + "; if it comes again, report the places that are named to the engine's project",
             "vllm-project/vllm#48720; Blackwellboy/model-serving-minefield#89",
         ),

@@ -209,12 +209,13 @@ _COST = RankCost(
 )
 """tests/slice/measured.md and its figures, of 0.5.17, which captures decode alone."""
 _COST_WITH_PREFILL_GRAPHS = RankCost(
-    source="the slice of DeepSeek-V3 on 2 H200 by SGLang 0.5.23",
+    source="the slice of DeepSeek-V3 on 1 and 2 H200 by SGLang 0.5.23",
     graph_bytes=int(0.05 * _GIB),  # 20 sizes 1.00 GiB
     capture_s=lambda sizes: (40.0 + 0.7 * sizes, 60.0 + 0.75 * sizes),  # prefill 42 to 50 s of it, 58 sizes
-    compile_s=(135.0, 160.0),  # 212 s in all: 192 for 50 sizes of prefill, 21 for 20 of decode
+    compile_s=(135.0, 205.0),  # 212 s in all on one node, 192 of them for prefill; 330 on two, 118 when compiled
     activations=lambda chunk: int((0.3 + 3.5 * chunk / 4096) * _GIB),  # 3.7 GiB at 4096 tokens, 7.2 at 8192 over TCP
     prefill_graphs=True,
+    prefill_tokens=lambda chunk: sum(_prefill_sizes(chunk)),
 )
 """The same, of 0.5.23, which captures prefill as well unless it is told not to."""
 _SIZES = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512), (10**9, 16384, 512, 512))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from orchestrator.engines.hang_kinds import KINDS, SEEN_IN
 from orchestrator.engines.stacks import WAITS, Activity, StackPlace, place_of
 from orchestrator.protocol.advice import exact
-from orchestrator.protocol.hang import Hang, HangFacts, HangLook, HungRank, PortLook, RankLook, RasLook
+from orchestrator.protocol.hang import Hang, HangFacts, HangLook, HungRank, PortLook, RankLook, RasLook, RasRank
 from orchestrator.protocol.report import Cause
 
 LONG_S = 3600.0
@@ -248,21 +248,42 @@ def _with_laggards(seen: _Seen) -> RasLook | None:
     return next((look.ras for look in seen.looks if look.ras is not None and look.ras.behind), None)
 
 
-def _behind_by_ras(seen: _Seen) -> Hang | None:
+def _lagging(seen: _Seen) -> list[tuple[_SeenRank, RasRank]]:
     """NCCL names a process; its TP rank is known by its node's look."""
     ras = _with_laggards(seen)
     if ras is None or len(set(ras.launched)) != 1 or len(ras.launched) != 2:
-        return None
+        return []
     by_process = {(rank.node, rank.look.pid): rank for rank in seen.ranks}
-    lagging = [(rank, lag) for lag in ras.behind if (rank := by_process.get((lag.node, lag.pid))) is not None]
-    if not lagging:
-        return None
-    sentences = [
+    return [(rank, lag) for lag in ras.behind if (rank := by_process.get((lag.node, lag.pid))) is not None]
+
+
+def _counted(lagging: Sequence[tuple[_SeenRank, RasRank]]) -> list[str]:
+    return [
         f"NCCL RAS: {_name(rank)} has launched {lag.launched} of {lag.most} {lag.operation}, at both looks"
         for rank, lag in lagging[:MOST_NAMED]
     ]
+
+
+def _behind_by_ras(seen: _Seen) -> Hang | None:
+    """Not where it waits itself: it has come to the end of what it had to launch."""
+    lagging = _lagging(seen)
+    if not lagging or seen.all_wait:
+        return None
     ranks = [rank.named(collective=lag.operation) for rank, lag in lagging]
-    return _hang(seen, "HANG-RANK-BEHIND", ranks, *sentences)
+    return _hang(seen, "HANG-RANK-BEHIND", ranks, *_counted(lagging))
+
+
+def _diverged_by_ras(seen: _Seen) -> Hang | None:
+    """All ranks wait, and have not launched the same. Who has launched fewer has skipped a collective, or waits for one
+    that another rank has skipped: the fewer of both are named, of two ranks both."""
+    lagging = _lagging(seen)
+    if not lagging or not seen.all_wait:
+        return None
+    late = [rank for rank, _ in lagging]
+    ahead = [rank for rank in seen.ranks if rank not in late]
+    fewer = min((late, ahead), key=len) if len(late) != len(ahead) else list(seen.ranks)
+    sentences = [*_counted(lagging), "all ranks wait, none is in code of its own", *_others_wait(seen)]
+    return _hang(seen, "HANG-DIVERGED", [rank.named() for rank in fewer], *sentences)
 
 
 def _diverged(seen: _Seen) -> Hang | None:
@@ -373,8 +394,8 @@ def _diverted(seen: _Seen) -> Hang | None:
 
 
 _JUDGES = (
-    _stopped, _compiling, _waits_for_files, _tuning, _behind, _diverged, _fabric, _graph, _registered, _resilient,
-    _diverted,
+    _stopped, _compiling, _waits_for_files, _tuning, _behind, _diverged, _diverged_by_ras, _fabric, _graph, _registered,
+    _resilient, _diverted,
 )  # fmt: skip
 
 

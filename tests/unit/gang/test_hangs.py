@@ -58,11 +58,18 @@ def facts(**more: Any) -> HangFacts:
 REGISTERS = facts(nccl="2.31.2", registers=True)
 LATE = RasRank(node="n1", pid=103, operation="AllReduce", launched=9, most=10)
 RAS = RasLook(launched=(40, 40), behind=(RasRank(node="n1", pid=103, operation="AllReduce", launched=9, most=10),))
+AHEAD = RasLook(
+    launched=(40, 40), behind=tuple(replace(LATE, node=f"n{pid // 102}", pid=pid) for pid in (101, 102, 103))
+)
+"""TP0 has skipped the replay of a graph, whose collectives NCCL does not count, and gone on to the next collective."""
 TABLE: list[tuple[str, HangEvidence, str, list[int]]] = [
     ("one rank sleeps", four(ATTENTION, ATTENTION, ATTENTION, SLEEPS), "HANG-RANK-BEHIND", [3]),
     ("one rank computes", last(SLEEPS, ("other (m.py:1)",)), "HANG-RANK-BEHIND", [3]),
     ("others wait for their GPU", four(SLEEPS, ON_GPU, ON_GPU, ON_GPU, gpus=(SPIN,)), "HANG-RANK-BEHIND", [0]),
     ("NCCL counts fewer of one", four((), ras=RAS), "HANG-RANK-BEHIND", [3]),
+    ("it counts fewer, and all wait", four(ON_GPU, gpus=(SPIN,), ras=RAS), "HANG-DIVERGED", [3]),
+    ("it counts more of one, and all wait", four(ON_GPU, gpus=(SPIN,), ras=AHEAD), "HANG-DIVERGED", [0]),
+    ("two ranks wait for their GPU", on(rank(2, ON_GPU), rank(3, ON_GPU), ras=RAS), "HANG-DIVERGED", [2, 3]),
     ("one skipped a collective", four(ATTENTION, ATTENTION, ATTENTION, LOGITS), "HANG-DIVERGED", [3]),
     ("one is stopped", last(ATTENTION, states=("T", "T")), "HANG-HOST", [3]),
     ("one is in uninterruptible sleep", last(SLEEPS, states=("D", "D")), "HANG-HOST", [3]),

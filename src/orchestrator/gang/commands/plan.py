@@ -141,10 +141,7 @@ def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inven
 
 def _of_what_runs(args: argparse.Namespace, screen: Screen) -> PlanRequest:
     """Of a difference without a model: what was asked for when the gangs were started; with other wishes its model."""
-    inventory = open_inventory(args, screen)
-    if args.replicas:
-        inventory = as_replicas(inventory, tuple(args.gang))
-    before = asked_before(inventory, tuple(args.gang))
+    before = asked_before(open_inventory(args, screen), tuple(args.gang))
     if not asks(args):
         return PlanRequest.of(before, gangs=tuple(args.gang))
     args.model = before.model
