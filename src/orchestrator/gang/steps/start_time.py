@@ -58,9 +58,13 @@ def _as_last_time(node: NodeView, last: Mapping[str, float], pace: float | None)
 
 
 def _calculated(node: NodeView, phases: Mapping[str, Seconds], pace: float | None) -> str:
-    """'' where a phase that is to come was not calculated. pace: what its weights still take, by what it has read"""
+    """'' where a phase that is to come was not calculated; a phase that outlasts its calculation leaves none of it.
+    pace: what its weights still take, by what it has read"""
     if node.phase.name not in phases or "graphs" not in phases:
         return ""
+    over = node.phase_s - phases[node.phase.name][1]
+    if pace is None and over >= 1:
+        return f"{over:.0f} s longer than calculated"
     names = list(phases)
     later = [phases[name] for name in names[names.index(node.phase.name) + 1 :]]
     least, most = (max(0.0, seconds - node.phase_s) for seconds in phases[node.phase.name])

@@ -61,7 +61,7 @@ CALCULATED = {"rendezvous": (20.0, 50.0), "nccl": (1.0, 3.0), "weights": (40.0, 
     [
         (node("rendezvous", phase_s=10.0), {}, CALCULATED, "3.2 to 15.5 min left, calculated"),
         (node("graphs", phase_s=100.0), {}, CALCULATED, "40 to 85 s left, calculated"),
-        (node("graphs", phase_s=400.0), {}, CALCULATED, "10 to 15 s left, calculated"),  # longer than calculated
+        (node("graphs", phase_s=400.0), {}, CALCULATED, "230 s longer than calculated"),
         (
             node("weights", 50, 100, 100.0),
             {},
