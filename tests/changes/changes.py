@@ -12,7 +12,18 @@ import yaml
 from tests.simulation.controllers import STAGE
 from tests.simulation.gang import Gang, Violated, simulated
 from tests.simulation.living import begin_to_serve, judge, renamed
-from tests.simulation.service import LOOKS, OTHER_RESTARTS, VERBS, Said, Service, inventory_of, operated, serving
+from tests.simulation.service import (
+    LOOKS,
+    NEW_KEY,
+    OLD_KEY,
+    OTHER_RESTARTS,
+    VERBS,
+    Said,
+    Service,
+    inventory_of,
+    operated,
+    serving,
+)
 from tests.simulation.world import World
 
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides
@@ -159,7 +170,7 @@ def _outcome(scene: Scene, row: Row, said: Said) -> tuple[str, str]:
     touched = [name for name in now if now[name] != scene.runs[name]]
     kind, _, words = row.expects.partition(" ")
     kind = kind.rstrip(",")
-    words = words.removeprefix("told ")
+    words = "" if kind == "changes" else words.removeprefix("told ")
     ended = outcome if touched == [] or outcome.endswith("done") else f"{outcome}; touched {', '.join(touched)}"
     wrong = {
         "works": lambda: _works(scene, row, outcome, now),
@@ -168,6 +179,7 @@ def _outcome(scene: Scene, row: Row, said: Said) -> tuple[str, str]:
         "untouched": lambda: _untouched(touched),
         "waits": lambda: _untouched(touched),
         "ends": lambda: _ends(scene, row, touched, now),
+        "changes": lambda: _changes(scene, row, touched, outcome),
     }[kind]()
     if not wrong and words and words not in told:
         wrong = f"it does not say {words!r}"
@@ -179,6 +191,13 @@ def _ends(scene: Scene, row: Row, touched: list[str], now: Mapping[str, set[str]
     if touched != [row.gang] or now[row.gang]:
         return f"touched {touched}"
     return "the router still has it" if not row.lossy and scene.gang(row.gang).url in _entered(scene) else ""
+
+
+def _changes(scene: Scene, row: Row, touched: list[str], outcome: str) -> str:
+    """Why the gang, and no other, does not serve by another plan, with requests."""
+    if touched != [row.gang] or not outcome.endswith(": done"):
+        return f"touched {touched}: {outcome}"
+    return "" if scene.gang(row.gang).url in _entered(scene) else "the router does not have it"
 
 
 def _entered(scene: Scene) -> set[str]:
@@ -329,15 +348,17 @@ def _key(scene: Scene) -> None:
     _key_gone(scene)
     file = scene.folder / "key"
     file.touch(0o600)
-    file.write_text("sk-after\n")
+    file.write_text(f"{NEW_KEY}\n")
     _router_with(gang_key_file=str(file))(scene)
 
 
 def _key_gone(scene: Scene) -> None:
+    for worker in scene.service.router.workers.values():
+        worker.key = OLD_KEY
     for gang in scene.service.gangs.values():
-        gang.key = "sk-before"
         for node in gang.nodes:
-            node.kept = [({**request, "api_key": fingerprint(gang.key)}, past) for request, past in node.kept]
+            node.request = {**node.request, "api_key": fingerprint(OLD_KEY)}
+            node.kept = [({**request, "api_key": fingerprint(OLD_KEY)}, past) for request, past in node.kept]
 
 
 def _nodes_of(change: Callable[[NodeSpec], NodeSpec]) -> Callable[[Scene], None]:

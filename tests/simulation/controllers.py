@@ -372,7 +372,7 @@ def _stage(node: Node, request: dict[str, Any], reply: Reply) -> None:
         raise DeployError("an agent of this gang runs already", where=node.name, fix="l40s-deploy down", kind="running")
     if node.request and node.report is not None and node.report.run_id == node.request.get("run_id"):
         node.kept = [(node.request, node.report), *node.kept][:MOST_KEPT]
-    node.staged = request["run_id"]
+    node.staged, node.lost_files = request["run_id"], False
     node.agent = None
     rank = request["node_rank"]
     run = node.gang.run_of(rank, node.staged)
@@ -422,6 +422,9 @@ def _go(node: Node, request: dict[str, Any], reply: Reply) -> None:
 def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
     fenced(node, request, to_end=True)
     wanted = request.get("run_id") or (node.report and node.report.run_id)
+    if node.lost_files:
+        _stop_without_files(node, request, reply)
+        return
     if node.report is None or node.report.gang != request["gang"] or elsewhere(node, request):
         reply({"state": "absent"})
         return
@@ -448,6 +451,18 @@ def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
         reply({"state": node.report.state.value if node.report else "absent", "alive": not agent.gone})
 
     once(node, lambda: agent.gone and not node.engine_lives, float(request.get("deadline_s") or 60.0), told)
+
+
+def _stop_without_files(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    """Its agent is found by its socket."""
+    agent = node.agent
+    if agent is None or agent.gone or agent.run.gang != request["gang"]:
+        reply({"state": "absent"})
+        return
+    node.order = GoalOrder(goal="stop-now" if request.get("now") else "stop")
+    node.gang.stopped = True
+    node.wake()
+    once(node, lambda: agent.gone and not node.engine_lives, 60.0, lambda: reply({"state": "absent"}))
 
 
 def elsewhere(node: Node, request: dict[str, Any]) -> bool:
@@ -490,9 +505,9 @@ def _report(node: Node, request: dict[str, Any], reply: Reply) -> None:
 
     def others() -> dict[str, Any]:
         told = {"state_dir": str(request.get("state_dir") or node.folder)}
-        if node.report is None or not node.agent_lives or not elsewhere(node, request):
+        if node.agent is None or not node.agent_lives or not (node.lost_files or elsewhere(node, request)):
             return told
-        agent = OtherAgent(gang=node.report.gang, node=node.name, port=7700, state_dir=str(node.folder), user="l40s")
+        agent = OtherAgent(gang=node.agent.run.gang, node=node.name, port=7700, state_dir=str(node.folder), user="l40s")
         return {**told, "others": [agent.as_json()]}
 
     def mark() -> str:

@@ -51,8 +51,6 @@ class Gang:
     name: str = "g"
     first: int = 0
     """The number of its first node."""
-    key: str = ""
-    """That its engine was started with."""
     model: str = "m"
     """That it was started with."""
     beside: Net | None = None

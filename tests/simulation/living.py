@@ -6,12 +6,15 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from tests.simulation.controllers import STAGE
 from tests.simulation.explore import Explored
 from tests.simulation.gang import Gang, Violated, simulated
 from tests.simulation.service import (
     CHANGING,
     LOOKS,
+    NEW_KEY,
     OTHER_RESTARTS,
     VERBS,
     Service,
@@ -34,8 +37,14 @@ QUIET_S = 6.0
 DRAWN = (*VERBS, *VERBS, *OTHER_RESTARTS, *CHANGING, *LOOKS)
 """Those that most operators type are drawn twice as often."""
 FAULTS = ("kill-rank", "kill-agent", "power-off", "freeze", "partition")
-CHANGES = ("rename", "swap", "forget", "as-it-was")
-"""What an operator writes into his inventory: another name for gang1, each gang's name for the other, one gang less."""
+WRITTEN = ("rename", "swap", "forget", "regroup", "new key", "as-it-was")
+"""What an operator writes into his inventory: another name for gang1, each gang's name for the other, one gang less, a
+node of each gang in the other one, another key for gangs."""
+ON_NODES = ("older release", "state directory gone", "host key")
+"""What changes on a gang's nodes: what they were staged with is an older release's, or is removed; the leader's key."""
+LATER = ("protocol", "flags", "layout", "gpu_uuids")
+"""Keys of what is staged that an older release did not have."""
+CHANGES = (*WRITTEN, *ON_NODES)
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ def sample(rng: random.Random) -> Life:
     for _ in range(rng.randint(2, 4)):
         at, by = round(8.0 * rng.random(), 3), rng.choice((0, 1))
         if rng.random() < 0.2:
-            events.append(Happens(rng.choice(CHANGES), by, at))
+            events.append(Happens(rng.choice(CHANGES), by, at, rng.choice(("gang0", "gang1"))))
         else:
             events.append(Happens(rng.choice(DRAWN), by, at, rng.choice(("gang0", "gang1"))))
     if rng.random() < 1 / 3:
@@ -122,15 +131,35 @@ def _happen(service: Service, whole: Inventory, one: Happens) -> None:
         gang = nodes[one.by].gang
         service.strike(gang, one.what, nodes[one.by])
         return
+    if one.what in ON_NODES:
+        change_nodes(service, service.gangs[one.gang], one.what)
+        return
     controller = service.controllers[one.by]
-    if one.what in CHANGES:
+    if one.what in WRITTEN:
         service.inventories[controller.name] = changed(whole, one.what)
         return
-    meant = service.gangs[one.gang].names
-    inventory = service.inventories[controller.name]
-    spec = next((gang for gang in inventory.gangs if tuple(node.name for node in gang.nodes) == meant), None)
+    spec = meant(service.inventories[controller.name], service.gangs[one.gang])
     if spec is not None and not controller.busy:
         service.type(controller, one.what, spec.name)
+
+
+def meant(inventory: Inventory, gang: Gang) -> GangSpec | None:
+    """The gang of this inventory that has its nodes, or its leader at least."""
+    leads = [spec for spec in inventory.gangs if spec.nodes[0].name == gang.names[0]]
+    return next(iter(leads), None)
+
+
+def change_nodes(service: Service, gang: Gang, change: str) -> None:
+    """Something is changed on its nodes."""
+    if change == "host key":
+        STAGE[0].strangers.add(gang.names[0])
+        service.struck = True  # a verb that is at work there can't go on
+    for node in gang.nodes if change != "host key" else ():
+        if change == "older release":
+            node.request = {key: value for key, value in node.request.items() if key not in LATER} | {"cache": "/c"}
+        else:
+            node.lose_files()
+            service.struck = True  # the same
 
 
 def changed(whole: Inventory, change: str) -> Inventory:
@@ -139,6 +168,19 @@ def changed(whole: Inventory, change: str) -> Inventory:
     names = {"rename": (first.name, "prod-b"), "swap": (second.name, first.name)}.get(change)
     if change == "forget":
         return replace(whole, gangs=(first,))
+    if change == "regroup":
+        (leads, follows), (other_leads, other_follows) = first.nodes, second.nodes
+        mixed = (
+            replace(first, nodes=(leads, replace(other_follows, gang=first.name))),
+            replace(second, nodes=(other_leads, replace(follows, gang=second.name))),
+        )
+        return replace(whole, gangs=mixed)
+    if change == "new key":
+        assert whole.router is not None
+        file = Path(str(whole.router.node.state_dir)).with_name("key")
+        file.touch(0o600)
+        file.write_text(f"{NEW_KEY}\n")
+        return replace(whole, router=replace(whole.router, gang_key_file=str(file)))
     if names is None:
         return whole
     return replace(whole, gangs=tuple(map(renamed, whole.gangs, names)))

@@ -3,6 +3,7 @@ and disk."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -400,6 +401,8 @@ class Node:
     """What was staged before, and how it ended."""
     answers: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {"error": "connection refused"}
     """What an HTTP request that it makes is answered."""
+    lost_files: bool = False
+    """Its state directory was removed, and nothing was staged since."""
     started_at: float = 0.0
     holders: dict[str, str] = field(default_factory=dict)
     """By gang: the token of the last holder of its lock, as this node answered."""
@@ -450,7 +453,14 @@ class Node:
     def engine_lives(self) -> bool:
         return any(engine.lives for engine in self.engines)
 
+    def lose_files(self) -> None:
+        """Somebody removes its state directory; what runs goes on."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.report, self.request, self.kept, self.holders, self.lost_files = None, {}, [], {}, True
+
     def note_report(self, value: Report) -> None:
+        if self.lost_files:
+            return
         started_at = self.started_at or value.started_at
         self.report = replace(value, updated_at=self.world.now, started_at=started_at)
 

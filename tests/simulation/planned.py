@@ -13,10 +13,12 @@ from tests.simulation.gang import Gang
 from orchestrator.gang.steps import up, up_operation
 from orchestrator.gang.steps.operation import AskedOperation
 from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.router.client import key_in
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.up_operation import Gated, UpRequest
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangSpec
+from orchestrator.model.secret_text import fingerprint
 from orchestrator.planning.plan_file import GangDiff, SettingChange
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.errors import DeployError, VerificationDiffers
@@ -43,6 +45,7 @@ class SimulatedPlan:
 
     plan_id: str
     gangs: tuple[SimulatedPart, ...]
+    api_key: str | None = None
     findings: tuple[Any, ...] = ()
 
 
@@ -93,7 +96,9 @@ def patches(on: Callable[[GangSpec], Gang]) -> list[tuple[Any, str, Any]]:
     def make_plan(inventory: Any, request: PlanRequest, _: object) -> Any:
         chosen = [gang for gang in inventory.gangs if not request.gangs or gang.name in request.gangs]
         parts = tuple(SimulatedPart(gang.name, gang.nodes, on(gang).url) for gang in chosen)
-        return SimpleNamespace(plan=SimulatedPlan(str(request.stack), parts), topologies={})
+        key = key_in(inventory.router.gang_key_file, "gangs") if inventory.router is not None else ""
+        with_key = (f"{request.stack}-{key}", parts, fingerprint(key)) if key else (str(request.stack), parts)
+        return SimpleNamespace(plan=SimulatedPlan(*with_key), topologies={})
 
     def starts_of(
         gangs: Sequence[GangSpec],
@@ -102,7 +107,8 @@ def patches(on: Callable[[GangSpec], Gang]) -> list[tuple[Any, str, Any]]:
         *,
         running: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Staged]:
-        return [start_of(gang, on(gang), running.get(gang.name, plan.plan_id)) for gang in gangs]
+        ids = {gang.name: running.get(gang.name, plan.plan_id) for gang in gangs}
+        return [start_of(gang, on(gang), ids[gang.name], plan.api_key) for gang in gangs]
 
     def compare(_: object, gangs: Iterable[GangSpec], plan: SimulatedPlan, views: Iterable[GangView]) -> list[GangDiff]:
         states = {view.name: view for view in views}
@@ -121,8 +127,10 @@ def patches(on: Callable[[GangSpec], Gang]) -> list[tuple[Any, str, Any]]:
     ]  # fmt: skip
 
 
-def start_of(spec: GangSpec, gang: Gang, plan_id: str) -> Staged:
+def start_of(spec: GangSpec, gang: Gang, plan_id: str, api_key: str | None) -> Staged:
     """What its nodes are staged with."""
-    requests = {node.name: replace(gang.run_of(rank), plan_id=plan_id, folder="", gang=spec.name)
-                for rank, node in enumerate(spec.nodes)}  # fmt: skip
+    requests = {
+        node.name: replace(gang.run_of(rank), plan_id=plan_id, folder="", gang=spec.name, api_key=api_key)
+        for rank, node in enumerate(spec.nodes)
+    }
     return Staged(gang=spec, requests=requests, document={"plan_id": plan_id})

@@ -52,7 +52,8 @@ from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status import history, reports
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.protocol.errors import DeployError
+from orchestrator.model.secret_text import fingerprint
+from orchestrator.protocol.errors import DeployError, InputError
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.records import documents
@@ -70,6 +71,11 @@ PORT = 30000
 """Of the router."""
 MODEL = "m"
 """What all gangs serve."""
+NEW_KEY = "sk-after"
+OLD_KEY = "sk-before"
+SWEPT_ALONE = "it served alone behind the router: requests fail until the sweep ends"
+KEYS = {fingerprint(key): key for key in (OLD_KEY, NEW_KEY)}
+"""By fingerprint."""
 NOTICE = ("will not serve for about", "requests fail")
 """How a restart announces that requests will fail."""
 LAST = {"down": "last", "router remove": "nobody else serves"}
@@ -89,6 +95,11 @@ def serving(gang: Gang) -> Engine | None:
     if engine is None or leader.off or leader.paused or not engine.parent or not leader.everybody_loaded():
         return None
     return engine if leader.world.now - engine.began >= ANSWERS_S else None
+
+
+def key_of(gang: Gang) -> str:
+    """That its engine was started with."""
+    return KEYS.get(str(gang.nodes[0].request.get("api_key")), "")
 
 
 @dataclass
@@ -118,6 +129,8 @@ class SimulatedWorker:
     labels: dict[str, str]
     aliases: tuple[str, ...] = ()
     healthy: bool = True
+    key: str = ""
+    """That it sends there."""
 
 
 @dataclass
@@ -152,7 +165,8 @@ class SimulatedRouter:
         if method in ("POST", "PUT"):
             body = json.loads(asked["body"])
             aliases = tuple(alias for model in body.get("models") or () for alias in model["aliases"])
-            self.workers[number] = SimulatedWorker(str(body["url"]), body.get("labels") or {}, aliases)
+            labels, key = body.get("labels") or {}, str(body.get("api_key") or "")
+            self.workers[number] = SimulatedWorker(str(body["url"]), labels, aliases, key=key)
         elif method == "DELETE":
             self.workers.pop(number, None)
         told = [
@@ -171,11 +185,17 @@ class SimulatedRouter:
         """What a gang's leader answers on its health and load paths, and to whoever shows a key."""
         if serving(gang) is None:
             return {"error": "connection refused"}
-        if gang.key and url.endswith("/v1/models") and authorization != f"Bearer {gang.key}":
+        key = key_of(gang)
+        if key and url.endswith("/v1/models") and authorization != f"Bearer {key}":
             return {"status": 401, "body": ""}
         running = self.running.get(gang.url, 0)
         loads = {"loads": [{"num_running_reqs": running, "num_waiting_reqs": 0}]}
         return {"status": 200, "body": json.dumps(loads) if "loads" in url else ""}
+
+    def refused(self, url: str) -> bool:
+        """Whether the gang there asks for another key than the router sends."""
+        key = key_of(self.gangs[url])
+        return bool(key) and all(one.key != key for one in self.workers.values() if one.url == url)
 
     def behind(self) -> set[str]:
         """The URLs of the workers that count as healthy."""
@@ -299,6 +319,8 @@ class Service:
                 self.none_left.add(model)
             if chosen is None:
                 self._lose("the router has no healthy worker", model)
+            elif self.router.refused(chosen[0]):
+                self._lose(f"{chosen[0]} refuses the router's key", model)
             else:
                 self._begin(*chosen)
         self.world.after(EVERY_S, self.request)
@@ -457,18 +479,34 @@ def _gated(service: Service, inventory: Inventory, name: str, said: Said) -> Non
 
 
 def _sweep(service: Service, inventory: Inventory, name: str, said: Said) -> None:
-    """As it has the gang serve one candidate after the other, and at the end what served before."""
-    for plan_id in (*planned.OTHERS, planned.USUAL):
-        _up(plan_id, replace=True)(service, inventory, name, said)
+    """As it takes a gang out, has it serve one candidate after the other without a router, and at the end what it
+    served before."""
+    (spec,) = chosen_gangs(inventory, (name,))
+    alone, operation = replace(inventory, gangs=(spec,), router=None), _operation(inventory)
+    for step, plan_id in enumerate(planned.OTHERS):
+        with RouterTurn(operation, (name,) if step == 0 else (), f"sweep {name}", said, patience_s=UP_S) as turn:
+            if step == 0:
+                turn.wait()
+                routing.withdraw(operation, (name,), lambda last: said.step(name, SWEPT_ALONE if last else "it is out"))
+            down.refuse_leftovers(down.down(_operation(alone), down.DownRequest(gangs=(name,), now=step > 0)))
+        _up(plan_id)(service, alone, name, said)
+    down.refuse_leftovers(down.down(_operation(alone), down.DownRequest(gangs=(name,), now=True)))
+    _up()(service, inventory, name, said)
 
 
 def _certify(service: Service, inventory: Inventory, name: str, said: Said) -> None:
-    """As it starts a gang, kills one of its ranks, which it asks for, and restarts it."""
-    _up()(service, inventory, name, said)
+    """As it starts a gang of which nothing runs, without a router, kills one of its ranks, restarts it and stops it."""
+    (spec,) = chosen_gangs(inventory, (name,))
+    alone, gang = replace(inventory, gangs=(spec,), router=None), _on(service, spec)
+    if any(node.agent_lives for node in gang.nodes):
+        raise InputError("it runs", where=f"gang {name}", fix=f"l40s-deploy down {name}")
+    _up()(service, alone, name, said)
     said.excused = True
-    service.gangs[said.gang].strike(Fault("kill-rank", (1,), service.world.now))
+    gang.strike(Fault("kill-rank", (1,), service.world.now))
     STAGE[0].sleep(LEASE_S)
-    _restart(service, inventory, name, said)
+    request = RestartRequest(gangs=(name,), command=f"certify {name}", now=True, timeout_s=UP_S)
+    restart.restart(_operation(alone), request, said)
+    down.refuse_leftovers(down.down(_operation(alone), down.DownRequest(gangs=(name,))))
 
 
 def _resume(_: Service, inventory: Inventory, name: str, said: Said) -> None:

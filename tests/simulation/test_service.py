@@ -102,7 +102,7 @@ def test_an_operator_who_knows_one_gang_alone_waits_for_the_others(first: str, a
 @pytest.mark.parametrize("verb", ["up", "restart", "down"])
 @pytest.mark.parametrize("gang", ["gang0", "gang1"])
 def test_a_verb_after_a_change_of_the_inventory(change: str, verb: str, gang: str) -> None:
-    play_life((Happens(change, 0, 0.1), Happens(verb, 0, 0.5, gang)))
+    play_life((Happens(change, 0, 0.1, gang), Happens(verb, 0, 0.5, gang)))
 
 
 def test_a_gang_that_another_command_takes_out_is_not_added_meanwhile() -> None:

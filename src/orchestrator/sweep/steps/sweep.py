@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -168,9 +168,13 @@ class _Sweep:
             self._turn(operation, watcher) as turn,
         ):
             turn.wait()
-            if withdraw(operation, (self.gang.name,)).last:
-                watcher.step(self.gang.name, "it served alone behind the router: requests fail until the sweep ends")
+            withdraw(operation, (self.gang.name,), lambda last: self._say_alone(last, watcher))
             self._down(now=False)
+
+    def _say_alone(self, last: Collection[str], watcher: Watcher) -> None:
+        """Before its requests fail."""
+        if last:
+            watcher.step(self.gang.name, "it served alone behind the router: requests fail until the sweep ends")
 
     def _asked(self) -> Asked:
         with Fleet(self.gang.nodes) as fleet:
