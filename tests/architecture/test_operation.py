@@ -33,15 +33,12 @@ LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "gang.steps.restart_sequence.set_aside": 1,
     "gang.steps.examination.examine": 1,
     "gang.steps.restart.finish": 1,
-    "golden.steps.gate.Gate": 1,
-    "golden.steps.gate._Judge": 1,
-    "golden.steps.golden.after_start": 1,
     "jobs.run.serving_view": 1,
     "bench.steps.bench.measured": 1,
     "bench.steps.bench._Bench": 1,
 }
 """The router's own agent, the turn of a gang that is changed over, the doctor on gangs that run, an interrupted restart
-that is finished, and the rooms' questions to a gang that serves by then."""
+that is finished, and the questions of rooms that work on a gang elsewhere too."""
 
 
 @cache
@@ -52,6 +49,25 @@ def called_by_up() -> dict[Place, ast.AST]:
 def test_up_connects_in_one_place() -> None:
     """With its router, claim, locks, checks and gate. The fleet itself makes the second one for what goes on beside."""
     assert calls_of(called_by_up(), FLEET) == {"gang.steps.operation.connected": 2, "remote.fleet.Fleet": 1}
+
+
+BESIDE = {"gang.steps.status.health.health": 1}
+"""What the doctor says against a restart of a gang that serves is asked aside, once a minute for all who want it."""
+
+
+@pytest.mark.parametrize(
+    ("module", "beside"),
+    [
+        *((f"gang.commands.{name}", {}) for name in ("lock", "logs", "history", "down", "restart", "rollback")),
+        ("gang.commands.why", BESIDE),
+        ("golden.commands.golden", {}),
+        ("bench.commands.bench", {}),
+    ],
+)
+def test_a_command_connects_in_one_place(module: str, beside: dict[str, int]) -> None:
+    reached = reached_from([(f"orchestrator.{module}", "run")])
+    places = calls_of(reached, FLEET)
+    assert places == {"gang.steps.operation.connected": 2, "remote.fleet.Fleet": 1} | beside
 
 
 @pytest.mark.parametrize("name", ["down", "restart", "restart_sequence", "rollback", "maintenance"])

@@ -165,10 +165,10 @@ def page(args: argparse.Namespace, judged: dict[str, bool]) -> str:
     """What was drawn, noticed and not."""
     of_layer = {layer: [seen for name, seen in judged.items() if f"/{layer}/" in name] for layer in LAYERS}
     rows = [f"| {layer} | {len(seen)} | {sum(seen)} |" for layer, seen in of_layer.items()]
-    head = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    head = subprocess.check_output(["git", "log", "-1", "--format=%h of %cs"], cwd=ROOT, text=True).strip()
     told = f"`make mutants` at {head}: {len(judged)} of seed {args.seed}, {sum(judged.values())} noticed by unit tests."
     lines = [
-        *("# Mutants", "", told),
+        *("# Mutants", "", told, "Files and lines are those of that commit."),
         *("", "| layer | mutants | noticed |", "|---|---|---|", *rows, "", "## Not noticed", ""),
         *(f"- {name}" for name, seen in judged.items() if not seen),
     ]

@@ -1,4 +1,4 @@
-"""A log that several processes write, which is bounded and has one predecessor."""
+"""Logs that are bounded: a full one moves to its one predecessor. Here too, what several processes write."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ LOG_LIMIT = 8 << 20
 """Bytes of a log that is kept with one predecessor; some 30,000 actions."""
 
 
+def predecessor(path: str) -> str:
+    """Where the lines are that a log of this path had before its own."""
+    return f"{path}.1"
+
+
+def begin_anew(path: str) -> None:
+    """The log moves to its predecessor, which it replaces. Raises OSError."""
+    os.replace(path, predecessor(path))
+
+
 def append_line(path: str, text: str, *, limit: int = LOG_LIMIT) -> None:
-    """One more line at the end of a log that several processes write; beyond `limit` bytes the log moves to
-    `<path>.1`, which is replaced. Raises OSError."""
+    """One more line at the end of a log that several processes write; beyond `limit` bytes it begins anew.
+    Raises OSError."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with open(descriptor, "a", encoding="utf-8") as file:
@@ -28,7 +38,7 @@ def append_line(path: str, text: str, *, limit: int = LOG_LIMIT) -> None:
             if now.st_size + len(text) <= limit or not now.st_size:
                 file.write(text + "\n")
                 return
-            os.replace(path, f"{path}.1")
+            begin_anew(path)
 
 
 def _moved(path: str, opened: os.stat_result) -> bool:

@@ -17,6 +17,7 @@ from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialects
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names, stack_names
 from orchestrator.loading.resources import template
+from orchestrator.model.engine_versions import order
 
 HERE = Path(__file__).parent
 GATHERED: dict[str, dict[str, Any]] = json.loads((HERE / "gathered.json").read_text("utf-8"))
@@ -37,8 +38,11 @@ def _logged(line: str) -> str:
     return line
 
 
-def test_every_listed_version_was_gathered_and_no_other() -> None:
-    assert set(ENGINES) == set(GATHERED)
+def test_every_listed_version_was_gathered_but_one_that_has_no_wheel_yet() -> None:
+    """Its flags are written by hand until there is one: it is newer than all that were read."""
+    assert GATHERED.keys() <= ENGINES.keys()
+    newest = max(map(order, GATHERED))
+    assert [version for version in ENGINES.keys() - GATHERED.keys() if order(version) <= newest] == []
 
 
 def engine(version: str) -> Engine:

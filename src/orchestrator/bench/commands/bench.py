@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_usual, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.tables import cell, plain_table
-from orchestrator.gang.commands.cluster import open_cluster
+from orchestrator.gang.commands.cluster import connected_cluster
 from orchestrator.model.profile import FIGURES, Load
 from orchestrator.protocol.errors import Exit, InputError
 
@@ -135,12 +135,12 @@ def _measure(args: argparse.Namespace, screen: Screen) -> int:
     load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
     most = max(args.load) if args.load else load.prompts
     dataset = bench.read_dataset(Path(args.dataset).expanduser(), most) if args.dataset else None
-    inventory = open_cluster(args, screen)
     order = bench.BenchOptions(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
-    with counting(screen, "requests answered") as at:
-        benched = (
-            bench.at_loads(inventory, order, args.load, at) if args.load else (bench.run_now(inventory, order, at),)
-        )
+    with connected_cluster(args, screen) as operation, counting(screen, "requests answered") as at:
+        if args.load:
+            benched = bench.at_loads(operation, order, args.load, at)
+        else:
+            benched = (bench.run_now(operation, order, at),)
     measured = tuple(gang.record for gang in benched)
     _page(measured, args, screen)
     if args.json:

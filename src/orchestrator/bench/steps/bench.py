@@ -35,6 +35,7 @@ from orchestrator.engines import bench_client
 from orchestrator.engines.bench_client import BenchResult, DecodeLog
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.examination import layouts_of
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.view import GangView
@@ -42,7 +43,7 @@ from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.jobs.run import alone, disturbed, follow, refuse_busy, serving_view
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.chosen import the_one_gang
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ExpectedSpeeds, Load
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.steps.look import look
@@ -95,7 +96,7 @@ class BenchedGang:
     expected: ExpectedSpeeds | None
 
 
-def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> BenchedGang:
+def run_now(operation: Operation, order: BenchOptions, progress: Progress) -> BenchedGang:
     """Run the client on one gang's leader, a first time for nothing, and judge the mean of the next runs.
 
     They are repeated until their noise leaves one verdict, MOST_RUNS times at most.
@@ -103,9 +104,8 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
     Raises InputError where the gang does not serve, is busy, or not exactly one is meant, and NodeError where the
     client fails or an answer is incomplete. The engine is as it was in any case.
     """
-    gang = the_one_gang(inventory, order.gangs, command="bench")
-    with Fleet(gang.nodes) as fleet:
-        return measured(fleet, gang, order, progress)
+    gang = the_one_gang(operation.inventory, order.gangs, command="bench")
+    return measured(operation.fleet, gang, order, progress)
 
 
 def measured(fleet: Fleet, gang: GangSpec, order: BenchOptions, progress: Progress) -> BenchedGang:
@@ -148,14 +148,14 @@ def until_decided(bench_once: Callable[[int], _Ran], enough: Enough) -> list[_Ra
 
 
 def at_loads(
-    inventory: Inventory, order: BenchOptions, requests: Sequence[int], progress: Progress
+    operation: Operation, order: BenchOptions, requests: Sequence[int], progress: Progress
 ) -> tuple[BenchedGang, ...]:
     """One measurement a number of requests, all of which are sent at once. Raises what `run_now` raises; what was
     measured before that is recorded."""
 
     def bench_at(count: int) -> BenchedGang:
         return run_now(
-            inventory,
+            operation,
             replace(order, load=replace(order.load, prompts=count, concurrency=count, rate=ALL_AT_ONCE)),
             lambda what, done, of: progress(f"{count} at once, {what}", done, of),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples, add_usual_of_gangs
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.commands.cluster import open_cluster
+from orchestrator.gang.commands.cluster import connected_cluster
 from orchestrator.golden.batches import LEAST, MOST
 from orchestrator.protocol.errors import Exit
 
@@ -54,12 +54,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.cli.transfers import counting
     from orchestrator.golden.steps import golden
 
-    inventory = open_cluster(args, screen)
     work = {"accept": golden.accept_gang, "check": golden.check_gang, "show": golden.kept}[args.golden_verb]
     if args.golden_verb == "check" and args.requests is not None:
         work = partial(golden.check_in_batches, requests=args.requests)
-    with counting(screen, "prompts") as at:
-        outcomes = golden.of_gangs(work, inventory, args.gang, at)
+    with connected_cluster(args, screen) as operation, counting(screen, "prompts") as at:
+        outcomes = golden.of_gangs(work, operation, args.gang, at)
     if args.golden_verb == "show":
         return _show(outcomes, screen)
     if args.json:

@@ -11,7 +11,6 @@ from orchestrator.bench.steps import bench
 from orchestrator.bench.store import all_benches
 from orchestrator.bench.text import NAME
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.status.reports import as_they_run
 from orchestrator.gang.steps.up_operation import Gated
 from orchestrator.gang.view import GangView
 from orchestrator.golden.answers import Baseline
@@ -60,7 +59,7 @@ class Gate:
         tried = _kernels(gated)
         watcher.step(name, "gate: asking the old plan for its answers")
         fleet = gated.here.fleet
-        (gang,) = as_they_run(fleet, [gated.gang])
+        (gang,) = gated.here.as_they_run([gated.gang])
         url = serving_view(fleet, gang, why="there is nothing to compare with").service_url
         kept = golden.kept(fleet, gang, _quiet)
         baseline = kept.baseline
@@ -97,7 +96,7 @@ class _Judge:
         name = self.gated.gang.name
         watcher.step(name, "gate: asking the new plan, alone and among other requests")
         fleet = self.gated.here.fleet
-        (gang,) = as_they_run(fleet, [self.gated.gang])
+        (gang,) = self.gated.here.as_they_run([self.gated.gang])
         kept = golden.kept(fleet, gang, _quiet)
         parts = self._answers(gang, kept)
         if all(part.passed for part in parts) and self.graded.questions:

@@ -13,7 +13,6 @@ from typing import Any
 
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.staging import staged_plan
-from orchestrator.gang.steps.status.reports import as_they_run
 from orchestrator.gang.view import GangView
 from orchestrator.golden.answers import (
     FORMAT,
@@ -41,7 +40,7 @@ from orchestrator.golden.steps.asking import Progress, asked, asked_at_once
 from orchestrator.jobs.run import refuse_busy, serving_view
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.finding import Finding
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.errors import DeployError, InputError, NodeError
 from orchestrator.protocol.severity import Severity
 from orchestrator.records.documents import state_folder, write_document
@@ -111,12 +110,11 @@ class Golden:
 
 
 def of_gangs(
-    work: Callable[[Fleet, GangSpec, Progress], Golden], inventory: Inventory, gangs: Sequence[str], progress: Progress
+    work: Callable[[Fleet, GangSpec, Progress], Golden], operation: Operation, gangs: Sequence[str], progress: Progress
 ) -> tuple[Golden, ...]:
     """`accept_gang`, `check_gang` or `kept` of each of these gangs. Raises what that raises."""
-    chosen = chosen_gangs(inventory, gangs)
-    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        return tuple(work(fleet, gang, progress) for gang in as_they_run(fleet, chosen))
+    chosen = chosen_gangs(operation.inventory, gangs)
+    return tuple(work(operation.fleet, gang, progress) for gang in operation.as_they_run(chosen))
 
 
 def kept(fleet: Fleet, gang: GangSpec, _: Progress) -> Golden:
@@ -305,7 +303,7 @@ def after_start(
     if not any(state_folder("golden").glob("*.json")):  # spares who waits for the start four logins and two rounds
         return {}
     gangs = [gang for gang in operation.inventory.gangs if gang.name in serving]
-    return {gang.name: ask_again(operation.fleet, gang, progress) for gang in as_they_run(operation.fleet, gangs)}
+    return {gang.name: ask_again(operation.fleet, gang, progress) for gang in operation.as_they_run(gangs)}
 
 
 def ask_again(fleet: Fleet, gang: GangSpec, progress: Progress = lambda *_: None) -> Golden | DeployError | None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from orchestrator.node import files, processes, supervision
 from orchestrator.node.agent.staged_run import Run, staged_in
+from orchestrator.node.bounded_log import predecessor
 from orchestrator.node.engine import pci_paths, ras, ras_words
 from orchestrator.node.engine.tree import COMPILERS
 from orchestrator.node.files import ENGINE_LOG, HANG_FILE
@@ -387,7 +388,7 @@ def _watts(milliwatts: int | None) -> float | None:
 
 def _log(path: str) -> bytes:
     """Its beginning, where NCCL says its version; of a log that was cut since, the file before it."""
-    for name in (f"{path}.1", path):
+    for name in (predecessor(path), path):
         try:
             with open(files.opened(name), "rb") as file:
                 text = file.read(MOST_LOG)

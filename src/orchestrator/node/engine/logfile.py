@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from orchestrator.node import viewers
+from orchestrator.node.bounded_log import begin_anew, predecessor
 
 CHUNK = 1 << 20
 LONGEST_LINE = 64 * 1024
@@ -20,7 +21,7 @@ _STYLE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
 @dataclass
 class LogFile:
-    """Appends bytes to a file. Beyond `limit` bytes the file moves to `<path>.1`, which is replaced."""
+    """Appends bytes to a log that nobody else writes. Beyond `limit` bytes it begins anew."""
 
     path: str
     limit: int = DEFAULT_LIMIT
@@ -47,7 +48,7 @@ class LogFile:
             self._size = os.fstat(self._file).st_size
         if self._size and self._size + len(data) > self.limit:
             self.close()
-            os.replace(self.path, f"{self.path}.1")
+            begin_anew(self.path)
             self._append(data)
             return
         view = memoryview(data)
@@ -99,8 +100,8 @@ def log_since_now(path: str) -> Iterator[Callable[[], Iterator[str]]]:
                 yield from _lines_of(begun)
                 if is_at(path):
                     return
-                if not is_at(f"{path}.1"):
-                    yield from lines_at(f"{path}.1")
+                if not is_at(predecessor(path)):
+                    yield from lines_at(predecessor(path))
             yield from lines_at(path)
 
         yield lines

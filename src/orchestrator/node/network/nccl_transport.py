@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.node import files
 from orchestrator.node.agent.staged_run import Run
+from orchestrator.node.bounded_log import predecessor
 from orchestrator.node.files import ENGINE_LOG
 from orchestrator.protocol.planned import NodeNetwork, takes
 from orchestrator.protocol.report import RailChange, TransportLines
@@ -98,7 +99,7 @@ _CHANNEL = re.compile(rb"Channel \d+/\d+ : .{0,128} via NET/")
 def note(run: Run) -> None:
     """Extract the lines from the engine's log and save them. Reads the log once."""
     lines: dict[str, None] = {}
-    for name in (f"{ENGINE_LOG}.1", ENGINE_LOG):
+    for name in (predecessor(ENGINE_LOG), ENGINE_LOG):
         with contextlib.suppress(OSError), open(run.path(name), "rb") as file:
             _pick(file, lines)
     with contextlib.suppress(OSError):

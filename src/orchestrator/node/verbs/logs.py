@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from orchestrator.node import files, processes, viewers
+from orchestrator.node.bounded_log import predecessor
 from orchestrator.node.engine.logfile import lines_at
 from orchestrator.node.engine.watch import shown
 from orchestrator.node.files import ENGINE_LOG
@@ -50,8 +51,8 @@ def _tail(path: str, lines: int, out: BinaryIO, since_s: float = 0.0) -> FileIO 
     file = _opened(path)
     kept = _last_lines(file, lines) if file else []
     if len(kept) < lines:
-        before = _opened(f"{path}.1")
-        if before is not None and not _is_at(f"{path}.1", file):
+        before = _opened(predecessor(path))
+        if before is not None and not _is_at(predecessor(path), file):
             kept = _last_lines(before, lines - len(kept)) + kept
         if before is not None:
             before.close()
@@ -126,7 +127,7 @@ def excerpt(request: dict[str, Any]) -> dict[str, Any]:
     viewers.refuse_unreadable_log(path)
     with files.state_failures(path):
         return cut(
-            chain(lines_at(f"{path}.1"), lines_at(path)), asked.lines, max(0, asked.before), max(0, asked.after)
+            chain(lines_at(predecessor(path)), lines_at(path)), asked.lines, max(0, asked.before), max(0, asked.after)
         ).as_json()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.node import files, others, processes, viewers
 from orchestrator.node.agent import clock
+from orchestrator.node.bounded_log import predecessor
 from orchestrator.node.files import (
     AGENT_FILE,
     EVENTS_LOG,
@@ -252,7 +253,7 @@ def _is_since(at: object, since: float) -> bool:
 
 def _of_both(path: str) -> tuple[dict[str, Any], ...]:
     """The newest lines of a bounded log and its predecessor."""
-    return (*_lines(f"{path}.1", MOST_OF_A_MONTH), *_lines(path, MOST_OF_A_MONTH))[-MOST_OF_A_MONTH:]
+    return (*_lines(predecessor(path), MOST_OF_A_MONTH), *_lines(path, MOST_OF_A_MONTH))[-MOST_OF_A_MONTH:]
 
 
 def _lines(path: str, most: int) -> tuple[dict[str, Any], ...]:

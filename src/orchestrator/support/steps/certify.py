@@ -339,8 +339,8 @@ class _Certification:
     def bench(self) -> Found:
         """How fast it answers."""
         order = bench.BenchOptions(gangs=(self.gang.name,), load=self.options.load, timeout_s=self.options.timeout_s)
-        with self.screen.counting("requests answered") as at:
-            benched = bench.at_loads(self.inventory, order, self.options.at_once, at)
+        with connected(self.inventory) as operation, self.screen.counting("requests answered") as at:
+            benched = bench.at_loads(operation, order, self.options.at_once, at)
         self._stood_in(any(gang.record["stand_in"] for gang in benched))
         slow = gravest([gang.verdict for gang in benched]) is BenchVerdict.SLOW
         result = bench_report.loads_json(benched)

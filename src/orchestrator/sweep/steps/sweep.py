@@ -299,11 +299,12 @@ class _Sweep:
             dataset=self.options.dataset,
             enough=lambda runs: enough(runs, top),
         )
-        with self.screen.counting("requests answered") as at:
+        with (
+            connected(alone(self.inventory, self.gang)) as operation,
+            self.screen.counting("requests answered") as at,
+        ):
             words = f"{result.candidate.id}, {requests} at once"
-            done = bench.run_now(
-                alone(self.inventory, self.gang), order, lambda what, n, of: at(f"{words}, {what}", n, of)
-            )
+            done = bench.run_now(operation, order, lambda what, n, of: at(f"{words}, {what}", n, of))
         point = point_of(requests, done.record["serving"], done.record["runs"])
         stand_in = result.stand_in or bool(done.record["stand_in"])
         return replace(result, points=(*result.points, point), stand_in=stand_in)

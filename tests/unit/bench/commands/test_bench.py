@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def benched(count: int, speed: float) -> BenchedGang:
 def swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Output of a sweep whose second run is slow."""
     (tmp_path / "hosts.yml").write_text("all: {children: {gangs: {children: {gang0: {hosts: {node0: {}}}}}}}\n")
-    monkeypatch.setattr("orchestrator.bench.commands.bench.open_cluster", lambda *_: None)
+    monkeypatch.setattr("orchestrator.bench.commands.bench.connected_cluster", lambda *_: nullcontext())
     monkeypatch.setattr("orchestrator.bench.steps.bench.at_loads", lambda *_: (benched(1, 99.0), benched(4, 50.0)))
     return ["bench", "--load", "1,4"]
 

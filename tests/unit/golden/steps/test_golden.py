@@ -13,6 +13,7 @@ from tests.support.commands import unasked
 from tests.support.reference_cluster import gang
 
 from orchestrator.cli.screen import Screen
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.view import GangView
 from orchestrator.golden.answers import (
     PROMPTS,
@@ -102,7 +103,7 @@ def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.M
         return ()
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(golden, "as_they_run", as_they_run)
+    monkeypatch.setattr(Operation, "as_they_run", as_they_run)
     views = [GangView(name="gang0", state=GangState.READY, service_healthy=True)]
     operation = unasked(Inventory(path="hosts.yml", gangs=(gang(),)))
 

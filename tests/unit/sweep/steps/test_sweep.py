@@ -72,8 +72,8 @@ class Cluster:
             (view,) = self.gang.up(plan_id=plan.plan_id)
         return UpResult(plan=plan, views=(view,), ready_before=frozenset({"gang0"} if ready else ()), seconds=2.0)
 
-    def _bench(self, inventory: Any, order: Any, progress: Any) -> Any:
-        assert inventory.router is None and order.load.prompts == order.load.concurrency
+    def _bench(self, operation: Any, order: Any, progress: Any) -> Any:
+        assert operation.router is None and order.load.prompts == order.load.concurrency
         name, requests = self.gang.view().plan_id.removeprefix("plan-"), order.load.prompts
         progress("run 1", 1, requests)
         self._raise((name, requests))

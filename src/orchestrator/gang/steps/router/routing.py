@@ -44,6 +44,9 @@ from orchestrator.protocol.errors import (
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
 from orchestrator.remote.fleet import Fleet
 
+LOAD_ASK_S = 5.0
+"""For an engine's word on its load."""
+
 
 def wanted_router(operation: Operation) -> Router:
     """The operation's router; raises InputError if its inventory has none."""
@@ -438,14 +441,7 @@ def with_addresses(inventory: Inventory, views: Sequence[GangView], entered: Ite
 def _let_run(router: Router, url: str) -> None:
     """Wait until a gang that was taken out has no request any more, for DRAIN_S at most: nobody reads its leader, which
     drains where it is told to stop, so that its engine is asked from the router's host."""
-    end, quiet = time.monotonic() + DRAIN_S, 0
-    asks = [HttpRequest(url=f"{url}{path}", timeout_s=HEALTH_S) for path in load_paths()]
-    while quiet < 2 and time.monotonic() < end:
-        left = requests_left(ask_from(router.fleet, router.spec.node.name, asks))
-        if left is None:
-            return
-        quiet = 0 if left else quiet + 1
-        time.sleep(POLL_S)
+    _requests_end(router.fleet, router.spec.node.name, url, timeout_s=HEALTH_S)
 
 
 def behind_router(router: Router, known: Sequence[GangView]) -> Serving:
@@ -469,22 +465,30 @@ def requests_left(answers: Iterable[HttpAnswer]) -> int | None:
 
 
 def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str) -> None:
-    """Wait until two checks in a row see no request: one may be in flight when the router removes the gang.
+    """Wait until no request is left of a gang that was taken out. Raises GangFailed after `DRAIN_S`; nothing was
+    stopped then."""
+    if not _requests_end(fleet, gang.leader.name, url, timeout_s=LOAD_ASK_S):
+        raise GangFailed(
+            f"still has running requests {DRAIN_S:.0f} s after it was removed from the router; nothing was stopped",
+            where=f"gang {gang.name}",
+            fix=f"run it again to wait on, or abort them with `l40s-deploy restart {gang.name} --now`",
+        )
 
-    Raises GangFailed after `DRAIN_S`; nothing was stopped then. An engine that does not tell is left to its own drain.
+
+def _requests_end(fleet: Fleet, node: str, url: str, *, timeout_s: float) -> bool:
+    """Whether two looks in a row, within DRAIN_S, see no request: one may be in flight when the router removes a gang.
+    An engine that does not tell is left to its own drain.
+
+    node: where the engine's URL is asked from; timeout_s: for each answer
     """
-    end = time.monotonic() + DRAIN_S
-    quiet = 0
+    end, quiet = time.monotonic() + DRAIN_S, 0
+    asks = [HttpRequest(url=f"{url}{path}", timeout_s=timeout_s) for path in load_paths()]
     while quiet < 2:
-        asks = [HttpRequest(url=f"{url}{path}") for path in load_paths()]
-        left = requests_left(ask_from(fleet, gang.leader.name, asks))
+        left = requests_left(ask_from(fleet, node, asks))
         if left is None:
-            return
+            return True
         quiet = 0 if left else quiet + 1
         if time.monotonic() > end:
-            raise GangFailed(
-                f"still has running requests {DRAIN_S:.0f} s after it was removed from the router; nothing was stopped",
-                where=f"gang {gang.name}",
-                fix=f"run it again to wait on, or abort them with `l40s-deploy restart {gang.name} --now`",
-            )
+            return False
         time.sleep(POLL_S)
+    return True
