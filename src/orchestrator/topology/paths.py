@@ -13,6 +13,7 @@ from orchestrator.model.words import counted
 from orchestrator.topology.build import cpulist, cpumap
 from orchestrator.topology.distance import Distances, end_key
 from orchestrator.topology.pci import card, nic_cards
+from orchestrator.topology.stated import TEXT
 from orchestrator.topology.switches import SwitchPlaces, homes
 
 
@@ -229,6 +230,8 @@ class Shape:
     """What the text calls the paths between GPUs: NODE is PHB for NCCL."""
     cut_off: int = 0
     """GPUs whose row a text does not have whole."""
+    of_text: bool = False
+    """It was pasted: of a card that is not in it nothing follows."""
 
     @property
     def words(self) -> str:
@@ -260,12 +263,17 @@ class Shape:
             if self.tree_known:
                 place = "none behind a switch" if self.bus_known else NONE_SHARED
             return f"{counted(self.gpus_elsewhere, 'GPU')}, {place}"
-        groups = [group.words for group in self.groups]
+        groups = [self._words_of(group) for group in self.groups]
         alike = len(set(groups)) == 1 and len(groups) > 1
         words = f"{counted(len(groups), 'switch', 'es')} with "
         words += f"{groups[0]} each" if alike else " and ".join(groups)
         words += f", {self.gpus_elsewhere} GPUs elsewhere" if self.gpus_elsewhere else ""
+        if self.of_text and not self.nics_elsewhere:
+            return words
         return f"{words}, {counted(self.nics_elsewhere, 'NIC')} elsewhere"
+
+    def _words_of(self, group: SwitchGroup) -> str:
+        return group.words if group.nics or not self.of_text else group.words.replace(" + 0 NICs", "", 1)
 
 
 def _names(paths: tuple[PathType, ...]) -> str:
@@ -289,6 +297,7 @@ def shape(topology: Topology) -> Shape:
         bus_known=not topology.lacks(Area.PCI),
         stated_words=_words_between_gpus(topology),
         cut_off=_cut_off(topology),
+        of_text=any(lacking.path == TEXT for lacking in topology.unread),
     )
 
 

@@ -13,6 +13,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.topology import Gid, PathType, PcieLink, RdmaPort, Topology
 from orchestrator.model.words import counted
+from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, stated_groups
 from orchestrator.topology.stated import cards_of, pasted, texts
 
@@ -34,11 +35,13 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_links(topology),
         *_drivers(topology, part(also, "drivers")),
         *_peers(part(also, "peers")),
+        *_accesses(snapshot),
         *_domains(topology),
         *_together(topology),
         *_nameless(topology),
         *_cards(snapshot),
         *_switches(also.get("switches")),
+        *_redirecting(also.get("acs")),
         *_nccl(part(also, "nccl")),
         *_ports(topology),
         *_gids(topology),
@@ -88,6 +91,25 @@ def _peers(peers: Mapping[str, Any]) -> Iterator[str]:
             yield f"CUDA's devices that {words}: {_names(pairs)}"
 
 
+def _accesses(snapshot: Snapshot) -> Iterator[str]:
+    """Of a matrix of accesses; which pairs it refuses, a finding says."""
+    pairs = {
+        tuple(sorted((str(device.get("index")), str(other)))): part(part(device, "p2p"), other).get("read")
+        for device in nvml_devices(snapshot.nvml)
+        for other in part(device, "p2p")
+        if str(other) != str(device.get("index"))
+    }
+    if pairs and not any(pairs.values()):
+        yield f"all GPUs reach each other's memory: {counted(len(pairs), 'pair')} by nvidia-smi topo -p2p"
+
+
+def _redirecting(acs: Any) -> Iterator[str]:
+    """Of ACSCtl lines without their functions. acs: [how many, how many of them redirect]"""
+    if isinstance(acs, (list, tuple)) and len(acs) == 2 and all(isinstance(count, int) for count in acs):
+        words = f"{acs[1]} redirect peer-to-peer traffic" if acs[1] else "none redirects peer-to-peer traffic"
+        yield f"ACS of {counted(acs[0], 'function')}: {words}"
+
+
 def _domains(topology: Topology) -> Iterator[str]:
     """'NUMA domain 0: GPU0 to GPU3; 1: GPU4 to GPU7', where a text says it of GPUs."""
     of_domain = collected((gpu.numa_node, f"GPU{gpu.index}") for gpu in topology.gpus if gpu.numa_node >= 0)
@@ -107,6 +129,7 @@ def _nccl(choices: Mapping[str, Any]) -> Iterator[str]:
         yield f"NCCL has GPUDirect RDMA off for {_names(off)}: that traffic goes through main memory"
     if ways := texts(choices.get("ways")):
         yield f"NCCL's channels go by {_names(ways)}"
+    yield from (f"NCCL's paths of {words}" for words in texts(choices.get("paths")))
     if chosen := texts(choices.get("chosen")):
         yield f"set for NCCL: {_names(chosen)}"
 

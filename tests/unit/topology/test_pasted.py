@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.turns import sampled
 
+from orchestrator.doctor.commands.findings import document
+from orchestrator.doctor.rules.support.registry import COSTLY
+from orchestrator.doctor.steps import recordings
 from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.snapshot import Snapshot, snapshot_from_json, snapshot_json
 from orchestrator.model.topology import PathType, Topology
+from orchestrator.protocol.errors import InputError
 from orchestrator.topology.build import build
 from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.topology.pasted.read import read_pasted
@@ -258,14 +264,59 @@ HEALTHY = ["openpi-a800-8bond-pix-pairs.txt", "4xl40s.topo", "l20-vm8.topo", "2x
 """Of which the whole has nothing that stops or slows."""
 
 
-@settings(max_examples=120, deadline=None)
+def drawn_by_nccl() -> dict[str, str]:
+    """Graphs of sound machines as NCCL prints them."""
+    files = {name: (RECORDED / "nccl-topologies" / f"{name}.xml").read_text() for name in SOUND_XML}
+    return {name: "\n".join(printed(topology_of_xml(text, "node0"))) for name, text in files.items()}
+
+
+SOUND_XML = ("rtp-llm-8xL20-cx8", "nccl2397-a", "nccl2397-b")
+ABSENT = re.compile(r"(?<!\d)0 NICs|none behind a switch|no RDMA device|no network card")
+"""What says that something is not there, and not that it was not read."""
+
+
+def absences(snapshots: Mapping[str, Snapshot]) -> set[str]:
+    """Words of absence in what is said of the machines."""
+    examination = examine_given(Given(dict(snapshots)))
+    said = [shape(topology).words for topology in examination.cluster.topologies.values()]
+    said += [fact for node in document(examination)["nodes"] for fact in node.get("facts", [])]
+    return {found for words in said for found in ABSENT.findall(words)}
+
+
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_of_a_sound_machine_no_part_of_a_text_looks_broken(data: st.DataObject) -> None:
-    lines = post(data.draw(st.sampled_from(HEALTHY))).splitlines()
-    kept = data.draw(st.sets(st.integers(0, len(lines) - 1), min_size=1))
+    texts = {name: post(name) for name in HEALTHY} | drawn_by_nccl()
+    whole = texts[data.draw(st.sampled_from(sorted(texts)))]
+    lines = whole.splitlines()
+    lost = data.draw(st.one_of(st.sets(st.integers(0, len(lines) - 1), max_size=3), st.just(set())))
+    kept = data.draw(st.sets(st.integers(0, len(lines) - 1), min_size=1)) if not lost else set(range(len(lines))) - lost
     snapshots = read_pasted({"x": "\n".join(lines[place] for place in sorted(kept))}, "node0")
     if snapshots:
         assert costly(*snapshots.values()) == []
+        assert absences(snapshots) <= absences(read_pasted({"x": whole}, "node0"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_of_a_sound_machine_no_part_of_nccl_s_file_looks_broken(data: st.DataObject) -> None:
+    """Cut anywhere, or without a line in its middle where it is a file all the same."""
+    lines = (RECORDED / "nccl-topologies" / f"{data.draw(st.sampled_from(SOUND_XML))}.xml").read_text().splitlines()
+    places = st.integers(1, len(lines) - 1)
+    lost = data.draw(st.one_of(st.sets(places, max_size=2), places.map(lambda end: set(range(end, len(lines))))))
+    with tempfile.NamedTemporaryFile("w", suffix=".xml") as file, contextlib.suppress(InputError):
+        file.write("\n".join(line for place, line in enumerate(lines) if place not in lost))
+        file.flush()
+        findings = examine_given(recordings.given([file.name])).findings
+        assert [finding.id for finding in findings if finding.severity in COSTLY] == []
+        assert len([finding for finding in findings if finding.id == "NOT-RECORDED"]) <= 2
+
+
+def test_what_nccl_s_file_leaves_open_is_one_line() -> None:
+    file = RECORDED / "nccl-topologies" / "rtp-llm-8xL20-cx8.xml"
+    (finding,) = examine_given(recordings.given([str(file)])).findings
+    assert (finding.id, finding.evidence) == ("NOT-RECORDED", ())
+    assert {"ACS-REDIRECT", "NVML-UNREADABLE", "PCIE-SETTINGS"} <= {*finding.devices}
 
 
 def test_older_drivers_and_other_words() -> None:
@@ -695,4 +746,15 @@ def test_of_a_graph_that_was_cut_nothing_is_missing(before: str) -> None:
     whole = [*graph, "=========================================="]
     cut, ended = ("\n".join(f"{before} NCCL INFO {line}" for line in lines) for lines in (graph, whole))
     assert found(only(cut)) == {"NOT-RECORDED": "unknown"}
-    assert found(only(ended)) == {"NOT-RECORDED": "unknown", "GPU-GROUPS-UNEVEN": "slow"}
+    assert found(only(ended)) == {"NOT-RECORDED": "unknown", "GPU-GROUPS-UNEVEN": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("gbs", "links"), [("370.8", 18), ("721.8", 18), ("240.0", 12), ("60.0", 3), ("48.0", 4), ("36.0", 1), ("5.5", 1)]
+)
+def test_nvlinks_of_nccl_s_graph_are_counted_by_their_bandwidth(gbs: str, links: int) -> None:
+    """36.0 is two links of a P100 or three of an A6000."""
+    gpus = [f"+ PCI[24.0] - GPU/{bus} ({rank})\nh1:1:2 [0] NCCL INFO      + NVL[{gbs}] - GPU/{other}"
+            for rank, (bus, other) in enumerate((("17000", "31000"), ("31000", "17000")))]  # fmt: skip
+    text = "\n".join(f"h1:1:2 [0] NCCL INFO {line}" for line in ("CPU/0 (1/1/2)", *gpus, "=========="))
+    assert f"GPU0\tX\tNV{links}\t" in matrix(build(only(text)))

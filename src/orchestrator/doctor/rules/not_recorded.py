@@ -33,8 +33,10 @@ def not_recorded(cluster: Cluster) -> Iterator[Finding]:
             continue
         if node.topology.unread:
             yield _unread(node)
-        if missing:
-            ids = [name for kind in missing for name in kind.rules]
+        ids = [name for kind in missing for name in kind.rules]
+        if node.input is Input.XML:
+            yield _blind(node, ids, f"of {len(all_rules())} rules could not run on NCCL's topology file", effect="")
+        elif missing:
             title = "rules could not run: this input does not contain " + ", ".join(kind.words for kind in missing)
             yield _blind(node, ids, title, *(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing))
 

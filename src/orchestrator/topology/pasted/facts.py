@@ -204,6 +204,7 @@ def first_match(patterns: Sequence[re.Pattern[str]], text: str) -> re.Match[str]
 
 def _plain(raw: str) -> str:
     line = _ESCAPES.sub("", raw[:LONGEST]).translate(_SPACES).rstrip()
+    line = line.removeprefix("`") if not line.startswith("``") else line
     return line[quoted.end() :] if (quoted := _QUOTED.match(line)) else line
 
 

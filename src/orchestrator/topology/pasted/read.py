@@ -138,9 +138,11 @@ _NODE = re.compile(
 _PORT = re.compile(r"\b([A-Za-z][\w.@-]{0,63}:\d{1,2})/(RoCE|IB)\b")
 _INTERFACE = re.compile(r"\[\d{1,3}\]([A-Za-z][\w.@-]{0,15}):")
 _OLD = re.compile(r"NCCL version 2\.[0-4]\.")
-_PATHS = re.compile(r"GPU/[0-9a-fA-F-]{3,24} :GPU/")
-_ENDS = re.compile(r"\bGPU/([0-9a-fA-F-]{3,24}) \(")
-"""The paths of one GPU (src/graph/topo.cc, printNodePaths)."""
+_PATHS = re.compile(r"(?P<end>(?:GPU|NET)/[0-9a-fA-F-]{1,24}) :(?=[A-Z]{3}/)")
+_ENDS = re.compile(
+    r"\b(?P<end>(?P<kind>GPU|NET)/(?P<id>[0-9a-fA-F-]{1,24})) \(\d{1,4}/[\d.]{1,16}/(?P<type>[A-Z]{3,4})\)"
+)
+"""The paths of one GPU or card (src/graph/topo.cc, printNodePaths)."""
 _DIRECT = re.compile(
     r"NET/\w{2,16} ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for (?:HCA \d{1,3} '(?P<name>[\w.@:-]{1,64})'"
     r"|GPU (?P<gpu>[0-9a-f]{1,16})(?:\[\w{1,16}\])? / HCA (?P<hca>\d{1,3})(?P<why> \(distance \d [<>=]{1,2} \d\))?)"
@@ -178,12 +180,14 @@ class _LoggedHost:
     """GPUs in the lines of paths below a graph."""
     cut: bool = False
     """The beginning of a graph is not there."""
-    nvlinks: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Other ends of NVLinks, by the path of the GPU."""
+    nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Other ends of NVLinks and how many lead there, by the path of the GPU."""
     direct: dict[str, str] = field(default_factory=dict)
     """Whether NCCL uses GPUDirect RDMA, by whose access it is about."""
     ways: dict[str, None] = field(default_factory=dict)
     """Of channels between ranks: P2P/CUMEM."""
+    between: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Path types, by both ends, as its lines of paths name them."""
     chosen: dict[str, None] = field(default_factory=dict)
     """Variables that NCCL read in its environment, NAME=value."""
     ended: set[str] = field(default_factory=set)
@@ -205,8 +209,15 @@ class _LoggedHost:
     def choices(self) -> dict[str, list[str]]:
         """What NCCL says of itself, by what it is about."""
         off = [who for who, state in self.direct.items() if state == "Disabled"]
-        choices = {"gdr_off": off, "ways": [*self.ways], "chosen": [*self.chosen]}
+        choices = {"gdr_off": off, "ways": [*self.ways], "chosen": [*self.chosen], "paths": [*self._path_words()]}
         return {name: values[:_MOST_FUNCTIONS] for name, values in choices.items() if values}
+
+    def _path_words(self) -> Iterator[str]:
+        """Where there is no graph, which has them all: 'NET/4: PHB to NET/5, SYS to GPU/18000'."""
+        if not self.functions:
+            for end, pairs in collected((one, (kind, other)) for (one, other), kind in self.between.items()).items():
+                by_type = collected(pairs)
+                yield f"{end}: " + ", ".join(f"{kind} to {' and '.join(others)}" for kind, others in by_type.items())
 
 
 def _logged(lines: Sequence[Line]) -> Iterator[PastedFacts]:
@@ -232,12 +243,20 @@ def _take(host: _LoggedHost, who: str, words: str) -> None:
             _node(host, who, match)
         else:
             host.cut = True
-    elif _PATHS.match(words):
-        host.named |= dict.fromkeys(_ENDS.findall(words))
+    elif match := _PATHS.match(words):
+        _paths_of(host, match["end"], [*_ENDS.finditer(words)])
     elif words.startswith(_BELOW_GRAPH):
         host.ended.add(who)
     else:
         _network(host, words)
+
+
+def _paths_of(host: _LoggedHost, end: str, others: Sequence[re.Match[str]]) -> None:
+    """One line of paths; an end's way to itself says nothing."""
+    if end.startswith("GPU/"):
+        host.named |= dict.fromkeys(other["id"] for other in others if other["kind"] == "GPU")
+    if len(host.between) < _MOST_FUNCTIONS:
+        host.between |= {(end, other["end"]): other["type"] for other in others if other["end"] != end}
 
 
 def _network(host: _LoggedHost, words: str) -> None:
@@ -275,13 +294,29 @@ def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
         host.net.setdefault(int(match["id"][-4:], 16), (path, float(match["gbs"])))
     elif match["link"] == "NVL":
         other_end = _address(match["id"]) if match["kind"] == "GPU" else _NVSWITCH
-        host.nvlinks.setdefault(path, {}).setdefault(other_end)
+        host.nvlinks.setdefault(path, {}).setdefault(other_end, _links(float(match["gbs"])))
     elif match["link"] == "PCI" and match["kind"] in _CLASSES:
         own = f"{path}/{_address(match['id'])}"
         if len(host.functions) < 2 * _MOST_FUNCTIONS:
             ids = {"PCI": (match["ids"] or "").rjust(16, "0"), "GPU": "10de".ljust(16, "0")}
             host.functions[own] = (match["kind"], ids.get(match["kind"], "0" * 16))
         chain.append((column, own))
+
+
+_NVLINK_GBS = {20.6: 18, 40.1: 18, 20.0: 12, 18.0: 4, 12.0: 4}
+"""GB/s of one NVLink as NCCL counts it (src/graph/topo.h: SM90, SM100, SM70 and SM80, SM60, SM86), and how many a GPU
+of that architecture has at most."""
+
+
+def _links(gbs: float) -> int:
+    """How many NVLinks have that bandwidth together; 1 where that can't be told."""
+    counts = {round(gbs / one) for one, most in _NVLINK_GBS.items() if round(gbs / one) <= most and _is_times(gbs, one)}
+    return counts.pop() if len(counts) == 1 else 1
+
+
+def _is_times(gbs: float, one: float) -> bool:
+    """NCCL prints one digit behind the point."""
+    return round(gbs / one) > 0 and abs(round(gbs / one) * one - gbs) < 0.06
 
 
 def _address(number: str) -> str:
@@ -325,7 +360,8 @@ def _take_nvlinks(facts: PastedFacts, host: _LoggedHost) -> None:
     ends = {path.rpartition("/")[2]: others for path, others in host.nvlinks.items()}
     for gpu in facts.gpus:
         if others := ends.get(gpu["pci_bus_id"]):
-            gpu["nvlinks"] = [{"active": 1, "p2p": 1, "remote": other} for other in others]
+            link = {"active": 1, "p2p": 1}
+            gpu["nvlinks"] = [{**link, "remote": other} for other, links in others.items() for _ in range(links)]
 
 
 def _take_ports(facts: PastedFacts, host: _LoggedHost) -> None:

@@ -76,6 +76,7 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every matrix in one node's lines, and sections of the other kinds; those of one kind are one section."""
     yield from _matrices(lines)
     yield from _accesses(lines)
+    yield from _acs_alone(lines)
     complaining = complaints.among(lines)
     for form, areas, begin, more, take in _TOOLS:
         pastes: list[PastedFacts] = []
@@ -88,6 +89,19 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
             if match and _has_room(pastes[-1]):
                 about = take(pastes[-1], match, about)
         yield from filter(_holds_something, pastes)
+
+
+_ACS = re.compile(r"\s*ACSCtl:\s+SrcValid[+-] TransBlk[+-] ReqRedir([+-]) CmpltRedir([+-]) UpstreamFwd([+-]).{0,64}")
+_FUNCTION = re.compile(r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] ")
+
+
+def _acs_alone(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    """Of `lspci -vvv | grep ACSCtl`, which has not whose the lines are."""
+    found = [(line, match) for line in lines if (match := _ACS.fullmatch(line.text))]
+    if found and not any(_FUNCTION.match(line.text) for line in lines):
+        counts = [len(found), sum("+" in match.groups() for _, match in found)]
+        first = found[0][0]
+        yield PastedFacts("lspci -vvv | grep ACSCtl", first.number, first.node, also={"acs": counts})
 
 
 def _has_room(facts: PastedFacts) -> bool:

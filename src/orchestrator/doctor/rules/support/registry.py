@@ -130,7 +130,22 @@ def _findings(cluster: Cluster) -> Iterator[Finding]:
     untold = _untold(cluster, findings)
     for finding in findings:
         if finding.severity is not Severity.UNKNOWN or finding.id not in untold.get(finding.node, ()):  # said once
-            yield with_limits(finding, cluster)
+            yield with_limits(_as_far_as_told(finding, cluster), cluster)
+
+
+_BY_ABSENCE = ("GPU-GROUPS-UNEVEN", "NIC-MISSING", "NIC-NOT-UNDER-SWITCH")
+"""What they find may be a line of the tree that is not in a pasted text; a matrix has a column for each end."""
+
+
+def _as_far_as_told(finding: Finding, cluster: Cluster) -> Finding:
+    """Of a tree that somebody pasted, nobody can tell that a line is missing in its middle."""
+    if finding.id not in _BY_ABSENCE or finding.severity not in COSTLY:
+        return finding
+    drawn = {node.name for node in cluster.nodes if node.input is Input.PASTED and node.topology.stated is None}
+    if finding.node not in drawn:
+        return finding
+    effect = f"if every line of the tree is in the text: {finding.effect}"
+    return replace(finding, severity=Severity.UNKNOWN, effect=effect)
 
 
 def _by_texts(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
@@ -139,11 +154,13 @@ def _by_texts(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _untold(cluster: Cluster, findings: Sequence[Finding]) -> dict[str, set[str]]:
-    """{node whose facts were pasted: ids of the rules that its texts left nothing to}"""
-    pasted = {node.name for node in cluster.nodes if node.input is Input.PASTED}
-    return {
-        judged.node: set(judged.devices) for judged in findings if judged.id == INCOMPLETE and judged.node in pasted
-    }
+    """{node whose facts were pasted, or are NCCL's file: ids of the rules that it left nothing to}"""
+    partial = {node.name for node in cluster.nodes if node.input in (Input.PASTED, Input.XML)}
+    untold: dict[str, set[str]] = {}
+    for judged in findings:
+        if judged.id == INCOMPLETE and judged.node in partial:
+            untold.setdefault(judged.node, set()).update(judged.devices)
+    return untold
 
 
 def _known(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
