@@ -142,7 +142,8 @@ COMMON = (
         pattern=r"AssertionError: \d+ is not divisible|must be divisible by (?:number of nodes|tensor parallel size)"
         r"|must be divisible by (?:[a-z]{2,8}_)?[tped]p_size\b"
         r"|number of GPUs per node is not divisible by|is not divisible by min_thread_[nk]\b"
-        r"|caused by too large tensor parallel size",
+        r"|caused by too large tensor parallel size"
+        r"|^\s{1,16}assert [\w.]{1,64} % (?:self\.)?(?:[tped]p_size|tensor_parallel\w{0,16}|world_size)\b.{0,16}== 0",
         text="the tensor parallel degree does not divide the model's heads or widths, or is not a multiple of the"
         " number of nodes",
         fix="choose another --tp or --pp; `l40s-deploy plan` lists the layouts that the model allows",

@@ -30,7 +30,7 @@ POINTERS = (
     r"See (?:root cause|inner exception|stack trace)|\bEngineDeadError\b|\bEngineGenerateError\b|\bChildFailedError\b"
     r"|Worker failed with error '|[Ee]ngine (?:core initialization|process) failed|check the stack trace above"
     r"|\bCalledProcessError\b|\bRayTaskError\b|\b(?:Ray)?ActorDiedError\b|\bRayActorError\b|\bWorkerCrashedError\b"
-    r"|\bNodeDiedError\b|^(?:SystemExit|KeyboardInterrupt|asyncio\.\w{0,32}\.?CancelledError)\b"
+    r"|\bNodeDiedError\b|\bLocalRayletDiedError\b|^(?:SystemExit|KeyboardInterrupt|asyncio\.\w{0,32}\.?CancelledError)\b"
 )
 """Of exceptions that only tell that another one, which was told before, ended a process."""
 
@@ -230,6 +230,14 @@ RAISED = (
         pattern=r"^FileNotFoundError: \[Errno 2\] No such file or directory: b?['\"](?P<own>[^'\"\n]{1,512})",
         text="the engine does not find a file, directory or program",
         fix="look on this node whether it exists there (in a container: whether it is mounted), and who was to make it",
+        weak=True,
+    ),
+    CausePattern(
+        id="SETTING-REFUSED",
+        pattern=r"environment variable (?P<own>(?:LOCAL_)?RANK|WORLD_SIZE|MASTER_(?:ADDR|PORT)) expected, but not set",
+        text="torch was to find this process's rank in its environment: it was started without torchrun, and without"
+        " the engine's own launcher",
+        fix="start it with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
         weak=True,
     ),
     CausePattern(

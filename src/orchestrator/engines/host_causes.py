@@ -302,7 +302,8 @@ HOST = (
     CausePattern(
         id="RAY-NODE-LOST",
         pattern=r"Some Ray subprocesses exited unexpectedly"
-        r"|^\(raylet\b[^)]{0,64}\) .{0,64}:\d{1,5}: {1,2}Check failed: ",
+        r"|^\(raylet\b[^)]{0,64}\) .{0,128}:\d{1,5}: {1,2}Check failed: |\bRaylet is terminated\."
+        r"|\bLocalRayletDiedError\b",
         text="a process of Ray on this node (raylet, or GCS on the head) ended by itself",
         fix="read raylet.err, raylet.out and gcs_server.out of the newest session below /tmp/ray; compare Ray's version"
         " on the nodes",
@@ -478,6 +479,8 @@ HOST_GENERAL = (
     CausePattern(
         id="KERNEL-COMPILE",
         pattern=r"\b(?P<own>(?:nvcc|ptxas|cicc) fatal {1,8}: .{1,160})"
+        r"|\bCalledProcessError: Command '\['(?P<own_tool>(?:\S{0,128}/)?(?:ninja|nvcc|ptxas))'"
+        r"|\b(?P<own_extension>Error building extension '\S{1,64}')"
         r"|\bptxas \S{1,128}, line \d{1,7}; (?P<own_line>(?:error|fatal) {1,4}: .{1,160})"
         r"|(?P<own_header>fatal error: \S{1,128}\.(?:cuh|hpp|h): No such file or directory)",
         text="a GPU kernel did not compile at the start: its compiler refuses an option, or a header is missing, as"

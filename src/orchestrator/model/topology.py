@@ -328,6 +328,8 @@ class Topology:
     sockets: tuple[str, ...] = ()
     """Interfaces that NCCL's own file lists as its network: it used TCP over them, and no RDMA port."""
     stated: Stated | None = None
+    of_text: bool = False
+    """Read in a text that somebody pasted: of a line that is not in it nothing follows."""
     driver: str = ""
     nvml_error: str = ""
     unread: tuple[NotRead, ...] = ()

@@ -15,7 +15,7 @@ from orchestrator.model.topology import CpuModel, Interface, NumaDomain, PciDevi
 from orchestrator.topology.gpus import NVIDIA_GPUS, Accelerators, find_gpus, is_gpu
 from orchestrator.topology.pci import nearest_function, number, pci_devices, small_number
 from orchestrator.topology.rdma import find_rdma_ports, rdma_functions
-from orchestrator.topology.stated import find_unread, sockets_of, stated_of, with_stated
+from orchestrator.topology.stated import find_unread, pasted, sockets_of, stated_of, with_stated
 from orchestrator.topology.switches import SwitchPlaces, find_switches
 
 
@@ -41,6 +41,7 @@ def build(snapshot: Snapshot, accelerators: Accelerators = NVIDIA_GPUS) -> Topol
         rdma=with_stated(rdma, stated),
         interfaces=interfaces,
         stated=stated,
+        of_text=bool(pasted(snapshot)),
         sockets=sockets_of(snapshot),
         driver=str(snapshot.nvml.get("driver") or ""),
         nvml_error=str(snapshot.nvml.get("error") or ""),

@@ -13,7 +13,6 @@ from orchestrator.model.words import counted
 from orchestrator.topology.build import cpulist, cpumap
 from orchestrator.topology.distance import Distances, end_key
 from orchestrator.topology.pci import card, nic_cards
-from orchestrator.topology.stated import TEXT
 from orchestrator.topology.switches import SwitchPlaces, homes
 
 
@@ -297,7 +296,7 @@ def shape(topology: Topology) -> Shape:
         bus_known=not topology.lacks(Area.PCI),
         stated_words=_words_between_gpus(topology),
         cut_off=_cut_off(topology),
-        of_text=any(lacking.path == TEXT for lacking in topology.unread),
+        of_text=topology.of_text,
     )
 
 
