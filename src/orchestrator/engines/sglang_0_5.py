@@ -210,10 +210,10 @@ _COST = RankCost(
 """tests/slice/measured.md and its figures, of 0.5.17, which captures decode alone."""
 _COST_WITH_PREFILL_GRAPHS = RankCost(
     source="the slice of DeepSeek-V3 on 1 and 2 H200 by SGLang 0.5.23",
-    graph_bytes=int(0.05 * _GIB),  # 20 sizes 1.00 GiB
+    graph_bytes=int(0.05 * _GIB),  # 20 sizes 1.00 GiB, 8 sizes 0.35
     capture_s=lambda sizes: (40.0 + 0.7 * sizes, 60.0 + 0.75 * sizes),  # prefill 42 to 50 s of it, 58 sizes
     compile_s=(135.0, 205.0),  # 212 s in all on one node, 192 of them for prefill; 330 on two, 118 when compiled
-    activations=lambda chunk: int((0.3 + 3.5 * chunk / 4096) * _GIB),  # 3.7 GiB at 4096 tokens, 7.2 at 8192 over TCP
+    activations=lambda chunk: int((1.3 + 3.0 * chunk / 4096) * _GIB),  # 4.3 GiB at 4096 tokens over TCP, 7.2 at 8192
     prefill_graphs=True,
     prefill_tokens=lambda chunk: sum(_prefill_sizes(chunk)),
 )

@@ -61,7 +61,7 @@ def budget_of(step: str, seen: dict[str, Any], *off: str) -> Any:
 
 @pytest.mark.parametrize(("step", "seen"), starts("graphs_gib"))
 def test_graphs_take_what_every_start_of_the_slice_said(step: str, seen: dict[str, Any]) -> None:
-    assert budget_of(step, seen).graph_bytes / GIB == pytest.approx(max(seen["graphs_gib"]), rel=0.04)
+    assert budget_of(step, seen).graph_bytes / GIB == pytest.approx(max(seen["graphs_gib"]), rel=0.04, abs=0.06)
 
 
 @pytest.mark.parametrize(("step", "seen"), starts("least_free_gib", "after_pool_gib"))
@@ -112,7 +112,7 @@ def test_a_plan_says_what_graphs_cost_and_that_larger_batches_run_eager() -> Non
 
 def test_the_default_fraction_stays_and_the_next_one_is_only_proposed() -> None:
     found = of(context=163_840)
-    assert found.static_fraction == 0.732 and found.next_fraction > 0.83
+    assert found.static_fraction == 0.732 and found.next_fraction > 0.82
     assert found.next_kv_tokens == tokens_at(found, found.next_fraction)
     taken = of(flags={**GRAPHS_32, "--mem-fraction-static": (str(found.next_fraction),)}, context=163_840)
     assert taken.kv_tokens == pytest.approx(found.next_kv_tokens, abs=2) and taken.next_fraction is None
