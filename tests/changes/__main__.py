@@ -13,7 +13,8 @@ PAGE = Path(__file__).with_name("changes.md")
 WHAT = """
 What an inventory, a node, a controller or a release is changed to between a start and the next verb, and what that verb
 does then; the table explains the words. In every row: no verb ends a gang that it does not name, no request is lost by
-a verb that did not announce it, and the router has the gangs that serve and nobody else."""
+a verb that did not announce it, and the router has the gangs that serve and nobody else. A guard watches every row:
+the last column is what its receivers heard (each message's event and subject), and it never had anything to do."""
 
 
 def main() -> int:
@@ -31,14 +32,14 @@ def page(played: list[Played]) -> str:
         f"# Changes\n\n`make changes` plays tests/changes/table.yml: {right} of {len(played)} rows ended as it says.",
         WHAT,
         "",
-        "| changed | verb | on | must end | ended |",
-        "|---|---|---|---|---|",
+        "| changed | verb | on | must end | ended | a guard's receivers hear |",
+        "|---|---|---|---|---|---|",
     ]
     for one in played:
         row = one.row
         where = "it" if row.gang == CONCERNED else "the other gang"
         ended = f"**{one.trouble}**" if one.trouble else "as expected"
-        cells = (row.what, WORDS.get(row.verb, row.verb), where, row.expects, ended)
+        cells = (row.what, WORDS.get(row.verb, row.verb), where, row.expects, ended, one.heard)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

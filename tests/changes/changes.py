@@ -1,4 +1,5 @@
-"""Plays the table of changes: each change, and each verb after it, by the verbs' own steps on a simulated service."""
+"""Plays the table of changes: each change, and each verb after it, by the verbs' own steps on a simulated service, with
+a guard beside it."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.changes.hearing import NOTHING, Guarding, guarded
 from tests.simulation.controllers import STAGE
-from tests.simulation.gang import Gang, Violated, simulated
+from tests.simulation.gang import LEASE_S, Gang, Violated, simulated
 from tests.simulation.living import begin_to_serve, judge, renamed
 from tests.simulation.service import (
     LOOKS,
@@ -37,6 +39,8 @@ WORDS = {"rolling": "restart --rolling", "maintenance": "restart --maintenance"}
 ORDER = (
     "status", "up", "restart", "rolling", "maintenance", "rollback", "down", "router up", "router add", "router remove",
 )  # fmt: skip
+OF_ROUTER = ("router away", "router port")
+"""Changes of where the router is."""
 AS_RESTART = ("maintenance", "rollback")
 """Verbs that end as `restart` does where the table has no other words for them."""
 CONCERNED = "gang1"
@@ -45,11 +49,18 @@ BEFORE = "o"
 """The plan before the one that the gangs have."""
 LONGEST_S = 120.0
 QUIET_S = 6.0
+BEFORE_S = 6.0
+"""A guard has looked at everything by then."""
+HEARS_S = 2 * LEASE_S
+"""After a verb, until a guard has said what it has to say: that nobody knows of a gang takes it a lease."""
+OF_ROUTER_S = 36.0
+"""The same of the router, whose lease is longer."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A change, and a verb on one of the gangs. gang: as it was started; expects: in the table's words."""
+    """A change, and a verb on one of the gangs. gang: as it was started; expects: in the table's words; hears: what a
+    guard's receivers hear."""
 
     what: str
     change: str
@@ -57,6 +68,7 @@ class Row:
     gang: str
     expects: str
     lossy: bool = False
+    hears: str = NOTHING
 
     @property
     def id(self) -> str:
@@ -67,11 +79,12 @@ class Row:
 
 @dataclass
 class Played:
-    """What came of a row. trouble: '' where it ended as the table says."""
+    """What came of a row. trouble: '' where it ended, and was heard, as the table says."""
 
     row: Row
     ended: str = ""
     trouble: str = ""
+    heard: str = ""
 
 
 @dataclass
@@ -100,7 +113,16 @@ def _rows(groups: list[dict[str, Any]]) -> Iterator[Row]:
     for group, verb, gang in itertools.product(groups, ORDER, (CONCERNED, "gang0")):
         wanted = group.get("expects" if gang == CONCERNED else "other", {})
         expects = str(wanted.get(WORDS.get(verb, verb)) or (verb in AS_RESTART and wanted.get("restart")) or "works")
-        yield Row(group["what"], group["change"], verb, gang, expects, lossy=bool(group.get("lossy")))
+        row = Row(group["what"], group["change"], verb, gang, expects, lossy=bool(group.get("lossy")))
+        yield replace(row, hears=_heard_of(row, str(group.get("hears", "")), held=bool(group.get("held"))))
+
+
+def _heard_of(row: Row, of_change: str, *, held: bool) -> str:
+    """What the change lets a guard say, and that a gang serves which `router remove` has taken out of the router; where
+    a command that was killed holds the gang, it may be that command's that it is out. Nothing else is heard."""
+    out = row.verb == "router remove" and row.expects == "works" and not (held and row.gang == CONCERNED)
+    words = [*filter(None, of_change.split(", ")), *([f"finding {row.gang}"] if out else [])]
+    return ", ".join(sorted(words)) or NOTHING
 
 
 def play_row(row: Row) -> Played:
@@ -115,22 +137,36 @@ def play_row(row: Row) -> Played:
         for gang in service.gangs.values():
             _had_another_plan(gang)
         scene = Scene(service, folder, inventory_of(service, folder), typed=row.gang)
-        if row.change == "controller killed":
-            service.type(service.controllers[1], "restart", CONCERNED)
-            world.run(world.now + 0.3, service.check)  # it is out of the router, and serves what it has
-            service.controllers[1].kill()
-            service.struck = True
-        CHANGED[row.change](scene)
-        scene.runs = {name: _living(gang) for name, gang in service.gangs.items()}
-        try:
-            said = _carry_out(scene, row)
-            played.ended, played.trouble = _outcome(scene, row, said)
-            if not played.trouble and not row.lossy:
-                judge(service)
-        except Violated as violated:
-            played.trouble = str(violated).partition(";")[0]
-            played.ended = played.ended or "violated"
+        with guarded(service, folder, scene.inventory) as beside:
+            world.run(world.now + BEFORE_S, service.check)
+            _play(played, scene, beside)
     return played
+
+
+def _play(played: Played, scene: Scene, beside: Guarding) -> None:
+    row, service, world, since = played.row, scene.service, scene.service.world, scene.service.world.now
+    if row.change == "controller killed":
+        service.type(service.controllers[1], "restart", CONCERNED)
+        world.run(world.now + 0.3, service.check)  # it is out of the router, and serves what it has
+        service.controllers[1].kill()
+        service.struck = True
+    CHANGED[row.change](scene)
+    beside.inventory = scene.inventory
+    scene.runs = {name: _living(gang) for name, gang in service.gangs.items()}
+    try:
+        said = _carry_out(scene, row)
+        played.ended, played.trouble = _outcome(scene, row, said)
+        if not played.trouble and not row.lossy:
+            judge(service)
+        world.run(world.now + (OF_ROUTER_S if row.change in OF_ROUTER else HEARS_S), service.check)
+    except Violated as violated:
+        played.trouble = str(violated).partition(";")[0]
+        played.ended = played.ended or "violated"
+    played.heard = beside.words(since)
+    if not played.trouble and beside.wanted:
+        played.trouble = f"a guard beside it would {beside.wanted[0]}"
+    elif not played.trouble and played.heard != row.hears:
+        played.trouble = f"heard {played.heard}"
 
 
 def _had_another_plan(gang: Gang) -> None:

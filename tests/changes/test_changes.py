@@ -3,20 +3,23 @@ plays every row and writes tests/changes/changes.md."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.changes.changes import CHANGED, ORDER, VERBS_PLAYED, Row, play_row, table
 from tests.support.turns import sampled
 
 from orchestrator.cli.main import VERBS, every_parser, verbs_of
+from orchestrator.gang import guarding
 from orchestrator.gang.steps.status import reports
 
 
 def rows_played() -> list[Row]:
-    """A third of the rows of each change, whatever their verbs."""
+    """A fifth of the rows of each change, whatever their verbs."""
     by_change: dict[str, list[Row]] = {}
     for row in table():
         by_change.setdefault(row.change, []).append(row)
-    return [row for change, rows in by_change.items() for row in sampled(change, rows, len(rows) // 3)]
+    return [row for change, rows in by_change.items() for row in sampled(change, rows, len(rows) // 5)]
 
 
 def _name(row: Row) -> str:
@@ -32,8 +35,20 @@ def test_it_ends_as_the_table_says(row: Row) -> None:
 def test_a_start_that_a_node_refuses_ends_nothing_that_it_has_not_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "_renamed", lambda *_: {})
     monkeypatch.setattr(reports, "_of_a_fellow", lambda *_: None)  # what runs there can't be seen
-    played = play_row(Row("", "node names swapped", "up", "gang1", "refused runs already"))
+    played = play_row(Row("", "node names swapped", "up", "gang1", "refused runs already", hears="changed inventory"))
     assert played.trouble == "", played.ended
+
+
+def test_what_a_guard_says_beside_the_table_is_found() -> None:
+    row = next(row for row in table() if row.id == "nothing-router-remove-it")
+    assert row.hears == "finding gang1"
+    assert play_row(replace(row, hears="nothing")).trouble == "heard finding gang1"
+
+
+def test_a_guard_that_would_undo_a_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "_reason", lambda *_: "it is down")
+    row = next(row for row in table() if row.id == "nothing-down-it")
+    assert play_row(row).trouble.startswith("a guard beside it would restart gang")
 
 
 ELSEWHERE = {

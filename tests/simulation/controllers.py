@@ -431,6 +431,7 @@ def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
     if node.report.run_id != wanted:
         reply({"state": "absent"})
         return
+    node.ordered = node.report.run_id if request.get("ordered") else node.ordered
     agent = node.agent
     if agent is None or agent.gone:
         node.settle(clear=bool(request.get("clear")))
@@ -501,7 +502,8 @@ def _report(node: Node, request: dict[str, Any], reply: Reply) -> None:
     def now() -> list[dict[str, Any]]:
         if node.report is None or elsewhere(node, request):
             return []
-        return [replace(node.report, alive=node.agent_lives, now=node.world.now).as_json()]
+        alive, ordered = node.agent_lives, node.ordered == node.report.run_id
+        return [replace(node.report, alive=alive, ordered=ordered and not alive, now=node.world.now).as_json()]
 
     def others() -> dict[str, Any]:
         told = {"state_dir": str(request.get("state_dir") or node.folder)}

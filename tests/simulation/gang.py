@@ -16,10 +16,11 @@ from orchestrator.node.agent import clock, ending
 from orchestrator.node.network import link
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import GoalOrder
-from orchestrator.protocol.staging import Canary, Endpoint, ServiceOrder, StopOrder, Watch
+from orchestrator.protocol.staging import Canary, Endpoint, Ports, ServiceOrder, StopOrder, Watch
 
 LEASE_S = 6.0
 PORT = 7700
+HTTP = 8000
 EPSILON_S = 7.0
 """Time beyond the lease: an attribution (HOLD_S), a reconnection (RECONNECT_S), the guardian's look, the killing."""
 LATE_S = 20.0
@@ -80,7 +81,7 @@ class Gang:
     @property
     def url(self) -> str:
         """Where it serves."""
-        return f"http://{self.names[0]}:8000"
+        return f"http://{self.names[0]}:{HTTP}"
 
     def run_of(self, rank: int, run_id: str = "r1") -> SimulatedRun:
         return SimulatedRun(
@@ -90,6 +91,7 @@ class Gang:
             tp_ranks=(2 * rank, 2 * rank + 1), leader=Endpoint(address=self.names[0], port=PORT),
             service=ServiceOrder(url=self.url) if rank == 0 else None,
             canary=Canary(prompt="") if rank == 0 else None, watch=Watch(stop=STOP),
+            ports=Ports(check_free=(Endpoint(port=HTTP),)),
         )  # fmt: skip
 
     def arm(self) -> None:

@@ -399,6 +399,8 @@ class Node:
     """What was staged last."""
     kept: list[tuple[dict[str, Any], Report]] = field(default_factory=list)
     """What was staged before, and how it ended."""
+    ordered: str = ""
+    """The run that a person has ended."""
     answers: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {"error": "connection refused"}
     """What an HTTP request that it makes is answered."""
     lost_files: bool = False
