@@ -358,12 +358,12 @@ class Service:
     def _announced(self, gang: str) -> bool:
         """A verb that has announced a downtime is at work on it, or has just been; or its last verb is a `down` that
         another gang stood in for, or that said that none does. One that only starts it leaves, until it serves, what
-        was announced before."""
+        was announced before; so does one that finds it ended and leaves it so."""
         verbs = [one for one in self.verbs if one.gang == gang and not one.refused]
         lasting = [one for one in verbs if self.world.now < one.ended + AFTER_S]
         if any(one.excused and one.verb not in LAST for one in lasting):
             return True
-        done = [one for one in verbs if not (one.idle and (one in lasting or one.verb in LAST))]
+        done = [one for one in verbs if not (one.idle and (one in lasting or one.verb in {*LAST, *LOOKS}))]
         return bool(done) and done[-1].verb in LAST and (done[-1].excused or done[-1].last)
 
     def stands_alone(self, gang: str) -> bool:

@@ -32,10 +32,16 @@ def slack() -> float:
     return max(1.0, _start_slack(), os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+def crowded() -> float:
+    """How much slower this machine is than with the load that the workers of `make test` cause themselves; at least
+    1."""
+    return max(1.0, slack() / OWN_LOAD)
+
+
 def smaller() -> float:
     """How much smaller a sample of cases is, so that it ends in time: by SAMPLE, unless ALL_SAMPLES is set, as in `make
-    long`. The load that the workers of `make test` cause themselves shrinks it no further."""
-    return max(1.0, slack() / OWN_LOAD) * (1.0 if os.environ.get("ALL_SAMPLES") else SAMPLE)
+    long`, and by what else loads this machine."""
+    return crowded() * (1.0 if os.environ.get("ALL_SAMPLES") else SAMPLE)
 
 
 @functools.cache
