@@ -564,9 +564,7 @@ def _status(_: Service, inventory: Inventory, name: str, said: Said) -> None:
 
 
 def _router_up(_: Service, inventory: Inventory, __: str, said: Said) -> None:
-    """What `router up` does where it runs."""
-    operation = _operation(inventory)
-    routing.say_failures(routing.take_in_all(routing.wanted_router(operation), operation.look()), said)
+    routing.start_router(_operation(inventory), said, command="router up")
 
 
 def _router_add(_: Service, inventory: Inventory, name: str, __: Said) -> None:

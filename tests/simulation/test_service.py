@@ -18,8 +18,8 @@ from orchestrator.cli.main import VERBS, every_parser, verbs_of
 from orchestrator.gang.steps import down, restart_sequence
 
 LIVES = 500
-"""All of them where only the tests run, in two minutes of processor time; the same ones each time, so that a failure is of the
-change that it comes with. `make simulate` draws others."""
+"""All of them where only the tests run, in two minutes of processor time; the same ones each time, so that a failure
+is of the change that it comes with. `make simulate` draws others."""
 PARTS = 4
 
 
@@ -107,6 +107,10 @@ def test_an_operator_who_knows_one_gang_alone_waits_for_the_others(first: str, a
 @pytest.mark.parametrize("gang", ["gang0", "gang1"])
 def test_a_verb_after_a_change_of_the_inventory(change: str, verb: str, gang: str) -> None:
     play_life((Happens(change, 0, 0.1, gang), Happens(verb, 0, 0.5, gang)))
+
+
+def test_a_router_is_told_of_no_gang_that_drains() -> None:
+    play_life(happens(("restart", 1, 1.17, "gang0"), ("router up", 0, 2.479, "gang0")))
 
 
 def test_a_gang_that_another_command_takes_out_is_not_added_meanwhile() -> None:
