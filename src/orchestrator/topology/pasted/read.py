@@ -143,6 +143,10 @@ _ENDS = re.compile(
     r"\b(?P<end>(?P<kind>GPU|NET)/(?P<id>[0-9a-fA-F-]{1,24})) \(\d{1,4}/[\d.]{1,16}/(?P<type>[A-Z]{3,4})\)"
 )
 """The paths of one GPU or card (src/graph/topo.cc, printNodePaths)."""
+_DISTANCE = re.compile(
+    r"CUDA Dev (?P<gpu>\d{1,3})\[\d{1,3}\], \w{1,16} NIC distance : {1,3}(?P<type>[A-Z]{3,4}(?: [A-Z]{3,4}){0,31})"
+)
+"""Of NCCL up to 2.4 (src/transport/net.cc), for each of its network devices."""
 _DIRECT = re.compile(
     r"NET/\w{2,16} ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for (?:HCA \d{1,3} '(?P<name>[\w.@:-]{1,64})'"
     r"|GPU (?P<gpu>[0-9a-f]{1,16})(?:\[\w{1,16}\])? / HCA (?P<hca>\d{1,3})(?P<why> \(distance \d [<>=]{1,2} \d\))?)"
@@ -245,6 +249,9 @@ def _take(host: _LoggedHost, who: str, words: str) -> None:
             host.cut = True
     elif match := _PATHS.match(words):
         _paths_of(host, match["end"], [*_ENDS.finditer(words)])
+    elif match := _DISTANCE.match(words):
+        types = match["type"].split()
+        host.between |= {(f"CUDA device {match['gpu']}", f"NIC {place}"): kind for place, kind in enumerate(types)}
     elif words.startswith(_BELOW_GRAPH):
         host.ended.add(who)
     else:

@@ -63,9 +63,8 @@ def test_every_fault_of_a_card_through_the_xml_and_back(one: Fault) -> None:
 def test_ports_whose_tables_were_not_recorded_are_unknown() -> None:
     examination = through_xml(snapshot_of(healthy_node()))
     assert bad(examination) == []
-    (unread,) = [finding for finding in examination.findings if finding.id == "RDMA-PORT-UNCONFIGURED"]
-    assert unread.severity is Severity.UNKNOWN
-    assert unread.devices == ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
+    (unread,) = [finding for finding in examination.findings if "RDMA-PORT-UNCONFIGURED" in finding.devices]
+    assert (unread.id, unread.severity) == ("NOT-RECORDED", Severity.UNKNOWN)
 
 
 POSTED = Path(__file__).parents[3] / "recorded" / "nccl-topologies"
