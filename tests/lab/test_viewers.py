@@ -13,6 +13,8 @@ from tests.support.ports import free_port
 from tests.support.small_lab import RunningLab, SmallLab, small_lab
 from tests.support.waiting import until
 
+from orchestrator.protocol.errors import Exit
+
 from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
@@ -107,6 +109,32 @@ def test_a_viewer_sees_all_but_the_logs_and_changes_nothing(lab: SmallLab, tmp_p
     lab.deploy("restart", "gang0")
     again = json.loads(ann.deploy("status", "--json").stdout)["gangs"][0]
     assert again["state"] == "ready" and again["run_id"] != before["run_id"]
+
+
+LOOKS = (
+    ("status", "--wide"), ("status", "--remarks"), ("why", "--all"), ("history", "--commands"), ("discover",),
+    ("version",), ("lock",), ("models",),
+)  # fmt: skip
+WORKS = (
+    ("plan", "--diff"), ("notify",), ("guard", "--once"), ("golden", "check"), ("bench",), ("rollback",),
+    ("router", "status"), ("prepare",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("user", ["ann", "bob"])
+def test_every_verb_of_a_viewer_and_of_a_stranger_says_what_it_may_not(
+    lab: SmallLab, user: str, tmp_path: Path
+) -> None:
+    prepare(lab)
+    own, before = viewer(lab, user, tmp_path), lab.gang()["run_id"]
+    told = {words: said(own, *words) for words in (*LOOKS, *WORKS)}
+    code, text = said(own, "support-bundle", "--out", str(tmp_path / "report.tar.gz"))
+    assert code in (0, 4) and (tmp_path / "report.tar.gz").is_file(), text
+    defects = {words: text for words, (code, text) in told.items() if code == Exit.DEFECT}
+    assert defects == {}
+    if user == "ann":
+        assert {words: text for words, (code, text) in told.items() if words in LOOKS and code not in (0, 3)} == {}
+    assert (lab.gang()["state"], lab.gang()["run_id"]) == ("ready", before)
 
 
 def test_web_of_a_viewer_shows_the_gang(lab: SmallLab, tmp_path: Path) -> None:
