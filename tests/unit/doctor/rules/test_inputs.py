@@ -218,15 +218,13 @@ def test_the_kind_of_card_tells_the_misplaced_one_from_storage() -> None:
 @pytest.mark.parametrize(
     ("host", "words"),
     [(None, "`ansible_become: true` in the inventory"), ("saved", "`l40s-deploy discover --save"),
-     ("recording", "hwloc-gather-topology"), ("xml", "on the node itself")],
+     ("recording", "hwloc-gather-topology")],
 )  # fmt: skip
 def test_the_fix_of_what_only_root_reads_fits_the_input(host: str | None, words: str) -> None:
     node = healthy_node(ODD, 2)
     fault("configuration space readable to root only").breaks(node)
     if host is None:
         findings = run_rules(cluster_with(ODD, fault("configuration space readable to root only").breaks))
-    elif host == "xml":
-        findings = through_xml(snapshot_of(node)).findings
     elif host == "recording":
         findings = examine_given(Given({ODD: without_addresses(node.machine)})).findings
     else:
