@@ -12,9 +12,14 @@ from tests.support.command_lines import commands_in, parsed
 from orchestrator.protocol.errors import InputError
 
 _COMMAND = re.compile(r"(?<![\w/.-])l40s-deploy (?=[a-z])")
-_END = re.compile(r"[`;)\n]|, |: |\. |\.$| \(|\" |$| (?:and|or|then|for|to|on|that|which|shows?|says?|lists?|has) ")
+_END = re.compile(
+    r"[`;)\n]|, |: |\. |\.$| \(|\" |$"
+    r"| (?:and|or|then|for|to|on|that|which|shows?|says?|lists?|names|explains|has) "
+)
 """After a command that stands in a sentence."""
-_PROSE = ("on", "that", "which", "has", "is", "does", "staged", "started", "of", "or", "agent", "help", "tuned")
+_PROSE = (
+    "on", "that", "which", "has", "is", "does", "staged", "started", "of", "or", "agent", "help", "tuned", "stand-in",
+)  # fmt: skip
 """Words after the program's name in a sentence about it."""
 NAMES = ("node", "gang", "to", "without")
 """Options of which each value is one name; several are repeated options."""

@@ -28,7 +28,7 @@ class Questions:
         raise InputError(
             f"no answer to: {question}",
             where=self._where,
-            fix=f"say it in the command: `l40s-deploy {self._where} {option}`",
+            fix=f"say it in the command of `{self._where}`: {option}",
         )
 
     def agreed(self, question: str, option: str) -> bool:

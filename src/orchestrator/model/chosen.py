@@ -37,14 +37,17 @@ def refuse_unnamed(inventory: Inventory, names: Sequence[str], command: str) -> 
         )
 
 
-def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str) -> GangSpec:
-    """The gang that is meant, for a command that takes one. Raises InputError where it is not just one."""
+def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str, option: str = "") -> GangSpec:
+    """The gang that is meant, for a command that takes one. Raises InputError where it is not just one.
+
+    option: stands before the gang's name, where that is not taken by its position
+    """
     chosen = chosen_gangs(inventory, names)
     if len(chosen) != 1:
         raise InputError(
             f"{command} takes one gang at a time, but {len(chosen)} were selected",
             where="command line",
-            fix=f"select one: `l40s-deploy {command} {inventory.gangs[0].name}`",
+            fix=f"name one of them alone, such as `{f'{option} {chosen[0].name}'.strip()}`",
         )
     return chosen[0]
 

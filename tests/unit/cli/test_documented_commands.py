@@ -9,14 +9,17 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 from tests.support.advice import commands, refused
 from tests.support.command_lines import commands_in, parsed, whole_lines
 
 from orchestrator.cli.main import parser_of
+from orchestrator.doctor.commands.examples import EXAMPLES
 from orchestrator.loading.profiles import load_profile
 
 ROOT = Path(__file__).parents[3]
@@ -137,20 +140,27 @@ def texts(node: ast.AST) -> Iterator[str]:
             yield from texts(child)
 
 
-def advised() -> set[tuple[str, str]]:
-    """(file, command) for every command that a message of the program can name."""
-    return {
-        (path.name, command)
-        for path in (ROOT / "src").rglob("*.py")
+@cache
+def messages() -> tuple[tuple[str, str], ...]:
+    """(file, text) of every string of the program and of its lab."""
+    return tuple(
+        (path.name, text)
+        for source in ("src", "lab/src")
+        for path in sorted((ROOT / source).rglob("*.py"))
         for text in texts(ast.parse(path.read_text()))
-        if not text.startswith(NO_ADVICE)
-        for command in commands(text)
+    )
+
+
+def advised() -> set[tuple[str, str]]:
+    """(file, command) for every command that a message can name."""
+    return {
+        (file, command) for file, text in messages() if not text.startswith(NO_ADVICE) for command in commands(text)
     }
 
 
 SAMPLES = (NAMED, "1", "")
 """What a placeholder may stand for: a name, a number, nothing."""
-NO_ADVICE = ("l40s-deploy completion", "# Written by `l40s-deploy export")
+NO_ADVICE = ("l40s-deploy completion", "# Written by `l40s-deploy export", "l40s-deploy lab break NODE FAULT [ARG]")
 """Texts that nobody is to type."""
 
 
@@ -162,13 +172,45 @@ def filled(command: str) -> Iterator[str]:
 
 
 def test_our_own_parser_takes_every_command_that_a_message_advises() -> None:
-    """A verb that is itself filled in is not known here; `tests/unit/conftest.py` sees it as it is printed."""
+    """A verb that is itself filled in is not known here: FILLED_VERBS."""
     wrong = [
         f"{file}: {command}: {refused(command)}"
         for file, command in sorted(advised())
-        if not command.startswith(NAMED) and all(map(refused, filled(command)))
+        if all(map(refused, filled(command)))
     ]
     assert wrong == []
+
+
+FILLED_VERBS = {"advice.py", "arguments.py", "examples.py", "units.py"}
+"""Files with messages whose verb is filled in: what advice.py completes is another file's, arguments.py adds --help to
+any verb, units.py writes down the command that was typed, and what examples.py lists is in the test below. A message
+that names one of two verbs has each of them as a whole command."""
+_FILLED_VERB = re.compile(rf"`l40s-deploy {NAMED}|^l40s-deploy {NAMED} --|: l40s-deploy {NAMED}$")
+
+
+def test_a_message_names_its_verb() -> None:
+    assert {file for file, text in messages() if _FILLED_VERB.search(text)} == FILLED_VERBS
+
+
+def test_every_example_that_a_verb_lists_is_a_command() -> None:
+    """As `show_examples` prints them, by the verbs that call it."""
+    called = [
+        node.args[0]
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "show_examples"
+    ]
+    verbs = {text_of(verb) for verb in called}
+    assert {verb.split()[0] for verb in verbs} == {"doctor", "plan"}
+    assert [verb for verb in verbs for name in EXAMPLES if refused(f"{verb} --example {name}")] == []
+
+
+def test_our_own_parser_takes_every_command_that_an_alert_names() -> None:
+    rules = re.sub(r"\{\{.*?\}\}", NAMED, (ROOT / "templates/monitoring/l40s.rules.yml").read_text())
+    told = [rule["annotations"] for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]
+            if "alert" in rule]  # fmt: skip
+    named = {command for notes in told for text in notes.values() for command in commands(text)}
+    assert len(named) > 5 and {command: refused(command) for command in named if refused(command)} == {}
 
 
 PLACEHOLDER = re.compile(r"\b(?!NAMED|LF)[A-Z]{2,}\b(?![=/])")

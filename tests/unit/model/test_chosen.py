@@ -14,6 +14,7 @@ from orchestrator.model.chosen import (
     no_such,
     part,
     staffed,
+    the_one_gang,
     with_spares,
     without,
 )
@@ -33,6 +34,17 @@ def test_every_known_name_is_listed_the_first_and_the_last_too() -> None:
             chosen_nodes(map(spec, NAMES), ["node0", wrong], "hosts.yml: --node")
         assert refused.value.what == f"no node is called {wrong!r}"
         assert refused.value.fix.endswith(": " + ", ".join(NAMES)), refused.value.fix
+
+
+@pytest.mark.parametrize(("option", "word"), [("", "`gang1`"), ("--gang", "`--gang gang1`")])
+def test_a_command_of_one_gang_says_how_one_is_named(option: str, word: str) -> None:
+    gangs = tuple(gang(1, name=f"gang{number}", first=number) for number in range(3))
+    inventory = Inventory(path="hosts.yml", gangs=gangs)
+    with pytest.raises(InputError) as refused:
+        the_one_gang(inventory, ["gang1", "gang2"], command="sweep", option=option)
+    assert "sweep takes one gang at a time, but 2 were selected" in str(refused.value.what)
+    assert refused.value.fix == f"name one of them alone, such as {word}"
+    assert the_one_gang(inventory, ["gang2"], command="sweep").name == "gang2"
 
 
 def test_a_large_cluster_s_names_are_counted() -> None:

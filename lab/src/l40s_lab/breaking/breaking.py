@@ -74,7 +74,7 @@ def _refuse(known: Fault, living: LivingNode, words: tuple[str, ...]) -> None:
         return
     elif living.machine.recording is not None:
         what = f"{known.name} changes a machine's description, which recorded machines do not have"
-        fix = "run `l40s-deploy lab up --wiring NAME`, without --from"
+        fix = "run `l40s-deploy lab up`, without --from"
     elif living.blueprint.devices and not _in_cables(known.change(living.machine, words), living.machine):
         what = f"{known.name} changes emulated hardware, but this lab's hardware is real"
         fix = "run `l40s-deploy lab up`, without --gpus host"

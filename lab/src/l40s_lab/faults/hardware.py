@@ -82,7 +82,7 @@ def _downgrade(node: NodeMachine, asked: Words) -> NodeMachine:
         raise InputError(
             f"found {asked[0]!r}, wanted a network card: an idle GPU always shows a low generation",
             where="ARG",
-            fix="l40s-deploy lab break NODE width-x8 G",
+            fix=f"l40s-deploy lab break {node.node} width-x8 {asked[0]}",
         )
     return _link(lambda port: replace(port, trained_gen=3), node, asked)
 

@@ -245,7 +245,7 @@ def _skew_clock(node: LivingNode, asked: Words) -> Undo:
     """The kernel's clock is shared with this machine, so only programs get a different time."""
     text = asked[0] if asked else "90"
     if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-        fix = "for example: `l40s-deploy lab break NODE clock-skew 90`"
+        fix = f"for example: `l40s-deploy lab break {node.name} clock-skew 90`"
         raise InputError(f"found {text!r}, wanted seconds", where="ARG", fix=fix)
     return _load(node, "clock", "clock", f"{int(text)}\n")
 

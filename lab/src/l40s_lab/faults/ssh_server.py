@@ -41,7 +41,8 @@ def start(node: LivingNode, *, memlock: int | None = None) -> None:
     else:
         _start_listener(node, memlock)
     if not wait_until(lambda: answering(node.blueprint)[node.name], deadline_s=_CHANGES_S, step_s=0.05):
-        raise NodeError("its SSH server does not start", where=node.name, fix="l40s-deploy lab exec NODE -- sshd -t")
+        fix = f"l40s-deploy lab exec {node.name} -- sshd -t"
+        raise NodeError("its SSH server does not start", where=node.name, fix=fix)
 
 
 def listeners(node: LivingNode) -> list[Identity]:

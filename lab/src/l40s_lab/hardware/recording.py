@@ -94,7 +94,7 @@ def primary_interface(snapshot: Snapshot) -> str:
         raise InputError(
             "no network interface was recorded",
             where=f"snapshot of {snapshot.node}",
-            fix="record it with `l40s-deploy discover --save DIR`",
+            fix="record the node again by `discover --save`",
         )
     rdma = {name for name in names if snapshot.names(f"{_NET}/{name}/device/infiniband")}
     return min(

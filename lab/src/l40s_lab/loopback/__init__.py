@@ -27,7 +27,7 @@ def choose_addresses(directory: str, nodes: int) -> tuple[str, int]:
     raise NodeError(
         f"port {_FIRST_PORT} is in use on every address of 127.77.0.0/16",
         where="lab",
-        fix="stop another lab with `l40s-deploy lab down --name NAME`",
+        fix="end another lab by `lab down` with the --name that it was made with",
     )
 
 

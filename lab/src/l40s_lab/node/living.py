@@ -226,6 +226,6 @@ def _run(words: list[str], *, what: str) -> str:
         raise NodeError(
             f"{what}: {(done.stderr or done.stdout).strip()[:300]}",
             where=words[2],
-            fix="run `l40s-deploy lab heal` or `l40s-deploy lab up`",
+            fix="run `l40s-deploy lab down`, then `l40s-deploy lab up`",
         )
     return done.stdout

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import cuda_death, moe, nccl, ras
 from .claims import GIB, Claims, visible_gpu
-from .failures import arm
+from .failures import FAILURES, arm
 from .group import Leader, Member, PeerLost, Stopped
 from .log import Log, raw, shard_bar
 from .model import Model, check_layout, check_shards, read_model
@@ -247,6 +247,8 @@ class _Life:
         arm(self._settings.failures, self._rank.world, "graphs", self._rank.gpu)
         self._pause("graphs")
         moe.tell(self._settings, model, self._log)
+        if self._available() < GRAPHS_GIB:
+            raise Played(*FAILURES["graph"])
         self._claim(GRAPHS_GIB)
         self._log.line(
             self._version.graph_end.format(
@@ -273,8 +275,12 @@ class _Life:
         time.sleep(SECONDS[phase] * self._settings.speed / parts)
 
     def _claim(self, gib: float) -> None:
-        if self._on_gpu:
-            self._claims.grow(gib * GIB)
+        """As a GPU has it: nobody gets more than is free."""
+        if not self._on_gpu:
+            return
+        if gib > self._available():
+            raise Played("torch.OutOfMemoryError", self._out_of_memory(gib))
+        self._claims.grow(gib * GIB)
 
     def _available(self) -> float:
         return self._claims.available_gib()

@@ -13,7 +13,6 @@ from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands.cluster import connected_cluster
 from orchestrator.gang.commands.gangs import cause_lines
-from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.remarks import sentence
 from orchestrator.gang.steps.status.history import Explanation, why, why_json
 from orchestrator.gang.timeline import TimelineEvent
@@ -183,7 +182,7 @@ def _told(account: Explanation, everything: bool, told: Collection[str] = ()) ->
         if everything:
             yield from (f"  then {cause.node}: {cause.text}" for cause in verdict.secondary)
             yield from _course(account.events)
-    if now is not None and (back := _brings_back(now, verdict)):
+    if back := _brings_back(account):
         yield back
 
 
@@ -199,15 +198,20 @@ def _no_failure(account: Explanation) -> str:
     return f"no run that the nodes which answered have recorded has failed; not read: {unread}"
 
 
-def _brings_back(now: GangView, failed: FailureVerdict | None) -> str:
-    """The command that has a gang serve again; '' where it does, or where no restart helps."""
-    command = "router up" if now.name == ROUTER_GANG else f"restart {now.name}"
+def _brings_back(account: Explanation) -> str:
+    """The command that has a gang serve again, and that an operator is needed for it where this user only looks; ''
+    where it serves, or where no restart helps."""
+    now = account.now
+    if now is None:
+        return ""
+    command = "l40s-deploy router up" if now.name == ROUTER_GANG else f"l40s-deploy restart {now.name}"
     if now.state.loads:
         return f"{now.name} is starting: l40s-deploy status --watch"
-    down = now.state is GangState.FAILED or (now.state is GangState.ABSENT and failed is not None)
-    if down or now.trouble in ("hung", "no-memory"):
-        return f"to have it serve again: l40s-deploy {command}"
-    return ""
+    down = now.state is GangState.FAILED or (now.state is GangState.ABSENT and account.verdict is not None)
+    if not down and now.trouble not in ("hung", "no-memory"):
+        return ""
+    who = ", an operator runs" if account.only_looks else ""
+    return f"to have it serve again{who}: {command}"
 
 
 def ago(seconds: float) -> str:

@@ -122,7 +122,7 @@ def _begin(run: Run) -> Agent:
 
 @dataclass
 class Agent:
-    """Holds the state of one node's part, turns what it sees into events for its course, and applies the effects."""
+    """Holds the state of one node's part, turns what it sees into events of its life cycle, and applies the effects."""
 
     run: Run
     guardian: Guardian
@@ -270,7 +270,7 @@ class Agent:
         self.flush()
 
     def happened(self, event: Event) -> None:
-        """Pass an event to the course, and carry out its effects."""
+        """Pass an event to the life cycle, and carry out its effects."""
         for effect in self.lifecycle.step(self.now(), event, self._facts()):
             self._carry_out(effect)
 

@@ -85,7 +85,7 @@ def run_tuning(
     where all have dropped out; what was found until then is kept for the next run.
     """
     begin = time.monotonic()
-    gang = the_one_gang(inventory, plan.gangs, command="tuning run --gang")
+    gang = the_one_gang(inventory, plan.gangs, command="tuning run", option="--gang")
     if out.exists():
         raise InputError("already exists", where=str(out), fix="choose another path, or remove it")
     with Fleet(gang.nodes) as fleet:

@@ -15,10 +15,13 @@ from orchestrator.bench import text
 from orchestrator.bench.steps import bench
 from orchestrator.doctor.rules.support.cluster import gangs_of
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.jobs import run
 from orchestrator.jobs.messages import JobLine
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import ExpectedSpeeds, Load
-from orchestrator.protocol.errors import NodeError
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.protocol.errors import Disturbed, NodeError
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.report import RankReport
 
@@ -95,6 +98,30 @@ def test_a_client_that_met_an_agents_probe_starts_again(
     with pytest.raises(NodeError, match=said):
         bench._Bench(fleet, gang(), view, request, bench.BenchOptions(load=Load(), timeout_s=9.0)).run(lambda *_: None)
     assert len(begun) == starts
+
+
+def test_a_run_beside_which_others_were_answered_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12 requests that the engine has answered meanwhile, 2 were ours."""
+    answered = iter((100, 112))
+    monkeypatch.setattr(run, "_finished", lambda *_: next(answered))
+    monkeypatch.setattr(run, "_running", lambda *_: 0)
+    look: Any = lambda *_: PerNode(values={"node0": Snapshot("node0", 1.0, {})}, failures={})  # noqa: E731
+    view: Any = SimpleNamespace(service_url="http://10.0.0.1:8000", model="m", serves=True)
+    made: Any = SimpleNamespace(
+        engine=SimpleNamespace(stack="k"), record=lambda **_: {}, run=lambda _: SimpleNamespace(figures={}, text="")
+    )
+    for name, value in (
+        ("as_they_run", lambda _, gangs: gangs), ("serving_view", lambda *_, **__: view), ("_Bench", lambda *_: made),
+        ("tuned_now", lambda *_: {}), ("_measure_of", lambda *_: None), ("findings_now", lambda *_: []),
+        ("staged_plan", lambda *_: SimpleNamespace(requests={"node0": None})), ("look", look),
+        ("gpu_of", lambda _: "g"),
+        ("_warm_up", lambda *_: (SimpleNamespace(result=SimpleNamespace(stand_in=False)), {})),
+    ):  # fmt: skip
+        monkeypatch.setattr(bench, name, value)
+    fleet: Any = None
+    order = bench.BenchOptions(load=Load(prompts=2), timeout_s=9.0, enough=lambda _: False)
+    with pytest.raises(Disturbed, match="requests of others ran during the measurement: the engine answered 12"):
+        bench.measured(fleet, gang(1), order, lambda *_: None)
 
 
 def test_tuned_files_are_named_by_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,19 @@ def test_a_guard_s_runs_are_among_them(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert sum("by ops@head" in line for line in told) == sum(line.strip() == "guard" for line in told) == 3
 
 
+def test_a_command_s_reason_is_one_line_of_whole_words_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"word{number}" for number in range(2000)]
+    reason = 'refused\nTraceback (most recent call last):\n  File "x.py", line 1\nValueError: odd\n' + " ".join(words)
+    line = {"at": 60.0, "action": f"fails: {reason}", "who": "ops", "host": "head", "pid": 7, "command": "up M"}
+    (told,) = shown(monkeypatch, capsys, {}, {}, commands=(line,))
+    assert "ops@head (pid 7)" in told and "up M: refused" in told
+    assert "Traceback" not in told and 'File "x.py"' not in told
+    *_, last, dots = told.split()
+    assert last in words and dots == "..." and len(told) < 5000
+
+
 def kept(count: int) -> dict[str, list[Report]]:
     """Runs of today, with a second between them, as two nodes have them."""
     midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
@@ -71,11 +84,12 @@ def shown(
     reports: dict[str, list[Report]],
     failures: Mapping[str, DeployError],
     audit: dict[str, list[dict[str, object]]] | None = None,
+    commands: tuple[dict[str, object], ...] = (),
 ) -> list[str]:
     """The lines of the verb."""
     runs = tuple(past_runs("gang0", reports, audit or {}))
-    past = GangHistory(gang="gang0", runs=runs, audit=(), failures=failures)
+    past = GangHistory(gang="gang0", runs=runs, audit=commands, failures=failures)
     monkeypatch.setattr(history, "connected_cluster", lambda *_, **__: nullcontext())
     monkeypatch.setattr(history, "history", lambda *_: (past,))
-    history.run(argparse.Namespace(gang=[], json=False, commands=False), Screen())
+    history.run(argparse.Namespace(gang=[], json=False, commands=bool(commands)), Screen())
     return capsys.readouterr().out.splitlines()

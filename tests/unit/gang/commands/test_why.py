@@ -180,6 +180,17 @@ def test_what_is_wrong_now_comes_first_and_the_command_last(
     assert "Xid 79" in "".join(lines) and ("TP19" in lines[1]) == bool(trouble)
 
 
+@pytest.mark.parametrize(("name", "command"), [("gang0", "restart gang0"), ("router", "router up")])
+def test_who_may_only_look_is_told_that_an_operator_is_needed(
+    name: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = GangView(name=name, state=GangState.FAILED, model="M", stack="S")
+    for only_looks, said in ((True, "to have it serve again, an operator runs:"), (False, "to have it serve again:")):
+        account = Explanation(gang=name, verdict=None, now=now, failures={}, only_looks=only_looks)
+        why.show(account, Screen(), everything=False)
+        assert capsys.readouterr().out.splitlines()[-1] == f"{said} l40s-deploy {command}"
+
+
 UNREAD = NodeError("does not answer", where="node", fix="")
 
 

@@ -661,15 +661,15 @@ class _Post:
 class _RouterPost(_Post):
     """The loop about the router. Another guard may watch it already: this one takes over when that one has ended."""
 
-    router: Router
+    spec: RouterSpec
     ours: bool = False
 
     def man(self) -> None:
         """Connect to its host. Its guard lock is taken once no other guard has it."""
         self.held.close()
-        host = self.held.enter_context(Fleet(router_gang(self.router.spec).nodes))
-        self.router = Router(self.router.spec, host)
-        self.fleet, self.gang, self.ours, self.manned = self.router.fleet, self.router.gang, False, True
+        self.gang = router_gang(self.spec)
+        self.fleet = self.held.enter_context(Fleet(self.gang.nodes))
+        self.ours, self.manned = False, True
 
     def _look(self) -> None:
         """As at a gang, once no other guard holds its guard lock."""
@@ -682,7 +682,7 @@ class _RouterPost(_Post):
 
     def _known_of(self, seen: GangView) -> GangView:
         """Its own state and its certificate: the doctor has nothing to say of it."""
-        findings = certificate_findings(self.router.spec, seen)
+        findings = certificate_findings(self.spec, seen)
         return with_findings(self._heard(seen, time.monotonic()), findings)
 
     def _is_due(self) -> bool:
@@ -695,7 +695,7 @@ class _RouterPost(_Post):
     def _again(self, operation: Operation, now: GangView, why: str) -> None:
         if now.running:
             self._stop(self.gang, now, why)
-        self.view = raise_router(operation, self.router, self.watcher)
+        self.view = raise_router(operation, Router(self.spec, self.fleet), self.watcher)
 
 
 def _over_tcp(examined: Examination) -> Finding | None:
@@ -809,9 +809,9 @@ class _Roster:
         return _Post(*words, memory=memory, places=self.places, manned=False)
 
     def _router_post(self, spec: RouterSpec) -> _Post:
-        router = Router(spec, Fleet(router_gang(spec).nodes))
-        words = (self.inventory, router.fleet, router.gang, self.request, self.watcher)
-        return _RouterPost(*words, router=router, manned=False)
+        gang = router_gang(spec)
+        words = (self.inventory, Fleet(gang.nodes), gang, self.request, self.watcher)
+        return _RouterPost(*words, spec=spec, manned=False)
 
     def _reread(self) -> None:
         self._see_off()

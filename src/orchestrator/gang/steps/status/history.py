@@ -91,11 +91,13 @@ def _histories(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """One gang. verdict: None where no kept run failed. events: of that run on all nodes, where asked for.
-    now: as it is at this moment; None where a run was named."""
+    now: as it is at this moment; None where a run was named. only_looks: who asks may
+    change nothing (`l40s_viewers`)."""
 
     gang: str
     verdict: FailureVerdict | None
     now: GangView | None = None
+    only_looks: bool = False
     events: tuple[TimelineEvent, ...] = ()
     failures: Mapping[str, DeployError]
 
@@ -178,6 +180,7 @@ def _account(
         gang=gang.name,
         verdict=verdict,
         now=None if run else of_now(gang.name, kept),
+        only_looks=any(node.login_only_looks for node in gang.nodes),
         events=run_events(fleet, gang, verdict.run_id) if events and verdict else (),
         failures=answers.failures,
     )

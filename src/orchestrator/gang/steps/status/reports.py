@@ -24,7 +24,7 @@ from orchestrator.gang.names import as_called_now, former_gang, former_nodes, re
 from orchestrator.gang.operations import GangOperation, together
 from orchestrator.gang.remarks import accepted_everywhere, unaccepted
 from orchestrator.gang.view import Answer, GangView, view
-from orchestrator.model.advice import put_back
+from orchestrator.model.advice import put_back, start_with_a_model
 from orchestrator.model.chosen import in_order
 from orchestrator.model.deadlines import ANSWER_S, METRICS_S
 from orchestrator.model.gang_state import NodeState
@@ -325,14 +325,14 @@ def _of_a_fellow(node: NodeSpec, fellow: Report) -> NodeError:
 
 
 def _without_files(gang: GangSpec, node: NodeSpec, agent: OtherAgent) -> WithoutFiles:
-    end, start = f"down {gang.name}", f"up --model NAME --gang {gang.name}"
+    end, start = f"l40s-deploy down {gang.name}", start_with_a_model(gang.name)
     if gang.name == ROUTER_GANG:
-        end, start = "router down", "router up"
+        end, start = "l40s-deploy router down", "run `l40s-deploy router up`"
     return WithoutFiles(
         f"its agent (pid {agent.pid}) runs, and no file in {agent.state_dir} tells of it: was that directory deleted?"
         " Whether it serves is unknown",
         where=f"gang {gang.name}: {node.name}",
-        fix=f"end it with `l40s-deploy {end}` when requests may fail, then run `l40s-deploy {start}`",
+        fix=f"end it with `{end}` when requests may fail, then {start}",
     )
 
 

@@ -126,7 +126,7 @@ def test_a_router_that_failed_or_hangs_is_restarted_as_a_gang_is(
     request = GuardRequest(policy=Policy(limit=1), once=True)
     with ExitStack() as held:
         routed = replace(inventory("a"), router=ROUTER)
-        post = guarding._RouterPost(routed, front.fleet, front.gang, request, Notes(), router=front, held=held)
+        post = guarding._RouterPost(routed, front.fleet, front.gang, request, Notes(), spec=front.spec, held=held)
         for _ in range(3):
             post.stand()
     assert (stopped, raised) == (ended, ["router"])

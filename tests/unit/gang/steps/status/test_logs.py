@@ -116,7 +116,7 @@ def test_the_log_of_a_run_is_that_of_the_nodes_which_had_it(monkeypatch: pytest.
         yield b"line\n"
 
     monkeypatch.setattr(module, "stream", told)
-    monkeypatch.setattr(module, "ask_history", lambda *_, **__: answers)
+    monkeypatch.setattr(module, "ask_history", lambda *_, older: answers if older else PerNode(values={}, failures={}))
     assert [line.node for line in logs(unasked(INVENTORY), lines=5, follow=False, run="r1")] == ["node0"]
     assert asked == [("node0", "r1")]
     with pytest.raises(InputError, match="no run 'r9' is kept"):

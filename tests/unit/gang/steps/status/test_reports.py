@@ -6,18 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.support.advice import commands, refused
 from tests.support.commands import versions
 from tests.support.local_gang import LocalGang
 from tests.support.reference_cluster import gang, node
 
 from orchestrator import __version__
-from orchestrator.gang.steps.status.reports import as_it_runs, views_of
+from orchestrator.gang.steps.status.reports import _without_files, as_it_runs, views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Reach
 from orchestrator.protocol.errors import RunsElsewhere
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.verbs import ReportAnswer
+from orchestrator.protocol.verbs import OtherAgent, ReportAnswer
 
 FOUR = replace(gang(4), spares=(node("spare0", 4, spare=True),))
 
@@ -119,6 +120,18 @@ def test_machines_of_two_gangs_whose_addresses_were_exchanged_are_not_absent() -
         assert failure.fix.startswith(f"correct ansible_host of {name}, or of ")
     (alone,) = views_of((first,), values, {})
     assert [seen.state for seen in alone.nodes][1] is NodeState.ABSENT  # it may be another inventory's
+
+
+@pytest.mark.parametrize(
+    ("name", "advised"),
+    [("gang0", ["down gang0", "models"]), ("router", ["router down", "router up"])],
+)
+def test_an_agent_whose_files_are_gone_is_ended_and_started_by_commands_that_can_be_pasted(
+    name: str, advised: list[str]
+) -> None:
+    agent = OtherAgent(pid=7, gang=name, node="node0", port=7700, state_dir="/s", user="root")
+    lost = _without_files(gang(1, name=name), node(0), agent)
+    assert list(commands(lost.fix)) == advised and not any(map(refused, advised))
 
 
 @pytest.mark.processes
