@@ -23,6 +23,7 @@ import yaml
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import ENVIRONMENT, SmallLab, small_lab
 from tests.support.waiting import slack
+from tests.unit.cli.test_documented_commands import lines_of
 
 from orchestrator.loading.inventory import load_inventory
 
@@ -52,6 +53,33 @@ def typed() -> list[str]:
     that asks nothing."""
     found = re.findall(r"(?:^ {7}|`)(l40s-deploy [^`\n]+)", QUICK_START, re.MULTILINE)
     return [words for words in found if words != "l40s-deploy init"]
+
+
+ELSEWHERE = {
+    "l40s-deploy --help": "tests/unit/cli/test_help.py",
+    "l40s-deploy doctor --example articles": "tests/unit/gang/commands/test_doctor.py",
+    "nvidia-smi topo -m | l40s-deploy doctor --from -": "tests/unit/doctor/commands/test_discover.py",
+    "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64": "tests/unit/gang/commands/test_plan.py",
+    "l40s-deploy up --model DeepSeek-V3-0324-Block64x64": "tests/lab/test_gang_in_lab.py",
+    "l40s-deploy why --log FILE": "tests/unit/gang/commands/test_why.py",
+    "l40s-deploy status --watch": "tests/unit/gang/commands/test_watching.py",
+    "l40s-deploy guard --install": "tests/unit/gang/commands/test_guard.py",
+    "l40s-deploy exporter --install": "tests/unit/cli/test_named_gangs.py",
+    "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest": "tests/engine/test_nettest.py",
+}
+"""Commands of README and tutorial that need what is not here, or do not end, and where they are played."""
+
+
+def shortened(words: str) -> str:
+    """A command without a remark, with single blanks."""
+    return " ".join(words.partition(" #")[0].split())
+
+
+def test_each_command_of_readme_and_tutorial_is_played_here_or_elsewhere() -> None:
+    told = {shortened(words) for page in (README, TUTORIAL) for words in lines_of(page)} - {"l40s-deploy init"}
+    here = {shortened(words) for words in (*typed(), *learnt(typed()))}
+    assert told - here == ELSEWHERE.keys()
+    assert [file for file in ELSEWHERE.values() if not (Path(__file__).parents[2] / file).is_file()] == []
 
 
 @dataclass(frozen=True)
