@@ -76,9 +76,9 @@ def shortened(words: str) -> str:
 
 
 def test_each_command_of_readme_and_tutorial_is_played_here_or_elsewhere() -> None:
-    told = {shortened(words) for page in (README, TUTORIAL) for words in lines_of(page)} - {"l40s-deploy init"}
+    advised = {shortened(words) for page in (README, TUTORIAL) for words in lines_of(page)} - {"l40s-deploy init"}
     here = {shortened(words) for words in (*typed(), *learnt(typed()))}
-    assert told - here == ELSEWHERE.keys()
+    assert advised - here == ELSEWHERE.keys()
     assert [file for file in ELSEWHERE.values() if not (Path(__file__).parents[2] / file).is_file()] == []
 
 

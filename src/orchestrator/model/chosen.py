@@ -44,10 +44,11 @@ def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str, op
     """
     chosen = chosen_gangs(inventory, names)
     if len(chosen) != 1:
+        word = f"{option} {chosen[0].name}".strip()
         raise InputError(
             f"{command} takes one gang at a time, but {len(chosen)} were selected",
             where="command line",
-            fix=f"name one of them alone, such as `{f'{option} {chosen[0].name}'.strip()}`",
+            fix=f"name one of them alone, such as `{word}`",
         )
     return chosen[0]
 

@@ -51,11 +51,11 @@ def test_a_command_s_reason_is_one_line_of_whole_words_without_a_traceback(
     words = [f"word{number}" for number in range(2000)]
     reason = 'refused\nTraceback (most recent call last):\n  File "x.py", line 1\nValueError: odd\n' + " ".join(words)
     line = {"at": 60.0, "action": f"fails: {reason}", "who": "ops", "host": "head", "pid": 7, "command": "up M"}
-    (told,) = shown(monkeypatch, capsys, {}, {}, commands=(line,))
-    assert "ops@head (pid 7)" in told and "up M: refused" in told
-    assert "Traceback" not in told and 'File "x.py"' not in told
-    *_, last, dots = told.split()
-    assert last in words and dots == "..." and len(told) < 5000
+    (shown_line,) = shown(monkeypatch, capsys, {}, {}, commands=(line,))
+    assert "ops@head (pid 7)" in shown_line and "up M: refused" in shown_line
+    assert "Traceback" not in shown_line and 'File "x.py"' not in shown_line
+    *_, last, dots = shown_line.split()
+    assert last in words and dots == "..." and len(shown_line) < 5000
 
 
 def kept(count: int) -> dict[str, list[Report]]:

@@ -185,10 +185,10 @@ def test_who_may_only_look_is_told_that_an_operator_is_needed(
     name: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = GangView(name=name, state=GangState.FAILED, model="M", stack="S")
-    for only_looks, said in ((True, "to have it serve again, an operator runs:"), (False, "to have it serve again:")):
+    for only_looks, start in ((True, "to have it serve again, an operator runs:"), (False, "to have it serve again:")):
         account = Explanation(gang=name, verdict=None, now=now, failures={}, only_looks=only_looks)
         why.show(account, Screen(), everything=False)
-        assert capsys.readouterr().out.splitlines()[-1] == f"{said} l40s-deploy {command}"
+        assert capsys.readouterr().out.splitlines()[-1] == f"{start} l40s-deploy {command}"
 
 
 UNREAD = NodeError("does not answer", where="node", fix="")
