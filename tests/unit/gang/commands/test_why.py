@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -236,7 +237,7 @@ def test_what_two_gangs_say_alike_is_said_once_with_their_names(
         for name, words in own.items()
     ]
     monkeypatch.setattr(why, "why", lambda *_, **__: accounts)
-    monkeypatch.setattr(why, "open_cluster", lambda *_: None)
+    monkeypatch.setattr(why, "connected_cluster", lambda *_, **__: nullcontext())
     args = argparse.Namespace(log=[], gang=[], all=False, run="", json=False)
     why.run(args, Screen())
     assert capsys.readouterr().out.splitlines() == [
