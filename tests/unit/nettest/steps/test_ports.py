@@ -94,7 +94,7 @@ def test_a_node_that_is_early_waits_for_the_others_round(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(rails, "messages", messages)
     monkeypatch.setattr(rails, "fence", lambda *_: "")
-    monkeypatch.setattr(rails, "where", lambda *_: {"state_dir": "/s", "gang": "gang0"})
+    monkeypatch.setattr(rails, "request_keys", lambda *_: {"state_dir": "/s", "gang": "gang0"})
     monkeypatch.setattr(rails, "in_place_of", lambda one: one)
     monkeypatch.setattr(
         rails, "_ports", lambda name, *_: (RailPort(node=name, device="mlx5_0", port=1, rate_gbps=100.0),)

@@ -58,7 +58,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[JobRequest]]:
             yield KernelLine(ended=0)
 
         monkeypatch.setattr(jobs, "messages", messages)
-        monkeypatch.setattr(jobs, "where", lambda *_: {"state_dir": "/s", "gang": "gang0"})
+        monkeypatch.setattr(jobs, "request_keys", lambda *_: {"state_dir": "/s", "gang": "gang0"})
         monkeypatch.setattr(kernels, "fence", lambda *_: "token")
         return asked
 
