@@ -15,9 +15,16 @@ from tests.support.local_gang import LocalGang, Notes
 from tests.unit.sweep.made import LOAD, record, result
 
 from orchestrator.bench.steps import bench as benching
+from orchestrator.engines.serving import ServedModel, Worker
 from orchestrator.engines.settings import NCCL_TRIALS
+from orchestrator.gang.steps.router import routing
+from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.up_operation import UpResult
+from orchestrator.gang.view import GangView
 from orchestrator.golden.steps import golden as asking
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import NodeSpec, Reach, RouterSpec
 from orchestrator.model.measured import CandidateResult, CandidateState, SweepRecord
 from orchestrator.nettest.steps import nettest as nettesting
 from orchestrator.protocol.errors import (
@@ -59,6 +66,8 @@ class Cluster:
         patch.setattr(asking, "check_gang", self._golden)
         patch.setattr(nettesting, "run_now", self._nettest)
         self.tried: list[tuple[dict[str, str], bool]] = []
+        self.notes = Notes()
+        self.router: RouterSpec | None = None
 
     def _up(self, _: Any, request: Any, watcher: Any) -> UpResult:
         name = request.plan.model if request.plan.model == "before" else request.plan.layout
@@ -114,9 +123,10 @@ class Cluster:
             say=self.said.append,
             ended=lambda each: self.said.append(f"{each.candidate.id} {each.state.value}"),
             counting=lambda _: nullcontext(lambda *_: None),
-            rising=lambda: nullcontext(Notes()),
+            rising=lambda: nullcontext(self.notes),
         )
-        return sweeping.sweep(self.gang.inventory, self.gang.gang, planned, replace(OPTIONS, **options), screen)
+        inventory = replace(self.gang.inventory, router=self.router)
+        return sweeping.sweep(inventory, self.gang.gang, planned, replace(OPTIONS, **options), screen)
 
     def states(self) -> dict[str, str]:
         kept = self.record()
@@ -157,6 +167,43 @@ def test_what_serves_is_stopped_only_with_replace_and_serves_again(cluster: Clus
     assert cluster.started == ["a", "b", "c", "before"]
     again = cluster.sweep()
     assert again.kept == "before" and cluster.gang.view().run_id == view.run_id, "nothing is left to do"
+
+
+@pytest.mark.parametrize("others_model", ["", "Other", "Fake"], ids=["nobody else", "another model's", "the same"])
+def test_that_it_served_alone_is_said_before_it_leaves_the_router(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, others_model: str
+) -> None:
+    order: list[str] = []
+    host = NodeSpec(name="front", gang="router", node_rank=0, reach=Reach(connection="local", host="localhost"))
+    cluster.router = RouterSpec(node=host)
+    cluster.gang.up(plan_id=BEFORE)
+    mine = cluster.gang.view().service_url
+    behind = [Worker(mine, mine, True, 0)]
+    if others_model:
+        theirs = "http://others:30000"
+        behind.append(Worker(theirs, theirs, True, 0, models=(ServedModel(others_model),)))
+
+    def noted(words: str) -> None:
+        assert cluster.gang.view().serves, "nothing is stopped yet"
+        order.append(words)
+
+    def take_out(_: Router, url: str) -> None:
+        assert url == mine
+        noted("out")
+
+    cluster.notes.on_step = noted
+    ready = GangView(name="router", state=GangState.READY, service_healthy=True)
+    monkeypatch.setattr(RouterTurn, "take", lambda _: True)
+    monkeypatch.setattr(routing, "claimed", lambda _: {})
+    monkeypatch.setattr(Router, "view", lambda _: ready)
+    monkeypatch.setattr(Router, "workers", lambda _: tuple(behind))
+    monkeypatch.setattr(Router, "take_out", take_out)
+    cluster.says["a"] = KeyboardInterrupt()  # once the gang is out, before the first candidate
+    with pytest.raises(KeyboardInterrupt):
+        cluster.sweep(replaces=True)
+    said = "it served alone behind the router: requests fail until the sweep ends"
+    assert order == (["out"] if others_model == "Fake" else [said, "out"])
+    assert not cluster.gang.view().running
 
 
 def test_the_best_is_kept(cluster: Cluster) -> None:
