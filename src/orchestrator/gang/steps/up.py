@@ -332,6 +332,9 @@ def _announce(
         if not here.request.replace:
             raise _refused(turn, diffs[turn.name], here.plan.plan_id, f"{reason}: {turn.downtime()}")
         here.watcher.step(turn.name, turn.downtime())
+    if lost := schedule.last.get(turn.name):
+        words = f"no gang serves {name_words(lost)} once it has changed: requests for it fail until one is started"
+        here.watcher.step(turn.name, words)
     if partly := schedule.partly.get(turn.name):
         words = f"no other gang serves {name_words(partly)} meanwhile: requests for it fail until it is back"
         here.watcher.step(turn.name, words)

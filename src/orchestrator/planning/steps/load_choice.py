@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.engines.registry import engine_of
+from orchestrator.engines.settings import setting_flags
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.measured import Candidate, CandidateResult, SweepRecord, best, nearest_load, speed
+from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.planning import engine_command
 from orchestrator.planning.layout import usual
 from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.steps.measured import measured_in, request_of
@@ -15,6 +19,9 @@ from orchestrator.planning.steps.models import offer_here
 from orchestrator.planning.steps.plan import PlanRequest, chosen_stack
 from orchestrator.protocol.errors import InputError
 from orchestrator.records.sweeps import sweeps_of
+
+MOST_CAPTURED = 128
+"""Requests: graphs for so many were measured (tests/slice), for more their memory is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +33,10 @@ class LoadChoice:
 
 
 def choice_for(gangs: Sequence[GangSpec], asked: PlanRequest, requests: int) -> LoadChoice:
-    """The best measured candidate for so many requests at once; else the layout whose calculated speed is the highest;
-    else what `plan` takes. asked: without a layout, which is what is looked for; gangs: those that it is for
+    """The best measured candidate for so many requests at once, as it was measured; else the layout whose calculated
+    speed is the highest, with CUDA graphs for so many, which that speed rests on; else what `plan` takes.
+
+    asked: without a layout, which is what is looked for; gangs: those that it is for
 
     Raises InputError where the request names a layout.
     """
@@ -83,11 +92,26 @@ def _calculated(gang: GangSpec, asked: PlanRequest, requests: int) -> LoadChoice
     fastest = max(known, key=lambda fit: _calculated_speed(fit, requests))
     layout = fastest.layout
     why = f"{layout}, calculated, not measured here: {_calculated_speed(fastest, requests):.0f} tokens/s; {sweep}"
+    graphs = _graphs_for(gang, asked, profile, stack, requests)
+    if graphs:
+        why = f"{why}; with {' '.join(graphs)}, as that speed is for steps in a CUDA graph"
+        asked = replace(asked, extra_args=(*graphs, *asked.extra_args))
     if layout == usual(profile, len(gang.nodes), gang.leader.gpus):
         return LoadChoice(asked, why)
     bare = Candidate(id="", model=profile.name, layout=layout)
     made = request_of(bare, gang.name, stack.name)
     return LoadChoice(replace(asked, tp=made.tp, pp=made.pp, ep=made.ep, attn_dp=made.attn_dp), why)
+
+
+def _graphs_for(gang: GangSpec, asked: PlanRequest, profile: ModelProfile, stack: Stack, requests: int) -> list[str]:
+    """The flag that has graphs captured for so many requests, where profile, inventory and command line say fewer; []
+    where they say as many or nothing, and on CPU."""
+    engine, wanted = engine_of(stack), min(requests, MOST_CAPTURED)
+    flags = engine_command.asked(engine, profile, stack, gang.leader, asked.extra_args)
+    largest = flags.get(engine.names.cuda_graph_max_bs, flags.get(engine.names.cuda_graph_sizes, ()))
+    if stack.device != "cuda" or not largest or wanted <= max(map(int, largest)):
+        return []
+    return [*setting_flags(engine, "graphs", str(wanted))]
 
 
 def _calculated_speed(fit: LayoutFit, requests: int) -> float:

@@ -64,6 +64,7 @@ def up(
     router: RouterSpec | None = None,
     checks: tuple[BeforeGoCheck, ...] = (),
     gate: GangGate | None = None,
+    notes: Notes | None = None,
 ) -> UpResult:
     """`up` from the point where it makes the plan."""
 
@@ -97,7 +98,7 @@ def up(
         gate=gate,
     )
     with connected(replace(gang.inventory, router=router)) as operation:
-        return up_module.up(operation.asked(), request, Notes())
+        return up_module.up(operation.asked(), request, notes or Notes())
 
 
 @pytest.fixture
@@ -275,8 +276,21 @@ def test_another_model_is_changed_over_only_where_that_is_asked_for(
     with pytest.raises(InputError, match="another model than Fake") as refused:
         up(gang, other, monkeypatch)
     assert "--replace" in refused.value.fix and gang.view().model == "Fake"
-    assert up(gang, other, monkeypatch, replace_it=True).changed == ("gang0",)
+    running = list[bool]()
+    notes = Notes(on_step=lambda _: running.append(gang.view().serves))
+    assert up(gang, other, monkeypatch, replace_it=True, notes=notes).changed == ("gang0",)
     assert gang.view().model == "Other"
+    said = [words for words, serves in zip(notes.steps, running, strict=True) if serves]
+    assert any("will not serve for about" in words for words in said), "and for how long, before it stops"
+    assert any(words.startswith("no gang serves Fake once it has changed") for words in said)
+
+
+def test_of_settings_alone_no_model_is_said_to_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang, plan = served
+    notes = Notes()
+    up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True, notes=notes)
+    assert any("will not serve" in words for words in notes.steps)
+    assert not any("once it has changed" in words for words in notes.steps)
 
 
 class Router:

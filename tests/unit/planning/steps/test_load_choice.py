@@ -11,6 +11,8 @@ from tests.support.reference_cluster import gang
 from tests.unit.planning.steps.test_measured import HERE, MODEL, PLAIN, STACK
 from tests.unit.sweep.made import record, result
 
+from orchestrator.engines.registry import engine_of
+from orchestrator.loading.profiles import load_stack
 from orchestrator.planning.steps.load_choice import choice_for
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.errors import InputError
@@ -52,6 +54,48 @@ def test_without_a_measurement_the_calculated_one_and_it_says_so(asked: dict[str
         keep()  # by another stack
     choice = choice_for((GANG,), PlanRequest(model=MODEL, **asked), 1)
     assert "calculated, not measured here" in choice.why and "l40s-deploy sweep --model" in choice.why
+
+
+@pytest.mark.parametrize(
+    ("stack", "requests", "captured"),
+    [
+        ("sglang-0.5.23", 32, None),  # the profile's own
+        ("sglang-0.5.23", 33, "33"),
+        ("sglang-0.5.23", 128, "128"),
+        ("sglang-0.5.23", 999, "128"),  # nobody has measured what larger ones take
+        ("sglang-0.4.4-l40s", 128, "128"),
+        ("vllm-0.33.0", 128, "128"),
+    ],
+)
+def test_what_is_calculated_is_captured_for_as_many(stack: str, requests: int, captured: str | None) -> None:
+    choice = choice_for((GANG,), PlanRequest(model=MODEL, stack=stack, extra_args=("--trust-remote-code",)), requests)
+    *graphs, theirs = choice.request.extra_args
+    name = engine_of(load_stack(stack)).names.cuda_graph_max_bs
+    assert graphs == ([] if captured is None else [name, captured]), "before what was typed, which counts more"
+    assert (
+        theirs == "--trust-remote-code"
+        and (" ".join(graphs) in choice.why)
+        and ("CUDA graph" in choice.why) is bool(graphs)
+    )
+
+
+@pytest.mark.parametrize(("typed", "added"), [("16", True), ("160", False)])
+def test_graphs_that_an_operator_has_for_more_stay(typed: str, added: bool) -> None:
+    """By l40s_args, or after --, which counts more in any case."""
+    words = ("--cuda-graph-max-bs", typed)
+    overrides = replace(GANG.leader.overrides, args=words)
+    inventory = replace(GANG, nodes=tuple(replace(node, overrides=overrides) for node in GANG.nodes))
+    asked = PlanRequest(model=MODEL, stack="sglang-0.4.4-l40s")
+    by_inventory = choice_for((inventory,), asked, 128).request.extra_args
+    assert by_inventory == (("--cuda-graph-max-bs", "128") if added else ())
+    by_hand = choice_for((GANG,), replace(asked, extra_args=words), 128).request.extra_args
+    assert by_hand[-2:] == words
+
+
+def test_what_was_measured_is_started_as_it_was_measured() -> None:
+    keep()
+    args = choice_for((GANG,), PlanRequest(model=MODEL), 128).request.extra_args
+    assert args == FP8.args, "other graphs were not measured"
 
 
 def test_where_nothing_can_be_calculated_it_is_the_plans_own_choice() -> None:
