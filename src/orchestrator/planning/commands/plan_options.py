@@ -48,7 +48,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         type=count,
         metavar="N",
         help="the layout and settings that are the fastest with N requests at once: measured by `sweep`, else"
-        " calculated",
+        " calculated, with CUDA graphs for N",
     )
     parser.add_argument(
         "--draft",

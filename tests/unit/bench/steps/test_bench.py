@@ -24,6 +24,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.protocol.errors import Disturbed, NodeError
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.report import RankReport
+from orchestrator.records.documents import least_free
 
 
 def test_findings_are_those_of_the_doctor_for_what_runs() -> None:
@@ -132,3 +133,25 @@ def test_tuned_files_are_named_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
         "node0": ["/s/moe/a.json", "/s/moe/b.json"]
     }
     assert bench.tuned_now(fleet, gang(), "no-such-stack", "NVIDIA L40S") == {}
+
+
+def measured_gang(free: int | None, run: str = "r1") -> GangView:
+    """What serves, and the least that its one node has seen free."""
+    ranks = (RankReport(tp_rank=0, gpu=0),)
+    node = NodeView(name="node0", node_rank=0, state=NodeState.READY, alive=True, ranks=ranks, least_free_bytes=free)
+    return GangView(name="gang0", state=GangState.READY, service_healthy=True, plan_id="p1", run_id=run, nodes=(node,))
+
+
+def test_the_least_memory_that_was_free_is_kept_for_the_next_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    unused: Any = None
+    measured = bench._Bench(unused, gang(), measured_gang(None), unused, bench.BenchOptions(load=Load(), timeout_s=9.0))
+    for now, kept in ((measured_gang(None), None), (measured_gang(6 << 30), 6 << 30)):
+        monkeypatch.setattr(bench, "see", lambda *_, seen=now: (seen,))
+        assert measured.least_free_after() == least_free("gang0", "p1") == kept
+    monkeypatch.setattr(bench, "see", lambda *_: (measured_gang(1, "r2"),))
+    with pytest.raises(NodeError, match="stopped or restarted during the measurement"):
+        measured.least_free_after()
+    assert least_free("gang0", "p1") == 6 << 30
