@@ -39,7 +39,7 @@ from orchestrator.planning.plan_file import GangDiff, by_change, plan_json, side
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.exports import unit
-from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of
+from orchestrator.planning.steps.models import fit_words, here_words, layouts_json, layouts_of
 from orchestrator.planning.steps.plan import (
     PlanRequest,
     PlanResult,
@@ -216,7 +216,7 @@ def _speed_words(layout: Layout, fits: Sequence[LayoutFit]) -> tuple[str, tuple[
     speed = ""
     if chosen is not None:
         speeds = words(chosen.speeds) if chosen.speeds else f"speed not calculated: {chosen.unsaid}"
-        speed = f"{chosen.layout}: {speeds}"
+        speed = f"{chosen.layout}: {'; '.join(filter(None, (here_words(chosen), speeds)))}"
     if len(fits) < 2:
         return speed, ()
     return speed, tuple(f"  {'*' if fit is chosen else ' '} {fit_words(fit)}" for fit in fits)

@@ -284,3 +284,26 @@ def test_speeds_and_layouts_of_equal_gangs_are_shown_once() -> None:
     said = list(verb.speed_lines(gangs, {"gang0": fits, "gang1": fits, "gang2": fits[:1]}))
     assert said[0].startswith("gang0, gang1 at ") and said[1].startswith("layouts that gang0, gang1 can have")
     assert len(said) == 5 and said[4].startswith("gang2 at ")
+
+
+def test_what_was_measured_here_leads_the_speed_of_the_only_layout_too() -> None:
+    first = planned().gangs[0]
+    fit = LayoutFit(
+        layout=first.layout, name="", weights=1 << 30, kv_tokens=9, measured=False, default=True, unsaid="none",
+        here={4: 120.0},
+    )  # fmt: skip
+    assert list(verb.speed_lines([first], {first.name: (fit,)})) == [
+        f"{first.name} at TP32: measured here: 120 tokens/s at 4 requests; speed not calculated: none"
+    ]
+
+
+def test_a_plan_says_where_the_time_of_a_step_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "DeepSeek-V3-0324-Block64x64", "--example", "right"]
+    assert main(words) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for part in ("a step of ", " ms, of it weights ", ", all-reduces ", ", the rest ", "ms a step at 128 (weights,"):
+        assert part in shown
+    assert main([*words, "--json"]) == 0
+    for layout in json.loads(capsys.readouterr().out)["gangs"][0]["layouts"]:
+        assert list(layout["step_ms"]) == ["1", "4", "32", "128"]
+        assert all(parts.keys() == {"weights", "all_reduces", "rest"} for parts in layout["step_ms"].values())
