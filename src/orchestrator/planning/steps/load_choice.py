@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.settings import setting_flags
@@ -92,7 +93,8 @@ def _calculated(gang: GangSpec, asked: PlanRequest, requests: int) -> LoadChoice
     fastest = max(known, key=lambda fit: _calculated_speed(fit, requests))
     layout = fastest.layout
     why = f"{layout}, calculated, not measured here: {_calculated_speed(fastest, requests):.0f} tokens/s; {sweep}"
-    graphs = _graphs_for(gang, asked, profile, stack, requests)
+    at_once = ceil(requests / layout.pipeline_parallel)  # the stages share the requests
+    graphs = _graphs_for(gang, asked, profile, stack, at_once)
     if graphs:
         why = f"{why}; with {' '.join(graphs)}, as that speed is for steps in a CUDA graph"
         asked = replace(asked, extra_args=(*graphs, *asked.extra_args))
@@ -108,8 +110,9 @@ def _graphs_for(gang: GangSpec, asked: PlanRequest, profile: ModelProfile, stack
     where they say as many or nothing, and on CPU."""
     engine, wanted = engine_of(stack), min(requests, MOST_CAPTURED)
     flags = engine_command.asked(engine, profile, stack, gang.leader, asked.extra_args)
-    largest = flags.get(engine.names.cuda_graph_max_bs, flags.get(engine.names.cuda_graph_sizes, ()))
-    if stack.device != "cuda" or not largest or wanted <= max(map(int, largest)):
+    values = flags.get(engine.names.cuda_graph_max_bs, flags.get(engine.names.cuda_graph_sizes, ()))
+    captured = [int(value) for value in values if value.isdecimal()]
+    if stack.device != "cuda" or not captured or wanted <= max(captured):
         return []
     return [*setting_flags(engine, "graphs", str(wanted))]
 

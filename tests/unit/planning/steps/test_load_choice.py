@@ -57,26 +57,27 @@ def test_without_a_measurement_the_calculated_one_and_it_says_so(asked: dict[str
 
 
 @pytest.mark.parametrize(
-    ("stack", "requests", "captured"),
+    ("stack", "requests", "stages", "captured"),
     [
-        ("sglang-0.5.23", 32, None),  # the profile's own
-        ("sglang-0.5.23", 33, "33"),
-        ("sglang-0.5.23", 128, "128"),
-        ("sglang-0.5.23", 999, "128"),  # nobody has measured what larger ones take
-        ("sglang-0.4.4-l40s", 128, "128"),
-        ("vllm-0.33.0", 128, "128"),
+        ("sglang-0.4.4-l40s", 32, 1, None),  # the profile's own
+        ("sglang-0.4.4-l40s", 33, 1, "33"),
+        ("sglang-0.4.4-l40s", 128, 1, "128"),
+        ("sglang-0.4.4-l40s", 999, 1, "128"),  # nobody has measured what larger ones take
+        ("sglang-0.5.23", 33, 2, None),  # a stage takes 17 at once
+        ("sglang-0.5.23", 128, 2, "64"),
+        ("vllm-0.33.0", 128, 4, None),
     ],
 )
-def test_what_is_calculated_is_captured_for_as_many(stack: str, requests: int, captured: str | None) -> None:
-    choice = choice_for((GANG,), PlanRequest(model=MODEL, stack=stack, extra_args=("--trust-remote-code",)), requests)
+def test_what_is_calculated_is_captured_for_as_many(
+    stack: str, requests: int, stages: int, captured: str | None
+) -> None:
+    asked = PlanRequest(model=MODEL, stack=stack, extra_args=("--trust-remote-code",))
+    choice = choice_for((GANG,), asked, requests)
     *graphs, theirs = choice.request.extra_args
     name = engine_of(load_stack(stack)).names.cuda_graph_max_bs
-    assert graphs == ([] if captured is None else [name, captured]), "before what was typed, which counts more"
-    assert (
-        theirs == "--trust-remote-code"
-        and (" ".join(graphs) in choice.why)
-        and ("CUDA graph" in choice.why) is bool(graphs)
-    )
+    assert (choice.request.pp or 1, graphs) == (stages, [] if captured is None else [name, captured])
+    assert theirs == "--trust-remote-code", "what was typed comes last, which counts more"
+    assert " ".join(graphs) in choice.why and ("CUDA graph" in choice.why) is bool(graphs)
 
 
 @pytest.mark.parametrize(("typed", "added"), [("16", True), ("160", False)])
