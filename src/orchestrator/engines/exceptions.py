@@ -35,6 +35,92 @@ POINTERS = (
 """Of exceptions that only tell that another one, which was told before, ended a process."""
 
 RAISED = (
+    CausePattern(  # vllm issues 1581, 24004; sglang issue 3436
+        id="LAYOUT-NOT-DIVISIBLE",
+        pattern=r"^AssertionError: assert (?:numerator % denominator"
+        r"|[\w.]{0,64}(?:heads|experts|hidden_size|intermediate_size|vocab_size) %"
+        r" (?:self\.)?(?:attn_|moe_)?(?:[tped]p_(?:world_)?size|world_size)"
+        r"|(?:self\.)?(?:attn_)?tp_size % (?:self\.)?\w{0,16}num_(?:kv|key_value)_heads) == 0",
+        text="a parallel degree does not divide the model's heads, experts or widths",
+        fix="choose another --tp or --pp; `l40s-deploy plan` lists the layouts that the model allows",
+    ),
+    CausePattern(  # vllm, sglang: vocab_parallel_embedding.py
+        id="WEIGHTS-DIFFER",
+        pattern=r"^AssertionError: assert loaded_weight\.(?:shape|size\()",
+        text="a weight of the checkpoint has another shape than config.json tells: another model's file, a vocabulary"
+        " that was extended, or another quantisation",
+        fix="compare its config.json with `l40s-deploy plan --show argv`; `l40s-deploy checkpoint verify MODEL`",
+        weak=True,
+    ),
+    CausePattern(  # vllm issues 55169, 56830
+        id="GPU-MEMORY-CHANGED",
+        pattern=r"^AssertionError: Error in memory profiling\. Initial free memory|^AssertionError: assert"
+        r" (?:self\.)?init_(?:snapshot\.free_memory|free_memory|gpu_memory) >=? ",
+        text="another process gave back memory of this GPU while the engine measured how much it may use",
+        fix="look for other processes of that GPU in `nvidia-smi`, most often an engine that is still ending, and start"
+        " it again once they have ended",
+    ),
+    CausePattern(  # vllm issues 19338, 23086, 42895
+        id="KV-BLOCKS-DIFFER",
+        pattern=r"^AssertionError: (?:assert self\.(?:dst_num_blocks\[\w{1,32}\] ==|num_blocks >=)"
+        r" nixl_agent_meta\.num_blocks|Local block size \d{1,9} is not divisible by remote block size)",
+        text="instances for prefill and decode, or ranks of one, have another number or size of KV blocks than the"
+        " NIXL connector of this vLLM takes",
+        fix="start all of them with the same vLLM, --block-size and --num-gpu-blocks-override; a newer release takes"
+        " more combinations",
+    ),
+    CausePattern(  # deepep issue 165; NVIDIA/srt-slurm issue 44
+        id="DEEPEP-TOKENS",
+        pattern=r"Assertion error \S{0,256}deep_ep\.cpp:\d{1,5} '[^'\n]{0,256}num_max_dispatch_tokens_per_rank",
+        text="a rank had more tokens to send than the buffer of DeepEP's low-latency mode takes",
+        fix="raise SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK in l40s_env, or lower --max-running-requests and"
+        " --cuda-graph-max-bs (vLLM: VLLM_MOE_DP_CHUNK_SIZE)",
+    ),
+    CausePattern(  # deepep issues 114, 300, 518
+        id="DEEPEP-BUFFER",
+        pattern=r"Assertion error [^\n]{0,256}num_max_nvl_chunked_recv_tokens / num_rdma_ranks > ",
+        text="DeepEP's buffer within a node is too small for so many nodes, or its chunks are too large",
+        fix="give --deepep-config a larger num_max_nvl_chunked_recv_tokens, or smaller chunks, for so many nodes",
+    ),
+    CausePattern(  # deepgemm issues 140, 153; vllm issue 40987
+        id="DEEPGEMM-REFUSED",
+        pattern=r"Assertion error \(?\S{0,256}(?:/deep_?gemm[\w-]{0,16}/|jit_kernels/|csrc/(?:utils|apis)/)"
+        r"\S{0,256}\.hpp:\d{1,5}",
+        text="DeepGEMM refuses what the engine hands it: this shape or layout, most often since it has another version"
+        " than the engine was made for",
+        fix="install the stack anew as its lock says (`l40s-deploy prepare`); as a proof start it without DeepGEMM"
+        " (SGLANG_ENABLE_JIT_DEEPGEMM=0, vLLM: VLLM_USE_DEEP_GEMM=0 in l40s_env)",
+        weak=True,
+    ),
+    CausePattern(  # sglang issues 23141, 25865
+        id="LORA-EXCEEDED",
+        pattern=r"^AssertionError: assert len\(\w{1,16}\) <= self\.max_loras_per_batch",
+        text="SGLang put more LoRA adapters into a batch than --max-loras-per-batch, where the base model counts as"
+        " one: its scheduler leaves a chunked request out of its count",
+        fix="raise --max-loras-per-batch by one at least",
+    ),
+    CausePattern(  # torch/cuda/__init__.py
+        id="TORCH-WITHOUT-CUDA",
+        pattern=r"^AssertionError: Torch not compiled with CUDA enabled",
+        text="the torch of this environment was built without CUDA",
+        fix="install the stack anew as its lock says (`l40s-deploy prepare`)",
+    ),
+    CausePattern(  # torch/cuda/__init__.py; vllm issue 5527; vllm, multiproc executor
+        id="GPU-NOT-THERE",
+        pattern=r"^AssertionError: Invalid device id|^AssertionError: please (?:set tensor_parallel_size|ensure that"
+        r" world_size) \(\d{1,6}\) (?:to|is) less than",
+        text="a rank was to use a GPU that its process does not see: there are more ranks than GPUs here, or"
+        " CUDA_VISIBLE_DEVICES or the container shows fewer",
+        fix="compare `nvidia-smi -L` with CUDA_VISIBLE_DEVICES and the parallel degrees; ranks of several nodes need an"
+        " executor that knows all of them",
+    ),
+    CausePattern(  # CPython, multiprocessing/process.py; vllm issue 18308
+        id="PROCESS-DAEMONIC",
+        pattern=r"^AssertionError: daemonic processes are not allowed to have children",
+        text="the engine was started in a daemonic process (a Pool, a Celery worker, daemon=True), which may start none"
+        " of its ranks",
+        fix="start it by its own command, or in a process with daemon=False",
+    ),
     CausePattern(
         id="CUDA-FORKED",
         pattern=r"Cannot re-initialize CUDA in forked subprocess",
@@ -243,8 +329,8 @@ RAISED = (
     CausePattern(
         id="SETTING-REFUSED",
         pattern=r"\bvalidation errors? for \w{1,64}(?:Config|Args)\b|^NotImplementedError: \S"
-        rf"|{_REFUSED}: [^\n]{{0,512}}(?:\b(?:must|should|cannot|can't|can only|only supports?|at least|at most"
-        rf"|exceeds?"
+        rf"|{_REFUSED}: (?!assert )[^\n]{{0,512}}(?:\b(?:must|should|cannot|can't|can only|only supports?|at least"
+        rf"|at most|exceeds?"
         r"|(?:greater|less|larger|smaller) than|not supported|unsupported|incompatible|requires?|divisible|mutually"
         rf"|Unknown|Invalid|invalid)\b)[^\n]{{0,512}}\n(?!\S{{0,512}}(?:{_OF_A_REQUEST}))\S{{1,512}}\.py:\d",
         text="the engine refuses a setting, or its combination with the model or this hardware",

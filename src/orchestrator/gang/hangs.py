@@ -36,16 +36,21 @@ BUSY = 90
 """Percent of use of a GPU whose kernel spins."""
 CONTINUES = "run `kill -CONT"
 """A fix that has a stopped process go on."""
+FRESH_S = 150.0
+"""What moved in a look at least this old may have ended since: while it moves, a node looks again every 60 s, for 11 s
+at most (node/engine/hang_inquiry.py)."""
 MOST_NAMED = 8
 MOST_SENTENCES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangEvidence:
-    """What all nodes of a gang gathered. looks: by node; silent: nodes of the gang that gave none."""
+    """What all nodes of a gang gathered. looks: by node; silent: nodes of the gang that gave none; age_s: seconds since
+    the newest look began."""
 
     looks: Mapping[str, HangLook]
     silent: tuple[str, ...] = ()
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def classify(evidence: HangEvidence) -> Hang:
         hang = judge(seen)
         if hang is not None:
             return hang
-    return _hang(seen, "HANG-UNKNOWN", _standing_where(seen), *_what_ranks_do(seen))
+    return _hang(seen, "HANG-UNKNOWN", _standing_where(seen), *_what_ranks_do(seen), *_what_else_was_seen(seen))
 
 
 def _ranks(evidence: HangEvidence) -> Iterator[_SeenRank]:
@@ -143,6 +148,9 @@ def _operation(rank: _SeenRank) -> tuple[str, tuple[str, ...]]:
 
 def _hang(seen: _Seen, name: str, ranks: Sequence[HungRank], *sentences: str, moves: bool = False) -> Hang:
     """With what was counted, and with what could not be read."""
+    old = seen.evidence.age_s >= FRESH_S
+    if moves and old:
+        sentences = (*sentences, f"that was {seen.evidence.age_s:.0f} s ago, and was not seen again")
     missing = [f"{node} gave no evidence" for node in seen.evidence.silent]
     missing += [f"{look.node}: not read: {what} ({why})" for look in seen.looks for what, why in look.unread.items()]
     return Hang(
@@ -151,7 +159,7 @@ def _hang(seen: _Seen, name: str, ranks: Sequence[HungRank], *sentences: str, mo
         counts=_counts(seen),
         evidence=tuple([*sentences, *missing][:MOST_SENTENCES]),
         fix=KINDS[name].fix,
-        moves=moves,
+        moves=moves and not old,
     )
 
 
@@ -449,6 +457,36 @@ def _what_ranks_do(seen: _Seen) -> list[str]:
     if idle and all(rank.waits or rank in idle for rank in seen.ranks if rank.places):
         return ["the ranks wait for requests: what stands still is before them (web server, tokenizer)"]
     return [f"{ranks} in {place}" for ranks, place in _by_place(rank for rank in seen.ranks if rank.places)]
+
+
+def _what_else_was_seen(seen: _Seen) -> Iterator[str]:
+    """Without a class: NCCL's counts, the ports' and the GPUs' sensors."""
+    ras = next((look.ras for look in seen.looks if look.ras is not None and len(look.ras.launched) == 2), None)
+    if ras is not None:
+        first, again = ras.launched
+        moved = f"{again - first} more than at the first look" if again != first else "as many as at the first look"
+        yield f"NCCL RAS: all ranks together have launched {again} operations, {moved}"
+    read = [port for _, port in seen.ports if port.apart_s > 0]
+    if read:
+        rates = sorted(map(_rate, read))
+        yield f"ports: {len(read)} of {len(seen.ports)} read twice, {rates[0] / 1e6:.1f} to {rates[-1] / 1e6:.1f} MB/s"
+    gpus = [gpu for look in seen.looks for gpu in look.gpus]
+    sensors = (
+        _range("used", "%", [gpu.utilization for gpu in gpus]),
+        _range("power", "W", [gpu.power_w for gpu in gpus]),
+        _range("clock", "MHz", [gpu.clock_mhz for gpu in gpus]),
+    )
+    if any(sensors):
+        yield f"{len(gpus)} GPUs: {', '.join(filter(None, sensors))}"
+
+
+def _range(name: str, unit: str, values: Sequence[float | None]) -> str:
+    """'power 92 to 101 W'; '' where no GPU tells it."""
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return ""
+    least, most = f"{known[0]:.0f}", f"{known[-1]:.0f}"
+    return f"{name} {least} {unit}" if least == most else f"{name} {least} to {most} {unit}"
 
 
 def with_hang(cause: Cause, hang: Hang, gang: str) -> Cause:

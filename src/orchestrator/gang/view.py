@@ -418,7 +418,8 @@ def _standing(current: Mapping[str, Report], leader: Report | None, trouble: str
     if cause is None or leader is None or not looks or trouble == "slow" or leader.service_state != "hung":
         return cause
     silent = tuple(name for name in current if name not in looks)
-    return with_hang(cause, classify(HangEvidence(looks=looks, silent=silent)), leader.gang)
+    age_s = min(report.now - report.hang.at for report in current.values() if report.hang is not None)
+    return with_hang(cause, classify(HangEvidence(looks=looks, silent=silent, age_s=age_s)), leader.gang)
 
 
 def _waited_for(current: Mapping[str, Report], leader: Report | None) -> Cause | None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.hang_kinds import KINDS, SEEN_IN
-from orchestrator.gang.hangs import HangEvidence, classify
+from orchestrator.gang.hangs import FRESH_S, HangEvidence, classify, with_hang
+from orchestrator.gang.overview import cause_json
 from orchestrator.protocol.hang import GpuLook, HangFacts, HangLook, PortLook, RankLook, RasLook, RasRank
+from orchestrator.protocol.report import Cause
 
 C10D = "torch/distributed/distributed_c10d.py"
 ATTENTION = (f"all_reduce ({C10D}:2810)", "attention (model.py:7)", "forward (model.py:3)")
@@ -159,6 +161,54 @@ def test_minutes_of_service_are_no_hours() -> None:
 def test_only_what_goes_on_by_itself_moves() -> None:
     moving = [case for case, evidence, _, _ in TABLE if classify(evidence).moves]
     assert moving == ["a compiler runs", "data still moves"]
+
+
+@pytest.mark.parametrize("case", ["a compiler runs", "data still moves"])
+def test_what_moved_and_was_not_seen_again_moves_no_more(case: str) -> None:
+    (evidence,) = [evidence for name, evidence, *_ in TABLE if name == case]
+    assert classify(replace(evidence, age_s=FRESH_S - 1)).moves
+    found = classify(replace(evidence, age_s=FRESH_S))
+    assert (found.name, found.moves) == (classify(evidence).name, False)
+    assert "that was 150 s ago, and was not seen again" in found.evidence
+
+
+def test_without_a_class_the_sensors_and_counts_that_were_read_are_said() -> None:
+    gpus = tuple(GpuLook(index=number, power_w=90.0 + number, clock_mhz=2520, utilization=100) for number in range(2))
+    moving = RasLook(launched=(40, 47))
+    evidence = classify(four(ATTENTION, gpus=gpus, ras=moving)).evidence
+    assert "NCCL RAS: all ranks together have launched 47 operations, 7 more than at the first look" in evidence
+    assert "ports: 2 of 2 read twice, 0.0 to 0.0 MB/s" in evidence
+    assert "4 GPUs: used 100 %, power 90 to 91 W, clock 2520 MHz" in evidence
+    frozen = classify(four(ATTENTION, ras=RasLook(launched=(40, 40)))).evidence
+    assert "NCCL RAS: all ranks together have launched 40 operations, as many as at the first look" in frozen
+    assert not any("GPUs" in sentence for sentence in classify(four(ATTENTION, gpus=(GpuLook(index=0),))).evidence)
+
+
+@pytest.mark.parametrize(
+    ("name", "within", "outside"),
+    [
+        ("HANG-GRAPH-NCCL", ["2.28.0", "2.28.9"], ["2.27.7", "2.29.0"]),
+        ("HANG-IB-RESILIENCY", ["2.28.9", "2.29.3", "2.30.7"], ["2.28.8", "2.30.8"]),
+        ("HANG-NETREG", ["2.31.2", "2.31.2+cuda12.8"], ["2.31.1", "2.31.3"]),
+    ],
+)
+def test_a_rule_of_versions_has_both_of_its_ends(name: str, within: list[str], outside: list[str]) -> None:
+    (rule,) = [one for one in SEEN_IN if one.id == name]
+    assert [rule.has(version) for version in within + outside] == [True] * len(within) + [False] * len(outside)
+
+
+def test_every_class_has_its_document() -> None:
+    """`cause.hang` of `--json`: whichever class it is, the same keys."""
+    for _, evidence, name, ranks in TABLE:
+        told = cause_json(with_hang(Cause(node="n0", text="it stands", fix="restart"), classify(evidence), "gang0"))
+        assert told is not None and told["id"] == name
+        hang = told["hang"]
+        assert set(hang) == {"class", "ranks", "counts", "evidence", "moves"}
+        assert hang["class"] == name and [one["tp_rank"] for one in hang["ranks"]] == ranks
+        assert all(set(one) == {"tp_rank", "node", "where", "collective"} for one in hang["ranks"])
+        assert {"ranks", "read", "standing", "waiting"} <= set(hang["counts"])
+        assert all(isinstance(sentence, str) for sentence in hang["evidence"])
+    assert {name for _, _, name, _ in TABLE} == set(KINDS)
 
 
 def test_stages_of_a_pipeline_stand_in_different_collectives_by_right() -> None:

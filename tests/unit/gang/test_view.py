@@ -331,6 +331,13 @@ def test_evidence_of_an_earlier_hang_says_nothing_of_a_gang_that_is_well_again()
     assert (seen.trouble, seen.cause) == ("", None)
 
 
+@pytest.mark.parametrize(("at", "moves"), [(NOW - 20, True), (NOW - 400, False)])
+def test_a_compilation_that_was_not_seen_for_minutes_holds_no_guard_back(at: float, moves: bool) -> None:
+    seen = hung_pair(hang=HangLook(node="node0", at=at, compilers=("nvcc",)))
+    assert seen.cause is not None and seen.cause.hang is not None
+    assert (seen.cause.hang.name, seen.cause.hang.moves) == ("HANG-COMPILE", moves)
+
+
 def test_evidence_is_being_gathered_until_it_should_have_been() -> None:
     assert hung_pair(looks_until=NOW + 5, hang=None).gathering
     assert not hung_pair(looks_until=NOW - 5).gathering

@@ -100,9 +100,9 @@ def _written_by(summary: LogsSummary) -> str:
     written = ", ".join(filter(None, (f"{summary.engine} {summary.version}".strip(), nccl, summary.transport)))
     if written:
         return written
-    if summary.nccl_warning:
+    if summary.nccl_warning or summary.lines_of == "NCCL":
         return "lines of NCCL; none tells its version"
-    if summary.exception or summary.cause or summary.secondary or summary.error:
+    if summary.lines_of or summary.exception or summary.cause or summary.secondary or summary.error:
         return "lines that do not tell which engine wrote them"
     return "no line of an engine or of NCCL was recognised"
 

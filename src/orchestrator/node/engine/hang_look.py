@@ -82,8 +82,18 @@ def run(arguments: Sequence[str]) -> int:
     folder, words = arguments
     look = Gathering(staged_in(folder), HangQuestion.of(words)).look()
     files.write_json(f"{folder}/{HANG_FILE}", look.as_json())
-    moving = any(port.rose.get("port_xmit_data", 0) > MOVING_WORDS * max(port.apart_s, 0.1) for port in look.ports)
-    return MOVED if look.compilers or moving else 0
+    return MOVED if look.compilers or any(map(_carries, look.ports)) or any(map(_came_on, look.ranks)) else 0
+
+
+def _carries(port: PortLook) -> bool:
+    """In one direction at least: what a gang that sends does, and one that only receives."""
+    words = max(port.rose.get(name, 0) for name in ("port_xmit_data", "port_rcv_data"))
+    return words > MOVING_WORDS * max(port.apart_s, 0.1)
+
+
+def _came_on(rank: RankLook) -> bool:
+    """Between the two instants, to another line of its program."""
+    return len(set(rank.stacks)) == 2
 
 
 @dataclass

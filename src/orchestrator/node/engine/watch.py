@@ -22,6 +22,8 @@ UNRAISED = "Exception ignored in"
 """Python's words for what a destructor or a callback raised: it ends nothing (sys.unraisablehook)."""
 _FRAME = re.compile(r'^\s{1,16}File "([^"]{1,512})", line (\d{1,7})')
 _RAISED = re.compile(r"^[A-Za-z_][\w.]{0,200}(?:: |:?$)")
+ASSERTS = re.compile(r"^\s{1,16}(assert \S.{0,200})")
+"""The line of code of an assertion, below its frame."""
 _THROWN = re.compile(r"^ {1,4}what\(\): {1,4}(?=\S)")
 """Of an exception of C++ that nobody catches (std::terminate of GCC's library)."""
 _RECORD = re.compile(r"^\[")
@@ -43,6 +45,12 @@ class RankException:
         return f"{self.text} ({self.file})" if self.file else self.text
 
 
+def with_code(exception: str, code: str) -> str:
+    """An assertion without words tells nothing but its line of code. code: '' where that was not told."""
+    bare = exception.rstrip().rstrip(":")
+    return f"{bare}: {code.rstrip(' ,(')}" if code and bare == "AssertionError" else exception
+
+
 @dataclass
 class Tracebacks:
     """Feed it the lines of a log in order.
@@ -56,13 +64,15 @@ class Tracebacks:
     _chained: bool = False
     _owner: int | None = None
     _file: str = ""
+    _code: str = ""
+    """What the innermost frame asserts."""
     _speaker: str = ""
     _unraised: bool = False
 
     def _begin(self, tp_rank: int | None) -> None:
         if tp_rank is not None or not (self._open or self._chained):
             self._owner = tp_rank
-        self._open, self._chained, self._file = True, False, ""
+        self._open, self._chained, self._file, self._code = True, False, "", ""
 
     def feed(self, line: str, tp_rank: int | None, now: float, speaker: str = "") -> int | None:
         """Take a line; tp_rank: from its own prefix; speaker: who marks each of its lines, which are not mixed with
@@ -87,13 +97,15 @@ class Tracebacks:
         return self._owner
 
     def _in_traceback(self, line: str, now: float) -> None:
-        """A frame, or the exception at the end."""
+        """A frame, what it asserts, or the exception at the end."""
         if line[:1].isspace():
-            frame = _FRAME.match(line)
-            self._file = f"{frame[1]}:{frame[2]}" if frame else self._file
+            if frame := _FRAME.match(line):
+                self._file, self._code = f"{frame[1]}:{frame[2]}", ""
+            elif code := ASSERTS.match(line):
+                self._code = code[1]
         elif _RAISED.match(line):
             self._open = False
-            self.raised = RankException(self._owner, line, self._file, now)
+            self.raised = RankException(self._owner, with_code(line, self._code), self._file, now)
 
     def _is_passed_over(self, line: str) -> bool:
         """Whether it begins what Python tells of an exception that nobody could catch."""

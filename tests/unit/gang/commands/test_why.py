@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import why
+from orchestrator.gang.commands.gangs import MOST_EVIDENCE
 from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.steps.status import logs_read
 from orchestrator.gang.steps.status.history import Explanation
@@ -22,6 +24,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading import given_files
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.errors import NodeError
+from orchestrator.protocol.hang import Hang
 from orchestrator.protocol.report import Cause
 
 LOGS = Path(__file__).parents[2] / "gang" / "steps" / "status" / "logs"
@@ -150,6 +153,42 @@ def test_of_an_endless_log_beginning_and_end_are_read(tmp_path: Path, monkeypatc
     (tmp_path / "x.log").write_text("first\n" + "between\n" * 400_000 + "last\n")
     lines = logs_read.log_files([str(tmp_path / "x.log")])["x"]
     assert (lines[0], lines[-2]) == ("first", "last") and len(lines) < 300_000
+
+
+ENGINE_LINES = Path(__file__).parents[2] / "engines" / "lines"
+WRITTEN = [
+    *(row.rpartition("\t")[2] for name in ("sglang-0.4.4", "sglang-0.5", "ordinary", "remarks")
+      for row in (ENGINE_LINES / f"{name}.txt").read_text("utf-8").splitlines()),
+    "h1:1:2 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>",
+    "(Worker_TP0 pid=1) INFO 11-20 10:00:00 [gpu_model_runner.py:1] Starting to load model x...",
+    "(VllmWorker rank=1 pid=2587) INFO 08-18 06:39:05 [backends.py:527] compiles",
+    "INFO 11-20 10:00:00 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s",
+    "[2026-01-26 19:01:47] Prefill batch. #new-seq: 1",
+]  # fmt: skip
+
+
+def test_lines_of_an_engine_or_of_nccl_are_not_denied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = {line: logs_read.read_logs({"x": [line]}) for line in WRITTEN}
+    told = {
+        line: (one.engine, one.nccl, one.lines_of, one.exception, one.error, one.cause, one.secondary)
+        for line, one in seen.items()
+    }
+    assert [line for line, words in told.items() if not any(words)] == []
+    (tmp_path / "x.log").write_text(WRITTEN[-1])
+    assert main(["why", "--log", str(tmp_path / "x.log")]) == 0
+    assert "lines that do not tell which engine wrote them" in capsys.readouterr().out
+    (tmp_path / "x.log").write_text("a letter\nto nobody\n")
+    assert main(["why", "--log", str(tmp_path / "x.log")]) == 0
+    assert "no line of an engine or of NCCL was recognised" in capsys.readouterr().out
+
+
+def test_which_hang_it_is_and_what_shows_it_stand_below_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    hang = Hang(name="HANG-RANK-BEHIND", evidence=tuple(f"sentence {number}" for number in range(9)))
+    now = GangView(name="gang0", state=GangState.DEGRADED, trouble="hung", cause=replace(HANGS, hang=hang))
+    why.show(Explanation(gang="gang0", verdict=None, now=now, failures={}), Screen(), everything=False)
+    said = capsys.readouterr().out
+    assert "HANG-RANK-BEHIND (`l40s-deploy doctor --explain HANG-RANK-BEHIND`)" in said
+    assert "- sentence 0" in said and f"and {9 - MOST_EVIDENCE} more: see --json" in said
 
 
 HANGS = Cause(node="node2", tp_rank=19, text="the engine may hang: no token for 20 s", fix="look at its log")

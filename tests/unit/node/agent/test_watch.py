@@ -231,6 +231,27 @@ def test_a_traceback_belongs_to_the_rank_that_logged_it_to_its_last_line() -> No
     assert tracebacks.raised == RankException(3, LAST, "/srt/layers/attention/registry.py:77", 5.0)
 
 
+@pytest.mark.parametrize(
+    ("below", "exception", "wanted"),
+    [
+        (["    assert a == b", "           ^^^^^^"], "AssertionError", "AssertionError: assert a == b"),
+        (["    assert a == b, ("], "AssertionError:", "AssertionError: assert a == b"),
+        (["    assert a == b"], "AssertionError: 5 is odd", "AssertionError: 5 is odd"),
+        (["    assert a == b"], "ValueError", "ValueError"),
+        (["    raise AssertionError"], "AssertionError", "AssertionError"),
+        (["    assert a == b", '  File "/y.py", line 2, in h', "    h()"], "AssertionError", "AssertionError"),
+        ([], "AssertionError", "AssertionError"),
+    ],
+)
+def test_an_assertion_without_words_has_the_line_of_code_of_its_own_frame(
+    below: list[str], exception: str, wanted: str
+) -> None:
+    reader = Tracebacks()
+    for line in ["Traceback (most recent call last):", '  File "/x.py", line 1, in g', *below, exception]:
+        reader.feed(line, None, 0.0)
+    assert reader.raised is not None and reader.raised.text == wanted
+
+
 def test_a_traceback_without_a_prefix_belongs_to_nobody_and_another_record_ends_one() -> None:
     tracebacks = Tracebacks()
     for line in ("[x TP3] failed: Traceback (most recent call last):", '  File "a.py", line 1, in f', "[x TP4] hello"):

@@ -6,12 +6,15 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.gang import Cluster
@@ -19,9 +22,11 @@ from tests.support.waiting import until
 
 from orchestrator.node import processes
 from orchestrator.node.agent.staged_run import Run, run_of
-from orchestrator.node.engine import hang_look, pci_paths
+from orchestrator.node.engine import hang_inquiry, hang_look, pci_paths
 from orchestrator.node.engine.hang_look import Gathering, HangQuestion
-from orchestrator.protocol.hang import HangLook, RankLook
+from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
+from orchestrator.protocol.hang import HangLook, PortLook, RankLook
+from orchestrator.protocol.planned import Transport
 
 needs_py_spy = pytest.mark.skipif(
     not Path(sys.executable).with_name("py-spy").exists() and shutil.which("py-spy") is None,
@@ -82,6 +87,54 @@ def run(tmp_path: Path, **more: object) -> Run:
 def gathered(tmp_path: Path, *pids: int, **more: object) -> HangLook:
     wanted = HangQuestion(tuple(enumerate(pids)), os.getpid())
     return Gathering(run(tmp_path, **more), wanted).look()
+
+
+@contextmanager
+def ras_that(answers: Sequence[str]) -> Iterator[str]:
+    """The address of NCCL's RAS that answers so, one connection after the other; without a further answer it hangs."""
+    server = socket.create_server(("127.0.0.1", 0))
+    left = iter(answers)
+
+    def serve() -> None:
+        with suppress(OSError), ExitStack() as held:
+            while True:
+                client = held.enter_context(server.accept()[0])
+                if (answer := next(left, None)) is None:
+                    continue
+                lines = held.enter_context(client.makefile("rwb", buffering=0))
+                for wanted in (b"SET FORMAT json", b"TIMEOUT 2"):
+                    assert lines.readline().strip() == wanted
+                    lines.write(b"OK\n")
+                lines.readline()
+                client.sendall(answer.encode())
+                client.shutdown(socket.SHUT_RDWR)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(5)
+
+
+def status_of_ras(*counts: int) -> str:
+    """Two ranks with so many operations each."""
+    status = {"init_state": 0, "async_error": 0}
+    ranks = [
+        {"rank": rank, "host": "10.0.0.1", "pid": 100 + rank, "nvml_dev": rank, "status": status,
+         "collective_counts": {"AllReduce": count}}
+        for rank, count in enumerate(counts)
+    ]  # fmt: skip
+    return json.dumps({"communicators": [{"size": len(ranks), "ranks": ranks, "missing_ranks": []}]})
+
+
+def with_ras(tmp_path: Path, address: str) -> Run:
+    asked = run(tmp_path)
+    network = replace(asked.network, ras=address)
+    return replace(asked, network=network, addresses={"10.0.0.1": "node0"})
 
 
 def state_of(pid: int) -> str:
@@ -186,6 +239,125 @@ def test_a_gang_that_is_ended_while_it_is_looked_at_ends_at_once(tmp_path: Path)
         assert cluster.report(0)["looks_until"] == 0.0
     finally:
         cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("counts", "launched", "behind"),
+    [
+        ([(10, 9), (10, 9)], (19, 19), [("node0", 101, "AllReduce", 9, 10)]),
+        ([(10, 9), (20, 20)], (19, 40), []),
+    ],
+)
+def test_what_nccl_counts_is_read_twice(
+    counts: list[tuple[int, ...]], launched: tuple[int, ...], behind: list[tuple[object, ...]], tmp_path: Path
+) -> None:
+    with ras_that([status_of_ras(*numbers) for numbers in counts]) as address:
+        look = Gathering(with_ras(tmp_path, address), HangQuestion(parent=os.getpid())).look()
+    assert look.ras is not None
+    assert look.ras.launched == launched
+    late = [(rank.node, rank.pid, rank.operation, rank.launched, rank.most) for rank in look.ras.behind]
+    assert late == behind
+
+
+def test_where_everything_hangs_the_look_ends_in_time_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Ranks
+) -> None:
+    """A figure of ours, which no busy machine stretches: each wait ends by a clock."""
+    (tmp_path / "py-spy").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    waits: list[float] = []
+
+    def hangs(_: str, within_s: float) -> GaugesAnswer:
+        waits.append(within_s)
+        return GaugesAnswer(now=0.0, error="NVML did not respond")
+
+    monkeypatch.setattr(hang_look.gauges, "read", hangs)
+    with ras_that([]) as address:
+        asked = replace(with_ras(tmp_path, address), device="cuda", venv_python=str(tmp_path / "python3"))
+        look = Gathering(asked, HangQuestion(((0, ranks.start(SLEEPS)),), os.getpid())).look()
+    assert set(look.unread) == {"Python stacks", "GPUs", "NCCL RAS"}
+    assert look.ras is None
+    assert 2 * hang_look.STACK_S + sum(waits) + hang_look.APART_S <= 10.0
+    assert hang_look.DEADLINE_S < hang_inquiry.GIVEN_UP_S <= 11.0
+
+
+def test_py_spy_stops_no_process_and_is_asked_for_no_value(tmp_path: Path, ranks: Ranks) -> None:
+    (tmp_path / "py-spy").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "[]"\n')
+    (tmp_path / "py-spy").chmod(0o755)
+    pid = ranks.start(SLEEPS)
+    gathered(tmp_path, pid, venv_python=str(tmp_path / "python3"))
+    assert (tmp_path / "asked").read_text() == 2 * f"dump --nonblocking --json --pid {pid}\n"
+
+
+def test_ptrace_that_is_refused_is_said_with_what_to_do() -> None:
+    words = hang_look._reason(b"Error: Permission denied (os error 13)\n")
+    assert words == "py-spy may not read the ranks: ptrace is refused (run as root, or kernel.yama.ptrace_scope=0)"
+
+
+def test_ports_are_read_twice_gpus_have_power_and_clock_and_the_log_has_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = [
+        GaugesAnswer(
+            now=at,
+            gpus=(GpuGauges(index=0, power_mw=91500, power_limit_mw=350000, sm_clock_mhz=2520, utilization_percent=100),
+                  GpuGauges(index=7, power_mw=1)),
+            ports=(PortGauges(device="mlx5_0", port=1, state="4: ACTIVE", counters={"port_xmit_data": sent, "x": 3}),
+                   PortGauges(device="mlx5_9", port=1)),
+        )
+        for at, sent in ((100.0, 5), (102.0, 905))
+    ]  # fmt: skip
+    left = iter(readings)
+    monkeypatch.setattr(hang_look.gauges, "read", lambda *_: next(left))
+    monkeypatch.setattr(hang_look, "APART_S", 0.1)
+    asked = run(tmp_path, device="cuda", venv_python="/nonexistent/python3")
+    network = replace(asked.network, transport=Transport.RDMA, hca="=mlx5_0:1")
+    log = Path(asked.path(hang_look.ENGINE_LOG))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("h:1:2 [0] NCCL INFO NCCL version 2.28.9+cuda12.8\nh:1:2 [0] NCCL INFO NET register userbuff 0x1\n")
+    look = Gathering(replace(asked, network=network), HangQuestion(parent=os.getpid())).look()
+    assert [(port.name, port.state, port.rose, port.apart_s) for port in look.ports] == [
+        ("mlx5_0:1", "4: ACTIVE", {"port_xmit_data": 900}, 2.0)
+    ]
+    (gpu,) = look.gpus
+    assert (gpu.power_w, gpu.power_limit_w, gpu.clock_mhz, gpu.utilization) == (91.5, 350.0, 2520, 100)
+    assert (look.facts.nccl, look.facts.registers, look.facts.rdma) == ("2.28.9", True, True)
+
+
+def compiler_below(tmp_path: Path, ranks: Ranks) -> None:
+    """A process of that name."""
+    (tmp_path / "nvcc").symlink_to(shutil.which("sleep") or "/bin/sleep")
+    child = subprocess.Popen([tmp_path / "nvcc", "600"])
+    ranks.held.callback(child.wait)
+    ranks.held.callback(child.kill)
+    until(lambda: (found := processes.read(child.pid)) is not None and found.name == "nvcc", 10.0)
+
+
+def test_a_compiler_below_the_engine_is_named_and_looked_at_again(tmp_path: Path, ranks: Ranks) -> None:
+    compiler_below(tmp_path, ranks)
+    assert gathered(tmp_path, venv_python="/nonexistent/python3").compilers == ("nvcc",)
+
+
+@pytest.mark.parametrize(
+    ("seen", "again"),
+    [
+        ({"compilers": ("cicc",)}, True),
+        ({"ports": (PortLook(name="m:1", rose={"port_xmit_data": 1 << 22}, apart_s=2.0),)}, True),
+        ({"ports": (PortLook(name="m:1", rose={"port_rcv_data": 1 << 22}, apart_s=2.0),)}, True),
+        ({"ports": (PortLook(name="m:1", rose={"port_rcv_data": 1 << 10}, apart_s=2.0),)}, False),
+        ({"ranks": (RankLook(tp_rank=0, stacks=(("a (m.py:1)",), ("b (m.py:2)",))),)}, True),
+        ({"ranks": (RankLook(tp_rank=0, stacks=(("a (m.py:1)",), ("a (m.py:1)",))),)}, False),
+        ({}, False),
+    ],
+)
+def test_what_goes_on_is_looked_at_again(
+    seen: dict[str, Any], again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a controller judges it: else a guard waited for ever for what has ended since."""
+    monkeypatch.setattr(Gathering, "look", lambda _: HangLook(node="node0", **seen))
+    monkeypatch.setattr(hang_look, "staged_in", lambda _: run(tmp_path))
+    assert hang_look.run([str(tmp_path), HangQuestion().words()]) == (hang_look.MOVED if again else 0)
+    assert (tmp_path / hang_look.HANG_FILE).exists()
 
 
 def test_acs_and_the_iommu_are_read_for_the_gpus_of_the_gang(tmp_path: Path) -> None:

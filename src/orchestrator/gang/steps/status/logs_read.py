@@ -23,7 +23,7 @@ from orchestrator.loading.given_files import lines_of_file, named_file
 from orchestrator.model.finding import Finding
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.causes import WeighedCause, Weight
-from orchestrator.node.engine.watch import EXCEPTION, MOST_WORDS, UNRAISED, LogWatch, Suspicion
+from orchestrator.node.engine.watch import ASSERTS, EXCEPTION, MOST_WORDS, UNRAISED, LogWatch, Suspicion, with_code
 from orchestrator.protocol.advice import exact
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import NodeNetwork, Transport
@@ -38,6 +38,15 @@ _VLLM = re.compile(
 )
 _SGLANG = re.compile(r"\bsglang[=\s-]{1,3}v?(\d[\w.+]{1,32})|\bsglang\b|ServerArgs\(|Scheduler hit an exception")
 _NCCL = re.compile(r"\bNCCL version (\d[\d.]{2,12})|\bnccl==(\d[\d.]{2,12})")
+_OF_NCCL = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|VERSION)\b")
+_OF_AN_ENGINE = re.compile(
+    r"\[[^\]]{0,64}\bTP\d{1,6}\]|\((?:APIServer|EngineCore|Worker|VllmWorker)[\w =]{0,64} pid=\d"
+    r"|\b(?:INFO|WARNING|ERROR|CRITICAL) [\d-]{5,10} [\d:.]{5,16} \[?\w{1,64}\.py:\d"
+    r"|(?:checkpoint|loading) shards: |fired up and ready to roll|\b(?:Prefill|Decode) batch[.,]|Uvicorn running on"
+    r"|\[c10d\]|\bProcessGroup(?:NCCL|Gloo)\b|\"(?:GET|POST) /\S{0,256} HTTP/\d"
+    r"|\b(?:SGLANG|VLLM)_[A-Z]|\b(?:MoE|FP8) (?:kernel )?config\b|\bFlashInfer\b|\bPCIe-IPC all-reduce\b"
+)
+"""Lines of SGLang, vLLM, torch's part of them and their web servers, in the forms of their loggers."""
 _NCCL_WARNING = re.compile(r"\bNCCL WARN (?P<words>\S.{0,400})")
 _NCCL_FAILED = re.compile(
     r"\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|NCCL [Ee]rror"
@@ -96,6 +105,7 @@ class LogsSummary:
     error:     where there is none of these, the first line that tells of an error, '' where none does
     next_log:  what to ask for next where no cause is known, '' where nothing would tell more
     engine, version: sglang or vllm, and its version; nccl: NCCL's. '' where no line says it
+    lines_of:  where no line says any of these, whose lines there are all the same: 'NCCL', 'an engine' or ''
     transport: in words, '' where no line says it; findings: what is wrong with it in any case
     """
 
@@ -108,6 +118,7 @@ class LogsSummary:
     engine: str = ""
     version: str = ""
     nccl: str = ""
+    lines_of: str = ""
     transport: str = ""
     findings: tuple[Finding, ...] = ()
 
@@ -164,6 +175,8 @@ class _Stream:
     survived: str = ""
     """The newest exception before the engine entered another phase of its start: it went on."""
     _frame: str = ""
+    _code: str = ""
+    """What the frame above asserts."""
     _told: bool = False
     """The next line has NCCL's words."""
     _begin: str = ""
@@ -185,7 +198,9 @@ class _Stream:
         if self._told or _LAST_ERROR in line:
             self._feed_of_torch(line.strip())
         if 'File "' in line and (frame := _FRAME.search(line)):
-            self._frame = f"{frame[1]}:{frame[2]}"
+            self._frame, self._code = f"{frame[1]}:{frame[2]}", ""
+        elif " assert " in line and (code := ASSERTS.match(line)):
+            self._code = code[1]
         self._unraised = self._unraised or UNRAISED in line
         if plain:
             self.watch.feed(line, 0.0, plain=True)
@@ -215,7 +230,8 @@ class _Stream:
         if match and self._unraised:
             self._unraised = False
         elif match and not _NO_EXCEPTION.search(line[: match.start()]) and not self._is_root_above(match["words"]):
-            self.bare, self.file, self._frame = match["words"].strip(), self._frame, ""
+            self.bare, self.file = with_code(match["words"].strip(), self._code), self._frame
+            self._frame = self._code = ""
 
     def _feed_of_phases(self, line: str) -> None:
         """An exception before a next phase did not end it."""
@@ -260,6 +276,7 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
         engine=engine,
         version=version,
         nccl=nccl,
+        lines_of="" if engine or nccl else _lines_of(texts),
         transport="; ".join(filter(None, dict.fromkeys(stream.transport for stream in streams))),
         findings=tuple(finding for stream in streams for finding in _sure_findings(stream)),
     )
@@ -322,6 +339,14 @@ def _written_by(texts: Mapping[str, _Text]) -> tuple[str, str, str]:
             nccl = (match[1] or match[2]).rstrip(".")
     engine = max(versions, key=lambda name: (versions[name] != "", name == "sglang"), default="")
     return engine, versions.get(engine, ""), nccl
+
+
+def _lines_of(texts: Mapping[str, _Text]) -> str:
+    """By the forms of their lines, where nobody tells its name."""
+    for name, pattern in (("NCCL", _OF_NCCL), ("an engine", _OF_AN_ENGINE)):
+        if any(pattern.search(line) for text in texts.values() for line in text.lines):
+            return name
+    return ""
 
 
 def _dialects_engine(product: str, version: str) -> Engine:

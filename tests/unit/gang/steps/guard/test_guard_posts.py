@@ -26,6 +26,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.errors import FindingsError, GangFailed, InputError, LockHeld, Unreachable
+from orchestrator.protocol.hang import Hang
 from orchestrator.protocol.report import Cause, RailChange
 from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.staging import Asked
@@ -278,6 +279,22 @@ def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _P
     for _ in range(looks):
         post._look()
     return post
+
+
+def test_the_second_restart_for_one_hang_within_a_day_is_told_louder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On its screen, to the receivers with the fix, and to the hook of failures; the first one is not."""
+    louder: list[tuple[str, ...]] = []
+    monkeypatch.setattr(_Post, "_warn", lambda _, words: louder.append(("screen", words)))
+    monkeypatch.setattr(_Post, "_notify", lambda _, event, text, fix: louder.append((event.value, text, fix)))
+    monkeypatch.setattr(_Post, "_failed", lambda _, words: louder.append(("hook", words)))
+    post = guarded(Cluster(), monkeypatch, looks=0)
+    cause = Cause(node="node0", text="it stands", fix="look", hang=Hang(name="HANG-DIVERGED"))
+    hung = GangView(name="gang0", state=GangState.DEGRADED, trouble="hung", cause=cause)
+    post._note_hang(hung)
+    assert louder == []
+    post._note_hang(hung)
+    words = "2 restarts within a day for HANG-DIVERGED: restarting does not mend it"
+    assert louder == [("screen", f"{words}; it stands"), ("finding", f"{words}; it stands", "look"), ("hook", words)]
 
 
 def again(post: _Post) -> None:

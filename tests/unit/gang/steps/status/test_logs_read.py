@@ -59,6 +59,19 @@ def test_a_log_is_taken_for_what_it_shows(name: str) -> None:
     assert words(told(name)) == [line for line in wanted if line not in source]
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("vllm28411-assert-without-header", "assert reorganized_kv_c_normed.shape[0] == sum_seq_len"),
+        ("sglang3436-numerator", "assert numerator % denominator == 0"),
+    ],
+)
+def test_an_assertion_without_words_is_told_with_its_line_of_code(name: str, code: str) -> None:
+    seen = told(name)
+    assert seen.cause is not None and seen.cause.text.endswith(f"AssertionError: {code}")
+    assert seen.exception.startswith(f"AssertionError: {code} (" if "header" not in name else f"AssertionError: {code}")
+
+
 def test_every_log_is_a_case() -> None:
     assert {path.stem for path in LOGS.iterdir()} == set(CASES)
 
