@@ -81,6 +81,10 @@ _ERROR_OF_GLOG = re.compile(r"[EF]\d{4} \d\d:\d\d:")
 _NO_ERROR = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?)\b|\bwarn\(")
 """A logger calls the line less than an error, or it is the source of a warning."""
 _OF_VERSIONS = tuple(word for pattern in (_VLLM, _SGLANG, _NCCL) for word in required(pattern.pattern))
+_RANK_S_RECORD = re.compile(
+    r"\(Worker\w{0,48}_TP\d{1,6}\w{0,48} pid=\d{1,9}\) ERROR [\d: -]{1,32} \[[\w.]{1,64}:\d{1,6}\] ?"
+)
+"""Of vLLM, before every line of what a rank logs: it tells whose failure it is."""
 _LAST_ERROR = "Last error:"
 """The line before NCCL's own words in an exception of torch (ProcessGroupNCCL.cpp)."""
 _NO_WORDS = ("Exception raised from", "frame #", "Traceback", _LAST_ERROR)
@@ -369,6 +373,8 @@ def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
         around, named = _around(text.lines), name_before(text.lines)
         for line, shape in zip(text.lines, text.shapes, strict=True):
             who, words = _whose(line, named, around)
+            if known.record and "_TP" in line:
+                words = _with_rank(line, words)
             if who not in streams:
                 streams[who] = _Stream(who or name, LogWatch.of(watch))
             streams[who].feed(words, plain=shape not in kinds_that_tell and not line.startswith('{"'))
@@ -390,6 +396,12 @@ def _whose(line: str, named: re.Pattern[str] | None, around: re.Pattern[str] | N
     if not who and host:
         who = host["host"]
     return who, words[match.end() :]
+
+
+def _with_rank(line: str, words: str) -> str:
+    """What stands behind a line's prefixes, and the one that names a rank, which is the engine's own."""
+    record = _RANK_S_RECORD.search(line)
+    return record[0] + words if record and line[record.end() :] == words else words
 
 
 def words_of(watch: Watch) -> Iterator[str]:

@@ -59,6 +59,26 @@ def test_a_log_is_taken_for_what_it_shows(name: str) -> None:
     assert words(told(name)) == [line for line in wanted if line not in source]
 
 
+@pytest.mark.parametrize("before", ["", "2026-11-20T10:00:00.1Z stdout F "])
+@pytest.mark.parametrize("header", [[], ["Traceback (most recent call last):", '  File "/v/vllm/a.py", line 1, in f']])
+def test_a_rank_of_vllm_is_named_by_the_prefix_of_its_lines(header: list[str], before: str) -> None:
+    prefix = f"{before}(Worker_TP5 pid=9) ERROR 11-20 10:00:00 [multiproc_executor.py:1] "
+    lines = [prefix + line for line in (*header, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")]
+    seen = read_logs({"n0": lines})
+    assert seen.cause is not None
+    assert (seen.cause.signature, seen.cause.node, seen.cause.tp_rank) == ("GPU-OUT-OF-MEMORY", "n0", 5)
+
+
+def test_a_row_of_a_pasted_table_names_its_gpu() -> None:
+    seen = read_logs({"n0": ["|   3  ERR!                On   | 00000000:3E:00.0 Off |                 ERR! |"]})
+    assert seen.cause is not None and "(GPU 3)" in seen.cause.text
+
+
+def test_whose_port_can_t_be_reached_is_in_the_line() -> None:
+    seen = told("vllm14340-c10d-master-unreachable")
+    assert seen.cause is not None and "to 10.0.0.12, 29400" in seen.cause.text
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [
