@@ -461,15 +461,10 @@ def _what_ranks_do(seen: _Seen) -> list[str]:
 
 def _what_else_was_seen(seen: _Seen) -> Iterator[str]:
     """Without a class: NCCL's counts, the ports' and the GPUs' sensors."""
-    ras = next((look.ras for look in seen.looks if look.ras is not None and len(look.ras.launched) == 2), None)
-    if ras is not None:
-        first, again = ras.launched
-        moved = f"{again - first} more than at the first look" if again != first else "as many as at the first look"
-        yield f"NCCL RAS: all ranks together have launched {again} operations, {moved}"
-    read = [port for _, port in seen.ports if port.apart_s > 0]
-    if read:
-        rates = sorted(map(_rate, read))
-        yield f"ports: {len(read)} of {len(seen.ports)} read twice, {rates[0] / 1e6:.1f} to {rates[-1] / 1e6:.1f} MB/s"
+    yield from _totals(seen)
+    rates = sorted(_rate(port) for _, port in seen.ports if port.apart_s > 0)
+    if rates:
+        yield f"ports: {len(rates)} of {len(seen.ports)} read twice, {rates[0] / 1e6:.1f} to {rates[-1] / 1e6:.1f} MB/s"
     gpus = [gpu for look in seen.looks for gpu in look.gpus]
     sensors = (
         _range("used", "%", [gpu.utilization for gpu in gpus]),
@@ -478,6 +473,15 @@ def _what_else_was_seen(seen: _Seen) -> Iterator[str]:
     )
     if any(sensors):
         yield f"{len(gpus)} GPUs: {', '.join(filter(None, sensors))}"
+
+
+def _totals(seen: _Seen) -> Iterator[str]:
+    """Whether the operations that NCCL counts have become more."""
+    counts = _counts(seen)
+    if "launched" in counts:
+        more = counts["launched_again"] - counts["launched"]
+        moved = f"{more} more than at the first look" if more else "as many as at the first look"
+        yield f"NCCL RAS: all ranks together have launched {counts['launched_again']} operations, {moved}"
 
 
 def _range(name: str, unit: str, values: Sequence[float | None]) -> str:

@@ -201,10 +201,7 @@ class _Stream:
         """plain: the line has no word of any pattern."""
         if self._told or _LAST_ERROR in line:
             self._feed_of_torch(line.strip())
-        if 'File "' in line and (frame := _FRAME.search(line)):
-            self._frame, self._code = f"{frame[1]}:{frame[2]}", ""
-        elif " assert " in line and (code := ASSERTS.match(line)):
-            self._code = code[1]
+        self._feed_of_frames(line)
         self._unraised = self._unraised or UNRAISED in line
         if plain:
             self.watch.feed(line, 0.0, plain=True)
@@ -228,6 +225,12 @@ class _Stream:
 
     def _is_root_above(self, words: str) -> bool:
         return self.bare != "" and self.watch.pointers.search(words) is not None
+
+    def _feed_of_frames(self, line: str) -> None:
+        if 'File "' in line and (frame := _FRAME.search(line)):
+            self._frame, self._code = f"{frame[1]}:{frame[2]}", ""
+        elif " assert " in line and (code := ASSERTS.match(line)):
+            self._code = code[1]
 
     def _feed_of_exceptions(self, line: str) -> None:
         match = _BARE_EXCEPTION.search(line)
@@ -280,7 +283,7 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
         engine=engine,
         version=version,
         nccl=nccl,
-        lines_of="" if engine or nccl else _lines_of(texts),
+        lines_of=_lines_of(texts, (engine, nccl)),
         transport="; ".join(filter(None, dict.fromkeys(stream.transport for stream in streams))),
         findings=tuple(finding for stream in streams for finding in _sure_findings(stream)),
     )
@@ -345,8 +348,10 @@ def _written_by(texts: Mapping[str, _Text]) -> tuple[str, str, str]:
     return engine, versions.get(engine, ""), nccl
 
 
-def _lines_of(texts: Mapping[str, _Text]) -> str:
-    """By the forms of their lines, where nobody tells its name."""
+def _lines_of(texts: Mapping[str, _Text], named: Sequence[str]) -> str:
+    """By the forms of their lines, where nobody tells its name. named: who does, '' for nobody"""
+    if any(named):
+        return ""
     for name, pattern in (("NCCL", _OF_NCCL), ("an engine", _OF_AN_ENGINE)):
         if any(pattern.search(line) for text in texts.values() for line in text.lines):
             return name
