@@ -33,12 +33,14 @@ LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "gang.steps.restart_sequence.set_aside": 1,
     "gang.steps.examination.examine": 1,
     "gang.steps.restart.finish": 1,
+    "gang.steps.staging.staged_plan": 1,
     "jobs.run.serving_view": 1,
     "bench.steps.bench.measured": 1,
     "bench.steps.bench._Bench": 1,
 }
 """The router's own agent, the turn of a gang that is changed over, the doctor on gangs that run, an interrupted restart
-that is finished, and the questions of rooms that work on a gang elsewhere too."""
+that is finished, a gang of which no plan is staged under its name, and the questions of rooms that work on a gang
+elsewhere too."""
 
 
 @cache

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.changes.changes import CHANGED, ORDER, VERBS_PLAYED, Row, play_row, table
+from tests.changes.changes import CHANGED, ORDER, VERBS_PLAYED, Row, Scene, play_row, table
 from tests.support.turns import sampled
 
 from orchestrator.cli.main import VERBS, every_parser, verbs_of
@@ -30,6 +30,43 @@ def _name(row: Row) -> str:
 def test_it_ends_as_the_table_says(row: Row) -> None:
     played = play_row(row)
     assert played.trouble == "", f"{row.expects}: {played.ended}"
+
+
+@pytest.mark.parametrize("verb", ["up other", "up --replace", "up --gate", "sweep"])
+def test_what_is_no_row_and_takes_a_gang_out_stops_nothing_while_the_routers_host_is_away(verb: str) -> None:
+    hears = "changed inventory, failed router"
+    row = Row("", "router away", verb, "gang1", "refused nothing was stopped", lossy=True, hears=hears)
+    played = play_row(row)
+    assert played.trouble == "", played.ended
+
+
+OF_ANOTHER_NAME = {
+    ("up", "gang1"): "refused gang1",
+    ("restart", "gang1"): "refused gang1",
+    ("rollback", "gang1"): "refused gang1",
+    ("down", "gang1"): "refused gang1",
+    ("router up", "gang1"): "told gang1",
+    ("up", "gang0"): "changes it",
+    ("restart", "gang0"): "refused refuses it",
+    ("down", "gang0"): "ends",
+}
+
+
+@pytest.mark.parametrize(("verb", "gang"), OF_ANOTHER_NAME)
+def test_a_new_key_while_a_gang_runs_under_another_name_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, verb: str, gang: str
+) -> None:
+    """Two changes at once: the renamed gang serves on behind the router, by the key that it has."""
+
+    def both(scene: Scene) -> None:
+        rename, key = CHANGED["renamed"], CHANGED["key"]
+        rename(scene)
+        key(scene)
+
+    monkeypatch.setitem(CHANGED, "renamed, new key", both)
+    hears = "changed inventory, failed prod-b"
+    played = play_row(Row("", "renamed, new key", verb, gang, OF_ANOTHER_NAME[verb, gang], hears=hears))
+    assert played.trouble == "", played.ended
 
 
 def test_a_start_that_a_node_refuses_ends_nothing_that_it_has_not_staged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,39 @@ def test_two_operators_take_nothing_down_together(name: str) -> None:
     assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
 
 
+TAKES_OUT = (
+    "restart", "rolling", "maintenance", "rollback", "up other", "up --replace", "up --gate", "sweep", "router remove",
+)  # fmt: skip
+"""Verbs that take a gang that serves out from behind the router."""
+
+
+@pytest.mark.parametrize("verb", TAKES_OUT)
+def test_every_verb_that_takes_a_gang_out_waits_for_another_s_and_names_it(verb: str) -> None:
+    """For `rollback` the gang has had another plan before."""
+    earlier = happens(("up other", 1, 0.1, "gang1")) if verb == "rollback" else ()
+    service = play_life((*earlier, *happens(("restart", 0, 12.0, "gang0"), (verb, 1, 12.5, "gang1"))))
+    holder, waits = service.verbs[-2:]
+    assert (holder.verb, waits.verb) == ("restart", verb)
+    assert any("waiting: " in words and "changes gang0 behind" in words for words in waits.words), service.told()
+    assert waits.ended > holder.ended and not holder.refused
+
+
+def test_a_down_waits_for_nobody_and_says_that_it_is_the_last() -> None:
+    service = play_life(happens(("restart", 0, 1.0, "gang0"), ("down", 1, 1.5, "gang1")))
+    holder, down_ = service.verbs
+    assert not down_.refused and down_.ended < holder.ended
+    assert any("last one that served behind the router" in words for words in down_.words), service.told()
+
+
+@pytest.mark.parametrize("verb", ["up", "restart"])
+def test_what_starts_a_gang_that_has_ended_waits_for_nobody(verb: str) -> None:
+    """A recovery, or a start: it takes nothing from clients."""
+    life = happens(("down", 1, 0.1, "gang1"), ("restart", 0, 12.0, "gang0"), (verb, 1, 12.5, "gang1"))
+    service = play_life(life)
+    recovers = service.verbs[-1]
+    assert not recovers.refused and not any("waiting: " in words for words in recovers.words), service.told()
+
+
 @pytest.mark.parametrize("apart", [0.05, 1.5])
 @pytest.mark.parametrize("first", ["gang0", "gang1"])
 def test_an_operator_who_knows_one_gang_alone_waits_for_the_others(first: str, apart: float) -> None:

@@ -18,7 +18,7 @@ from orchestrator.engines.registry import load_paths
 from orchestrator.engines.serving import finished_requests
 from orchestrator.gang.steps.router.routing import requests_left
 from orchestrator.gang.steps.staging import staging_requests
-from orchestrator.gang.steps.status.reports import request_keys, see
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, request_keys, see
 from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder, JobRequest
 from orchestrator.loading.resources import template
@@ -123,9 +123,13 @@ log_metrics), but may count others."""
 
 
 def serving_view(fleet: Fleet, gang: GangSpec, *, why: str) -> GangView:
-    """A gang that serves. Raises InputError for any other. why: what is in vain then"""
+    """A gang that serves. Raises InputError for any other; RunsElsewhere where it has another name there, or place.
+
+    why: what is in vain then
+    """
     (view,) = see(fleet, [gang])
     if not view.serves:
+        refuse_elsewhere([view])
         raise InputError(
             f"it is {view.state.value} and serves no requests, so {why}",
             where=f"gang {gang.name}",

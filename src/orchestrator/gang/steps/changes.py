@@ -57,11 +57,14 @@ def would(view: GangView, then: str, what: str) -> GangRehearsal:
 
 
 def diff_inventory(inventory: Inventory, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:
-    """The plan, and what it would change, over connections of its own."""
+    """The plan, and what it would change, over connections of its own. Raises RunsElsewhere where a gang runs under
+    another name or in another place, rather than that nothing was ever started."""
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
+        views = see(fleet, gangs)
+        refuse_elsewhere(views)
         plan = make_plan(inventory, request, fleet).plan
-        return plan, compare(fleet, gangs, plan, see(fleet, gangs), without=request.without)
+        return plan, compare(fleet, gangs, plan, views, without=request.without)
 
 
 def compare(

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.engines.engine import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.agreement import most_say, service_of
-from orchestrator.gang.steps.status.reports import request_keys
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, request_keys, see
 from orchestrator.loading.resources import template
 from orchestrator.model.advice import put_back, start_with_a_model
 from orchestrator.model.inventory import GangSpec, NodeSpec
@@ -216,11 +216,12 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
 
     Raises InputError where nothing was ever started, or where the nodes do not hold one plan for just these nodes;
     NodeError where a request can't be read; StagedByNewer where a release with another protocol staged it; Unreachable
-    where one does not answer.
+    where one does not answer; RunsElsewhere where the gang runs under another name or in another place.
     """
     answered = _ask(fleet, gang, run_id)
     for failure in answered.failures.values():
         if isinstance(failure, NodeRefusal) and failure.kind == "no-run":
+            refuse_elsewhere(see(fleet, [gang]) if not run_id else ())
             raise _nothing(gang.name, failure.where)
     answers = answered.all()
     read = {node.name: read_staged(node, gang.name, answers[node.name]) for node in gang.nodes}

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,19 +20,25 @@ from tests.support.ports import free_port
 from tests.support.waiting import slack
 
 from orchestrator.engines.serving import Serving
+from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, decide
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import down as module
 from orchestrator.gang.steps import raising
+from orchestrator.gang.steps.changes import diff_inventory
 from orchestrator.gang.steps.down import DownRequest, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.restart_sequence import RestartRequest
+from orchestrator.gang.steps.operation import connected
+from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
+from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status import overview as looking
+from orchestrator.gang.steps.status.logs import logs
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up_operation import BeforeGoCheck, UpRequest, starts_of
 from orchestrator.gang.view import GangView
+from orchestrator.jobs.run import serving_view
 from orchestrator.model.chosen import called
 from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
 from orchestrator.model.gang_state import GangState
@@ -95,6 +102,19 @@ def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touche
     assert status(other.gangs).views[0].state is GangState.ABSENT
 
 
+def on_fleet(inventory: Inventory, step: Callable[[Fleet, GangSpec], object]) -> object:
+    (gang,) = inventory.gangs
+    with Fleet(gang.nodes) as fleet:
+        return step(fleet, gang)
+
+
+def first_failure_of_logs(inventory: Inventory) -> None:
+    with connected(inventory) as operation:
+        for line in logs(operation, lines=5, follow=False):
+            if line.failure is not None:
+                raise line.failure
+
+
 def test_a_renamed_gang_is_said_in_every_verb_and_ended_by_its_former_name(serving: LocalGang) -> None:
     other = called(serving.inventory, serving.gang.name, "prod")
     seen = status(other.gangs)
@@ -105,11 +125,17 @@ def test_a_renamed_gang_is_said_in_every_verb_and_ended_by_its_former_name(servi
         lambda: down(other, DownRequest(gangs=("prod",)), before_stop=lambda: pytest.fail("it was withdrawn")),
         lambda: would_stop(other, ("prod",), now=False),
         lambda: restart(other, RestartRequest(), notes),
+        lambda: rehearse_restart(other, RestartRequest(), notes),
+        lambda: restart(other, RestartRequest(verb=ROLLING), notes),
         lambda: restart(other, RestartRequest(verb=ROLLBACK), notes),
         lambda: restart(other, RestartRequest(verb=MAINTENANCE), notes),
         lambda: up(other, UpRequest(plan=PlanRequest(model="Fake")), notes),
         lambda: why(other),
         lambda: history(other),
+        lambda: diff_inventory(other, PlanRequest(model="Fake")),
+        lambda: on_fleet(other, partial(serving_view, why="nothing is measured")),  # bench, golden
+        lambda: on_fleet(other, staged_plan),  # plan --diff without a model, sweep, export
+        lambda: first_failure_of_logs(other),
     )
     for refuse in refusing:
         with pytest.raises(RunsElsewhere) as refused:
@@ -423,6 +449,11 @@ def test_a_node_that_does_not_answer_is_a_value_beside_the_others(serving: Local
     first, second = down(inventory, DownRequest(now=True))
     assert first.clean and isinstance(second.error, Unreachable)
     serving.nothing_left()  # over the leader link, without the controller
+    for there in (serving.inventory, inventory):  # the lost node answers again, or does not: no guard starts the gang
+        (left,) = status(there.gangs).views
+        assert left.ordered == ("node0",)
+        decision, _ = decide(left, GuardMemory(), 0.0, Policy(degrade_after_s=0.0))
+        assert decision.do in (GuardAction.NOTHING, GuardAction.WARN), decision
 
 
 def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(local: Local) -> None:

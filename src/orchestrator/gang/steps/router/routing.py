@@ -27,6 +27,7 @@ from orchestrator.gang.steps.router.router_start import (
     start_now,
     start_of,
 )
+from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status.reports import refuse_elsewhere
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
@@ -39,6 +40,7 @@ from orchestrator.protocol.errors import (
     InputError,
     LockHeld,
     NodeError,
+    RunsElsewhere,
     WithoutFiles,
 )
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
@@ -82,14 +84,14 @@ def start_router(
 
     timeout_s: for its own start; ours: as of `_not_changed_by_others`.
 
-    Raises why a gang could not be taken in once the others are.
+    Raises why a gang could not be taken in once the others are; once all are, why its own files can't be read.
     """
     router, inventory = wanted_router(operation), operation.inventory
     now = router.view()
     refuse_elsewhere([now])
     gangs = operation.look()
-    wanted = start_now(router, inventory, gangs)
-    if not now.serves:
+    wanted = _wanted_start(router, inventory, gangs, serves=now.serves)
+    if not now.serves and isinstance(wanted, Staged):
         refuse_expired(router.spec)
         refuse_two_keys(router.spec, wanted)
         with GangLock(router.fleet, router.gang, command):
@@ -97,18 +99,47 @@ def start_router(
             start = start_now(router, inventory, gangs, plan_id=now.plan_id) if now.running else wanted
             raise_all(router.fleet, [start], watcher, timeout_s=timeout_s)
         gangs = operation.look()  # one that became ready meanwhile found no router
-    at = installed_for(router)
-    suits = router.view().plan_id in (wanted.plan_id, start_of(router, words.ANY_HEALTH, at).plan_id)
+    suits = not isinstance(wanted, Staged) or _suits(router, wanted)
     if not suits:
         watcher.step(ROUTER_GANG, f"its settings differ from the current configuration. Apply them: {ANEW}")
     _say_limit(router, inventory, gangs, watcher)
+    _say_elsewhere(gangs, watcher)
     _, failures = _take_in_undisturbed(operation, router, gangs, watcher, ours)
     failure = next(iter(failures.values()), None)
+    if failure is None and isinstance(wanted, InputError):
+        raise wanted
     if failure is None:
         return router.state()
     if not suits:
         failure.fix = f"it checks the gangs' health at a path that some gangs may not have: {ANEW} fixes that"
     raise failure
+
+
+def _wanted_start(
+    router: Router, inventory: Inventory, gangs: Sequence[GangView], *, serves: bool
+) -> Staged | InputError:
+    """What a start would carry out now; where the router serves, why a file that its start needs can't be read: it has
+    read it, and a gang needs none of them."""
+    try:
+        return start_now(router, inventory, gangs)
+    except InputError as unread:
+        if not serves:
+            raise
+        return unread
+
+
+def _suits(router: Router, wanted: Staged) -> bool:
+    """Whether it runs with these settings, or with those for gangs of any version."""
+    at = installed_for(router)
+    return router.view().plan_id in (wanted.plan_id, start_of(router, words.ANY_HEALTH, at).plan_id)
+
+
+def _say_elsewhere(gangs: Iterable[GangView], watcher: Watcher) -> None:
+    """What runs under another name or in another place: whether it serves is not known, so its entry stays as it is."""
+    for view in gangs:
+        errors = (node.error for node in view.nodes if isinstance(node.error, RunsElsewhere))
+        if (error := next(errors, None)) is not None:
+            watcher.step(view.name, f"neither added to the router nor taken out: {error.what}")
 
 
 def _say_limit(router: Router, inventory: Inventory, gangs: Sequence[GangView], watcher: Watcher) -> None:

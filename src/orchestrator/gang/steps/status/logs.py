@@ -15,10 +15,10 @@ from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.deadlines import EXCERPT_S
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.protocol.errors import DeployError, InputError
+from orchestrator.protocol.errors import DeployError, InputError, RunsElsewhere, WithoutFiles
 from orchestrator.protocol.verbs import HistoryAnswer, LogsRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import FOLLOWED, StreamLimit, stream
+from orchestrator.remote.node_app import FOLLOWED, NodeRefusal, StreamLimit, stream
 from orchestrator.remote.session import Session
 
 MOST_WAITING = 8 << 20
@@ -82,7 +82,7 @@ def logs(
     def read(name: str) -> None:
         try:
             for failure in chosen[name].on_every(one, only=[name]).failures.values():
-                arrived[name].put(LogLine(name, "", failure))
+                arrived[name].put(LogLine(name, "", _why_none(operation, name, failure)))
         finally:
             arrived[name].put(None)
 
@@ -90,6 +90,16 @@ def logs(
         threading.Thread(target=read, args=(name,), daemon=True).start()
     for lines_of in arrived.values():
         yield from iter(lines_of.get, None)
+
+
+def _why_none(operation: Operation, name: str, failure: DeployError) -> DeployError:
+    """Of a node that has no run of its gang: that it runs under another name or in another place, where it does."""
+    if not (isinstance(failure, NodeRefusal) and failure.kind == "no-run"):
+        return failure
+    gangs = [gang for gang in operation.inventory.gangs if name in {node.name for node in gang.nodes}]
+    nodes = (node for view in operation.glance(gangs) for node in view.nodes)
+    errors = (node.error for node in nodes if node.name == name)
+    return next((error for error in errors if isinstance(error, RunsElsewhere | WithoutFiles)), failure)
 
 
 class _LineQueue(queue.Queue[LogLine | None]):

@@ -21,6 +21,7 @@ from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard import watches
 from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
 from orchestrator.gang.steps.guard.watches import HealthWatch, RouterWatch, ended
+from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
@@ -400,6 +401,31 @@ def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_de
     post._look()
     again(post)
     assert cluster.returns == 1
+
+
+def test_a_return_waits_for_its_turn_behind_the_router_at_a_later_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a gang that serves out: not beside another command, and no post waits within one look."""
+    asked: list[UpRequest] = []
+
+    def up(_: object, request: UpRequest, __: object) -> None:
+        asked.append(request)
+        raise LockHeld("ann@desk changes gang1 behind the router", where="front", fix="wait")
+
+    own = _Post._up
+    cluster = Cluster(missing=("node3",), state=GangState.DEGRADED)
+    post = guarded(cluster, monkeypatch, looks=0)
+    monkeypatch.setattr(_Post, "_up", own)
+    monkeypatch.setattr(guarding, "up", up)
+    monkeypatch.setattr(guarding, "planned_again", lambda *_: (inventory("gang0"), SimpleNamespace()))
+    monkeypatch.setattr(guarding, "connected", lambda _: nullcontext(SimpleNamespace(asked=lambda: None)))
+    post._look()
+    again(post)
+    assert [(request.turn_s, request.all_at_once) for request in asked] == [(0.0, False)]
+    assert "ann@desk changes gang1" in cluster.decisions[-1].why and post.memory.return_at > 0
+    post._look()
+    assert len(asked) == 1
+    again(post)
+    assert len(asked) == 2
 
 
 def test_a_node_returns_with_the_cards_that_it_had_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

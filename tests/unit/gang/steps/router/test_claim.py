@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from tests.support.waiting import until
 
 from orchestrator.gang.claims import Way
 from orchestrator.gang.steps import down, locks, operation
+from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.router import claim
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.view import GangView
@@ -150,6 +152,19 @@ def test_all_at_once_waits_for_nobody(world: World) -> None:
         second.still_ours()
 
 
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [
+        ({}, Way.WAITS),
+        ({"all_at_once": True}, Way.AT_ONCE),
+        ({"all_at_once": True, "without_router": True}, Way.AT_ONCE),
+        ({"without_router": True}, Way.REDIRECTED),
+    ],
+)
+def test_how_a_restart_goes_about_others_is_what_was_typed(asked: dict[str, bool], way: Way) -> None:
+    assert RestartRequest(**asked).way is way  # type: ignore[arg-type]
+
+
 def test_a_claim_without_heartbeat_expires_by_the_host_s_clock_and_its_holder_learns_that(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +173,7 @@ def test_a_claim_without_heartbeat_expires_by_the_host_s_clock_and_its_holder_le
     with world.turn("a") as first:
         first.wait()
         (file,) = world.folder.rglob("turn.all/lock")
+        assert json.loads(file.read_text())["expires_s"] == 30.0
         os.utime(file, (1.0, 1.0))
         with world.turn("b") as second, pytest.raises(LockHeld):
             second.wait()

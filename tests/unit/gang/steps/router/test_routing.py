@@ -712,6 +712,25 @@ def test_no_router_is_started_with_a_certificate_that_has_expired(world: World, 
     assert not world.started
 
 
+@pytest.mark.parametrize("unread", ["cert.pem", "key.pem", "client"])
+def test_files_that_a_router_has_read_at_its_start_keep_no_gang_out_of_it(
+    world: World, tmp_path: Path, unread: str
+) -> None:
+    """They are said once every gang is in; a router that does not serve needs them."""
+    spec = guarded(tmp_path)
+    for file in (spec.tls_cert, spec.tls_key, spec.node.api_key_file):
+        if Path(str(file)).name == unread:
+            Path(str(file)).unlink()
+    inventory = replace(INVENTORY, router=spec)
+    with pytest.raises(InputError, match="can't be read"):
+        routing.start_router(unasked(inventory), world, command="router up")  # type: ignore[arg-type]
+    assert not world.started and not world.behind
+    world.router = router(GangState.READY, "other")
+    with pytest.raises(InputError, match="can't be read"):
+        add_to_router(unasked(inventory), world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert world.behind == ["http://a", "http://b", "http://c"] and not world.started
+
+
 def test_a_failure_that_was_reported_leaves_nothing_to_resume(
     world: World, rolled: list[tuple[str, tuple[str, ...]]]
 ) -> None:

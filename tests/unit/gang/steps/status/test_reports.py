@@ -16,7 +16,7 @@ from orchestrator.gang.steps.status.reports import _without_files, as_it_runs, v
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Reach
-from orchestrator.protocol.errors import RunsElsewhere
+from orchestrator.protocol.errors import NodeError, RunsElsewhere
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.verbs import OtherAgent, ReportAnswer
 
@@ -132,6 +132,25 @@ def test_an_agent_whose_files_are_gone_is_ended_and_started_by_commands_that_can
     agent = OtherAgent(pid=7, gang=name, node="node0", port=7700, state_dir="/s", user="root")
     lost = _without_files(gang(1, name=name), node(0), agent)
     assert list(commands(lost.fix)) == advised and not any(map(refused, advised))
+
+
+@pytest.mark.parametrize("shown", ["others", "without_files"])
+@pytest.mark.parametrize("serves", [True, False])
+def test_what_a_stranger_shows_of_a_gang_is_said_and_counts_for_nothing(shown: str, *, serves: bool) -> None:
+    """No restart, start or recovery waits for it, and no fix has his path."""
+    (first, *_) = FIRST.nodes
+    agent = OtherAgent(
+        gang=FIRST.name, node=first.name, port=first.ports.agent, state_dir="/evil/path", user="root", stranger="eve"
+    )
+    told = runs(FIRST) if serves else {node.name: ReportAnswer(now=1.0) for node in FIRST.nodes}
+    (seen,) = views_of([FIRST], {**told, first.name: replace(told[first.name], **{shown: (agent,)})}, {})
+    assert [node.error for node in seen.nodes] == [None, None]
+    assert [node.state for node in seen.nodes] == [NodeState.READY if serves else NodeState.ABSENT] * 2
+    said = " ".join(seen.remarks)
+    assert "eve" in said and "/evil" not in said
+    ours = {**told, first.name: replace(told[first.name], **{shown: (replace(agent, stranger=""),)})}
+    (believed,) = views_of([FIRST], ours, {})
+    assert serves or isinstance(believed.nodes[0].error, NodeError)
 
 
 @pytest.mark.processes
