@@ -110,9 +110,9 @@ def test_every_verb_that_takes_a_gang_out_waits_for_another_s_and_names_it(verb:
 
 def test_a_down_waits_for_nobody_and_says_that_it_is_the_last() -> None:
     service = play_life(happens(("restart", 0, 1.0, "gang0"), ("down", 1, 1.5, "gang1")))
-    holder, down_ = service.verbs
-    assert not down_.refused and down_.ended < holder.ended
-    assert any("last one that served behind the router" in words for words in down_.words), service.told()
+    holder, ends = service.verbs
+    assert not ends.refused and ends.ended < holder.ended
+    assert any("last one that served behind the router" in words for words in ends.words), service.told()
 
 
 @pytest.mark.parametrize("verb", ["up", "restart"])

@@ -12,8 +12,13 @@ import pytest
 from orchestrator.cli import main as cli
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
+from orchestrator.gang.commands import guard as verb
 from orchestrator.gang.commands.guard import GuardProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision
+from orchestrator.gang.steps.guard.guard import GuardRequest
+from orchestrator.gang.steps.guard.rereading import WRONG_LOOKS
+from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.errors import DeployError
 
 INVENTORY = "all: {children: {gangs: {children: {gang0: {hosts: {node0: {ansible_host: 127.0.0.1}}}}}}}\n"
 
@@ -49,6 +54,28 @@ def test_a_hook_that_others_may_read_is_refused(hosts: Path, capsys: pytest.Capt
     secret.chmod(0o644)
     assert cli.main(["guard", "-i", str(hosts), "--on-failed", f"@{secret}", "--once"]) == 2
     assert "chmod 600" in capsys.readouterr().err
+
+
+def test_the_verb_reads_its_files_again_and_goes_by_none_that_is_wrong(
+    hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spares: list[str] = []
+    wrong: list[DeployError] = []
+
+    def guard(_: object, request: GuardRequest, __: object) -> tuple[()]:
+        def looks(text: str) -> list[Inventory | DeployError]:
+            hosts.write_text(text)
+            return [read for _ in range(WRONG_LOOKS + 2) if (read := request.reread()) is not None]
+
+        (read,) = looks(INVENTORY.replace("127.0.0.1}", "127.0.0.1}, s: {ansible_host: other, l40s_role: spare}"))
+        assert isinstance(read, Inventory)
+        spares.extend(node.name for node in read.gangs[0].spares)
+        wrong.extend(failure for failure in looks("all: {") if isinstance(failure, DeployError))
+        return ()
+
+    monkeypatch.setattr(verb, "guard", guard)
+    assert cli.main(["guard", "-i", str(hosts)]) == 0
+    assert spares == ["s"] and [str(hosts) in failure.where for failure in wrong] == [True]
 
 
 def test_what_was_typed_is_noted_without_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,13 +142,13 @@ def test_what_a_stranger_shows_of_a_gang_is_said_and_counts_for_nothing(shown: s
     agent = OtherAgent(
         gang=FIRST.name, node=first.name, port=first.ports.agent, state_dir="/evil/path", user="root", stranger="eve"
     )
-    told = runs(FIRST) if serves else {node.name: ReportAnswer(now=1.0) for node in FIRST.nodes}
-    (seen,) = views_of([FIRST], {**told, first.name: replace(told[first.name], **{shown: (agent,)})}, {})
+    answers = runs(FIRST) if serves else {node.name: ReportAnswer(now=1.0) for node in FIRST.nodes}
+    (seen,) = views_of([FIRST], {**answers, first.name: replace(answers[first.name], **{shown: (agent,)})}, {})
     assert [node.error for node in seen.nodes] == [None, None]
     assert [node.state for node in seen.nodes] == [NodeState.READY if serves else NodeState.ABSENT] * 2
-    said = " ".join(seen.remarks)
-    assert "eve" in said and "/evil" not in said
-    ours = {**told, first.name: replace(told[first.name], **{shown: (replace(agent, stranger=""),)})}
+    remarks = " ".join(seen.remarks)
+    assert "eve" in remarks and "/evil" not in remarks
+    ours = {**answers, first.name: replace(answers[first.name], **{shown: (replace(agent, stranger=""),)})}
     (believed,) = views_of([FIRST], ours, {})
     assert serves or isinstance(believed.nodes[0].error, NodeError)
 
