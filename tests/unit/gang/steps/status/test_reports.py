@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.advice import commands, refused
@@ -143,13 +144,14 @@ def test_what_a_stranger_shows_of_a_gang_is_said_and_counts_for_nothing(shown: s
         gang=FIRST.name, node=first.name, port=first.ports.agent, state_dir="/evil/path", user="root", stranger="eve"
     )
     answers = runs(FIRST) if serves else {node.name: ReportAnswer(now=1.0) for node in FIRST.nodes}
-    (seen,) = views_of([FIRST], {**answers, first.name: replace(answers[first.name], **{shown: (agent,)})}, {})
+    shows: dict[str, Any] = {shown: (agent,)}
+    (seen,) = views_of([FIRST], {**answers, first.name: replace(answers[first.name], **shows)}, {})
     assert [node.error for node in seen.nodes] == [None, None]
     assert [node.state for node in seen.nodes] == [NodeState.READY if serves else NodeState.ABSENT] * 2
     remarks = " ".join(seen.remarks)
     assert "eve" in remarks and "/evil" not in remarks
-    ours = {**answers, first.name: replace(answers[first.name], **{shown: (replace(agent, stranger=""),)})}
-    (believed,) = views_of([FIRST], ours, {})
+    shows[shown] = (replace(agent, stranger=""),)
+    (believed,) = views_of([FIRST], {**answers, first.name: replace(answers[first.name], **shows)}, {})
     assert serves or isinstance(believed.nodes[0].error, NodeError)
 
 
