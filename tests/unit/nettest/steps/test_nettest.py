@@ -257,7 +257,7 @@ def no_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for module in (nettest, rails):
         monkeypatch.setattr(module, "fence", lambda *_: "")
     for module in (jobs, rails):
-        monkeypatch.setattr(module, "where", lambda *_: {"state_dir": "/s", "gang": "gang0"})
+        monkeypatch.setattr(module, "request_keys", lambda *_: {"state_dir": "/s", "gang": "gang0"})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "l40s-deploy/nettest"
 

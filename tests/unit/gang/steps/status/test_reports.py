@@ -131,7 +131,7 @@ def test_an_agent_whose_files_are_gone_is_ended_and_started_by_commands_that_can
     name: str, advised: list[str]
 ) -> None:
     agent = OtherAgent(pid=7, gang=name, node="node0", port=7700, state_dir="/s", user="root")
-    lost = _without_files(gang(1, name=name), node(0), agent)
+    lost = _without_files(gang(1, name=name), node("node0"), agent)
     assert list(commands(lost.fix)) == advised and not any(map(refused, advised))
 
 
