@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import until
 
-from orchestrator.node import files, processes
-from orchestrator.node.engine import hang_inquiry
+from orchestrator.node import dispatch, files, processes
 from orchestrator.node.engine.hang_inquiry import AGAIN_S, GIVEN_UP_S, HangInquiry
 from orchestrator.node.engine.hang_look import MOVED, HangQuestion
 
@@ -23,7 +22,7 @@ def inquiry(tmp_path: Path) -> HangInquiry:
 
 def ends_with(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-S", "-c", f"import os; os._exit({status})"]
-    monkeypatch.setattr(hang_inquiry.dispatch, "command", lambda *_: command)
+    monkeypatch.setattr(dispatch, "command", lambda *_: command)
 
 
 @pytest.mark.parametrize(("status", "again"), [(MOVED, True), (0, False), (1, False)])
@@ -46,7 +45,7 @@ def test_it_is_looked_at_once_and_again_only_where_something_moved(
 def test_a_look_that_does_not_end_is_ended_with_what_it_started(
     inquiry: HangInquiry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hang_inquiry.dispatch, "command", lambda *_: ["sleep", "600"])
+    monkeypatch.setattr(dispatch, "command", lambda *_: ["sleep", "600"])
     assert inquiry.start(0.0, WANTED, again=False)
     pid = inquiry.pid
     assert not inquiry.ended(GIVEN_UP_S - 0.1)

@@ -24,6 +24,8 @@ from orchestrator.node import processes
 from orchestrator.node.agent.staged_run import Run, run_of
 from orchestrator.node.engine import hang_inquiry, hang_look, pci_paths
 from orchestrator.node.engine.hang_look import Gathering, HangQuestion
+from orchestrator.node.files import ENGINE_LOG, HANG_FILE
+from orchestrator.node.look import gauges
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
 from orchestrator.protocol.hang import HangLook, PortLook, RankLook
 from orchestrator.protocol.planned import Transport
@@ -271,7 +273,7 @@ def test_where_everything_hangs_the_look_ends_in_time_and_says_what_is_missing(
         waits.append(within_s)
         return GaugesAnswer(now=0.0, error="NVML did not respond")
 
-    monkeypatch.setattr(hang_look.gauges, "read", hangs)
+    monkeypatch.setattr(gauges, "read", hangs)
     with ras_that([]) as address:
         asked = replace(with_ras(tmp_path, address), device="cuda", venv_python=str(tmp_path / "python3"))
         look = Gathering(asked, HangQuestion(((0, ranks.start(SLEEPS)),), os.getpid())).look()
@@ -308,11 +310,11 @@ def test_ports_are_read_twice_gpus_have_power_and_clock_and_the_log_has_the_vers
         for at, sent in ((100.0, 5), (102.0, 905))
     ]  # fmt: skip
     left = iter(readings)
-    monkeypatch.setattr(hang_look.gauges, "read", lambda *_: next(left))
+    monkeypatch.setattr(gauges, "read", lambda *_: next(left))
     monkeypatch.setattr(hang_look, "APART_S", 0.1)
     asked = run(tmp_path, device="cuda", venv_python="/nonexistent/python3")
     network = replace(asked.network, transport=Transport.RDMA, hca="=mlx5_0:1")
-    log = Path(asked.path(hang_look.ENGINE_LOG))
+    log = Path(asked.path(ENGINE_LOG))
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("h:1:2 [0] NCCL INFO NCCL version 2.28.9+cuda12.8\nh:1:2 [0] NCCL INFO NET register userbuff 0x1\n")
     look = Gathering(replace(asked, network=network), HangQuestion(parent=os.getpid())).look()
@@ -357,7 +359,7 @@ def test_what_goes_on_is_looked_at_again(
     monkeypatch.setattr(Gathering, "look", lambda _: HangLook(node="node0", **seen))
     monkeypatch.setattr(hang_look, "staged_in", lambda _: run(tmp_path))
     assert hang_look.run([str(tmp_path), HangQuestion().words()]) == (hang_look.MOVED if again else 0)
-    assert (tmp_path / hang_look.HANG_FILE).exists()
+    assert (tmp_path / HANG_FILE).exists()
 
 
 def test_acs_and_the_iommu_are_read_for_the_gpus_of_the_gang(tmp_path: Path) -> None:
