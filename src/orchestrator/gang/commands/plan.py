@@ -131,17 +131,20 @@ def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inven
     seen = _example(args) if args.example else None
     recorded = None if seen is None else recorded_inventory(seen)
     take_names(args, recorded)
-    request = _of_what_runs(args, screen) if args.diff and not (args.model or args.plan) else request_of(args)
-    inventory = without(recorded or open_inventory(args, screen), request.without)
+    request = None if args.diff and not (args.model or args.plan) else request_of(args)
+    inventory = recorded or open_inventory(args, screen)
+    if request is None:
+        request = _of_what_runs(args, inventory)
+    inventory = without(inventory, request.without)
     if request.replicas:
         inventory = as_replicas(inventory, request.gangs)
     request = with_its_draft(args, for_its_load(args, request, inventory, screen), inventory)
     return request, inventory, seen
 
 
-def _of_what_runs(args: argparse.Namespace, screen: Screen) -> PlanRequest:
+def _of_what_runs(args: argparse.Namespace, inventory: Inventory) -> PlanRequest:
     """Of a difference without a model: what was asked for when the gangs were started; with other wishes its model."""
-    before = asked_before(open_inventory(args, screen), tuple(args.gang))
+    before = asked_before(inventory, tuple(args.gang))
     if not asks(args):
         return PlanRequest.of(before, gangs=tuple(args.gang))
     args.model = before.model
