@@ -32,6 +32,7 @@ _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
     r"|device-side assert triggered)"
 )
+_ASSERTION = r"\bblock: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,5},\d{1,5},\d{1,5}\] Assertion `"
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
 COMMON = (
@@ -143,6 +144,8 @@ COMMON = (
         r"|must be divisible by (?:[a-z]{2,8}_)?[tped]p_size\b"
         r"|number of GPUs per node is not divisible by|is not divisible by min_thread_[nk]\b"
         r"|caused by too large tensor parallel size"
+        r"|\b(?:size|prob)_[mnk] = \d{1,9} is not divisible by (?:tile|thread)_[mnk]\b"
+        r"|\bsize_[mnk] = \d{1,9} is not divisible by tile_[mnk]_size\b"
         r"|^\s{1,16}assert [\w.]{1,64} % (?:self\.)?(?:[tped]p_size|tensor_parallel\w{0,16}|world_size)\b.{0,16}== 0",
         text="the tensor parallel degree does not divide the model's heads or widths, or is not a multiple of the"
         " number of nodes",
@@ -222,13 +225,30 @@ COMMON = (
         " replace that GPU; otherwise try the stack without CUDA graphs",
         weak=True,
     ),
+    CausePattern(  # sglang issue 283, ktransformers issue 876; sglang, layers/sampler.py
+        id="LOGITS-NAN",
+        pattern=r"probability tensor contains either `inf`|ValueError: Detected errors during sampling! NaN in",
+        text="the model computed NaN or infinity, from which no token can be drawn: a kernel or a quantisation that"
+        " computes wrongly on this GPU, a type that is too narrow (float16), or damaged weights",
+        fix="verify the weights (`l40s-deploy checkpoint verify MODEL`); as a proof choose another attention and MoE"
+        " backend, bfloat16 in place of float16, and no quantised KV cache",
+        weak=True,
+    ),
     CausePattern(
         id="GPU-KERNEL-FAULT",
-        pattern=r"\bblock: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,5},\d{1,5},\d{1,5}\] Assertion `",
+        pattern=rf"{_ASSERTION}[^`\n]{{0,200}}(?:[Ii]nd(?:ex|ices)|\bind\b|\bidx)",
         text="a check within a GPU kernel failed: an index is out of its range, as a token or position that the model's"
         " tables do not have",
         fix="compare the tokenizer and --context-length with the model's config.json (vocab_size,"
         " max_position_embeddings); added tokens need a larger vocabulary",
+        weak=True,
+    ),
+    CausePattern(
+        id="GPU-KERNEL-FAULT",
+        pattern=rf"{_ASSERTION}(?P<own>[^`\n]{{1,120}})",
+        text="a check within a GPU kernel failed",
+        fix="search the engine's issues for these words; as a proof choose another backend for that kernel, or start"
+        " without CUDA graphs",
         weak=True,
     ),
     CausePattern(
@@ -266,7 +286,7 @@ COMMON = (
         id="GPU-ARCH",
         pattern=r"no kernel image is available for execution|Cuda failure (?:\d{1,4} )?'invalid device function'"
         r"|CUDA error: invalid device function|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)"
-        r"|ptxas .{0,128}; error {1,4}: Feature '[^']{1,128}' (?:requires|not supported on) \.target",
+        r"|ptxas .{0,128}\berror {0,4}: Feature '[^']{1,128}' (?:requires|not supported on) \.target",
         text="a library of the stack has no kernels for this GPU's architecture",
         fix="install builds of torch, sgl-kernel and flashinfer for it (compute capability: `nvidia-smi"
         " --query-gpu=compute_cap --format=csv`), or choose another stack",
@@ -366,11 +386,19 @@ COMMON = (
         id="GPU-DRIVER",
         pattern=r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
         r"|forward compatibility was attempted on non supported HW"
-        r"|unsupported display driver / cuda driver combination|cudaErrorInsufficientDriver"
+        r"|cudaErrorInsufficientDriver"
         r"|nvidia-container-cli(?:\.real)?: requirement error: unsatisfied condition: (?:cuda|driver)"
         r"|provided PTX was compiled with an unsupported toolchain|not supported in the installed CUDA driver",
         text="the node's NVIDIA driver is too old for the stack's CUDA libraries",
         fix="update the driver and reboot, or choose a stack that supports the installed driver",
+    ),
+    CausePattern(  # gpustack issue 4678, llm-d issue 706
+        id="GPU-DRIVER",
+        pattern=r"unsupported display driver / cuda driver combination|cudaErrorSystemDriverMismatch",
+        text="the engine loads a libcuda of another version than the node's driver (CUDA error 803): most often the"
+        " cuda-compat of a container's image, which is found first",
+        fix="take /usr/local/cuda/compat out of LD_LIBRARY_PATH and /etc/ld.so.conf.d in the container (`ldconfig -p |"
+        " grep libcuda.so` shows which is found); after an upgrade of the driver, reboot",
     ),
     CausePattern(
         id="FABRIC-MANAGER",
@@ -443,7 +471,7 @@ COMMON = (
         id="NO-INTERFACE",
         pattern=r"no socket interface found|Unable to find (interface|address) for|No usable listening interface found"
         r"|NET/Socket : no interface found|NET/IB : No IP interface found|verify NCCL_OOB_NET_IFNAME"
-        r"|connecting to address {1,2}with family \d",
+        r"|connecting to address {1,2}with family \d|Socket creation failed ?: Address family not supported",
         text="the network interface set for NCCL or Gloo does not exist, or has no address",
         fix="compare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME with the node's interfaces (sglang issues 836, 958)",
     ),
@@ -821,6 +849,7 @@ COMMON = (
         pattern=r"The client socket has timed out (?:after \d{1,9}m?s )?while trying to connect to"
         r" \((?P<peer>[^)]{1,128})\)"
         r"|TCP client failed to connect/validate to host (?P<peer_store>\S{1,128})"
+        r"|RendezvousConnectionError: The connection to the C10d store has failed"
         r"|DistNetworkError: The client socket has failed to connect to (?P<peer_at_end>\S{1,128}) \(errno: 111",
         text="the leader's port can't be reached: nothing listens there, since the leader has not started or has ended,"
         " or a firewall closes it",
@@ -883,7 +912,7 @@ COMMON = (
         r"|Failed to recv, got 0 bytes|Call to connect (?:timeout|returned|failed) ?: Connection refused"
         r"|[Cc]onnect to \S{1,128} returned (?:\d{1,4}\()?Connection refused"
         r"|socket(?:Start|Poll)Connect: exceeded retries|maybe TCPStore server has shut down too early"
-        r"|Call to (?:recv|send)\w{0,8} .{0,128} failed ?: ",
+        r"|Call to (?:recv|send)\w{0,8} .{0,128} failed ?: |\bRendezvousClosedError\b",
         text="the connection to another rank or node was lost",
         fix="check the node that failed first",
         secondary=True,
@@ -891,7 +920,8 @@ COMMON = (
     CausePattern(
         id="CHILD-FAILED",
         pattern=r"Received sigquit from a child process|crashed with exit code|scheduler died during initialization"
-        r"|[Ee]ngine core initialization failed|WorkerProc initialization failed|EngineDeadError",
+        r"|[Ee]ngine core initialization failed|WorkerProc initialization failed|EngineDeadError"
+        r"|\bfailed \(exitcode: -?\d{1,3}\) local_rank: \d",
         text="an engine process of this node exited",
         fix="read its last log lines: `l40s-deploy logs --around-failure`",
         secondary=True,

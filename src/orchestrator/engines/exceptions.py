@@ -30,7 +30,8 @@ POINTERS = (
     r"See (?:root cause|inner exception|stack trace)|\bEngineDeadError\b|\bEngineGenerateError\b|\bChildFailedError\b"
     r"|Worker failed with error '|[Ee]ngine (?:core initialization|process) failed|check the stack trace above"
     r"|\bCalledProcessError\b|\bRayTaskError\b|\b(?:Ray)?ActorDiedError\b|\bRayActorError\b|\bWorkerCrashedError\b"
-    r"|\bNodeDiedError\b|\bLocalRayletDiedError\b|^(?:SystemExit|KeyboardInterrupt|asyncio\.\w{0,32}\.?CancelledError)\b"
+    r"|\bNodeDiedError\b|\bLocalRayletDiedError\b|\bRendezvousClosedError\b"
+    r"|^(?:SystemExit|KeyboardInterrupt|asyncio\.\w{0,32}\.?CancelledError)\b"
 )
 """Of exceptions that only tell that another one, which was told before, ended a process."""
 
@@ -185,7 +186,7 @@ RAISED = (
     CausePattern(
         id="LEADER-UNREACHABLE",
         pattern=r"^RuntimeError: (?:connect\(\) timed out|Connection (?:timed out|refused))[^\n]{0,64}"
-        r"\n\S{0,512}/torch/distributed/rendezvous\.py:\d",
+        r"\n\S{0,512}/torch/distributed/(?:elastic/rendezvous/\w{1,64}|rendezvous)\.py:\d",
         text="the leader's port can't be reached: nothing listens there, since the leader has not started or has ended,"
         " or a firewall closes it",
         fix="look first whether the leader runs (its log, `ss -ltn` there), then for a firewall between the nodes:"

@@ -302,7 +302,8 @@ HOST = (
     CausePattern(
         id="RAY-NODE-LOST",
         pattern=r"Some Ray subprocesses exited unexpectedly"
-        r"|^\(raylet\b[^)]{0,64}\) .{0,128}:\d{1,5}: {1,2}Check failed: |\bRaylet is terminated\."
+        r"|^\(raylet\b[^)]{0,64}\) .{0,128}:\d{1,5}: {1,2}(?:An unexpected system state has occurred\..{0,256})?"
+        r"Check failed: |\bRaylet is terminated\."
         r"|\bLocalRayletDiedError\b",
         text="a process of Ray on this node (raylet, or GCS on the head) ended by itself",
         fix="read raylet.err, raylet.out and gcs_server.out of the newest session below /tmp/ray; compare Ray's version"
@@ -317,6 +318,32 @@ HOST = (
         " Ray again",
         secondary=True,
     ),
+    CausePattern(  # ray issue 62883; ray/_private/node.py
+        id="RAY-NODE-LOST",
+        pattern=r"The current node timed out during startup|The current node has not been updated within \d",
+        text="Ray did not come up on this node: one of its processes ended at its start, or the head is overloaded",
+        fix="read raylet.err, raylet.out and gcs_server.out of the newest session below /tmp/ray; end what is left with"
+        " `ray stop --force`, and start Ray again",
+        secondary=True,
+    ),
+    CausePattern(  # vllm issue 38529
+        id="RAY-WORKER-LOST",
+        pattern=r"^\(raylet\b[^)]{0,64}\) A worker died or was killed while executing a task by an unexpected system",
+        text="a worker of Ray ended without a word of its own: it crashed in native code, or was killed, as for lack of"
+        " main memory",
+        fix="read that worker's .err and .out of the newest session below /tmp/ray on its node, and its kernel log"
+        " (`dmesg -T | grep -iE 'oom|segfault'`)",
+        secondary=True,
+    ),
+    CausePattern(  # sglang issues 10856, 22511
+        id="SERVER-SILENT",
+        pattern=r"Health check failed\. Server couldn't get a response from detokenizer",
+        text="SGLang's scheduler did not answer its own health check: it stands still, waits for another rank, or"
+        " computes one long step; the line does not say which",
+        fix="look whether `Prefill batch` or `Decode batch` lines follow; if none do, compare where each rank stands"
+        " (`py-spy dump --pid PID` on every node)",
+        secondary=True,
+    ),
     CausePattern(
         id="ROUTER-NO-WORKERS",
         pattern=r"No available workers \(all|error_code=.?no_available_workers|waiting for workers to become healthy",
@@ -327,9 +354,16 @@ HOST = (
     CausePattern(
         id="PEER-LOST",
         pattern=r"NIXL_ERR_REMOTE_DISCONNECT|remote mooncake session (?P<peer>\S{1,128}) is not alive"
-        r"|KVTransferError\(.{0,128}(?:could be dead|Failed due to an unknown reason from another)",
+        r"|KVTransferError\(.{0,128}could be dead",
         text="the instance at the other end of a KV transfer is gone",
         fix="read that instance's log first",
+        secondary=True,
+    ),
+    CausePattern(  # mooncake issue 851
+        id="PEER-LOST",
+        pattern=r"KVTransferError\(.{0,128}Failed due to an unknown reason from another",
+        text="another rank's part of a KV transfer failed",
+        fix="read the logs of the other ranks and of the prefill instance first: one of them says why",
         secondary=True,
     ),
     CausePattern(
@@ -365,6 +399,23 @@ HOST = (
         pattern=r"An attempt has been made to start a new process before the$",
         text="a script starts the engine while it is imported, and each process of the engine imports it again",
         fix="start the engine below `if __name__ == '__main__':`, or by its own command",
+    ),
+    CausePattern(
+        id="JOB-NOT-STARTED",
+        pattern=r"srun: error: Task launch for \S{1,64} failed on node (?P<own>\S{1,128}):"
+        r" (?:Job credential expired|Invalid job credential)",
+        text="a node refuses the credential of a Slurm job: its clock differs from the controller's, or it was reached"
+        " too late",
+        fix="compare the clocks (`chronyc tracking` on every node), and the munge keys (`munge -n | ssh NODE unmunge`)",
+    ),
+    CausePattern(
+        id="JOB-NOT-STARTED",
+        pattern=r"srun: error: (?:Task launch for \S{1,64} failed on node|Application launch failed:)"
+        r" (?P<own>\S.{1,200})",
+        text="Slurm could not start the job's step on a node, for the reason in the line",
+        fix="compare --cpus-per-task, --gpus-per-task and the binding with what the job has (`scontrol show job -d`),"
+        " and read slurmd's log on that node",
+        weak=True,
     ),
     CausePattern(
         id="JOB-CANCELLED",
@@ -476,6 +527,15 @@ HOST_GENERAL = (
         fix="read `dmesg -T | grep NVRM` on this node; a small CUDA program on each GPU shows whether the driver works",
         weak=True,
     ),
+    CausePattern(  # vllm issue 14321; triton/runtime/build.py
+        id="KERNEL-COMPILE",
+        pattern=r"\bCalledProcessError: Command '\['(?P<own>(?:\S{0,128}/)?(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+))',"
+        r".{0,400}\.so'",
+        text="the C compiler failed, with which Triton builds its launcher at the start",
+        fix="read its own words above the exception: most often Python.h (python3-dev) or libcuda.so for -lcuda is"
+        " missing, or that gcc is another than the environment's",
+        weak=True,
+    ),
     CausePattern(
         id="KERNEL-COMPILE",
         pattern=r"\b(?P<own>(?:nvcc|ptxas|cicc) fatal {1,8}: .{1,160})"
@@ -497,6 +557,14 @@ HOST_GENERAL = (
         " container and, for IBGDA, the right to create device queues",
         fix="load nvidia-peermem with PeerMappingOverride=1 of the driver set; give the container /dev/infiniband and"
         " IPC_LOCK (as a proof, --privileged); without IBGDA use DeepEP's normal mode",
+        weak=True,
+    ),
+    CausePattern(  # vllm PR 12957; mooncake-store/src/master_client.cpp
+        id="SERVER-UNREACHABLE",
+        pattern=r"\bmaster_client\.\w{1,3}:\d{1,6}\] (?P<own>[Ff]ailed to .{0,120}(?:rpc|RPC|connect).{0,64})",
+        text="Mooncake's master did not answer, or closed the connection",
+        fix="look whether mooncake_master runs and what it logs, with the same release of Mooncake as the engines have,"
+        " and whether master_server_address leads there",
         weak=True,
     ),
     CausePattern(
@@ -539,6 +607,7 @@ HOST_GENERAL = (
 
 TOLD_ALONE = frozenset(
     {"COLLECTIVE-TIMEOUT", "CPU-TOO-OLD", "EP-TIMEOUT", "LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING",
-     "PROCESS-CRASHED", "PROCESS-KILLED", "RAY-HEAD-UNREACHABLE", "RAY-NODE-LOST", "ROUTER-NO-WORKERS", "UCX-FAILED"}
+     "PROCESS-CRASHED", "PROCESS-KILLED", "RAY-HEAD-UNREACHABLE", "RAY-NODE-LOST", "RAY-WORKER-LOST",
+     "ROUTER-NO-WORKERS", "SERVER-SILENT", "UCX-FAILED"}
 )  # fmt: skip
 """Of causes that follow from another: where a log shows nothing else they tell its reader what to look at."""

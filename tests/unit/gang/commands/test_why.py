@@ -105,6 +105,23 @@ def test_a_failure_of_nccl_alone_asks_for_its_words(tmp_path: Path, capsys: pyte
     assert "NCCL_DEBUG=WARN in l40s_env" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("line", "next_line"),
+    [
+        ("RuntimeError: Engine core initialization failed. See root cause above.", "another process ended: ask for"),
+        ("[2026-11-25 10:00:05 TP0] Decode batch. #running-req: 1, #token: 9", "if it stands still, for NCCL_DEBUG"),
+    ],
+    ids=["pointer", "silent"],
+)
+def test_whose_words_to_ask_for_where_these_tell_nothing(
+    line: str, next_line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.log").write_text(f"{line}\n")
+    assert main(["why", "--log", str(tmp_path / "x.log")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no cause is known" in said and " next: " in said and next_line in said
+
+
 def test_a_folder_has_one_log_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "node0.log").write_text("RuntimeError: Connection reset by peer\n")
     (tmp_path / "node1.log.gz").write_bytes(gzip.compress(b"zmq.error.ZMQError: Address already in use"))

@@ -52,6 +52,14 @@ _NCCL_FAILED = re.compile(
     r"\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|NCCL [Ee]rror"
     r"|unhandled (?:system|cuda) error|run with NCCL_DEBUG="
 )
+_ASK_FOR = (
+    "no line tells of a failure: if it ended, ask for its last lines, its exit status and `dmesg -T` of that node; if"
+    " it stands still, for NCCL_DEBUG=INFO from its start and `py-spy dump --pid PID` of each rank"
+)
+_POINTED = (
+    "that exception only tells that another process ended: ask for that one's own log (what stands above it; of Ray"
+    " /tmp/ray/session_latest/logs on its node, of torchrun each rank's), and `dmesg -T` there"
+)
 _SUBSYSTEMS = (
     ("bootstrap", "INIT,BOOTSTRAP,NET"),
     ("socket", "INIT,BOOTSTRAP,NET"),
@@ -272,14 +280,11 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     streams = list(_streams(texts, _dialects_engine(engine, version)))
     cause, exception = _first(_weighed_causes(streams), streams)
     warning = next((stream.warning for stream in streams if stream.warning), "")
-    nothing = not (cause or exception or warning)
-    return LogsSummary(
+    summary = LogsSummary(
         cause=_exact(cause) if cause is not None else None,
         secondary=tuple(map(_exact, _others(streams, cause))),
         exception=exception,
         nccl_warning=warning,
-        error=next(_errors(texts), "") if nothing else "",
-        next_log="" if cause else _next_log(warning, exception, texts),
         engine=engine,
         version=version,
         nccl=nccl,
@@ -287,6 +292,14 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
         transport="; ".join(filter(None, dict.fromkeys(stream.transport for stream in streams))),
         findings=tuple(finding for stream in streams for finding in _sure_findings(stream)),
     )
+    return summary if cause is not None else _without_cause(summary, streams, texts)
+
+
+def _without_cause(summary: LogsSummary, streams: Sequence[_Stream], texts: Mapping[str, _Text]) -> LogsSummary:
+    """With the first line that tells of an error, where nothing says more, and what to ask for next."""
+    if not (summary.exception or summary.nccl_warning):
+        summary = replace(summary, error=next(_errors(texts), ""))
+    return replace(summary, next_log=_next_log(summary, streams, texts))
 
 
 def _exact(cause: Cause) -> Cause:
@@ -323,12 +336,21 @@ def _sure_findings(stream: _Stream) -> Iterator[Finding]:
     return (finding for finding in findings if finding.id == "TRANSPORT-NO-GDR")
 
 
-def _next_log(warning: str, exception: str, texts: Mapping[str, _Text]) -> str:
-    """Where no cause is known: which variable has NCCL tell more, '' where NCCL has no part in it."""
-    if not warning:
-        if not _NCCL_FAILED.search(exception):
-            return ""
+def _next_log(summary: LogsSummary, streams: Sequence[_Stream], texts: Mapping[str, _Text]) -> str:
+    """Which variable has NCCL tell more, or whose words an exception points at; '' where nothing would."""
+    if summary.nccl_warning:
+        return _more_of_nccl(summary.nccl_warning, texts)
+    if _NCCL_FAILED.search(summary.exception):
         return "NCCL says why with NCCL_DEBUG=WARN in l40s_env: start it again so, and read the logs of all nodes"
+    if any(stream.watch.pointers.search(summary.exception) for stream in streams):
+        return _POINTED
+    speaks = summary.exception or summary.error or summary.secondary
+    known = summary.engine or summary.nccl or summary.lines_of
+    return _ASK_FOR if known and not speaks else ""
+
+
+def _more_of_nccl(warning: str, texts: Mapping[str, _Text]) -> str:
+    """warning: NCCL's first; its file says which subsystem knows more."""
     place = next((line for text in texts.values() for line in text.lines if warning[:80] in line), "")
     before = place.partition("NCCL WARN")[0]
     subsystems = next((names for part, names in _SUBSYSTEMS if part in before or part in warning.lower()), "INIT,NET")

@@ -74,6 +74,19 @@ def test_a_row_of_a_pasted_table_names_its_gpu() -> None:
     assert seen.cause is not None and "(GPU 3)" in seen.cause.text
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted", "unwanted"),
+    [
+        ("llmd706-803", "another version than the node's driver", "too old"),
+        ("assert-of-another-kind", "(numel % width == 0)", "index"),
+        ("fractal2835-credential", "clock", "binding"),
+    ],
+)
+def test_a_hint_is_of_its_own_kind(name: str, wanted: str, unwanted: str) -> None:
+    cause = told(name).cause
+    assert cause is not None and wanted in cause.text and unwanted not in f"{cause.text} {cause.fix}"
+
+
 def test_whose_port_can_t_be_reached_is_in_the_line() -> None:
     seen = told("vllm14340-c10d-master-unreachable")
     assert seen.cause is not None and "to 10.0.0.12, 29400" in seen.cause.text
