@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 from statistics import fmean, stdev
 
 from orchestrator.bench.text import NAME
@@ -131,6 +131,7 @@ def causes(
     transport: Sequence[str],
     remarks: Sequence[str],
     graph_batch: int | None,
+    shares: int = 1,
     load: Load,
     throttled: Iterable[str] = (),
     grown: Iterable[str] = (),
@@ -142,14 +143,16 @@ def causes(
     start, tuned configs that the engine misses, graphs smaller than the batch, clocks, counters of errors, the last
     network test, and what the figures look like.
 
-    throttled, grown: as `bench.machines` says; network: what the last test of this gang found slow, '' for nothing
+    graph_batch: the largest that is captured, 0 for none, None where it is not known; shares: batches that share the
+    requests; throttled, grown: as `bench.machines` says; network: what the last test of this gang found slow, '' for
+    nothing
     """
     causes_seen = [*transport]
     if duration_s < SHORT_S:
         causes_seen.insert(0, f"the run took {duration_s:.1f} s: so short a run is not the same twice; raise --prompts")
     causes_seen += [remark for remark in remarks if "tuned" in remark]
-    if graph_batch is not None and graph_batch < load.concurrency:
-        causes_seen.append(_beyond_graphs(graph_batch, load.concurrency))
+    if graph_batch is not None and graph_batch < (share := ceil(load.concurrency / shares)):
+        causes_seen.append(_beyond_graphs(graph_batch, load.concurrency, share))
     causes_seen += [*throttled, *grown]
     if network:
         causes_seen.append(f"the last network test: {network}")
@@ -158,14 +161,16 @@ def causes(
     return tuple(causes_seen)
 
 
-def _beyond_graphs(graph_batch: int, requests: int) -> str:
-    """graph_batch: the largest that is captured, 0 for none. The factor is bounded by the articles' two runs at 128
-    requests: FP8 beyond its graphs 220 ms between tokens, INT8 within graphs 163 ms, quantisation included."""
+def _beyond_graphs(graph_batch: int, requests: int, share: int) -> str:
+    """graph_batch: the largest that is captured, 0 for none; share: of the requests, in a batch. The factor is bounded
+    by the articles' two runs at 128 requests: FP8 beyond its graphs 220 ms between tokens, INT8 within graphs 163 ms,
+    quantisation included."""
     graphs = "no CUDA graph is captured"
     if graph_batch:
         graphs = f"CUDA graphs are captured up to a batch size of {graph_batch}"
+    batches = f" in batches of {share}" if share < requests else ""
     return (
-        f"{graphs}, but {requests} requests run at once: their steps run eager, the host launches each kernel. With"
-        f" graphs up to {requests} (cuda_graph_max_bs of the profile), 1.0 to 1.4 times the speed may be expected on"
+        f"{graphs}, but {requests} requests run at once{batches}: their steps run eager, the host launches each kernel."
+        f" With graphs up to {share} (cuda_graph_max_bs of the profile), 1.0 to 1.4 times the speed may be expected on"
         " L40S: a guess"
     )

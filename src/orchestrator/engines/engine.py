@@ -24,6 +24,7 @@ class MemoryAsked:
     mla:     the model has multi-head latent attention
     vision:  layers and hidden size of a multimodal model's encoder
     nvlink:  several GPUs of a node may be joined by NVLink
+    whole_dense: dense layers are kept complete on every rank
     """
 
     flags: Mapping[str, tuple[str, ...]]
@@ -32,6 +33,7 @@ class MemoryAsked:
     mla: bool
     vision: tuple[int, int] | None = None
     nvlink: bool = False
+    whole_dense: bool = False
 
     def number(self, flag: str) -> int | None:
         """A flag's only value as an integer; None where it is not given."""
@@ -271,6 +273,11 @@ class AttentionGroups:
     reduces: int
 
 
+def any_size(_: MemoryAsked) -> int:
+    """Of a version that captures decode for a batch of any size."""
+    return 1
+
+
 OURS: Mapping[str, str] = {
     "--tp-size": "--tp N of this command",
     "--pp-size": "--pp N of this command",
@@ -316,6 +323,7 @@ class Engine:
     memory:    how it divides a GPU
     request_table: rows and columns of req_to_token (where each token of a request is in the KV cache, as int32), from
                a request's context and the KV cache's tokens; None where that is too small to count
+    graph_step: batch sizes whose decode is captured are multiples of it; others are left out
     attention: how it divides attention among groups of ranks, None where it does not
     compiles: a profile may ask all versions for torch.compile, this one among them; False where its own manual advises
                against it, so that only who names this version gets it
@@ -336,6 +344,7 @@ class Engine:
     memory: Callable[[MemoryAsked], Division]
     request_table: Callable[[MemoryAsked, int, int], tuple[int, int]] | None
     proofs: Mapping[str, CausePattern] = field(default_factory=dict)
+    graph_step: Callable[[MemoryAsked], int] = any_size
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
     compiles: bool = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import gcd
 
 from orchestrator.engines.causes import COMMON, PCIE_IPC, PCIE_IPC_IN_USE, REMARKS
 from orchestrator.engines.engine import (
@@ -190,6 +191,7 @@ def _engine(version: str) -> Engine:
         bench_flags=_BENCH_FLAGS(version),
         memory=partial(_memory, version),
         request_table=_request_table,
+        graph_step=_graph_step,
         attention=_ATTENTION(version),
     )
 
@@ -249,9 +251,15 @@ def _memory(version: str, asked: MemoryAsked) -> Division:
 def _request_table(asked: MemoryAsked, context: int, tokens: int) -> tuple[int, int]:
     """mem_cache/kv_cache_configurator.py (resolve_max_num_reqs), memory_pool.py (ReqToTokenPool: a row for padding) and
     allocation_sizing.py (get_req_to_token_extra_context_len, pages of one token)."""
-    most = asked.number("--max-running-requests") or (_DRAFTED if asked.flags.get("--speculative-algorithm") else None)
-    rows = usual_requests(context, tokens) if most is None else max(1, most // asked.layout.attention_data_parallel)
+    running = _running(asked)
+    rows = usual_requests(context, tokens) if running is None else running
     return min(rows, tokens // 2) + 1, context + 4 + (asked.number("--speculative-num-draft-tokens") or 0)
+
+
+def _running(asked: MemoryAsked) -> int | None:
+    """Most requests that may run at once in an attention group, where flags say it (resolve_max_num_reqs)."""
+    most = asked.number("--max-running-requests") or (_DRAFTED if asked.flags.get("--speculative-algorithm") else None)
+    return None if most is None else max(1, most // asked.layout.attention_data_parallel)
 
 
 def _window_share(asked: MemoryAsked) -> float:
@@ -335,19 +343,46 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, int]:
 
 
 def _captured(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, ...]:
-    """cuda_graph_hook.py: generate_decode_cuda_graph_batch_sizes; before 0.5.23 the same in srt/server_args.py."""
+    """base_cuda_graph_runner.py (get_batch_sizes_to_capture); in 0.5.10 it is in cuda_graph_runner.py."""
     most, _ = _graphs(version, asked, chunk)
     if most == 0:
         return ()
+    sizes = _decode_sizes(asked, most)
+    if (running := _running(asked)) is not None:
+        aligned = _alignment(asked)
+        limit = -(-running // aligned) * aligned
+        sizes = {min(size, limit) for size in sizes}
+    step = _graph_step(asked)
+    return tuple(sorted(size for size in sizes if size % step == 0))
+
+
+def _alignment(asked: MemoryAsked) -> int:
+    """srt/utils/common.py (get_cuda_graph_batch_size_alignment): the ranks of an attention group, where they share out
+    the tokens of a step, as between groups, or for dense layers that each rank has whole."""
+    groups = asked.layout.attention_data_parallel
+    halves = 2 if "--enable-two-batch-overlap" in asked.flags else 1
+    shared_out = groups > 1 or asked.whole_dense or "--moe-dense-tp-size" in asked.flags
+    return halves * (asked.layout.tensor_parallel // groups if shared_out else 1)
+
+
+def _graph_step(asked: MemoryAsked) -> int:
+    """The tokens of a captured batch are multiples of the alignment; a draft's requests have several tokens each."""
+    aligned = _alignment(asked)
+    each = 1 if "--enable-two-batch-overlap" in asked.flags else asked.number("--speculative-num-draft-tokens") or 1
+    return aligned // gcd(aligned, each)
+
+
+def _decode_sizes(asked: MemoryAsked, most: int) -> set[int]:
+    """cuda_graph_hook.py: generate_decode_cuda_graph_batch_sizes; before 0.5.23 the same in srt/server_args.py."""
     if given := asked.flags.get("--cuda-graph-bs-decode") or asked.flags.get("--cuda-graph-bs"):
-        return tuple(sorted(map(int, given)))
+        return set(map(int, given))
     if "--disable-cuda-graph-padding" in asked.flags:
-        return tuple(range(1, most + 1))
+        return set(range(1, most + 1))
     small, steps = [1, 2, 4, 8, 12], [(16, 257, 8), (272, 512, 16), (512, most + 1, 32)]
     if asked.text("--speculative-algorithm"):
         small, steps = list(range(1, 9)), [(10, 33, 2), (40, 65, 4), (72, 257, 8), (272, most + 1, 16)]
     sizes = {size for first, end, step in steps for size in range(first, end, step)}
-    return tuple(sorted({size for size in (*small, *sizes) if size <= most} | {most}))
+    return {size for size in (*small, *sizes) if size <= most} | {most}
 
 
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:

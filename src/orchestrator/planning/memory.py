@@ -50,7 +50,7 @@ def budget(
     context: tokens that a request may have by config.json, None where unread; nvlink: the GPUs of a node may have it
     Raises InputError where the weights leave no room for a KV cache.
     """
-    asked = _asked(profile, layout, flags, gpu_total, nvlink=nvlink)
+    asked = asked_of(profile, layout, flags, gpu_total, nvlink=nvlink)
     division = engine_of(stack).memory(asked)
     weights = weights_per_gpu(profile, layout, division)
     per_token = kv_bytes_per_token(profile, layout, division)
@@ -100,7 +100,9 @@ def _tokens(room: int, per_token: int, division: Division, lines: list[str]) -> 
     return tokens
 
 
-def _asked(profile: ModelProfile, layout: Layout, flags: Flags, gpu_total: int | None, *, nvlink: bool) -> MemoryAsked:
+def asked_of(
+    profile: ModelProfile, layout: Layout, flags: Flags, gpu_total: int | None, *, nvlink: bool = False
+) -> MemoryAsked:
     """What the engine's own arithmetic wants to know."""
     return MemoryAsked(
         flags=flags,
@@ -109,6 +111,7 @@ def _asked(profile: ModelProfile, layout: Layout, flags: Flags, gpu_total: int |
         mla=bool(profile.dimensions.kv_lora_rank),
         vision=(profile.vision.layers, profile.vision.hidden_size) if profile.vision else None,
         nvlink=nvlink and layout.gpus_per_node > 1,
+        whole_dense=layout.expert_parallel > 1 and kept_whole(profile, layout.tensor_parallel)[0],
     )
 
 

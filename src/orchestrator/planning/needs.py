@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.engines.engine import Division, RankCost
 from orchestrator.model.plan import Memory, Seconds
 from orchestrator.model.profile import ModelProfile
+from orchestrator.model.words import counted
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.sizes import gib
 
@@ -69,7 +70,7 @@ def with_needs(memory: Memory, profile: ModelProfile, layout: Layout, division: 
             capture_s=(round(least_s, 1), round(most_s, 1)),
             compile_s=cost.compile_s if count else (0.0, 0.0),
         )
-    budget = replace(budget, explanation=(*budget.explanation, *_graph_words(budget, cost)))
+    budget = replace(budget, explanation=(*budget.explanation, *_graph_words(budget, layout, cost)))
     if cost is None or cost.activations is None or division.chunk is None:
         return budget
     needs = Needs(memory.request_table or 0, budget.graph_bytes or 0, cost.activations(division.chunk))
@@ -109,7 +110,7 @@ def with_seen(memory: Memory, least_free: int | None) -> Memory:
     return replace(budget, next_fraction=fraction, next_kv_tokens=tokens, explanation=(*kept, proposed))
 
 
-def _graph_words(memory: Memory, cost: RankCost | None) -> Iterator[str]:
+def _graph_words(memory: Memory, layout: Layout, cost: RankCost | None) -> Iterator[str]:
     if memory.graphs is None:
         return
     if not memory.graphs:
@@ -123,8 +124,12 @@ def _graph_words(memory: Memory, cost: RankCost | None) -> Iterator[str]:
         if any(cost.compile_s):
             costs += f", {cost.compile_s[0]:.0f} to {cost.compile_s[1]:.0f} s more while kernel caches are empty"
         costs += f" (calculated from {cost.source})"
-    yield f"decode graphs: {count} batch sizes up to {most}: {costs}"
-    yield f"more than {most} requests at once run eager: the host launches each kernel of their steps"
+    yield f"decode graphs: {counted(count, 'batch size')} up to {most}: {costs}"
+    each = f", {most} for each of {layout.shares} batches," if layout.shares > 1 else ""
+    yield (
+        f"more than {most * layout.shares} requests at once{each} run eager: the host launches each kernel of their"
+        " steps"
+    )
 
 
 def fraction_for(memory: Memory, needed: int) -> float | None:

@@ -35,6 +35,11 @@ class Layout(Message):
         more = (f"{letters}{count}" for letters, count in degrees.items() if count > 1)
         return " ".join((f"TP{self.tensor_parallel}", *more))
 
+    @property
+    def shares(self) -> int:
+        """Batches that share the requests which run at once: each pipeline stage has one, in each attention group."""
+        return self.pipeline_parallel * self.attention_data_parallel
+
     def __str__(self) -> str:
         """'TP32', 'PP4 x TP8', 'TP32 with EP2'."""
         name = f"TP{self.tensor_parallel}"

@@ -117,6 +117,9 @@ def test_causes_come_in_the_order_of_their_evidence() -> None:
     (eager,) = causes(transport=(), remarks=(), graph_batch=0, load=Load(), wrong=None)
     assert eager.startswith("no CUDA graph is captured, but 128 requests run at once: their steps run eager")
     assert "1.0 to 1.4 times" in eager and "a guess" in eager
+    assert causes(transport=(), remarks=(), graph_batch=32, shares=4, load=Load(), wrong=None) == ()
+    (shared,) = causes(transport=(), remarks=(), graph_batch=32, shares=2, load=Load(), wrong=None)
+    assert "but 128 requests run at once in batches of 64:" in shared and "With graphs up to 64" in shared
     short, tcp = causes(transport=("TCP",), remarks=(), graph_batch=None, load=Load(), wrong=None, duration_s=0.74)
     assert "took 0.7 s" in short and "--prompts" in short and tcp == "TCP"
 

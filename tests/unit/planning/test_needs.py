@@ -19,9 +19,12 @@ RESULTS = json.loads((Path(__file__).parents[2] / "slice/figures.json").read_tex
 NO_GRAPHS = {"--disable-cuda-graph": ()}
 
 
-def captured(stack: Any, **flags: tuple[str, ...]) -> tuple[int, ...] | None:
+def captured(
+    stack: Any, *, groups: int = 1, whole_dense: bool = False, **flags: tuple[str, ...]
+) -> tuple[int, ...] | None:
     spelled = {f"--{name.replace('_', '-')}": values for name, values in flags.items()}
-    asked = MemoryAsked(flags=spelled, layout=TP32, gpu_mib=46068, mla=True)
+    layout = replace(TP32, attention_data_parallel=groups)
+    asked = MemoryAsked(flags=spelled, layout=layout, gpu_mib=46068, mla=True, whole_dense=whole_dense)
     found: tuple[int, ...] | None = engine_of(stack).memory(asked).graphs
     return found
 
@@ -96,6 +99,30 @@ def test_the_batch_sizes_are_those_that_the_engines_capture() -> None:
     assert captured(OLD, cuda_graph_bs=("64", "8", "200")) == (8, 64)
 
 
+def test_where_ranks_share_out_tokens_graphs_are_of_multiples_of_these_ranks() -> None:
+    """get_batch_sizes_to_capture of 0.5.10, 0.5.17 and 0.5.23; 0.4.4 has no such rule."""
+    assert captured(NEW, groups=4, cuda_graph_max_bs_decode=("32",)) == (8, 16, 24, 32)
+    assert captured(NEW, groups=4, cuda_graph_max_bs_decode=("30",)) == (8, 16, 24)
+    assert captured(NEW, groups=4, cuda_graph_bs_decode=("4", "8", "12")) == (8,)
+    assert captured(NEW, groups=32, cuda_graph_max_bs_decode=("12",)) == (1, 2, 4, 8, 12)
+    assert captured(NEW, whole_dense=True, cuda_graph_max_bs_decode=("64",)) == (32, 64)
+    drafted = captured(
+        NEW,
+        groups=4,
+        cuda_graph_max_bs_decode=("8",),
+        speculative_algorithm=("EAGLE",),
+        speculative_num_draft_tokens=("4",),
+    )
+    assert drafted == (2, 4, 6, 8), "two requests have the eight tokens of a group's ranks"
+    assert captured(OLD, groups=4, cuda_graph_max_bs=("16",)) == (1, 2, 4, 8, 16)
+
+
+def test_no_graph_is_for_more_requests_than_may_run_in_a_group() -> None:
+    alone = captured(NEW, cuda_graph_max_bs_decode=("32",), max_running_requests=("20",))
+    assert alone == (1, 2, 4, 8, 12, 16, 20)
+    assert captured(NEW, groups=2, cuda_graph_max_bs_decode=("32",), max_running_requests=("20",)) == (16,)
+
+
 def test_a_plan_says_what_graphs_cost_and_that_larger_batches_run_eager() -> None:
     stack = replace(NEW, engine_version="0.5.17")
     (costs, beyond, needed, more) = of(stack, context=163_840).explanation[-4:]
@@ -108,6 +135,8 @@ def test_a_plan_says_what_graphs_cost_and_that_larger_batches_run_eager() -> Non
         line for line in of(OLD, flags={}).explanation if line.startswith("decode graphs: 23")
     )
     assert "every batch runs eager" in of(flags=NO_GRAPHS).explanation[-2]
+    grouped = of(layout=IN_FOUR, flags=GRAPHS_32, profile=FINE).explanation
+    assert any(line.startswith("more than 128 requests at once, 32 for each of 4 batches, run") for line in grouped)
 
 
 def test_the_default_fraction_stays_and_the_next_one_is_only_proposed() -> None:

@@ -346,6 +346,7 @@ class _Bench:
                 transport=[finding.title for finding in self.view.transport],
                 remarks=self.view.remarks,
                 graph_batch=self.engine.graph_batch,
+                shares=self.engine.layout.shares if self.engine.layout else 1,
                 load=self.order.load,
                 throttled=throttled(machines["loaded"] or machines["after"]),
                 grown=grown(machines["before"], machines["after"]),

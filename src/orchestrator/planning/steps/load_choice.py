@@ -12,13 +12,14 @@ from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.measured import Candidate, CandidateResult, SweepRecord, best, nearest_load, speed
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning import engine_command
+from orchestrator.planning import engine_command, memory
 from orchestrator.planning.layout import usual
 from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.steps.measured import measured_in, request_of
 from orchestrator.planning.steps.models import offer_here
 from orchestrator.planning.steps.plan import PlanRequest, chosen_stack
 from orchestrator.protocol.errors import InputError
+from orchestrator.protocol.planned import Layout
 from orchestrator.records.sweeps import sweeps_of
 
 MOST_CAPTURED = 128
@@ -93,8 +94,7 @@ def _calculated(gang: GangSpec, asked: PlanRequest, requests: int) -> LoadChoice
     fastest = max(known, key=lambda fit: _calculated_speed(fit, requests))
     layout = fastest.layout
     why = f"{layout}, calculated, not measured here: {_calculated_speed(fastest, requests):.0f} tokens/s; {sweep}"
-    at_once = ceil(requests / layout.pipeline_parallel)  # the stages share the requests
-    graphs = _graphs_for(gang, asked, profile, stack, at_once)
+    graphs = _graphs_for(gang, asked, profile, stack, layout, requests)
     if graphs:
         why = f"{why}; with {' '.join(graphs)}, as that speed is for steps in a CUDA graph"
         asked = replace(asked, extra_args=(*graphs, *asked.extra_args))
@@ -105,16 +105,24 @@ def _calculated(gang: GangSpec, asked: PlanRequest, requests: int) -> LoadChoice
     return LoadChoice(replace(asked, tp=made.tp, pp=made.pp, ep=made.ep, attn_dp=made.attn_dp), why)
 
 
-def _graphs_for(gang: GangSpec, asked: PlanRequest, profile: ModelProfile, stack: Stack, requests: int) -> list[str]:
-    """The flag that has graphs captured for so many requests, where profile, inventory and command line say fewer; []
-    where they say as many or nothing, and on CPU."""
-    engine, wanted = engine_of(stack), min(requests, MOST_CAPTURED)
+def _graphs_for(
+    gang: GangSpec, asked: PlanRequest, profile: ModelProfile, stack: Stack, layout: Layout, requests: int
+) -> list[str]:
+    """The flag that has graphs captured for so many requests, each batch's share of them, where profile, inventory and
+    command line say fewer; [] where they say as many or nothing, and on CPU."""
+    engine = engine_of(stack)
     flags = engine_command.asked(engine, profile, stack, gang.leader, asked.extra_args)
     values = flags.get(engine.names.cuda_graph_max_bs, flags.get(engine.names.cuda_graph_sizes, ()))
-    captured = [int(value) for value in values if value.isdecimal()]
-    if stack.device != "cuda" or not captured or wanted <= max(captured):
+    typed = [int(value) for value in values if value.isdecimal()]
+    step = engine.graph_step(memory.asked_of(profile, layout, flags, None))
+    wanted = _rounded_up(min(ceil(requests / layout.shares), MOST_CAPTURED), step)
+    if stack.device != "cuda" or not typed or wanted <= max(typed):
         return []
     return [*setting_flags(engine, "graphs", str(wanted))]
+
+
+def _rounded_up(size: int, step: int) -> int:
+    return ceil(size / step) * step
 
 
 def _calculated_speed(fit: LayoutFit, requests: int) -> float:

@@ -57,25 +57,27 @@ def test_without_a_measurement_the_calculated_one_and_it_says_so(asked: dict[str
 
 
 @pytest.mark.parametrize(
-    ("stack", "requests", "stages", "captured"),
+    ("stack", "requests", "stages", "groups", "captured"),
     [
-        ("sglang-0.4.4-l40s", 32, 1, None),  # the profile's own
-        ("sglang-0.4.4-l40s", 33, 1, "33"),
-        ("sglang-0.4.4-l40s", 128, 1, "128"),
-        ("sglang-0.4.4-l40s", 999, 1, "128"),  # nobody has measured what larger ones take
-        ("sglang-0.5.23", 33, 2, None),  # a stage takes 17 at once
-        ("sglang-0.5.23", 128, 2, "64"),
-        ("vllm-0.33.0", 128, 4, None),
+        ("sglang-0.4.4-l40s", 32, 1, 1, None),  # the profile's own
+        ("sglang-0.4.4-l40s", 33, 1, 1, "33"),
+        ("sglang-0.4.4-l40s", 128, 1, 1, "128"),
+        ("sglang-0.4.4-l40s", 999, 1, 1, "128"),  # nobody has measured what larger ones take
+        ("sglang-0.5.23", 33, 2, 2, None),  # each stage has 9 of each group at once
+        ("sglang-0.5.23", 128, 2, 2, None),  # 32
+        ("sglang-0.5.23", 129, 2, 2, "40"),  # 33: of a group's 8 ranks, which share out the tokens, a multiple
+        ("vllm-0.33.0", 128, 4, 1, None),
     ],
 )
 def test_what_is_calculated_is_captured_for_as_many(
-    stack: str, requests: int, stages: int, captured: str | None
+    stack: str, requests: int, stages: int, groups: int, captured: str | None
 ) -> None:
     asked = PlanRequest(model=MODEL, stack=stack, extra_args=("--trust-remote-code",))
     choice = choice_for((GANG,), asked, requests)
     *graphs, theirs = choice.request.extra_args
     name = engine_of(load_stack(stack)).names.cuda_graph_max_bs
-    assert (choice.request.pp or 1, graphs) == (stages, [] if captured is None else [name, captured])
+    assert (choice.request.pp or 1, choice.request.attn_dp or 1) == (stages, groups)
+    assert graphs == ([] if captured is None else [name, captured])
     assert theirs == "--trust-remote-code", "what was typed comes last, which counts more"
     assert " ".join(graphs) in choice.why and ("CUDA graph" in choice.why) is bool(graphs)
 
