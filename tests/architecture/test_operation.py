@@ -31,6 +31,7 @@ LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "gang.steps.router.client.Router": 1,
     "gang.steps.restart_sequence.RestartSequence": 1,
     "gang.steps.restart_sequence.set_aside": 1,
+    "gang.steps.router.draining._Waiting": 1,
     "gang.steps.examination.examine": 1,
     "gang.steps.restart.finish": 1,
     "gang.steps.staging.staged_plan": 1,
@@ -38,9 +39,9 @@ LOOKS_OF_WHAT_IT_GOES_ON_WITH = {
     "bench.steps.bench.measured": 1,
     "bench.steps.bench._Bench": 1,
 }
-"""The router's own agent, the turn of a gang that is changed over, the doctor on gangs that run, an interrupted restart
-that is finished, a gang of which no plan is staged under its name, and the questions of rooms that work on a gang
-elsewhere too."""
+"""The router's own agent, the turn of a gang that is changed over, whether it hangs while it drains, the doctor on
+gangs that run, an interrupted restart that is finished, a gang of which no plan is staged under its name, and the
+questions of rooms that work on a gang elsewhere too."""
 
 
 @cache

@@ -139,8 +139,17 @@ def _onwards(goal: Goal, view: GangView, troubled_s: float) -> Action:
         return _until_reached(troubled_s, patience_s)
     if told_of := _to_tell(view):
         return told_of
-    if view.state is GangState.DEGRADED and troubled_s >= patience_s and _answers(view):
+    if view.state is GangState.DEGRADED and troubled_s >= patience_s:
+        return _in_trouble(view)
+    return Action(StepKind.WAIT, why=view.progress)
+
+
+def _in_trouble(view: GangView) -> Action:
+    """It has been degraded for longer than a lease: what hangs does not come back by itself, unless it is seen to."""
+    if _answers(view):
         return Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}")
+    if view.trouble == "hung" and not view.gathering and not view.hang_moves:
+        return Action(StepKind.FAIL, why="the engine hangs")
     return Action(StepKind.WAIT, why=view.progress)
 
 

@@ -314,18 +314,12 @@ def _reason(view: GangView, policy: Policy) -> str:
     if view.state is GangState.FAILED:
         return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a known cause"
     if view.state is GangState.DEGRADED and view.trouble == "hung":
-        if goes_on(view):
+        if view.hang_moves:
             return ""  # a restart would begin it again
         return view.cause.text if view.cause else "the engine is hung"
     if view.state.before_go and _staged_s(view) > policy.left_s:
         return f"it is {view.state.value}, and was not started within {policy.left_s:.0f} s"
     return ""
-
-
-def goes_on(view: GangView) -> bool:
-    """Whether what a hung gang waits for goes on by itself: kernels that are compiled, data that still moves."""
-    hang = view.cause.hang if view.cause is not None else None
-    return view.trouble == "hung" and hang is not None and hang.moves
 
 
 def restarted_for(memory: GuardMemory, view: GangView, now: float) -> GuardMemory:
@@ -365,7 +359,7 @@ def _not_well_words(view: GangView) -> str:
 
 def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
     lost = ", ".join(node.name for node in view.unreachable)
-    if goes_on(view) and view.cause is not None:
+    if view.hang_moves and view.cause is not None:
         return GuardDecision(GuardAction.WARN, f"it is not restarted while that goes on: {view.cause.text}")
     to_return = _to_return(view, memory)
     if to_return and all(node.error is None for node in view.nodes) and now >= memory.return_at:

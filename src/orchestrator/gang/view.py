@@ -198,6 +198,12 @@ class GangView:
         """Whether requests are answered and it is not being stopped."""
         return bool(self.service_healthy) and self.state.was_ready
 
+    @property
+    def hang_moves(self) -> bool:
+        """Whether what a hung gang waits for goes on by itself: kernels that are compiled, data that still moves."""
+        hang = self.cause.hang if self.cause is not None else None
+        return self.trouble == "hung" and hang is not None and hang.moves
+
 
 def _without_part_in(
     members: Collection[str], nodes: Sequence[NodeView], current: Mapping[str, Report], reports: Mapping[str, Report]

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from orchestrator.engines.registry import load_paths
 from orchestrator.engines.serving import finished_requests
-from orchestrator.gang.steps.router.routing import requests_left
+from orchestrator.gang.steps.router.draining import requests_left
 from orchestrator.gang.steps.staging import staging_requests
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, request_keys, see
 from orchestrator.gang.view import GangView

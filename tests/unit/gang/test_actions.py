@@ -23,6 +23,7 @@ from orchestrator.gang.serving import Serving, names_of
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.errors import Unreachable
+from orchestrator.protocol.hang import Hang
 from orchestrator.protocol.report import Cause
 
 LOST = Unreachable("no route", where="b", fix="look")
@@ -130,6 +131,8 @@ LEADER_LOST = seen("degraded", "unreachable", "ready", trouble="unreachable")
         (OURS, LEADER_LOST, LATE_S, StepKind.DONE),
         (OURS, seen("degraded", "silent", "ready", trouble="silent", service_healthy=False), LATE_S, StepKind.DONE),
         (OURS, degraded("stopped", serves=True), LATE_S, StepKind.DONE),
+        (FRESH, degraded("hung", serves=False), LATE_S, StepKind.FAIL),
+        (OURS, degraded("hung", serves=True), LATE_S, StepKind.FAIL),
     ],
 )
 def test_what_is_not_told_or_not_well_is_waited_for_so_long(
@@ -137,6 +140,15 @@ def test_what_is_not_told_or_not_well_is_waited_for_so_long(
 ) -> None:
     """A node's own time counts: that of a connection before anything of ours is staged there, its lease after that."""
     assert [next_step(goal, view, wait_s).do for wait_s in (limit_s - 0.1, limit_s)] == [StepKind.WAIT, do]
+
+
+COMPILES = Cause(node="a", text="it compiles", hang=Hang(name="HANG-COMPILE", moves=True))
+
+
+@pytest.mark.parametrize("still", [{"gathering": True}, {"cause": COMPILES}])
+def test_a_hang_that_is_looked_at_or_goes_on_by_itself_is_waited_for(still: dict[str, Any]) -> None:
+    hangs = replace(degraded("hung", serves=False), **still)
+    assert next_step(FRESH, hangs, 10 * LATE_S).do is StepKind.WAIT
 
 
 NOTHING = (GangState.ABSENT, GangState.UNKNOWN)

@@ -16,9 +16,11 @@ from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.gang.commands.gangs import bar, node_words, phase_words, styled
+from orchestrator.gang.overview import state_words
 from orchestrator.gang.steps.changes import GangRehearsal
 from orchestrator.gang.steps.start_time import StartClock, furthest_behind
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.protocol.errors import Exit
@@ -114,6 +116,7 @@ class RisingProgress(LivePicture):
         for view in views:
             for node in view.nodes:
                 self._say_news(view.name, node)
+            self._say_trouble(view)
             if view.state.loads:
                 self._say_pace(view)
 
@@ -126,6 +129,13 @@ class RisingProgress(LivePicture):
             self._told[gang] = time.monotonic()
         self._said[key] = place
 
+    def _say_trouble(self, view: GangView) -> None:
+        """Where there is no table: that what runs is degraded, once, and that it is so no longer."""
+        key, place = (view.name, ""), state_words(view) if view.state is GangState.DEGRADED else ""
+        if place != self._said.get(key, ""):
+            self.say(f"{view.name}: {_degraded(view) or view.state.value}")
+        self._said[key] = place
+
     def _say_pace(self, view: GangView) -> None:
         """After some time without a change: where the node that is furthest behind is, and how long it still takes."""
         now = time.monotonic()
@@ -135,6 +145,14 @@ class RisingProgress(LivePicture):
         self._told[view.name] = now
         words = [f"for {node.phase_s:.0f} s", *filter(None, [self._clock.left(view.name, node)])]
         self.say(f"{view.name}: {node.name}: {phase_words(node)}: {', '.join(words)}")
+
+
+def _degraded(view: GangView) -> str:
+    """In what way, and the cause where it is known; '' for any other state."""
+    if view.state is not GangState.DEGRADED:
+        return ""
+    cause = f": {view.cause.node}: {view.cause.text}" if view.cause is not None else ""
+    return f"{state_words(view)}{cause}"
 
 
 def progress(
@@ -154,7 +172,7 @@ def progress(
                 Text(f"{node.started_s:.0f} s" if node.started_s else "", "dim"),
                 Text(left(view.name, node)),
             )
-        blocks += [Text(f"{printable(view.name)}: {view.state.value}"), table]
+        blocks += [Text(f"{printable(view.name)}: {printable(_degraded(view) or view.state.value)}"), table]
         if view.progress:
             blocks.append(Text(printable(view.progress), "yellow"))
     return Group(*blocks)

@@ -24,12 +24,12 @@ from orchestrator.gang.steps.locks import GangLock, user
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.router.draining import wait_until_drained
 from orchestrator.gang.steps.router.routing import (
     NamesTwoModels,
     rejoin,
     say_failures,
     take_in_all,
-    wait_until_drained,
     why_not_in,
 )
 from orchestrator.gang.steps.staging import Staged, facts_of_now
@@ -415,7 +415,7 @@ def set_aside(fleet: Fleet, router: Router | None, gangs: Sequence[GangRestart],
         take_out(router, gangs, watcher)
         for turn, _ in serving:
             watcher.step(turn.name, "draining requests")
-            wait_until_drained(fleet, turn.gang, turn.url)
+            wait_until_drained(fleet, turn.gang, turn.url, watcher)
     except BaseException:
         put_back(router, [_at(view, turn.url) for turn, view in serving], watcher)
         raise

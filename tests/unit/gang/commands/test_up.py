@@ -272,3 +272,20 @@ def test_it_ends_with_the_address_that_clients_use(run: Run, tmp_path: Path, mor
     served = tuple(replace(view, service_url="http://192.0.2.1:8000", service_healthy=True) for view in done.views)
     _, out, _ = run(replace(done, views=served))
     assert out.splitlines()[-1].startswith(f"clients use {address}")
+
+
+def test_a_gang_that_hangs_is_not_called_ready_and_nothing_more(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its nodes are ready, and it is not: once, with the cause, whose seconds go on; and once that it is again."""
+    shown = RisingProgress(Screen())
+    hangs = GangView(
+        name="g",
+        state=GangState.DEGRADED,
+        trouble="hung",
+        nodes=(NodeView(name="a", node_rank=0, state=NodeState.READY, alive=True),),
+    )
+    for seconds in (60, 61):
+        shown.seen([replace(hangs, cause=Cause(node="a", text=f"TP3 waits for a disk, for {seconds} s"))])
+    shown.seen([replace(hangs, state=GangState.READY, trouble="")])
+    assert capsys.readouterr().err.splitlines() == [
+        "g: a: ready", "g: degraded (hung): a: TP3 waits for a disk, for 60 s", "g: ready",
+    ]  # fmt: skip

@@ -7,11 +7,11 @@ from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router, RouterState
+from orchestrator.gang.steps.router.draining import wait_until_drained
 from orchestrator.gang.steps.router.routing import (
     behind_router,
     refuse_others_turn,
     router_state,
-    wait_until_drained,
     wanted_router,
     why_not_in,
     with_addresses,
@@ -77,7 +77,7 @@ def remove_gang(operation: Operation, name: str, turn: RouterTurn, watcher: Watc
         watcher.step(name, "removing it from the router; its running requests are answered first")
         turn.still_ours()
         router.take_out(view.service_url)
-        wait_until_drained(operation.fleet, gang, view.service_url)
+        wait_until_drained(operation.fleet, gang, view.service_url, watcher)
         return router_state(operation)
 
 

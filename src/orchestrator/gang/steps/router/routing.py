@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.engines import router as words
-from orchestrator.engines.registry import load_paths
-from orchestrator.engines.serving import UNKNOWN_MODEL, Worker, run_entry, running_requests
+from orchestrator.engines.serving import UNKNOWN_MODEL, Worker, run_entry
 from orchestrator.gang.agreement import DISAGREES
 from orchestrator.gang.serving import UNKNOWN_NAMES, Names, Serving, lost_names, name_words, names_of
 from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop
@@ -17,8 +15,8 @@ from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
 from orchestrator.gang.steps.router.claim import claimed
-from orchestrator.gang.steps.router.client import ANEW, POLL_S, Router, RouterState
-from orchestrator.gang.steps.router.host import ask_from
+from orchestrator.gang.steps.router.client import ANEW, Router, RouterState
+from orchestrator.gang.steps.router.draining import requests_end
 from orchestrator.gang.steps.router.router_start import (
     installed_for,
     limit_now,
@@ -31,23 +29,18 @@ from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.steps.status.reports import refuse_elsewhere
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.deadlines import DRAIN_S, HEALTH_S, ROUTER_START_S, STOP_S
+from orchestrator.model.deadlines import HEALTH_S, ROUTER_START_S, STOP_S
 from orchestrator.model.inventory import AUTO, ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.errors import (
     DeployError,
     FindingsError,
-    GangFailed,
     InputError,
     LockHeld,
     NodeError,
     RunsElsewhere,
     WithoutFiles,
 )
-from orchestrator.protocol.verbs import HttpAnswer, HttpRequest, LockHolder
-from orchestrator.remote.fleet import Fleet
-
-LOAD_ASK_S = 5.0
-"""For an engine's word on its load."""
+from orchestrator.protocol.verbs import LockHolder
 
 
 def wanted_router(operation: Operation) -> Router:
@@ -472,7 +465,7 @@ def with_addresses(inventory: Inventory, views: Sequence[GangView], entered: Ite
 def _let_run(router: Router, url: str) -> None:
     """Wait until a gang that was taken out has no request any more, for DRAIN_S at most: nobody reads its leader, which
     drains where it is told to stop, so that its engine is asked from the router's host."""
-    _requests_end(router.fleet, router.spec.node.name, url, timeout_s=HEALTH_S)
+    requests_end(router.fleet, router.spec.node.name, url, timeout_s=HEALTH_S)
 
 
 def behind_router(router: Router, known: Sequence[GangView]) -> Serving:
@@ -487,39 +480,3 @@ def _url_unread(gang: GangSpec, view: GangView) -> str:
     if not any(isinstance(node.error, WithoutFiles) for node in view.nodes):
         return ""
     return gang.url or gang.leader.stated_url
-
-
-def requests_left(answers: Iterable[HttpAnswer]) -> int | None:
-    """Requests that an engine has, by the first of its answers to `load_paths` that tells; None where none does."""
-    counts = (running_requests(answer.body) for answer in answers if answer.ok)
-    return next((count for count in counts if count is not None), None)
-
-
-def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str) -> None:
-    """Wait until no request is left of a gang that was taken out. Raises GangFailed after `DRAIN_S`; nothing was
-    stopped then."""
-    if not _requests_end(fleet, gang.leader.name, url, timeout_s=LOAD_ASK_S):
-        raise GangFailed(
-            f"still has running requests {DRAIN_S:.0f} s after it was removed from the router; nothing was stopped",
-            where=f"gang {gang.name}",
-            fix=f"run it again to wait on, or abort them with `l40s-deploy restart {gang.name} --now`",
-        )
-
-
-def _requests_end(fleet: Fleet, node: str, url: str, *, timeout_s: float) -> bool:
-    """Whether two looks in a row, within DRAIN_S, see no request: one may be in flight when the router removes a gang.
-    An engine that does not tell is left to its own drain.
-
-    node: where the engine's URL is asked from; timeout_s: for each answer
-    """
-    end, quiet = time.monotonic() + DRAIN_S, 0
-    asks = [HttpRequest(url=f"{url}{path}", timeout_s=timeout_s) for path in load_paths()]
-    while quiet < 2:
-        left = requests_left(ask_from(fleet, node, asks))
-        if left is None:
-            return True
-        quiet = 0 if left else quiet + 1
-        if time.monotonic() > end:
-            return False
-        time.sleep(POLL_S)
-    return True
