@@ -47,12 +47,15 @@ def setting_flags(engine: Engine, name: str, value: str) -> Words:
 def _graphs(engine: Engine, value: str) -> Words:
     if value == "off":
         return (_known(engine, "graphs", value, "--disable-decode-cuda-graph", "--disable-cuda-graph"),)
-    return (engine.names.cuda_graph_max_bs, _number("graphs", value, "on, off, or the largest batch"))
+    return (
+        engine.names.cuda_graph_max_bs,
+        _number("graphs", value, "on, off, or the largest batch, a number from 1 on"),
+    )
 
 
 def _prefill_graphs(engine: Engine, value: str) -> Words:
     if value != "off":
-        raise _wrong("prefill-graphs", value, f"found {value!r}", "on or off")
+        raise _no_value("prefill-graphs", value, "on or off")
     spellings = ("--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph")
     return (_known(engine, "prefill-graphs", value, *spellings),)
 
@@ -68,14 +71,14 @@ def _attention(engine: Engine, value: str) -> Words:
 
 def _chunk(engine: Engine, value: str) -> Words:
     flag = _known(engine, "chunk", value, "--chunked-prefill-size")
-    return (flag, _number("chunk", value, "tokens that are prefilled at once"))
+    return (flag, _number("chunk", value, "a number from 1 on, of tokens that are prefilled at once"))
 
 
 def _draft(engine: Engine, value: str) -> Words:
     """From SGLang 0.5 on the layer is read from the checkpoint itself; 0.4.4 wants it exported into another one
     (--speculative-draft-model-path). vLLM calls the method mtp, whatever the model (vllm/config/speculative.py)."""
     if value not in DRAFTS:
-        raise _wrong("draft", value, f"found {value!r}", f"off, {' or '.join(DRAFTS)}")
+        raise _no_value("draft", value, f"off, {' or '.join(DRAFTS)}")
     if engine.version.startswith("0.4"):
         what = f"{engine.product} {engine.version} can't draft with the checkpoint's own layer"
         raise _wrong("draft", value, what, "use a stack with SGLang 0.5: --stack sglang-0.5.23")
@@ -114,8 +117,12 @@ def _known(engine: Engine, name: str, value: str, *spellings: str) -> str:
 
 def _number(name: str, value: str, wanted: str) -> str:
     if not value.isdecimal() or int(value) < 1:
-        raise _wrong(name, value, f"found {value!r}", wanted)
+        raise _no_value(name, value, wanted)
     return value
+
+
+def _no_value(name: str, value: str, wanted: str) -> InputError:
+    return _wrong(name, value, f"found {value!r}, wanted {wanted}", f"correct it, or leave {name} out")
 
 
 def _wrong(name: str, value: str, what: str, fix: str) -> InputError:

@@ -24,6 +24,7 @@ from orchestrator.model.engine_versions import holds_for
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.profile import Dimensions, ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
+from orchestrator.model.words import counted
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import Asked, Canary
@@ -111,7 +112,9 @@ def reasons(profile: ModelProfile, layout: Layout, able: frozenset[str]) -> list
     gpus, needed = nodes * layout.gpus_per_node, layout.tensor_parallel * stages
     against = []
     if needed != gpus:
-        against.append(f"it needs {needed} GPUs, but the gang has {nodes} nodes x {layout.gpus_per_node} = {gpus}")
+        against.append(
+            f"it needs {needed} GPUs, but the gang has {counted(nodes, 'node')} x {layout.gpus_per_node} = {gpus}"
+        )
     if stages > 1 and "pipelines" not in able:
         against.append("this engine version has no pipeline parallelism")
     elif stages > layers:

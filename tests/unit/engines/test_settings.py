@@ -47,6 +47,8 @@ def test_what_is_no_value_is_refused_with_those_that_are(name: str, value: str) 
     with pytest.raises(InputError) as refused:
         setting_flags(engine("sglang-0.5", "0.5.23"), name, value)
     assert refused.value.fix
+    if name in SETTINGS:
+        assert refused.value.what.startswith(f"found {value!r}, wanted ")
 
 
 def test_settings_that_leave_the_text_alone_are_settings() -> None:

@@ -79,6 +79,7 @@ def test_all_gpus_form_one_group_unless_somebody_pins() -> None:
     ("changes", "says"),
     [
         ({"tensor": 16}, "needs 16 GPUs, but the gang has 4 nodes x 8 = 32"),
+        ({"tensor": 16, "nodes": 1}, "but the gang has 1 node x 8 = 8"),
         ({"tensor": 12}, "128 attention heads are not divisible by 12"),
         ({"pipeline": 4, "able": OLD}, "no pipeline parallelism"),
         ({"tensor": 1, "pipeline": 32, "profile": TINY}, "can't be split into 32"),

@@ -194,7 +194,7 @@ def _say_candidates(begun: PlannedSweep, screen: Screen, *, tests: int) -> None:
     for result in waiting:
         screen.say(f"{result.candidate.id}: about {duration(begun.seconds[result.candidate.id])}")
     total = sum(begun.seconds[result.candidate.id] for result in waiting)
-    screen.say(f"{len(waiting)} candidates to measure, about {duration(total)} in all")
+    screen.say(f"{counted(len(waiting), 'candidate')} to measure, about {duration(total)} in all")
     if tests:
         screen.say(f"before them NCCL's settings, {counted(tests, 'network test')} (--no-nccl leaves them out)")
 
