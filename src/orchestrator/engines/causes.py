@@ -38,7 +38,9 @@ _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph fail
 COMMON = (
     CausePattern(
         id="FLAG-REFUSED",
-        pattern=r"error: (unrecognized arguments|ambiguous option|argument --|the following arguments are required)",
+        pattern=r"error: (unrecognized arguments|ambiguous option|argument --|the following arguments are required"
+        r"|unexpected argument '-|invalid value '[^']{0,64}' for '-)|Error: (?:No such option|Missing option)\b"
+        r"|received no value for the required argument|Could not consume arg: ",
         text="the engine rejected its command line",
         fix="compare its flags (`l40s-deploy plan --show argv`) with the engine version that is installed on the node"
         " (`l40s-deploy doctor`)",
@@ -219,7 +221,8 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-KERNEL-FAULT",
-        pattern=rf"(?:CUDA (?:error|warning): |Cuda failure (?:\d{{1,4}} )?'){_GPU_FAULT}",
+        pattern=rf"(?:CUDA (?:error|warning)(?: \(\S{{1,256}}:\d{{1,6}}\))?: |Cuda failure (?:\d{{1,4}} )?')"
+        rf"{_GPU_FAULT}",
         text="a GPU kernel failed while it ran (illegal access, assertion): a bug in it, or a faulty GPU",
         fix="check this node's kernel log for Xid 13 or 31 (`dmesg -T | grep Xid`). If it is always the same GPU,"
         " replace that GPU; otherwise try the stack without CUDA graphs",
@@ -432,10 +435,19 @@ COMMON = (
         pattern=r"GPU is lost|GPU lost from the bus|NV_ERR_GPU_IS_LOST"
         r"|fallen off the bus|^No devices were found$|Unable to determine the device handle"
         r"|no CUDA-capable device is detected|No CUDA GPUs are available"
-        r"|[Ee]rror: invalid device ordinal|CUDA-capable device\(s\) is/are busy",
+        r"|[Ee]rror: invalid device ordinal",
         text="a GPU is missing, does not respond, or is in use",
         fix="check `nvidia-smi` and the kernel log (`dmesg -T | grep Xid`) on this node, and l40s_gpus or"
         " CUDA_VISIBLE_DEVICES against the number of ranks",
+    ),
+    CausePattern(  # sglang issue 6017
+        id="GPU-LOST",
+        pattern=r"CUDA-capable device\(s\) is/are busy",
+        text="a GPU refuses this process: another one holds it alone (compute mode), or a kernel that failed before has"
+        " broken what this process had there",
+        fix="read whether a kernel failed before it (`dmesg -T | grep Xid`, and the lines around); otherwise look who"
+        " holds the GPU, and its compute mode (`nvidia-smi -q -d COMPUTE`)",
+        weak=True,
     ),
     CausePattern(
         id="PORT-IN-USE",

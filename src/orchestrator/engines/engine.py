@@ -138,10 +138,12 @@ HARMLESS = (
     r"NCCL WARN (?:\S{1,64} )?Call to bind failed ?: Address already in use"
     r"|^\[W\S{0,16} .{0,64}socket\.cpp.{0,64}bind(?! to 0\.0\.0\.0:\d{1,5} \(errno: 98)"
     r"|[Ii]notify|epoll_ctl"  # which lack no disk
+    r"|\bIgnore import error when loading "
 )
 """The port of NCCL's own monitor, RAS (ras/client_support.cc: every other of its sockets takes any free port), is
 taken on every node with two jobs; torch's store warns of each address that it can't take, and fails if it gets none:
-of all IPv4 addresses last (torch/csrc/distributed/c10d/socket.cpp, SocketListenOp::run)."""
+of all IPv4 addresses last (torch/csrc/distributed/c10d/socket.cpp, SocketListenOp::run); a module of a model that is
+not served (sglang/srt/models/registry.py)."""
 ACCESS = r""": {1,16}\S{0,64} - \"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"""
 """After INFO: lines of uvicorn's access log, which hold what a client wrote, by their beginning, or by their end where
 another process's line came between (every version: set_uvicorn_logging_configs in sglang/srt/utils)."""

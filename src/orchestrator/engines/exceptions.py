@@ -93,6 +93,15 @@ RAISED = (
         " (SGLANG_ENABLE_JIT_DEEPGEMM=0, vLLM: VLLM_USE_DEEP_GEMM=0 in l40s_env)",
         weak=True,
     ),
+    CausePattern(  # sglang issue 33943
+        id="KERNEL-REFUSED",
+        pattern=r"^tvm\.error\.\w{1,64}: Check failed: ",
+        text="a kernel library (FlashInfer, or SGLang's own kernels) refuses what the engine hands it: the shape, type"
+        " or setting in its words",
+        fix="choose another backend for that part (--attention-backend, --moe-runner-backend), or another draft; search"
+        " the library's issues for these words",
+        weak=True,
+    ),
     CausePattern(  # sglang issues 23141, 25865
         id="LORA-EXCEEDED",
         pattern=r"^AssertionError: assert len\(\w{1,16}\) <= self\.max_loras_per_batch",
@@ -140,6 +149,12 @@ RAISED = (
         pattern=r"\b(?:RepositoryNotFoundError|RevisionNotFoundError|EntryNotFoundError)\b|\b404 Client Error\b",
         text="the model's hub has no such model, revision or file",
         fix="correct the model's name, or name a directory below the node's model root",
+    ),
+    CausePattern(  # sglang PR 8102; vllm, config/cache.py
+        id="HOST-OUT-OF-MEMORY",
+        pattern=r"Not enough host memory available\. Requesting|Too large swap space\. ",
+        text="the node has less free main memory than the engine is to set aside for the KV cache",
+        fix="lower --hicache-size or --hicache-ratio (vLLM: --swap-space): each rank of the node takes as much",
     ),
     CausePattern(
         id="HUB-UNREACHABLE",
@@ -245,7 +260,10 @@ RAISED = (
     ),
     CausePattern(
         id="CUDA-CALL-FAILED",
-        pattern=r"CUDA (?:driver |runtime )?error\b|Cuda(?: error|failure)|CUDA_ERROR_[A-Z]{2}|\bcudaError[A-Z]",
+        pattern=r"CUDA (?:driver |runtime )?error\b|Cuda(?: error|failure)|CUDA_ERROR_[A-Z]{2}|\bcudaError[A-Z]"
+        r"|\b(?P<own>cu(?:da)?[A-Z]\w{3,48}) failed\b"
+        r"|\b(?P<own_kernel>\w{2,64}) failed with error(?: code)? (?:invalid (?:argument|configuration argument)"
+        r"|too many resources requested|operation not supported|unspecified launch failure)",
         text="a call of CUDA failed",
         fix="read `dmesg -T | grep NVRM` on this node; CUDA_LAUNCH_BLOCKING=1 in l40s_env shows the call",
         weak=True,
@@ -259,7 +277,8 @@ RAISED = (
         r"|got an unexpected keyword argument|missing \d{1,2} required (?:positional|keyword-only) argument"
         r"|takes (?:from \d{1,2} to )?\d{1,2} positional arguments? but|operator \w{1,64}::\w{1,64} does not exist"
         r"|'_OpNamespace' '|[Nn]umpy is not available|numpy\.(?:dtype|ufunc) size changed|\bis required for a normal"
-        r"|Either a revision or a version must be|NumPy 1\.x|undefined symbol: ",
+        r"|Either a revision or a version must be|NumPy 1\.x|undefined symbol: "
+        r"|\b(?:NIXL|nixl|DeepEP|deep_ep|FlashMLA|Mooncake|mooncake|LMCache) is not (?:available|installed)",
         text="Python packages of the stack's environment don't fit each other, or one is missing: it was changed after"
         " its installation, or mixes versions",
         fix="install the stack anew as its lock says (`l40s-deploy prepare`); `pip check` in its environment names what"
@@ -307,7 +326,7 @@ RAISED = (
     ),
     CausePattern(
         id="FILE-DENIED",
-        pattern=r"^PermissionError: \[Errno 1?\d\] [^:\n]{1,64}: b?['\"](?P<own>/[^'\"\n]{1,512})",
+        pattern=r"^PermissionError: \[Errno 1?\d\] [^:\n]{1,64}: b?['\"](?P<own>[^'\"\n]{1,512})",
         text="the engine's user may not use a file or directory",
         fix="give it to that user, or let the user pass through the folders above (`namei -l` shows who may)",
         weak=True,
@@ -343,7 +362,7 @@ RAISED = (
         pattern=r"^(?:AttributeError|TypeError|IndexError|NameError|UnboundLocalError|AssertionError|KeyError"
         r"|ZeroDivisionError)\b[^\n]{0,512}"
         rf"\n(?!\S{{0,512}}(?:{_OF_A_REQUEST}))\S{{0,512}}/(?:sglang|vllm|flashinfer|transformers"
-        rf"|sgl_kernel)/\S{{1,512}}\.py:\d",
+        rf"|sgl_kernel)/\S{{1,512}}\.py:\d|\[(?:TM|FT)\]\[(?:ERROR|FATAL)\] {{1,4}}Assertion fail: ",
         text="the engine's own code failed on what it was not written for: this model, setting, or version of a"
         " package",
         fix="search the engine's issues for these words; try its newest release, the model's usual settings, or the"

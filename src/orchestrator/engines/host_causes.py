@@ -107,7 +107,7 @@ HOST = (
     ),
     CausePattern(
         id="GPU-LOST",
-        pattern=r"NVRM: .{0,64}(?:RmInitAdapter|rm_init_adapter) failed",
+        pattern=r"NVRM: .{0,64}(?:RmInitAdapter|rm_init_adapter) failed|NVRM: kfsp\w{1,48}: FSP command timed out",
         text="a GPU did not come up under its driver",
         fix="power-cycle the node, and read the NVRM lines before it; if it is always the same card, reseat it",
     ),
@@ -155,6 +155,16 @@ HOST = (
         r"(?:Cable error|Bad or unsupported cable|High Temperature|Bus stuck)",
         text="a network card's cable or module failed",
         fix="check the cable, the module and the switch port, then `l40s-deploy doctor`",
+    ),
+    CausePattern(  # ucx issue 7738; Linux, mellanox/mlx5/core: main.c, cmd.c, health.c
+        id="RDMA-CARD-FAILED",
+        pattern=r"\bmlx5_core (?P<own>[0-9a-f:.]{7,12}): (?:mlx5_load_one failed with error|.{0,128}(?:\) timeout\."
+        r" Will cause a leak of a command|\) No done completion)|.{0,64}health compromised|.{0,64}TX timeout detected)"
+        r"|\bmlx5_core: probe of (?P<own_probed>[0-9a-f:.]{7,12}) failed",
+        text="a network card did not start, or its firmware does not answer the driver",
+        fix="compare the card's firmware with the driver (`mlxfwmanager`), read the lines around it, and power-cycle"
+        " the machine; if it is always the same card, replace it",
+        weak=True,
     ),
     CausePattern(
         id="STORAGE-FAILED",
@@ -335,6 +345,14 @@ HOST = (
         " (`dmesg -T | grep -iE 'oom|segfault'`)",
         secondary=True,
     ),
+    CausePattern(  # sglang PR 11310; sglang_router_rs/src/core/worker.rs
+        id="ROUTER-NO-WORKERS",
+        pattern=r"\bERROR\b.{0,128}\bFailed to connect gRPC client for worker (?P<peer>\S{1,128}): ",
+        text="the router can't reach an engine at the address that it was given: it still loads, has ended, or listens"
+        " elsewhere",
+        fix="read that engine's own log; `ss -ltnp` on its node shows who listens there",
+        secondary=True,
+    ),
     CausePattern(  # sglang issues 10856, 22511
         id="SERVER-SILENT",
         pattern=r"Health check failed\. Server couldn't get a response from detokenizer",
@@ -443,9 +461,10 @@ HOST = (
     ),
     CausePattern(
         id="GPU-UNSCHEDULED",
-        pattern=r"nodes are available: .{0,400}Insufficient nvidia\.com/gpu",
-        text="no node of the Kubernetes cluster has as many free GPUs as the pod asks for",
-        fix="compare `kubectl describe nodes | grep nvidia.com/gpu` with the request; without a device plugin a node"
+        pattern=r"nodes are available: .{0,400}Insufficient (?P<own>nvidia\.com/[\w.-]{1,48}"
+        r"|[\w.-]{1,64}/[\w-]{0,32}(?:gpu|rdma|hca|roce|sriov)[\w-]{0,32}|rdma/[\w-]{1,32})",
+        text="no node of the Kubernetes cluster has as many free GPUs, or network devices, as the pod asks for",
+        fix="compare `kubectl describe nodes | grep -A9 Allocatable` with the request; without its device plugin a node"
         " offers none",
         weak=True,
     ),
@@ -463,6 +482,8 @@ HOST = (
         text="the shell tells that the program was killed (SIGKILL), most often by the kernel for lack of main memory",
         fix="read the kernel log of the node (`dmesg -T | grep -i oom`), and what was written before",
         secondary=True,
+        after=r"\S",
+        unless=r"kill_process_tree called|SIGQUIT received|Received sigquit from a child",
     ),
     CausePattern(
         id="KILLED",
@@ -520,6 +541,26 @@ HOST_GENERAL = (
         " (--disable-cuda-graph, vLLM: --enforce-eager)",
         weak=True,
     ),
+    CausePattern(  # sglang issue 25620; flash-mla, csrc/utils.h
+        id="CUDA-CALL-FAILED",
+        pattern=r"\bCUDA error \((?P<own>\S{1,256}\.(?:cuh?|cpp|hpp|h):\d{1,6})\): ",
+        text="CUDA refused a kernel of the file that the line names",
+        fix="search the issues of the engine and of that library for it; as a proof choose another attention or MoE"
+        " backend",
+        weak=True,
+    ),
+    CausePattern(
+        id="FILE-DENIED",
+        pattern=r"\bline \d{1,6}: (?:exec: )?(?P<own>/\S{1,256}): (?:cannot execute: )?Permission denied"
+        r"|\b(?:chmod|chown|mkdir|touch|cp|mv|ln|tee): [^:]{1,64}['\u2018](?P<own_of_tool>/[^'\u2019]{1,256})"
+        r"['\u2019]: (?:Permission denied|Read-only file system)"
+        r"|[Ff]ailed to (?:create|open|write|read) [^:]{0,32}[`'\"](?P<own_of_rust>/[^`'\"]{1,256})[`'\"]:"
+        r" (?:Permission denied|Read-only file system) \(os error",
+        text="the container or user may not use a file or directory: its owner and mode, or a mount that is read-only",
+        fix="give it to that user, or let the user pass through the folders above (`namei -l` shows who may); look how"
+        " it is mounted (`findmnt -T PATH`)",
+        weak=True,
+    ),
     CausePattern(
         id="CUDA-CALL-FAILED",
         pattern=r"\bCuda failure (?:\d{1,4} )?'(?P<own>[^']{1,80})'",
@@ -547,6 +588,14 @@ HOST_GENERAL = (
         " where the CUDA toolkit is older than the package asks for or the package is incomplete",
         fix="compare the toolkit (`nvcc --version`) with torch's CUDA, and install the stack anew as its lock says"
         " (`l40s-deploy prepare`)",
+        weak=True,
+    ),
+    CausePattern(  # deepep issue 17; nvshmem, transport/ibgda/ibgda.cpp
+        id="NVSHMEM-FAILED",
+        pattern=r"ibgda\.cpp:\d{1,6}: non-zero status: \d{1,4} (?P<own>Error in mlx5dv_devx_obj_modify for \w{1,32})",
+        text="NVSHMEM's IBGDA could not connect a queue pair to another rank's port",
+        fix="name the ports in NVSHMEM_HCA_LIST and, of RoCE, their GID index in NVSHMEM_IB_GID_INDEX"
+        " (`l40s-deploy discover` lists them); test the two ports with ib_write_bw",
         weak=True,
     ),
     CausePattern(
