@@ -76,6 +76,11 @@ def cards_of(snapshot: Snapshot) -> tuple[str, ...]:
     return texts(pasted(snapshot).get("cards"))
 
 
+def is_whole_tree(snapshot: Snapshot) -> bool:
+    """Whether a pasted lspci shows by its bus numbers that no bridge is missing above the GPUs that it has."""
+    return pasted(snapshot).get("whole") is True
+
+
 def path_of(word: str) -> PathType | None:
     """NCCL's name for a word of nvidia-smi; None for what says nothing."""
     return PathType.NVL if word.startswith("NV") else _TYPES.get(word)

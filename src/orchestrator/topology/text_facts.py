@@ -4,6 +4,7 @@ holds what was read and nothing that follows from what is absent.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from orchestrator.model.topology import Gid, PathType, PcieLink, RdmaPort, Topol
 from orchestrator.model.words import counted
 from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, stated_groups
-from orchestrator.topology.stated import cards_of, pasted, texts
+from orchestrator.topology.stated import cards_of, pasted, recognised, texts
 
 _GIB = 1 << 30
 _NEAR = (PathType.PIX, PathType.PXB)
@@ -30,18 +31,22 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         return ()
     sentences = (
         *_complaints(also),
-        *_gpus(topology),
+        *_guest(also),
+        *_gpus(topology, also.get("attached")),
         *_divided(part(also, "mig")),
         *_links(topology),
         *_drivers(topology, part(also, "drivers")),
         *_peers(part(also, "peers")),
+        *_peer_speeds(part(also, "peer_speeds")),
         *_accesses(snapshot),
         *_domains(topology),
+        *_nvlinks(topology),
         *_together(topology),
-        *_nameless(topology),
+        *_nameless(topology, snapshot),
         *_cards(snapshot),
         *_switches(also.get("switches")),
         *_redirecting(also.get("acs")),
+        *_tested(also.get("tested")),
         *_nccl(part(also, "nccl")),
         *_ports(topology),
         *_gids(topology),
@@ -50,13 +55,14 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_interfaces(topology),
         *_processors(part(also, "cpu")),
         *_numa(topology, snapshot),
+        *_memory_alone(topology, texts(also.get("without_processors"))),
         *_slots(topology, also.get("slots")),
     )
     return sentences[:_MOST_SENTENCES]
 
 
-def _gpus(topology: Topology) -> Iterator[str]:
-    """'GPUs: 8 x NVIDIA L40S, 45 GiB; driver 550.127.05'."""
+def _gpus(topology: Topology, attached: Any) -> Iterator[str]:
+    """'GPUs: 8 x NVIDIA L40S, 45 GiB; driver 550.127.05'. attached: how many there are where a text has not all"""
     kinds = Counter(
         (gpu.name, f"{gpu.memory_total / _GIB:.0f} GiB" if gpu.memory_total else "") for gpu in topology.gpus
     )
@@ -64,6 +70,8 @@ def _gpus(topology: Topology) -> Iterator[str]:
     driver = f"driver {topology.driver}" if topology.driver else ""
     if words := "; ".join(filter(None, (" and ".join(named), driver))):
         yield f"GPUs: {words}" if named else words
+    if isinstance(attached, int) and attached > len(topology.gpus):
+        yield f"{counted(attached, 'GPU')} attached, of which the text has {len(topology.gpus)}"
 
 
 def _complaints(also: Mapping[str, Any]) -> Iterator[str]:
@@ -89,6 +97,24 @@ def _peers(peers: Mapping[str, Any]) -> Iterator[str]:
     for access, words in ((False, "can't reach each other's memory"), (True, "reach each other's memory")):
         if pairs := reached.get(access):
             yield f"CUDA's devices that {words}: {_names(pairs)}"
+
+
+_SLOWER = 0.8
+"""Of the speed through main memory: P2P below it is redirected, or goes word by word."""
+
+
+def _peer_speeds(measured: Mapping[str, Any]) -> Iterator[str]:
+    """Where direct access is slower than the way through main memory, in GB/s as CUDA's sample measured them."""
+    direct, staged = part(measured, "Enabled"), part(measured, "Disabled")
+    speeds = [(direct[pair], staged.get(pair)) for pair in direct]
+    both = [(now, then) for now, then in speeds if isinstance(now, float) and isinstance(then, float)]
+    slower = [(with_it, without) for with_it, without in both if with_it < _SLOWER * without]
+    if slower:
+        with_it, without = min(slower)
+        yield (
+            f"P2P is slower than without it for {len(slower)} of {len(both)} ways between GPUs: {with_it:g} GB/s where"
+            f" main memory gives {without:g}; an IOMMU or ACS that redirects does this"
+        )
 
 
 def _accesses(snapshot: Snapshot) -> Iterator[str]:
@@ -117,6 +143,34 @@ def _domains(topology: Topology) -> Iterator[str]:
         yield "NUMA domain " + "; ".join(f"{node}: {_names(of_domain[node])}" for node in sorted(of_domain))
 
 
+def _nvlinks(topology: Topology) -> Iterator[str]:
+    """Which GPUs a matrix shows joined by how many NVLinks; of a cut one those of its rows."""
+    stated = topology.stated
+    cells = {
+        (head, other): cell
+        for head, row, _ in (stated.rows if stated else ())
+        for other, cell in zip(stated.heads if stated else (), row, strict=False)
+        if head.startswith("GPU") and other.startswith("GPU") and head != other
+    }
+    pairs = {_both(one, other): cell for (one, other), cell in cells.items()}
+    by_count = collected((int(cell[2:]), pair) for pair, cell in pairs.items() if re.fullmatch(r"NV\d{1,2}", cell))
+    for links, joined in by_count.items():
+        yield f"{counted(links, 'NVLink')} between {_which_pairs(joined, len(pairs), len(topology.gpus))}"
+
+
+def _which_pairs(joined: Sequence[tuple[str, str]], told: int, gpus: int) -> str:
+    """told: pairs of which the text says something"""
+    if len(joined) < told or told == 1:
+        return _names(f"{first} and {other}" for first, other in joined)
+    return "any two GPUs" if told == math.comb(gpus, 2) else "any two GPUs of which the text has a cell"
+
+
+def _both(one: str, other: str) -> tuple[str, str]:
+    """A pair in one order, whichever row it stands in."""
+    first, second = sorted((one, other), key=lambda head: (len(head), head))
+    return first, second
+
+
 def _switches(raw: Any) -> Iterator[str]:
     kinds = Counter(re.sub(r" \(rev [0-9a-f]{2}\).*", "", words) for words in texts(raw))
     if kinds:
@@ -125,6 +179,9 @@ def _switches(raw: Any) -> Iterator[str]:
 
 def _nccl(choices: Mapping[str, Any]) -> Iterator[str]:
     """What NCCL's log says of its own choices."""
+    yield from (f"NCCL's network: {words}" for words in texts(choices.get("network")))
+    if choices.get("no_rdma"):
+        yield "NCCL saw no RDMA device"
     if off := texts(choices.get("gdr_off")):
         yield f"NCCL has GPUDirect RDMA off for {_names(off)}: that traffic goes through main memory"
     if ways := texts(choices.get("ways")):
@@ -132,6 +189,20 @@ def _nccl(choices: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"NCCL's paths of {words}" for words in texts(choices.get("paths")))
     if chosen := texts(choices.get("chosen")):
         yield f"set for NCCL: {_names(chosen)}"
+
+
+def _tested(raw: Any) -> Iterator[str]:
+    """'nccl-tests ran on 2 x NVIDIA RTX A6000 (c1, c2)'."""
+    rows = [texts(row) for row in raw] if isinstance(raw, (list, tuple)) else []
+    by_name = collected((row[0], row[1]) for row in rows if len(row) == 2)
+    kinds = [f"{len(addresses)} x {name} ({_names(addresses)})" for name, addresses in by_name.items()]
+    if kinds:
+        yield f"nccl-tests ran on {' and '.join(kinds)}"
+
+
+def _guest(also: Mapping[str, Any]) -> Iterator[str]:
+    if also.get("guest") is True:
+        yield "a virtual machine: its places on the PCI bus are the hypervisor's"
 
 
 def _divided(mig: Mapping[str, Any]) -> Iterator[str]:
@@ -180,9 +251,10 @@ def _without_a_near_card(topology: Topology, nics: Sequence[str]) -> list[str]:
     return [gpu.name for gpu in gpu_ends(topology) if gpu.name in known and not {*known[gpu.name]} & {*_NEAR}]
 
 
-def _nameless(topology: Topology) -> Iterator[str]:
+def _nameless(topology: Topology, snapshot: Snapshot) -> Iterator[str]:
     """A tree of `lspci -t` has places and no names."""
-    if topology.pci and not topology.gpus and not any(device.vendor for device in topology.pci):
+    named = any(device.vendor for device in topology.pci) or not any("lspci" in form for form in recognised(snapshot))
+    if topology.pci and not topology.gpus and not named:
         yield "the tree has no names: `lspci -tv` shows which of its devices are GPUs and cards"
 
 
@@ -315,6 +387,14 @@ def _numa(topology: Topology, snapshot: Snapshot) -> Iterator[str]:
         yield f"{counted(len(topology.numa), 'NUMA domain')} in the text: {kinds}"
     if empty:
         yield f"processors without memory of their own: NUMA domain {_names(empty)}; all their memory is remote"
+
+
+def _memory_alone(topology: Topology, domains: Sequence[str]) -> Iterator[str]:
+    """Where lscpu lists domains without processors, as those of the memory of Grace's GPUs."""
+    if domains:
+        own = collected((domain.cpulist, str(domain.node)) for domain in topology.numa if domain.cpulist)
+        with_some = "; ".join(f"processors {spans} in NUMA domain {_names(nodes)}" for spans, nodes in own.items())
+        yield "; ".join(filter(None, (with_some, f"without processors: {_names(domains)}")))
 
 
 def _slots(topology: Topology, raw: Any) -> Iterator[str]:

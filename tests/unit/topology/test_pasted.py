@@ -283,10 +283,65 @@ def absences(snapshots: Mapping[str, Snapshot]) -> set[str]:
     return {found for words in said for found in ABSENT.findall(words)}
 
 
+SECOND_CARD = "-04.0-[9e]----00.0  Mellanox Technologies MT2892 Family [ConnectX-6 Dx]"
+
+
+def sound_tree(second_card: str = SECOND_CARD) -> str:
+    """The articles' node with each card behind a switch, and one apart for TCP."""
+    lines = post("articles.lspci-tv").replace("-04.0-[9e]--", second_card).splitlines()
+    at = next(place for place, line in enumerate(lines) if "[0000:37]" in line)
+    return "\n".join([*lines[:at], *lines[at + 2 :]])
+
+
+def sound_list(*lost: str) -> str:
+    """Two switches of two GPUs and a card each, as `lspci -vv` has them. lost: addresses of functions left out"""
+
+    def bridge(address: str, first: int, last: int) -> str:
+        primary = address[:2]
+        return (
+            f"{address} PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch\n"
+            f"\tBus: primary={primary}, secondary={first:02x}, subordinate={last:02x}, sec-latency=0\n"
+            f"\tCapabilities: [68] Express (v2) {'Root Port' if address.endswith('01.0') else 'Downstream Port'}\n"
+        )
+
+    functions: dict[str, str] = {}
+    for root in (0x15, 0x97):
+        functions[f"{root:02x}:01.0"] = bridge(f"{root:02x}:01.0", root + 1, root + 5)
+        functions[f"{root + 1:02x}:00.0"] = bridge(f"{root + 1:02x}:00.0", root + 2, root + 5)
+        ends = ["3D controller: NVIDIA Corporation AD102GL [L40S]"] * 2 + [
+            "Ethernet controller: Mellanox Technologies MT2892 Family [ConnectX-6 Dx]"
+        ]
+        for place, words in enumerate(ends):
+            below = root + 3 + place
+            port = f"{root + 2:02x}:{place + 2:02x}.0"
+            functions[port] = bridge(port, below, below)
+            functions[f"{below:02x}:00.0"] = f"{below:02x}:00.0 {words}\n"
+    return "".join(f"{text}\n" for address, text in functions.items() if address not in lost)
+
+
+def test_a_tree_whose_bus_numbers_have_no_gap_shows_what_is_missing() -> None:
+    """The second card's port is drawn, with nothing behind it."""
+    tree = sound_tree("-04.0-[9e]--")
+    no_card_apart = tree[: tree.index(" \\-[0000:b7]")]
+    assert found(only(tree))["NIC-NOT-UNDER-SWITCH"] == "unknown"
+    assert found(only(no_card_apart))["NIC-MISSING"] == "slow"
+    gap = "\n".join(line for line in no_card_apart.splitlines() if "[9e]" not in line)
+    assert found(only(gap))["NIC-MISSING"] == "unknown"
+
+
+def test_a_list_whose_bus_numbers_have_no_gap_shows_where_a_gpu_is() -> None:
+    assert found(only(sound_list())) == {"NOT-RECORDED": "unknown"}
+    moved = sound_list("9a:00.0") + "9a:00.0 Non-Volatile memory controller: Samsung Electronics Co Ltd NVMe SSD\n"
+    assert found(only(moved))["GPU-GROUPS-UNEVEN"] == "slow"
+    assert found(only(sound_list("99:02.0", "9a:00.0")))["GPU-GROUPS-UNEVEN"] == "unknown"
+    assert found(only(sound_list("9a:00.0")))["GPU-GROUPS-UNEVEN"] == "unknown"
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_of_a_sound_machine_no_part_of_a_text_looks_broken(data: st.DataObject) -> None:
     texts = {name: post(name) for name in HEALTHY} | drawn_by_nccl()
+    texts |= {"lspci -tv": sound_tree(), "lspci -vv": sound_list()}
     whole = texts[data.draw(st.sampled_from(sorted(texts)))]
     lines = whole.splitlines()
     lost = data.draw(st.one_of(st.sets(st.integers(0, len(lines) - 1), max_size=3), st.just(set())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Input, Node, gpu_address
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unknown
@@ -180,40 +180,52 @@ def gpu_xid(node: Node) -> Iterator[Finding]:
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b")
 _FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]{5,18})\b.{0,256}fallen off the bus")
 """The driver's message where it has not come so far as to report an Xid (NVIDIA kernel-open/nvidia/nv.c)."""
-_MEANING = {
-    48: "a memory error that can't be corrected",
-    63: "a memory row was marked for repair",
-    64: "a memory row could not be repaired",
-    74: "an error on a GPU-to-GPU link",
-    79: "the GPU fell off the bus",
-    94: "a contained memory error",
-    95: "an uncontained memory error",
-    119: "the GPU's own processor (GSP) did not respond",
-    120: "the GPU's own processor (GSP) failed",
+_TEST = "; then test it with `dcgmi diag -r 3`"
+_WITHOUT_A_DEATH = {
+    63: ("has a memory row that was marked for repair", f"{XIDS[64].fix}{_TEST}"),
+    94: ("has a contained memory error", f"{XIDS[48].fix}{_TEST}"),
 }
+"""Xids that end no rank by themselves: what happened to a GPU, and the fix."""
+_REPORTED = {number: (xid.what, xid.fix) for number, xid in XIDS.items()} | _WITHOUT_A_DEATH
+"""With those that do, which `why` and an agent name in the same words."""
 
 
-def _driver_error(line: str) -> tuple[str, str] | None:
-    """(PCI address without function, what happened), of a line that tells of broken hardware."""
+class _DriverError(NamedTuple):
+    """place: PCI address without function; what: of a GPU, 'fell off the bus (Xid 79)'"""
+
+    place: str
+    what: str
+    fix: str
+    line: str
+
+
+def _driver_error(line: str) -> _DriverError | None:
+    """Of a line that tells of broken hardware."""
     if match := _FALLEN.search(line):
-        return card(match[1].lower()), "fell off the bus"
+        return _DriverError(card(match[1].lower()), XIDS[79].what, XIDS[79].fix, line)
     match = _XID.search(line)
-    if match is None or int(match[2]) not in _MEANING:
+    if match is None or int(match[2]) not in _REPORTED:
         return None
-    return card(match[1].lower()), f"had Xid {match[2]} ({_MEANING[int(match[2])]})"
+    what, fix = _REPORTED[int(match[2])]
+    return _DriverError(card(match[1].lower()), f"{what} (Xid {match[2]})", fix, line)
+
+
+def _each_once(errors: Sequence[_DriverError]) -> str:
+    """What happened: without the words that others have with their Xid."""
+    words = dict.fromkeys(error.what for error in errors)
+    return " and ".join(word for word in words if not any(other.startswith(f"{word} (") for other in words))
 
 
 def _xids(lines: Sequence[str], read_from: Input) -> Iterator[Finding]:
     own_log = read_from is not Input.PASTED
     place, since = ("/dev/kmsg", " since the last boot") if own_log else ("the text", "")
-    errors_of = collected((error[0], (error[1], line)) for line in lines if (error := _driver_error(line)))
+    errors_of = collected((error.place, error) for line in lines if (error := _driver_error(line)))
     for address, errors in errors_of.items():
-        what = ", ".join(dict.fromkeys(words for words, _ in errors))
         yield slow(
-            f"GPU at {address} {what}{since}",
-            *(f"{place}: {line.strip()[:200]}" for _, line in errors[-4:]),
+            f"GPU at {address} {_each_once(errors)}{since}",
+            *(f"{place}: {error.line.strip()[:200]}" for error in errors[-4:]),
             effect="if it happens again, the gang fails (loading the weights again takes minutes)",
-            fix="reset the GPU or reboot, then test it with `dcgmi diag -r 3`; replace it if the error returns",
+            fix=errors[-1].fix,
             devices=(address,),
         )
 

@@ -31,6 +31,10 @@ AER = re.compile(
     rf".{{0,256}}?\b(?P<place>{_PLACE}): (?:AER: )?PCIe Bus Error: severity=(?P<severity>[A-Z][a-z]{{2,16}}"
     r"(?: \([A-Za-z-]{2,16}\))?).{0,200}"
 )
+GIVEN_UP = re.compile(
+    rf".{{0,256}}?\b(?P<driver>nvidia|mlx5_core) (?P<place>{_PLACE}): AER: can't recover \(.{{0,100}}"
+)
+"""The kernel asks each driver below a port with an error that is not corrected (Linux drivers/pci/pcie/err.c)."""
 MLX5 = re.compile(
     rf".{{0,256}}?\bmlx5_core {_PLACE} (?P<name>[A-Za-z][\w.]{{0,15}}): (?:Port: (?P<port>\d{{1,2}}) )?"
     r"Link (?P<state>up|down|ACTIVE|INIT|DOWN|ARMED)\b.{0,64}"
@@ -39,7 +43,7 @@ MODULE = re.compile(
     r".{0,256}?\bNVRM(?:: loading| version:) NVIDIA UNIX .{0,32}?Kernel Module (?:for \w{3,8})? {0,4}"
     r"(?P<driver>\d{3}\.\d{1,3}(?:\.\d{1,3})?)\b.{0,200}"
 )
-OF_KERNEL = (XID, FALLEN, OF_GPU, NOT_STARTED, AER, MLX5, MODULE)
+OF_KERNEL = (XID, FALLEN, OF_GPU, NOT_STARTED, AER, GIVEN_UP, MLX5, MODULE)
 """What begins a part of it."""
 REFUSED = re.compile(
     r".{0,400}?(?P<words>NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
@@ -53,6 +57,7 @@ IBSTAT_STOPPED = re.compile(
 MARKS = (
     "NVRM",
     "PCIe Bus Error",
+    "AER: can't recover",
     "mlx5_core",
     "NVIDIA-SMI has failed",
     "initialize NVML",
@@ -92,6 +97,8 @@ def kernel(facts: PastedFacts, match: re.Match[str], at: str) -> str:
 def _of_device(match: re.Match[str]) -> str:
     if match.re is AER:
         return f"PCIe error at {match['place']}: {match['severity'].lower()}"
+    if match.re is GIVEN_UP:
+        return f"{match['driver']} can't recover {match['place']} from a PCIe error"
     code = f" ({match['code']})" if match["code"] else ""
     return f"the driver could not start GPU {match['place']}: {match['what'].rstrip('!')}{code}"
 

@@ -16,10 +16,13 @@ _SPAN = re.compile(r"\d{1,5}(?:-\d{1,5})?")
 _MEGABYTES = re.compile(r"(\d{1,9}) MB")
 
 LSCPU_BEGIN = re.compile(r"\s*Architecture:\s{1,64}(?:x86_64|aarch64|ppc64le)\s*")
+LSCPU_DOMAINS = re.compile(r"\s*(?P<field>NUMA node\(s\)):\s{1,64}(?P<value>\d{1,4})\s*")
+"""Where only the part about NUMA was pasted."""
 LSCPU_FIELD = re.compile(
-    r"\s*(?P<field>CPU\(s\)|Socket\(s\)|NUMA node\(s\)|Model name|NUMA node\d{1,4} CPU\(s\)|Hypervisor vendor)"
-    r":\s{1,64}(?P<value>\S.{0,400})"
+    r"\s*(?P<field>CPU\(s\)|Socket\(s\)|NUMA node\(s\)|Model name|Hypervisor vendor):\s{1,64}(?P<value>\S.{0,400})"
 )
+LSCPU_DOMAIN = re.compile(r"\s*NUMA node(?P<domain>\d{1,4}) CPU\(s\):(?:\s{1,64}(?P<value>[\d,-]{1,400}))?\s*")
+"""Empty of a domain that has memory alone, as that of Grace's GPUs."""
 _LSCPU = {
     "CPU(s)": "processors",
     "Socket(s)": "sockets",
@@ -32,8 +35,8 @@ SLOT_BEGIN = re.compile(r"\s{0,16}Designation: (?P<slot>\S.{0,63})")
 SLOT_FIELD = re.compile(r"\s{0,16}(?P<field>Type|Current Usage|Bus Address): (?P<value>\S.{0,63})")
 
 NETDEV = re.compile(
-    r"\s{0,8}(?:[0-9a-f:.]{7,16} )?(?P<device>[A-Za-z][\w.@-]{0,63}) (?:\([^)]{0,64}\) )?port (?P<port>\d{1,2}) ==> "
-    r"(?P<netdev>\S{1,16}) \((?P<state>Up|Down)\).{0,64}"
+    r"\s{0,8}(?:[0-9a-f:.]{7,16} {1,16})?(?P<device>[A-Za-z][\w.@-]{0,63}) {1,16}(?:\([^)]{0,64}\) {1,16})?"
+    r"port {1,8}(?P<port>\d{1,2}) {1,8}==> {1,8}(?P<netdev>\S{1,16}) {1,16}\((?P<state>Up|Down)\).{0,64}"
 )
 
 IFCONFIG = re.compile(
@@ -64,13 +67,14 @@ def numa(facts: PastedFacts, match: re.Match[str], at: str) -> str:
 
 def processors(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line of lscpu."""
-    if match.re is LSCPU_FIELD:
-        name, value = match["field"], match["value"].strip()
-        if name in _LSCPU:
-            facts.also.setdefault("cpu", {}).setdefault(_LSCPU[name], value)
-        elif all(map(_SPAN.fullmatch, value.split(","))):
-            number = re.sub(r"\D", "", name)
-            facts.files[f"/sys/devices/system/node/node{number}/cpulist"] = value
+    if match.re is LSCPU_DOMAIN:
+        domain, spans = match["domain"], match["value"] or ""
+        if not spans:
+            facts.also.setdefault("without_processors", []).append(domain)
+        elif all(map(_SPAN.fullmatch, spans.split(","))):
+            facts.files[f"/sys/devices/system/node/node{domain}/cpulist"] = spans
+    elif match.re is not LSCPU_BEGIN:
+        facts.also.setdefault("cpu", {}).setdefault(_LSCPU[match["field"]], match["value"].strip())
     return at
 
 

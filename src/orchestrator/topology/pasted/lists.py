@@ -1,31 +1,47 @@
-"""Lists of GPUs: CUDA's devices by its sample p2pBandwidthLatencyTest (cuda-samples), and rows of
-`nvidia-smi --query-gpu --format=csv`.
+"""Lists of GPUs: CUDA's devices by its sample p2pBandwidthLatencyTest (cuda-samples), rows of
+`nvidia-smi --query-gpu --format=csv`, and what nccl-tests says that it ran on (src/common.cu, "# Using devices").
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from orchestrator.topology.pasted.facts import PastedFacts
+from orchestrator.model.per_node import collected
+from orchestrator.topology.pasted.facts import Line, PastedFacts
 
 CUDA_DEVICE = re.compile(
     r"Device: (?P<index>\d{1,3}), (?P<name>[A-Z][\w .-]{2,60}), pciBusID: (?P<bus>[0-9a-f]{1,2}), "
     r"pciDeviceID: (?P<device>[0-9a-f]{1,2}), pciDomainID: ?(?P<domain>[0-9a-f]{1,8})\s*"
 )
 CUDA_ACCESS = re.compile(r"Device=(?P<one>\d{1,3}) (?P<can>CAN|CANNOT) Access Peer Device=(?P<other>\d{1,3})\s*")
+CUDA_SPEEDS = re.compile(
+    r"\s*(?P<ways>Uni|Bi)directional P2P=(?P<p2p>Enabled|Disabled) Bandwidth .{0,24}Matrix \(GB/s\)\s*"
+)
+CUDA_ROW = re.compile(r"\s+(?P<own>\d{1,3})(?P<speeds>(?:\s+\d{1,5}\.\d{1,3}){1,64})\s*")
 CUDA = "p2pBandwidthLatencyTest"
 _COLUMN = r"[a-z][a-z0-9_.]{1,48}(?: \[[A-Za-z%/]{1,8}\])?"
 QUERY_HEAD = re.compile(
     rf"(?:index|name|gpu_name|uuid|pci\.bus_id|gpu_bus_id|driver_version|count|timestamp)(?:, {_COLUMN}){{1,40}}"
+)
+_TESTED = re.compile(
+    r"# {1,4}Rank {1,4}\d{1,5} (?: ?Group {1,4}\d{1,3} )?.{0,8}?Pid {1,8}\d{1,10} on"
+    r" {1,8}(?P<host>[A-Za-z0-9][\w.-]{0,63})? {1,8}device {1,4}\d{1,3}"
+    r" \[(?P<address>[0-9a-fA-Fx:]{2,16})\] (?P<name>[A-Z][\w .-]{2,60}?)\s*"
 )
 QUERY_ROW = re.compile(r"[^,]{1,80}(?:, [^,]{0,80}){1,40}")
 _QUERIED = {"name": "name", "gpu_name": "name", "uuid": "uuid", "pci.bus_id": "pci_bus_id", "gpu_bus_id": "pci_bus_id"}
 
 
 def cuda(facts: PastedFacts, match: re.Match[str], at: str) -> str:
-    """A line of CUDA's devices, by its own order, and whether one reaches another's memory."""
-    if match.re is CUDA_ACCESS:
+    """A line of CUDA's devices, by its own order, whether one reaches another's memory, and how fast; at: with or
+    without P2P, of the matrix that a row belongs to."""
+    if match.re is CUDA_SPEEDS:
+        return match["p2p"] if match["ways"] == "Uni" else ""
+    if match.re is CUDA_ROW:
+        _speeds(facts, match, at)
+    elif match.re is CUDA_ACCESS:
         pair = "-".join(sorted((match["one"], match["other"]), key=int))
         peers: dict[str, Any] = facts.also.setdefault("peers", {})
         peers[pair] = match["can"] == "CAN" and peers.get(pair, True)
@@ -33,6 +49,24 @@ def cuda(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         address = f"{int(match['domain'], 16):04x}:{int(match['bus'], 16):02x}:{int(match['device'], 16):02x}.0"
         facts.gpus.append({"index": int(match["index"]), "name": match["name"], "pci_bus_id": address})
     return at
+
+
+def _speeds(facts: PastedFacts, match: re.Match[str], p2p: str) -> None:
+    """A row of GB/s to each device."""
+    speeds: dict[str, float] = facts.also.setdefault("peer_speeds", {}).setdefault(p2p, {}) if p2p else {}
+    speeds |= {
+        f"{match['own']}-{place}": float(speed)
+        for place, speed in enumerate(match["speeds"].split())
+        if str(place) != match["own"]
+    }
+
+
+def complete_a_cut_name(facts: PastedFacts, lines: Sequence[Line]) -> None:
+    """Where a text ends amid its last GPU's name, it is that of the others."""
+    last = next((line.text for line in reversed(lines) if line.text.strip()), "")
+    names = [str(gpu.get("name", "")) for gpu in facts.gpus]
+    if len(names) > 1 and names[-1] and last.rstrip().endswith(names[-1]) and names[-2].startswith(names[-1]):
+        facts.gpus[-1]["name"] = names[-2]
 
 
 def queried(facts: PastedFacts, match: re.Match[str], at: str) -> str:
@@ -48,3 +82,12 @@ def queried(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         facts.gpus.append(gpu)
         facts.driver = facts.driver or row.get("driver_version", "")
     return at
+
+
+def tested(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    """The GPUs that nccl-tests ran on, a host at a time: which others there are it does not say."""
+    rows = [(line, match) for line in lines if "Pid" in line.text and (match := _TESTED.fullmatch(line.text))]
+    for host, own in collected((match["host"] or line.node, (line, match)) for line, match in rows).items():
+        first = own[0][0]
+        devices = [[match["name"].strip(), match["address"].lower().removeprefix("0x")] for _, match in own]
+        yield PastedFacts("devices of nccl-tests", first.number, host, also={"tested": devices})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ _NVIDIA = _VENDORS["NVIDIA"]
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _LINK = r"Lnk%s:\s.{0,40}?Speed (?P<%s_link_speed>[0-9.]{1,5}GT/s).{0,24}?, Width x(?P<%s_link_width>[0-9]{1,2})"
 _DETAIL = re.compile(
-    r"\s+(?:Bus: primary=[0-9a-f]{2}, secondary=(?P<bus>[0-9a-f]{2}),"
+    r"\s+(?:Bus: primary=[0-9a-f]{2}, secondary=(?P<bus>[0-9a-f]{2}), subordinate=(?P<last>[0-9a-f]{2}),"
     rf"|{_LINK % ('Cap', 'max', 'max')}|{_LINK % ('Sta', 'current', 'current')}"
     r"|NUMA node: (?P<numa_node>[0-9]{1,3})"
     r"|Physical Slot: (?P<slot>[\w.-]{1,32})"
@@ -43,26 +43,31 @@ _DETAIL = re.compile(
     r"|Capabilities: .{0,24}Express.{0,16}(?P<root>Root (?:Port|Complex)))"
 )
 _SWITCH = re.compile(r"\bPEX ?\d{4,5}|PCIe Gen \d Switch|PCIe? Switch|Switchtec")
+_EMULATED = "440FX - 82441FX PMC"
+"""The chipset of 1996 that QEMU and others show to guests; it has no PCI Express of its own."""
+_EFA = re.compile(r"Device efa[0-9]")
 _FILES = {"max_link_speed", "max_link_width", "current_link_speed", "current_link_width", "numa_node"}
 """Details that sysfs has under these names."""
 _AREAS = {"numa_node": Area.NUMA, "max_link_width": Area.LINKS}
 _MOST = 4096
 _ROOT = re.compile(r"\s{0,8}-(?:\[|\+-\[)")
 _PARTS = re.compile(
-    r"(?P<bus>\[(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<number>[0-9a-f]{2})(?:-[0-9a-f]{2})?\])|(?P<fork>[+\\](?=-))"
+    r"(?P<bus>\[(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<number>[0-9a-f]{2})(?:-(?P<last>[0-9a-f]{2}))?\])|(?P<fork>[+\\](?=-))"
     r"|(?P<function>(?<=-)[0-9a-f]{2}\.[0-7](?=[\s-]|$))"
 )
 
 
 @dataclass
 class _Function:
-    """line: where it stands; below: the bus behind a bridge, with its domain; details: as _DETAIL calls them"""
+    """line: where it stands; below: the bus behind a bridge, with its domain; last: the highest number of a bus behind
+    it; details: as _DETAIL calls them"""
 
     line: Line
     address: str
     words: str = ""
     code: str = ""
     below: str = ""
+    last: str = ""
     details: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -101,7 +106,7 @@ class _Function:
         match = _DETAIL.match(text)
         self.details |= {name: word for name, word in match.groupdict().items() if word} if match else {}
         if (bus := self.details.get("bus", "00")) != "00":
-            self.below = f"{self.address[:-8]}:{bus}"
+            self.below, self.last = f"{self.address[:-8]}:{bus}", self.details["last"]
 
 
 _Functions = dict[str, _Function]
@@ -203,8 +208,47 @@ def _bus_below(bridge: _Function | None, part: re.Match[str]) -> str:
     above = bridge.address.partition(":")[0] if bridge else "0000"
     bus = f"{part['domain'] or above}:{part['number']}"
     if bridge is not None:
-        bridge.below = bus
+        bridge.below, bridge.last = bus, part["last"] or part["number"]
     return bus
+
+
+def _is_whole(form: str, functions: _Functions) -> bool:
+    """Whether no line is missing below the root ports that lead to GPUs: the buses behind each bridge have all numbers
+    that it hands down (PCI-to-PCI Bridge Architecture, secondary and subordinate bus number). What was cut off with its
+    root port has no part in what is behind another."""
+    on_bus = collected((function.bus, function) for function in functions.values())
+    to_gpus = [port for port in _root_ports(functions) if any(part.is_gpu for part in _behind(port, on_bus))]
+    bridges = [bridge for port in to_gpus for bridge in (port, *_behind(port, on_bus)) if bridge.below]
+    return bool(bridges) and all(_has_all_buses(bridge, on_bus.get(bridge.below, ()), form) for bridge in bridges)
+
+
+def _root_ports(functions: _Functions) -> list[_Function]:
+    below = {bridge.below for bridge in functions.values()}
+    return [bridge for bridge in functions.values() if bridge.below and bridge.bus not in below]
+
+
+def _behind(bridge: _Function, on_bus: Mapping[str, Sequence[_Function]]) -> list[_Function]:
+    behind: list[_Function] = []
+    left, seen = [bridge.below], set[str]()
+    while left:
+        bus = left.pop()
+        own = on_bus.get(bus, ()) if bus not in seen else ()
+        seen.add(bus)
+        behind += own
+        left += [function.below for function in own if function.below]
+    return behind
+
+
+def _has_all_buses(bridge: _Function, own: Sequence[_Function], form: str) -> bool:
+    """own: the functions on the bus behind it. A tree shows that there is none; in a list its lines may be missing."""
+    below = sorted((int(inner.below[-2:], 16), int(inner.last, 16)) for inner in own if inner.below and inner.last)
+    if not below:
+        return any(function.address.endswith(":00.0") for function in own) if own else form == TREE
+    starts = [start for start, _ in below]
+    ends = [end for _, end in below]
+    return starts == [int(bridge.below[-2:], 16) + 1, *(end + 1 for end in ends[:-1])] and ends[-1] == int(
+        bridge.last, 16
+    )
 
 
 def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[PastedFacts]:
@@ -213,7 +257,7 @@ def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[Pasted
     keys = _keys(functions, roots) if form != LIST else {}
     for address, key in keys.items():
         _tell(facts, key, functions[address])
-    facts.also = _beside_the_tree(form, functions.values())
+    facts.also = {**_beside_the_tree(form, functions.values()), "whole": form != LIST and _is_whole(form, functions)}
     facts.gpus = _gpus(functions.values())
     names = {path.rpartition("/")[2] for path in facts.files}
     facts.areas = {area for name, area in _AREAS.items() if name in names}
@@ -236,15 +280,21 @@ def _all_named(functions: Collection[_Function]) -> bool:
 
 def _beside_the_tree(form: str, functions: Collection[_Function]) -> dict[str, Any]:
     """What a list tells without places: its network cards, and whether a hypervisor made some of its functions."""
-    also: dict[str, Any] = {"guest": any(function.ids[0] in GUEST_VENDORS for function in functions)}
+    also: dict[str, Any] = {"guest": any(map(_is_made_up, functions))}
     if form == LIST:
-        also["cards"] = [function.words for function in functions if function.kind[:6] in ("0x0200", "0x0207")]
+        cards = [function.words for function in functions if function.kind[:6] in ("0x0200", "0x0207")]
+        also["cards"] = [_EFA.sub("Elastic Fabric Adapter (EFA)", card) for card in cards]
         also["switches"] = [function.words for function in functions if _SWITCH.search(function.words)]
     drivers = collected(
         (function.details.get("driver", ""), function.address) for function in functions if function.is_gpu
     )
     also["drivers"] = {driver: addresses for driver, addresses in drivers.items() if driver not in ("", "nvidia")}
     return also
+
+
+def _is_made_up(function: _Function) -> bool:
+    """Whether only a hypervisor has it."""
+    return function.ids[0] in GUEST_VENDORS or _EMULATED in function.words
 
 
 def _keys(functions: _Functions, roots: set[str]) -> dict[str, str]:
@@ -265,7 +315,9 @@ def _gpu(index: int, function: _Function) -> dict[str, Any]:
     """As NVML's, with the width of its link."""
     name = re.search(r"\[((?!10de)[^]]{1,64})\]", function.words)
     called = f"NVIDIA {name[1]}" if name else known_part(*function.ids)
-    gpu = {"index": index, "pci_bus_id": function.address, "name": called}
+    gpu: dict[str, Any] = {"index": index, "pci_bus_id": function.address, "name": called}
+    if "numa_node" in function.details:
+        gpu["numa_node"] = int(function.details["numa_node"])
     now, most = (int(function.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
     return {**gpu, "link": {"width": now, "max_width": most}} if now and most else gpu
 

@@ -151,6 +151,10 @@ _DIRECT = re.compile(
     r"NET/\w{2,16} ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for (?:HCA \d{1,3} '(?P<name>[\w.@:-]{1,64})'"
     r"|GPU (?P<gpu>[0-9a-f]{1,16})(?:\[\w{1,16}\])? / HCA (?P<hca>\d{1,3})(?P<why> \(distance \d [<>=]{1,2} \d\))?)"
 )
+_PLUGIN = re.compile(
+    r"Using network (?P<plugin>(?:AWS )?Libfabric)\b"
+    r"|NET/OFI Selected [Pp]rovider is (?P<adapters>\w{2,32}(?:, fabric is \w{1,32})? \(found \d{1,4} nics\))"
+)
 _WAY = re.compile(
     r"(?:Channel|Ring) \d{1,3}(?:/\d{1,3})? : .{3,64}? via "
     r"(?P<way>(?:P2P|SHM|NET)/[A-Za-z]{2,16}(?:/\d{1,3})?(?:/GDRDMA)?)"
@@ -178,6 +182,12 @@ class _LoggedHost:
     sockets: dict[str, None] = field(default_factory=dict)
     for_start: bool = False
     """Sockets were named for NCCL's start alone, as before 2.5 (bootstrapNetInit), ahead of the network's choice."""
+    without_rdma: bool = False
+    """NCCL's own support of RDMA says that it saw no device."""
+    plugin: str = ""
+    """What NCCL's network is where that is no part of NCCL: 'AWS Libfabric'."""
+    adapters: str = ""
+    """What aws-ofi-nccl says that it found (src/nccl_ofi_net.cpp): 'efa (found 16 nics)'."""
     over_sockets: bool = False
     """NCCL says that its network is sockets."""
     named: dict[str, None] = field(default_factory=dict)
@@ -213,7 +223,16 @@ class _LoggedHost:
     def choices(self) -> dict[str, list[str]]:
         """What NCCL says of itself, by what it is about."""
         off = [who for who, state in self.direct.items() if state == "Disabled"]
-        choices = {"gdr_off": off, "ways": [*self.ways], "chosen": [*self.chosen], "paths": [*self._path_words()]}
+        network = [words] if (words := " by ".join(filter(None, (self.plugin, self.adapters)))) else []
+        none_seen = ["none"] if self.without_rdma and not self.layers else []
+        choices = {
+            "network": network,
+            "no_rdma": none_seen,
+            "gdr_off": off,
+            "ways": [*self.ways],
+            "chosen": [*self.chosen],
+            "paths": [*self._path_words()],
+        }
         return {name: values[:_MOST_FUNCTIONS] for name, values in choices.items() if values}
 
     def _path_words(self) -> Iterator[str]:
@@ -268,6 +287,7 @@ def _paths_of(host: _LoggedHost, end: str, others: Sequence[re.Match[str]]) -> N
 
 def _network(host: _LoggedHost, words: str) -> None:
     """What NCCL says of its network, or of its own choices."""
+    _support(host, words)
     if words.startswith("NET/Plugin : No plugin") and host.sockets:
         host.for_start = True
     elif words.startswith(("Using network Socket", "NET/IB : No device found", "Using NCCL_NET Socket")):
@@ -279,6 +299,13 @@ def _network(host: _LoggedHost, words: str) -> None:
         host.layers |= dict(_PORT.findall(words))
     elif words.startswith("NET/Socket : Using"):
         host.sockets |= dict.fromkeys(_INTERFACE.findall(words))
+
+
+def _support(host: _LoggedHost, words: str) -> None:
+    """What carries NCCL's traffic beside its own sockets, as it says."""
+    if match := _PLUGIN.match(words):
+        host.plugin, host.adapters = match["plugin"] or host.plugin, match["adapters"] or host.adapters
+    host.without_rdma = host.without_rdma or words.startswith("NET/IB : No device found")
 
 
 def _choice(host: _LoggedHost, match: re.Match[str]) -> None:

@@ -26,7 +26,7 @@ _GID = re.compile(
 )
 _SHOWN_GID = re.compile(
     r"\s*(?P<device>[A-Za-z][\w.@-]{0,63})\s+(?P<port>\d{1,2})\s+(?P<index>\d{1,4})\s+"
-    r"(?P<gid>[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})\s+(?:[\d.]{7,15}\s+)?v?(?P<kind>1|2)\s*(?P<netdev>\S{0,16})"
+    r"(?P<gid>[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})\s+(?:[\d.]{7,15}\s+)?v?(?P<kind>1|2)(?:\s+(?P<netdev>\S{0,16}))?"
 )
 _SHOWN_HEAD = re.compile(r"\s*DEV\s+PORT\s+INDEX\s+GID\b.*")
 _ASKED = re.compile(r".{0,96}?(?<![A-Za-z])ibv_devinfo(?: -v)? -d (?P<asked>mlx5_\w{1,32})\b.{0,32}")
@@ -41,6 +41,8 @@ _LONG = re.compile(
 )
 _INET = re.compile(r"\s+inet6? (?P<addresses>[0-9a-fA-F.:]{2,45}/\d{1,3}).*")
 _SMI_GPU = re.compile(r"\s*GPU (?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])\s*", re.IGNORECASE)
+_SMI_DRIVER = re.compile(r"Driver Version {2,64}: (\d{3}\.\d{1,3}(?:\.\d{1,3})?)\s*")
+_SMI_ATTACHED = re.compile(r"Attached GPUs {2,64}: (\d{1,3})\s*")
 _SMI_FIELD = re.compile(r"\s+([A-Z][\w .]{2,32}?)\s+: (.{1,96})")
 _SMI_SECTION = re.compile(r"\s*(\S.*)")
 _TABLE = re.compile(
@@ -77,6 +79,7 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     yield from _matrices(lines)
     yield from _accesses(lines)
     yield from _acs_alone(lines)
+    yield from lists.tested(lines)
     complaining = complaints.among(lines)
     for form, areas, begin, more, take in _TOOLS:
         pastes: list[PastedFacts] = []
@@ -88,6 +91,8 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
             match = match or (first_match(more, line.text) if pastes else None)
             if match and _has_room(pastes[-1]):
                 about = take(pastes[-1], match, about)
+        if pastes:
+            lists.complete_a_cut_name(pastes[-1], lines)
         yield from filter(_holds_something, pastes)
 
 
@@ -208,15 +213,11 @@ def _address(facts: PastedFacts, match: re.Match[str], name: str) -> str:
 
 
 def _gpus(facts: PastedFacts, match: re.Match[str], section: str) -> str:
-    """section: of `nvidia-smi -q`, that a field belongs to"""
-    if match.re is _SMI_SECTION:
-        return match[1]
-    if match.re is _SMI_FIELD:
-        _smi_field(facts.gpus[-1], section, match[1], match[2].strip())
-    elif match.re in (_DRIVER, _SMI_HEAD):
-        facts.driver = match[1]
-    elif not facts.gpus and match.re in (_MEMORY, hosts.MIG_CELL):
+    """A line of a list or a table of GPUs."""
+    if not facts.gpus and match.re in (_MEMORY, hosts.MIG_CELL):
         return section  # of a row above that was cut
+    if match.re in (_DRIVER, _SMI_HEAD):
+        facts.driver = match[1]
     elif match.re is _MEMORY:
         facts.gpus[-1].setdefault("memory", {"total": int(match[1]) << 20})
     elif match.re in (hosts.MIG_CELL, hosts.MIG_LISTED):
@@ -228,8 +229,26 @@ def _gpus(facts: PastedFacts, match: re.Match[str], section: str) -> str:
     return section
 
 
-def _smi_field(gpu: dict[str, Any], section: str, name: str, value: str) -> None:
-    if name in _OF_GPU:
+def _queried(facts: PastedFacts, match: re.Match[str], section: str) -> str:
+    """A line of `nvidia-smi -q`; a field without a GPU above it is of one that was cut."""
+    if match.re is _SMI_SECTION:
+        return match[1]
+    if match.re is _SMI_DRIVER:
+        facts.driver = match[1]
+    elif match.re is _SMI_ATTACHED:
+        facts.also["attached"] = int(match[1])
+    elif match.re is _SMI_GPU:
+        return _gpus(facts, match, section)
+    elif facts.gpus:
+        _smi_field(facts, section, match[1], match[2].strip())
+    return section
+
+
+def _smi_field(facts: PastedFacts, section: str, name: str, value: str) -> None:
+    gpu = facts.gpus[-1]
+    if (section, name, value) == ("MIG Mode", "Current", "Enabled"):
+        facts.also.setdefault("mig", {}).setdefault(str(gpu["index"]), [])
+    elif name in _OF_GPU:
         gpu[_OF_GPU[name]] = value
     elif name == "Total" and section == "FB Memory Usage" and (size := re.match(r"(\d{1,9}) MiB", value)):
         gpu["memory"] = {"total": int(size[1]) << 20}
@@ -245,14 +264,14 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
     ("ifconfig", (), (hosts.IFCONFIG,), (hosts.IFCONFIG_INET,), _address),
     ("ibdev2netdev", (), (hosts.NETDEV,), (), hosts.netdev),
     ("numactl -H", (), (hosts.NUMA_BEGIN,), (hosts.NUMA_NODE,), hosts.numa),
-    ("lscpu", (), (hosts.LSCPU_BEGIN,), (hosts.LSCPU_FIELD,), hosts.processors),
+    ("lscpu", (), (hosts.LSCPU_BEGIN, hosts.LSCPU_DOMAINS), (hosts.LSCPU_FIELD, hosts.LSCPU_DOMAIN), hosts.processors),
     ("dmidecode -t slot", (), (hosts.SLOT_BEGIN,), (hosts.SLOT_FIELD,), hosts.slots),
-    ("nvidia-smi -q", (), (_SMI_GPU,), (_SMI_FIELD, _SMI_SECTION), _gpus),
+    ("nvidia-smi -q", (), (_SMI_DRIVER, _SMI_ATTACHED, _SMI_GPU), (_SMI_FIELD, _SMI_SECTION), _queried),
     ("nvidia-smi", (), (_SMI_HEAD, _TABLE), (_MEMORY, hosts.MIG_CELL), _gpus),
     ("the kernel's log", (), complaints.OF_KERNEL, (complaints.FALLEN_BELOW,), complaints.kernel),
     ("an error of nvidia-smi", (), (complaints.REFUSED,), (), complaints.refusal),
     ("an error of ibstat", (), (complaints.IBSTAT_STOPPED,), (), complaints.ibstat_stopped),
-    (lists.CUDA, (), (lists.CUDA_DEVICE, lists.CUDA_ACCESS), (), lists.cuda),
+    (lists.CUDA, (), (lists.CUDA_DEVICE, lists.CUDA_ACCESS, lists.CUDA_SPEEDS), (lists.CUDA_ROW,), lists.cuda),
     ("nvidia-smi --query-gpu", (), (lists.QUERY_HEAD,), (lists.QUERY_ROW,), lists.queried),
     ("nvidia-smi's MIG devices", (), (hosts.MIG_DEVICE,), (), hosts.mig_devices),
     ("a list of GPUs", (), (_LISTED,), (_DRIVER, hosts.MIG_LISTED), _gpus),

@@ -19,6 +19,7 @@ from orchestrator.model.topology import Area, Topology
 from orchestrator.protocol.severity import Severity
 from orchestrator.topology.network import port_fault
 from orchestrator.topology.speed import PRICED_ON, limits
+from orchestrator.topology.stated import is_whole_tree
 
 V = TypeVar("V")
 COSTLY = (Severity.STOP, Severity.SLOW)
@@ -134,18 +135,23 @@ def _findings(cluster: Cluster) -> Iterator[Finding]:
 
 
 _BY_ABSENCE = ("GPU-GROUPS-UNEVEN", "NIC-MISSING", "NIC-NOT-UNDER-SWITCH")
-"""What they find may be a line of the tree that is not in a pasted text; a matrix has a column for each end."""
+"""What they find may be a line of the tree that is not in a pasted text; a matrix has a column for each end, and
+lspci's bus numbers have no gap."""
 
 
 def _as_far_as_told(finding: Finding, cluster: Cluster) -> Finding:
-    """Of a tree that somebody pasted, nobody can tell that a line is missing in its middle."""
+    """Of a tree that somebody pasted, and whose own numbers do not show that it is whole, a line may be missing."""
     if finding.id not in _BY_ABSENCE or finding.severity not in COSTLY:
         return finding
-    drawn = {node.name for node in cluster.nodes if node.input is Input.PASTED and node.topology.stated is None}
-    if finding.node not in drawn:
+    doubtful = {node.name for node in cluster.nodes if node.input is Input.PASTED and not _shows_all(node)}
+    if finding.node not in doubtful:
         return finding
     effect = f"if every line of the tree is in the text: {finding.effect}"
     return replace(finding, severity=Severity.UNKNOWN, effect=effect)
+
+
+def _shows_all(node: Node) -> bool:
+    return node.topology.stated is not None or is_whole_tree(node.snapshot)
 
 
 def _by_texts(rule: Rule, cluster: Cluster) -> Iterator[Finding]:

@@ -1,17 +1,21 @@
 """What the doctor says against a serving gang's nodes is what `status`, `why`, the page, the report, a guard and its
-messages say: the same id, node, title, effect and fix, over every broken machine that the rules are tested with."""
+messages say: the same id, node, title, effect and fix, over every broken machine that the rules are tested with. And
+an Xid has one name and one fix, whoever reads it in the kernel's log."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 from tests.support.faults import FAULTS, ODD
-from tests.support.healthy_cluster import cluster_with
+from tests.support.healthy_cluster import HealthyNode, cluster_with
 
 from orchestrator.doctor.commands.findings import document
+from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.doctor.steps.doctor import Examination, diagnose, forbidding
 from orchestrator.doctor.steps.doctor_report import page_of
+from orchestrator.engines.host_causes import HOST
 from orchestrator.gang.commands.why import _told
 from orchestrator.gang.guarding import GuardMemory, _at_peace
 from orchestrator.gang.overview import Overview, status_json
@@ -24,6 +28,8 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.monitoring.notices import findings_news
 from orchestrator.monitoring.steps.live_page import KeptPast, live_page
+from orchestrator.node.engine.kernel_words import DeadProcess, reason
+from orchestrator.protocol.xids import XIDS
 
 READY = GangView(name="a", state=GangState.READY, service_url="http://n:1", service_healthy=True)
 
@@ -66,3 +72,20 @@ def test_every_screen_says_what_the_doctor_says(examined: dict[str, Examination]
         assert all(any(one.title in text and one.fix in fix for text, fix in notices) for one in against), name
         seen += len(against)
     assert seen > 10
+
+
+@pytest.mark.parametrize("number", XIDS)
+def test_an_xid_has_one_name_and_one_fix(number: int) -> None:
+    """By the doctor, an agent, and `why` of a log that somebody gave."""
+    xid, line = XIDS[number], f"NVRM: Xid (PCI:0000:9b:00): {number}, pid='<unknown>', name=<unknown>"
+
+    def breaks(node: HealthyNode) -> None:
+        node.host.update(kernel_log={"xid": [f"3,1201,73000,-;{line}"]})
+
+    (by_doctor,) = [judged for judged in run_rules(cluster_with(ODD, breaks)) if judged.id == "GPU-XID"]
+    by_agent = reason([f"3,1,9000000,-;{line}"], 10.0, DeadProcess(pid=1, gpu=5, place="0000:9b:00.0"))
+    by_log = next(cause for cause in HOST if re.search(cause.pattern, line))
+    words = f"{xid.what} (Xid {number})"
+    assert by_doctor.title == f"GPU at 0000:9b:00 {words} since the last boot" and by_doctor.fix == xid.fix
+    assert by_agent is not None and by_agent.text == f"GPU 5 {words}" and by_agent.fix == xid.fix
+    assert by_log.text.endswith(xid.what) and by_log.fix == xid.fix
