@@ -62,6 +62,7 @@ BESIDE = {"gang.steps.status.health.health": 1}
     ("module", "beside"),
     [
         *((f"gang.commands.{name}", {}) for name in ("lock", "logs", "history", "down", "restart", "rollback")),
+        ("gang.commands.doctor", {}),
         ("gang.commands.why", BESIDE),
         ("golden.commands.golden", {}),
         ("bench.commands.bench", {}),

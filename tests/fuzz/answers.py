@@ -176,7 +176,7 @@ def _figures(fleet: Fleet) -> None:
 
 
 def _labels(fleet: Fleet) -> None:
-    stays(labels_of(Inventory(path="inventory.yml", gangs=(_gang(),)), [GOOD, ODD]))
+    stays(labels_of(fleet, [GOOD, ODD]))
 
 
 def _prerequisites(fleet: Fleet) -> None:

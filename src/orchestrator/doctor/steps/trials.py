@@ -9,7 +9,7 @@ from functools import partial
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.model.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_END_S, LOOK_S, MARGIN_S, UNHEARD_TRY_S
-from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.looks import (
     DialAnswer,
@@ -30,15 +30,14 @@ from orchestrator.topology.network import carrier
 from orchestrator.topology.rdma import card_of
 
 
-def labels_of(inventory: Inventory, names: Collection[str]) -> PerNode[LabelsAnswer]:
+def labels_of(fleet: Fleet, names: Collection[str]) -> PerNode[LabelsAnswer]:
     """Of these nodes, all at once; what a node does not tell is left out on the page."""
 
     def read_labels(session: Session) -> LabelsAnswer:
         request = LabelsRequest(fs_root=session.spec.fs_root)
         return ask(session, "labels", request, LabelsAnswer, deadline_s=LOOK_S)
 
-    with Fleet([node for node in inventory.nodes if node.name in names]) as fleet:
-        return fleet.on_every(read_labels, only=list(names))
+    return fleet.on_every(read_labels, only=list(names))
 
 
 TRIES, SPACING_S = 4, 0.5

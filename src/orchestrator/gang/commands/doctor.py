@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from orchestrator.doctor.rules.support.registry import LISTED_BY, marks_of
 from orchestrator.doctor.steps.doctor import Examination, NcclExpectation, expected
 from orchestrator.doctor.steps.recordings import dump_xml, examine_given, given, write_netplan
 from orchestrator.doctor.steps.trials import labels_of
-from orchestrator.gang.steps.examination import examine_inventory
+from orchestrator.gang.steps.examination import examined_nodes
+from orchestrator.gang.steps.operation import connected
 from orchestrator.model.chosen import no_such
 from orchestrator.model.words import counted
 from orchestrator.protocol.errors import Exit, InputError
+from orchestrator.protocol.looks import LabelsAnswer
 from orchestrator.rooms import answers
 from orchestrator.topology.paths import shape
 
@@ -101,9 +103,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return 0
     if args.example:
         args.saved = _example(args)
-    examination = _examine(args, screen)
+    examination, labels = _examine(args, screen)
     expectations = expected(examination.cluster)
-    _write(args, examination, expectations, screen)
+    _write(args, examination, expectations, labels, screen)
     files = lacking(examination.cluster) if args.netplan else ()
     if args.json:
         planned = {"netplan": [file.as_json() for file in files]} if args.netplan else {}
@@ -133,7 +135,11 @@ def _draw(examination: Examination, screen: Screen) -> None:
 
 
 def _write(
-    args: argparse.Namespace, examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen
+    args: argparse.Namespace,
+    examination: Examination,
+    expectations: Sequence[NcclExpectation],
+    labels: Mapping[str, LabelsAnswer],
+    screen: Screen,
 ) -> None:
     if args.dump_xml:
         for path in dump_xml(examination.cluster.topologies, Path(args.dump_xml)):
@@ -141,8 +147,6 @@ def _write(
     if args.report:
         from orchestrator.doctor.steps.doctor_report import write_report
 
-        names = list(examination.cluster.topologies)
-        labels = {} if args.saved else labels_of(open_inventory(args, None), names).values  # files hold none
         write_report(examination, expectations, Path(args.report), labels)
         screen.say(f"report written to {args.report}")
 
@@ -169,15 +173,20 @@ def _write_netplan(files: Sequence[NodeFiles], folder: Path, screen: Screen) -> 
         )
 
 
-def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
+def _examine(args: argparse.Namespace, screen: Screen) -> tuple[Examination, Mapping[str, LabelsAnswer]]:
+    """And for a report the nodes' labels, by name: what was saved of a node holds none."""
     if args.saved:
         seen = given(args.saved).only(args.node, "--node")
         if seen.words and not args.json:
             screen.out.print(printable(f"recognised: {seen.words}"))
-        return examine_given(seen, accelerators(args), accept=args.accept)
+        return examine_given(seen, accelerators(args), accept=args.accept), {}
     inventory = open_inventory(args, screen)
-    with patience(screen, f"inspecting {counted(len(args.node) or len(list(inventory.nodes)), 'node')}"):
-        return examine_inventory(inventory, accept=args.accept, nodes=args.node)
+    with connected(inventory) as operation:
+        with patience(screen, f"inspecting {counted(len(args.node) or len(list(inventory.nodes)), 'node')}"):
+            examination = examined_nodes(operation, accept=args.accept, nodes=args.node)
+        if not args.report:
+            return examination, {}
+        return examination, labels_of(operation.fleet, examination.cluster.topologies).values
 
 
 def _rules(args: argparse.Namespace, screen: Screen) -> int:

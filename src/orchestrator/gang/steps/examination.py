@@ -10,6 +10,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, gangs_of
 from orchestrator.doctor.steps.doctor import Examination, check_accept, cluster_of, diagnose
 from orchestrator.doctor.steps.trials import try_ways
 from orchestrator.gang.paths import layout_of
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile
@@ -28,16 +29,22 @@ from orchestrator.topology.build import build
 def examine_inventory(
     inventory: Inventory, *, accept: Collection[str] = (), nodes: Collection[str] = ()
 ) -> Examination:
-    """The nodes of these names, or all of an inventory, over connections of its own.
+    """`examined_nodes` over connections of its own."""
+    with connected(inventory) as operation:
+        return examined_nodes(operation, accept=accept, nodes=nodes)
+
+
+def examined_nodes(operation: Operation, *, accept: Collection[str] = (), nodes: Collection[str] = ()) -> Examination:
+    """The nodes of these names, or all of the inventory.
 
     Raises InputError for a node that is not there and an unknown word in `accept`.
     """
+    inventory = operation.inventory
     chosen = chosen_nodes(inventory.nodes, nodes, f"{inventory.path}: --node")
     gangs = {node.gang for node in chosen.values()}
     specs = {node.name: node for node in inventory.nodes if node.gang in gangs}
     check_accept(accept, {node.name for node in inventory.nodes}, (page_cache.ID,))
-    with Fleet(specs.values()) as fleet:
-        return examine(fleet, specs, accept=accept, only=chosen)
+    return examine(operation.fleet, specs, accept=accept, only=chosen)
 
 
 def examine(
