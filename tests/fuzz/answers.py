@@ -170,7 +170,7 @@ def _figures(fleet: Fleet) -> None:
     stays(PerNode({n: v for n, v in scene.nodes.items() if not isinstance(v, DeployError)},
                   {n: v for n, v in scene.nodes.items() if isinstance(v, DeployError)}))  # fmt: skip
     assert metrics(scene)
-    told = live.node_loads(Inventory(path="inventory.yml", gangs=(_gang(),)))
+    told = live.node_loads(fleet, reports.see(fleet, [_gang()]))
     assert told[GOOD].gauges is not None
     json.dumps({name: one.as_json() for name, one in told.items()}, allow_nan=False)
 

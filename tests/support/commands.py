@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps import changes
 from orchestrator.gang.steps import down as down_steps
 from orchestrator.gang.steps import restart as restart_steps
@@ -20,10 +21,11 @@ from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status import history as kept_by_nodes
+from orchestrator.gang.steps.status import overview as seen_now
 from orchestrator.gang.steps.status.history import Explanation, GangHistory, NodeVersion
 from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.inventory import Inventory, RouterSpec
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet
@@ -85,6 +87,11 @@ def down(inventory: Inventory, request: DownRequest, **more: object) -> tuple[St
 def would_stop(inventory: Inventory, names: tuple[str, ...], *, now: bool) -> tuple[GangRehearsal, ...]:
     with connected(inventory) as operation:
         return changes.would_stop(operation.fleet, chosen_gangs(inventory, names), now=now)
+
+
+def status(gangs: Sequence[GangSpec]) -> Overview:
+    with Fleet([node for gang in gangs for node in gang.machines], asks_lost=False) as fleet:
+        return seen_now.status(fleet, gangs)
 
 
 def why(inventory: Inventory, **more: Any) -> tuple[Explanation, ...]:

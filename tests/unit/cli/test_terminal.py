@@ -182,7 +182,6 @@ def gpus() -> Scene:
     return {
         **shown(view()),
         "gang.steps.status.live.node_loads": lambda *_: dict.fromkeys(NODES, load()),
-        "gang.commands.status.open_cluster": lambda *_: None,
     }
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.commands.cluster import open_cluster
+from orchestrator.gang.commands.cluster import connected_cluster
 from orchestrator.gang.overview import Overview, overview_json
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.status.overview import overview
 from orchestrator.model.gang_state import GangState
+
+if TYPE_CHECKING:
+    from orchestrator.gang.steps.status.live import NodeLoad
 
 _EXIT_STATUS = """
 exit status, first match: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json: silent, slow, \
@@ -42,27 +48,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """5 where a gang failed, 3 where one is degraded, 4 where a node did not answer or a gang is unknown, else 0."""
-    inventory = open_cluster(args, screen) if args.watch or args.wide else open_inventory(args, screen)
     gangs = tuple(args.gang)
     if args.watch:
-        from orchestrator.gang.commands.watching import watch
-        from orchestrator.gang.steps.status.live import Watching
-
-        with Watching(inventory, gangs) as source:
-            return watch(source, screen, wide=args.wide).seen.exit_code
+        return _watch(args, gangs, screen)
     loads = None
-    if args.wide:
-        from orchestrator.gang.steps.status.live import loaded_json, node_loads
+    with connected(open_inventory(args, screen), asks_lost=False) as operation:
+        seen = overview(operation, gangs)
+        if args.wide:
+            from orchestrator.gang.steps.status.live import node_loads
 
-        loads = node_loads(inventory, gangs)
-    seen = overview(inventory, gangs)
+            loads = node_loads(operation.fleet, seen.views)
     if args.json:
-        screen.json(overview_json(seen) if loads is None else loaded_json(seen, loads))
+        screen.json(_document(seen, loads))
     else:
         from orchestrator.gang.commands.watching import status_blocks
 
         screen.show(*status_blocks(seen, loads, wide=args.wide, remarks=args.remarks), *_starts_one(seen))
     return seen.exit_code
+
+
+def _watch(args: argparse.Namespace, gangs: tuple[str, ...], screen: Screen) -> int:
+    from orchestrator.gang.commands.watching import watch
+    from orchestrator.gang.steps.status.live import Watching
+
+    with connected_cluster(args, screen) as operation, Watching(operation, gangs) as source:
+        return watch(source, screen, wide=args.wide).seen.exit_code
+
+
+def _document(seen: Overview, loads: Mapping[str, NodeLoad] | None) -> dict[str, Any]:
+    if loads is None:
+        return overview_json(seen)
+    from orchestrator.gang.steps.status.live import loaded_json
+
+    return loaded_json(seen, loads)
 
 
 def _starts_one(seen: Overview) -> list[str]:

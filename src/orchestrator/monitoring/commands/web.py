@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_inventory
 from orchestrator.cli.screen import Screen
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.status.live import Watching
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.monitoring.commands.exporter import add_listen
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     key = _key(address, args.key_file)
     inventory = open_inventory(args, screen)
     with (
-        Watching(inventory, tuple(args.gang)) as source,
+        connected(inventory) as operation,
+        Watching(operation, tuple(args.gang)) as source,
         contextlib.suppress(KeyboardInterrupt),
         serve(pages := Pages(inventory, tuple(args.gang), source), address, port, key) as listening,
     ):

@@ -205,9 +205,13 @@ def _is_address(host: str) -> bool:
 
 def _sources(operation: Operation, gangs: tuple[str, ...], *, with_logs: bool) -> dict[str, Callable[[], Any]]:
     """By the name of the file that is made of it."""
-    inventory = operation.inventory
+
+    def status() -> dict[str, Any]:
+        seen = overview(operation, gangs)
+        return loaded_json(seen, node_loads(operation.fleet, seen.views))
+
     sources: dict[str, Callable[[], Any]] = {
-        "status.json": lambda: loaded_json(overview(inventory, gangs), node_loads(inventory, gangs)),
+        "status.json": status,
         "versions.json": lambda: [version.as_json() for version in versions(operation, gangs)],
         "why.json": lambda: why_json(why(operation, gangs, events=True)),
         "hangs.json": lambda: hang_looks(operation, gangs),

@@ -24,6 +24,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.errors import Unreachable
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 from orchestrator.protocol.severity import Severity
+from orchestrator.remote.fleet import Fleet
 
 INVENTORY = """
 all:
@@ -188,7 +189,7 @@ def test_only_the_gangs_that_are_asked_for_are_looked_at(
 ) -> None:
     asked: list[str] = []
 
-    def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
+    def status(_: Fleet, gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
         asked.extend(one.name for one in gangs)
         return Overview(views=())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.commands import unasked
+from tests.support.commands import status, unasked
 from tests.support.local_gang import Local, Notes
 from tests.support.waiting import until
 
@@ -18,7 +18,6 @@ from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import down as down_steps
 from orchestrator.gang.steps import locks, operation
 from orchestrator.gang.steps.locks import GangLock, release, still_ours, take_again
-from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import begun_on, has_ended, interrupted, this_process
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode

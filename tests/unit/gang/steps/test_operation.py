@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.remote import fleet
+from orchestrator.remote.local import connect
 from orchestrator.remote.session import Connection
 
 NODES = ("node0", "node1")
@@ -29,19 +29,20 @@ def inventory(tmp_path: Path) -> Path:
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[str]:
     """By node, how often it was connected."""
-    counted, connect = Counter[str](), fleet.connect
+    counted = Counter[str]()
+    monkeypatch.setattr("orchestrator.remote.fleet._left", {})  # none handed over by another test
 
     def counting(spec: NodeSpec, deadline_s: float) -> Connection:
         counted[spec.name] += 1
         return connect(spec, deadline_s)
 
-    monkeypatch.setattr(fleet, "connect", counting)
+    monkeypatch.setattr("orchestrator.remote.fleet.connect", counting)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "kept"))
     return counted
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("command", ["doctor --report {page}"])
+@pytest.mark.parametrize("command", ["doctor --report {page}", "status --wide"])
 def test_a_command_connects_each_node_once(
     command: str, inventory: Path, connections: Counter[str], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.commands import down, history, rehearse_restart, restart, up, why, would_stop
+from tests.support.commands import down, history, rehearse_restart, restart, status, up, why, would_stop
 from tests.support.folders import delete_in_use
 from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.ports import free_port
@@ -34,7 +34,6 @@ from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.steps.status import overview as looking
 from orchestrator.gang.steps.status.logs import logs
-from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.up_operation import BeforeGoCheck, UpRequest, starts_of
 from orchestrator.gang.view import GangView

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,8 @@ from orchestrator.engines.serving import Serving
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance, overview_json
 from orchestrator.gang.remarks import with_findings
-from orchestrator.gang.steps.router.host import router_gang
+from orchestrator.gang.steps.operation import Operation
+from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.status.health import health
 from orchestrator.gang.steps.status.overview import glance, with_entries, with_stated
 from orchestrator.gang.steps.status.reports import (
@@ -34,7 +35,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, WATCH_FIRST_S, WATCH_NVML_S, WATCH_S
 from orchestrator.model.finding import Finding
-from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.errors import DeployError, Unreachable
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest, GaugesAnswer
@@ -68,14 +69,14 @@ class Moment:
 
 
 class Watching:
-    """A context that looks at an inventory's gangs again and again; `look` gives the newest moment."""
+    """A context that looks at an operation's gangs again and again; `look` gives the newest moment."""
 
-    def __init__(self, inventory: Inventory, gangs: tuple[str, ...] = ()) -> None:
-        self._gangs = chosen_gangs(inventory, gangs)
-        self._all = inventory.gangs
-        self._router = inventory.router
-        self._fleet = Fleet([node for gang in self._gangs for node in gang.machines])
-        self._routers = Fleet(router_gang(self._router).nodes if self._router else ())
+    def __init__(self, operation: Operation, gangs: tuple[str, ...] = ()) -> None:
+        self._gangs = chosen_gangs(operation.inventory, gangs)
+        self._all = operation.inventory.gangs
+        self._router = operation.router
+        self._fleet = operation.fleet
+        self._nodes_watched = [node.name for gang in self._gangs for node in gang.machines]
         self._over = threading.Event()
         self._began = time.monotonic()
         self._marks: dict[str, str] = {}
@@ -87,11 +88,11 @@ class Watching:
         self._loads: dict[str, GangLoad] = {}
         self._events: dict[str, tuple[TimelineEvent, ...]] = {}
         self._health: dict[str, tuple[Finding, ...]] = {}
-        self._inventory = inventory.path
+        self._inventory = operation.inventory.path
         self._defects: list[BaseException] = []
 
     def __enter__(self) -> Watching:
-        for name in self._fleet.nodes:
+        for name in self._nodes_watched:
             self._start(partial(self._read_report, name), LOOK_S)
             self._start(partial(self._read_gauges, name), GAUGES_S)
         for gang in self._gangs:
@@ -101,15 +102,13 @@ class Watching:
         if self._router is not None:
             self._start(partial(self._read_router, self._router), ROUTER_S)
         end = time.monotonic() + WATCH_FIRST_S
-        while len(self._answers) < len(self._fleet.nodes) and time.monotonic() < end:
+        while len(self._answers) < len(self._nodes_watched) and time.monotonic() < end:
             time.sleep(0.02)
         self._start(self._read_interrupted, INTERRUPTED_S)  # only nodes that answer are asked
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._fleet.close()
-        self._routers.close()
 
     def look(self) -> Moment:
         """The newest of everything, at once. Raises what was our defect in a source."""
@@ -127,7 +126,7 @@ class Watching:
         return Overview(views=self._views(), router=self._glance, interrupted=self._begun)
 
     def _views(self) -> tuple[GangView, ...]:
-        asked = {name: self._asked.get(name, self._began) for name in self._fleet.nodes}
+        asked = {name: self._asked.get(name, self._began) for name in self._nodes_watched}
         answers = dict(self._answers)
         values = {name: answer for name, answer in answers.items() if isinstance(answer, ReportAnswer)}
         failures = overdue(asked, values, time.monotonic())
@@ -166,8 +165,8 @@ class Watching:
         before = self._nodes.get(name)
         self._nodes |= _loads(self._fleet.on_every(read_gauges, only=[name]), before.gauges if before else None)
 
-    def _read_router(self, spec: RouterSpec) -> None:
-        self._glance = glance(self._routers, spec)
+    def _read_router(self, router: Router) -> None:
+        self._glance = glance(router.fleet, router.spec)
 
     def _read_interrupted(self) -> None:
         answering = [name for name, answer in dict(self._answers).items() if isinstance(answer, ReportAnswer)]
@@ -308,10 +307,10 @@ def read_gauges(session: Session) -> GaugesAnswer:
     return answer.gauges or GaugesAnswer(now=answer.now)
 
 
-def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, NodeLoad]:
-    """Every node of the chosen gangs, read once."""
-    with Fleet([node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]) as fleet:
-        return _loads(fleet.on_every(read_gauges, patience=StragglerWait(least_s=WATCH_NVML_S + 1)), None)
+def node_loads(fleet: Fleet, views: Iterable[GangView]) -> dict[str, NodeLoad]:
+    """Every node of these gangs, read once."""
+    names = [node.name for view in views for node in view.nodes]
+    return _loads(fleet.on_every(read_gauges, only=names, patience=StragglerWait(least_s=WATCH_NVML_S + 1)), None)
 
 
 def _loads(answers: PerNode[GaugesAnswer], before: GaugesAnswer | None) -> dict[str, NodeLoad]:

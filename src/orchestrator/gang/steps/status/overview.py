@@ -14,6 +14,7 @@ from orchestrator.engines.serving import Serving, Worker
 from orchestrator.engines.serving import workers as listed
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.remarks import of_router_entry, unaccepted, with_findings
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.router.host import ask_router, certificate_findings, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.health import with_health
@@ -29,26 +30,26 @@ from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 
-def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
+def overview(operation: Operation, gangs: tuple[str, ...] = ()) -> Overview:
     """Look once at everything, or at the chosen gangs and the router before them. A router that does not answer in
     time keeps nobody waiting."""
-    spec = inventory.router
+    inventory, router = operation.inventory, operation.router
     chosen = [gang for gang in inventory.gangs if concerned(gang, gangs)] or chosen_gangs(inventory, gangs)
-    if spec is None:
-        return _with_remarks(status(chosen, gangs), inventory, chosen)
+    if router is None:
+        return _with_remarks(status(operation.fleet, chosen, gangs), inventory, chosen)
     begin = time.monotonic()
-    aside = ahead(lambda: _glance_once(spec))
-    seen = _with_remarks(status(chosen, gangs), inventory, chosen)
+    aside = ahead(lambda: glance(router.fleet, router.spec))
+    seen = _with_remarks(status(operation.fleet, chosen, gangs), inventory, chosen)
     try:
-        router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
+        seen_router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
     except TooLate:
         failure = Unreachable(
             f"its host did not answer within {GLANCE_S:.0f} s",
-            where=spec.node.name,
+            where=router.spec.node.name,
             fix="run `l40s-deploy router status`, which waits longer",
         )
-        router = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
-    return with_entries(with_stated(replace(seen, router=router), inventory.gangs), inventory.gangs)
+        seen_router = RouterGlance(url=router.spec.url, node=router.spec.node.name, error=failure)
+    return with_entries(with_stated(replace(seen, router=seen_router), inventory.gangs), inventory.gangs)
 
 
 def with_stated(seen: Overview, gangs: Sequence[GangSpec]) -> Overview:
@@ -89,20 +90,19 @@ def _with_unheard(seen: Overview, inventory: Inventory) -> Overview:
     return replace(seen, views=(replace(first, remarks=(*first.remarks, *remarks)), *others))
 
 
-def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
+def status(fleet: Fleet, gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
     """Look once at these gangs, or at their replicas where they stand as such; a node that does not answer is
     unreachable in its gang's view. names: only gangs and replicas that are called so. Raises InputError for others."""
-    with Fleet([node for gang in gangs for node in gang.machines], asks_lost=False) as fleet:
-        answers = everything(fleet, patience=StragglerWait())
-        current = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="l40s-deploy status")
-        views = views_of(current, answers.values, answers.failures)
-        answering = [node.name for view in views for node in view.nodes if node.error is None]
-        begun = {name for answer in answers.values.values() for name in answer.begun}
-        unfinished = [gang for gang in current if gang.name in begun]
-        _keep_least_free(views)
-        busy = _asked_what_they_do(fleet, current, views)
-        begun_before = interrupted(fleet, unfinished, only=answering)
-        return Overview(views=views, interrupted=begun_before, serving=_told_in_time(busy))
+    answers = everything(fleet, [node.name for gang in gangs for node in gang.machines], patience=StragglerWait())
+    current = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="l40s-deploy status")
+    views = views_of(current, answers.values, answers.failures)
+    answering = [node.name for view in views for node in view.nodes if node.error is None]
+    begun = {name for answer in answers.values.values() for name in answer.begun}
+    unfinished = [gang for gang in current if gang.name in begun]
+    _keep_least_free(views)
+    busy = _asked_what_they_do(fleet, current, views)
+    begun_before = interrupted(fleet, unfinished, only=answering)
+    return Overview(views=views, interrupted=begun_before, serving=_told_in_time(busy))
 
 
 def _asked_what_they_do(
@@ -130,11 +130,6 @@ def _keep_least_free(views: Sequence[GangView]) -> None:
     for view in views:
         if view.serves and view.plan_id and view.least_free_bytes is not None:
             keep_least_free(view.name, view.plan_id, view.least_free_bytes)
-
-
-def _glance_once(spec: RouterSpec) -> RouterGlance:
-    with Fleet(router_gang(spec).nodes) as fleet:
-        return glance(fleet, spec)
 
 
 def glance(fleet: Fleet, spec: RouterSpec) -> RouterGlance:

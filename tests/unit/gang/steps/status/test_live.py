@@ -16,6 +16,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands.watching import watch
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.status import live
 from orchestrator.gang.steps.status.live import Watching, live_json, overdue
 from orchestrator.model.gang_state import GangState
@@ -45,7 +46,7 @@ def test_a_death_is_on_the_screen_within_two_seconds(
             shown.append(time.monotonic())
         return bool(shown) or bool(killed and time.monotonic() > killed[0] + 30 * slack())
 
-    with Watching(local_gang.inventory) as source:
+    with connected(local_gang.inventory) as operation, Watching(operation) as source:
         told = terminal.run(lambda: watch(source, Screen(), wide=False, until=ended).seen.exit_code, monkeypatch)
         assert shown and shown[0] - killed[0] < 2 * slack(), told.text
         assert told.code == 5
@@ -58,7 +59,7 @@ def test_a_death_is_on_the_screen_within_two_seconds(
 def test_its_threads_end_with_it(local: Callable[..., LocalGang]) -> None:
     local_gang = local()
     before = set(threading.enumerate())
-    with Watching(local_gang.inventory) as source:
+    with connected(local_gang.inventory) as operation, Watching(operation) as source:
         until(lambda: source.look().seen.views[0].state is GangState.ABSENT, 20, "a gang that is absent")
     until(lambda: not [one for one in threading.enumerate() if one not in before and one.daemon], 15, "no thread left")
 
@@ -72,5 +73,5 @@ def test_what_a_killed_command_has_left_is_seen_at_the_first_look(
     begun = GangOperation(gang="gang0", what=OperationKind.ROLLING, turning=True)
     with Fleet(local_gang.gang.nodes) as fleet, GangLock(fleet, local_gang.gang, "restart") as lock:
         lock.begin(begun)
-    with Watching(local_gang.inventory) as source:
+    with connected(local_gang.inventory) as operation, Watching(operation) as source:
         until(lambda: source.look().seen.interrupted == (begun,), 20, "what was interrupted")

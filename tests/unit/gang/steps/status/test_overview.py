@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import RankReport, RankState
 from orchestrator.records.documents import least_free
+from orchestrator.remote.fleet import Fleet
 
 GIB = 1 << 30
 
@@ -40,10 +40,9 @@ def test_the_least_free_memory_of_what_serves_is_kept_for_the_next_plan(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, about: str, seen: GangView, kept: int | None
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(overview, "Fleet", lambda *_, **__: nullcontext())
     monkeypatch.setattr(overview, "everything", lambda *_, **__: PerNode(values={}, failures={}))
     monkeypatch.setattr(overview, "views_of", lambda *_: (seen,))
     monkeypatch.setattr(overview, "_asked_what_they_do", lambda *_: {})
     monkeypatch.setattr(overview, "interrupted", lambda *_, **__: ())
-    assert overview.status([gang()]).views == (seen,)
+    assert overview.status(Fleet(()), [gang()]).views == (seen,)
     assert least_free("gang0", "p1") == kept, about
