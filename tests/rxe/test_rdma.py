@@ -17,6 +17,7 @@ from tests.support.waiting import until
 from orchestrator.doctor.steps.doctor import cluster_of
 from orchestrator.doctor.steps.trials import try_ways
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.operation import connected
 from orchestrator.jobs.run import planned_requests
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.topology import RdmaPort
@@ -161,10 +162,10 @@ def test_perftest_measures_every_pair_of_ports(rxe: Machines) -> None:
     """In rounds of partners, except from rail to rail: these are separate. Nothing is said of speed under emulation."""
     inventory = load_inventory(rxe.inventory)
     (gang,) = inventory.gangs
-    with Fleet(gang.nodes) as fleet:
-        planned, requests = planned_requests(inventory, fleet, gang, PlanRequest(model=MODEL), run_id="nettest")
-        with GangLock(fleet, gang, "nettest"):
-            measured = measure(fleet, gang, requests, planned.topologies, enough=0.8)
+    with connected(inventory) as operation:
+        planned, requests = planned_requests(operation, gang, PlanRequest(model=MODEL), run_id="nettest")
+        with GangLock(operation.fleet, gang, "nettest"):
+            measured = measure(operation.fleet, gang, requests, planned.topologies, enough=0.8)
     pairs = {(link.start.node, link.end.node, link.start.port) for link in measured.links}
     assert measured.note.startswith("measurements between different rails given up") and "separate" in measured.note
     assert len(pairs) == COUNT * (COUNT - 1) * RAILS, measured

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from orchestrator.engines.registry import load_paths
 from orchestrator.engines.serving import finished_requests
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.router.draining import requests_left
 from orchestrator.gang.steps.staging import staging_requests
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, request_keys, see
@@ -24,7 +25,7 @@ from orchestrator.jobs.messages import RESULTS, JobLine, JobOrder, JobRequest
 from orchestrator.loading.resources import template
 from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.deadlines import ANSWER_S, KILL_S
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult, launch_scripts, make_plan
 from orchestrator.protocol.errors import Disturbed, InputError, NodeError
 from orchestrator.protocol.message import Message
@@ -51,10 +52,10 @@ def refuse_running(fleet: Fleet, gang: GangSpec, *, why: str, fix: str) -> None:
 
 
 def planned_requests(
-    inventory: Inventory, fleet: Fleet, gang: GangSpec, asked: PlanRequest, *, run_id: str
+    operation: Operation, gang: GangSpec, asked: PlanRequest, *, run_id: str
 ) -> tuple[PlanResult, Mapping[str, StagingRequest]]:
     """A plan for one gang, and by node what would be staged for it."""
-    planned = make_plan(inventory, asked, fleet)
+    planned = make_plan(operation.inventory, asked, operation.fleet)
     plan = planned.plan
     return planned, staging_requests(gang, plan.gangs[0], launch_scripts(plan), plan_id=plan.plan_id, run_id=run_id)
 

@@ -306,7 +306,7 @@ WEB: Scene = {
 }
 COMPOSE: Scene = {
     "monitoring.commands.export.read_request": lambda _: PlanRequest(model=MODEL),
-    "monitoring.commands.export.plan_inventory": lambda *_: SimpleNamespace(plan=plan()),
+    "monitoring.commands.export.make_plan": lambda *_: SimpleNamespace(plan=plan()),
 }
 BUNDLE = SupportBundle(
     path=Path("out.tar.gz"), files=("manifest.json",), missing={"snapshots/node3": "no answer"}, bytes=2048

@@ -37,7 +37,7 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.examination import layouts_of
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.staging import staged_plan
-from orchestrator.gang.steps.status.reports import as_they_run, see
+from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.jobs.run import alone, disturbed, follow, refuse_busy, serving_view
@@ -105,12 +105,13 @@ def run_now(operation: Operation, order: BenchOptions, progress: Progress) -> Be
     client fails or an answer is incomplete. The engine is as it was in any case.
     """
     gang = the_one_gang(operation.inventory, order.gangs, command="bench")
-    return measured(operation.fleet, gang, order, progress)
+    return measured(operation, gang, order, progress)
 
 
-def measured(fleet: Fleet, gang: GangSpec, order: BenchOptions, progress: Progress) -> BenchedGang:
-    """`run_now` over connections that are there."""
-    (gang,) = as_they_run(fleet, [gang])
+def measured(operation: Operation, gang: GangSpec, order: BenchOptions, progress: Progress) -> BenchedGang:
+    """`run_now` on a gang that is known."""
+    fleet = operation.fleet
+    (gang,) = operation.as_they_run([gang])
     view = serving_view(fleet, gang, why="there is no speed to measure")
     bench = _Bench(fleet, gang, view, staged_plan(fleet, gang).requests[gang.leader.name], order)
     refuse_busy(fleet, gang, view.service_url, why=SLOWED)

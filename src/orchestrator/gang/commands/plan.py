@@ -13,7 +13,8 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.commands.examples import add_example, example_folder, show_examples
 from orchestrator.doctor.steps.recordings import given, recorded_inventory
 from orchestrator.gang.steps.asked_before import asked_before
-from orchestrator.gang.steps.changes import diff_inventory, diff_json
+from orchestrator.gang.steps.changes import diff_json, plan_and_diff
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import chosen, without
 from orchestrator.model.inventory import Inventory
@@ -44,7 +45,7 @@ from orchestrator.planning.steps.plan import (
     PlanRequest,
     PlanResult,
     launch_scripts,
-    plan_inventory,
+    make_plan,
     plan_recorded,
     write_plan,
 )
@@ -99,12 +100,30 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.example == "":
         show_examples("plan --model DeepSeek-V3-0324-Block64x64", screen)
         return 0
-    request, inventory, seen = _asked(args, screen)
-    if args.diff:
-        plan, diffs = diff_inventory(inventory, request)
-        _show_diff(plan, diffs, screen)
-        return Exit.DIFFERS if args.exit_code and any(gang.differs for gang in diffs) else Exit.DONE
-    planned = plan_inventory(inventory, request) if seen is None else plan_recorded(inventory, request, seen)
+    if args.exit_code and not args.diff:
+        raise InputError("tells whether something differs", where="--exit-code", fix="give it with --diff")
+    seen = _example(args) if args.example else None
+    recorded = None if seen is None else recorded_inventory(seen)
+    take_names(args, recorded)
+    of_what_runs = args.diff and not (args.model or args.plan)
+    typed = None if of_what_runs else request_of(args)
+    with connected(recorded or open_inventory(args, screen), asks_lost=False) as nodes:
+        request, operation = _on_its_nodes(args, typed or _of_what_runs(args, nodes), nodes, screen)
+        if args.diff:
+            plan, diffs = plan_and_diff(operation, request)
+            _show_diff(plan, diffs, screen)
+            return Exit.DIFFERS if args.exit_code and any(gang.differs for gang in diffs) else Exit.DONE
+        if seen is None:
+            planned = make_plan(operation.inventory, request, operation.fleet)
+        else:
+            planned = plan_recorded(operation.inventory, request, seen)
+    _show(args, planned, request, operation.inventory, screen)
+    return Exit.DONE
+
+
+def _show(
+    args: argparse.Namespace, planned: PlanResult, request: PlanRequest, inventory: Inventory, screen: Screen
+) -> None:
     plan = shown(planned.plan)
     if planned.why:
         screen.say(printable(f"stack: {planned.stack.name}, {planned.why} (--stack NAME decides otherwise)"))
@@ -121,30 +140,22 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         show_plan(plan, screen, sources=args.sources)
         for line in _beside(plan, _spares(inventory), layouts_of(inventory, planned), inventory):
             screen.out.print(printable(line))
-    return 0
 
 
-def _asked(args: argparse.Namespace, screen: Screen) -> tuple[PlanRequest, Inventory, Mapping[str, Snapshot] | None]:
-    """What is to be planned, on which nodes, and what was recorded of them; None: they are asked."""
-    if args.exit_code and not args.diff:
-        raise InputError("tells whether something differs", where="--exit-code", fix="give it with --diff")
-    seen = _example(args) if args.example else None
-    recorded = None if seen is None else recorded_inventory(seen)
-    take_names(args, recorded)
-    request = None if args.diff and not (args.model or args.plan) else request_of(args)
-    inventory = recorded or open_inventory(args, screen)
-    if request is None:
-        request = _of_what_runs(args, inventory)
-    inventory = without(inventory, request.without)
+def _on_its_nodes(
+    args: argparse.Namespace, request: PlanRequest, operation: Operation, screen: Screen
+) -> tuple[PlanRequest, Operation]:
+    """The request as its load and its draft make it, and the nodes and gangs that it is for."""
+    inventory = without(operation.inventory, request.without)
     if request.replicas:
         inventory = as_replicas(inventory, request.gangs)
     request = with_its_draft(args, for_its_load(args, request, inventory, screen), inventory)
-    return request, inventory, seen
+    return request, operation.on(inventory)
 
 
-def _of_what_runs(args: argparse.Namespace, inventory: Inventory) -> PlanRequest:
+def _of_what_runs(args: argparse.Namespace, operation: Operation) -> PlanRequest:
     """Of a difference without a model: what was asked for when the gangs were started; with other wishes its model."""
-    before = asked_before(inventory, tuple(args.gang))
+    before = asked_before(operation, tuple(args.gang))
     if not asks(args):
         return PlanRequest.of(before, gangs=tuple(args.gang))
     args.model = before.model

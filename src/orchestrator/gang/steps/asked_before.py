@@ -3,27 +3,24 @@ model."""
 
 from __future__ import annotations
 
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.staging import newest_run
-from orchestrator.gang.steps.status.reports import as_they_run
 from orchestrator.gang.steps.up import asked_of
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import collected
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Asked
-from orchestrator.remote.fleet import Fleet
 
 
-def asked_before(inventory: Inventory, names: tuple[str, ...] = ()) -> Asked:
+def asked_before(operation: Operation, names: tuple[str, ...] = ()) -> Asked:
     """What these gangs, or all, were asked for alike; a gang that never ran is left out.
 
     Raises InputError where none ever ran, where they were asked for different things, and as `asked_of`; the failure of
     a node that does not answer.
     """
-    gangs = chosen_gangs(inventory, names)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        ran = as_they_run(fleet, [gang for gang in gangs if newest_run(fleet, gang) is not None])
-        told = collected((asked_of(fleet, gang), gang.name) for gang in ran)
+    fleet, gangs = operation.fleet, chosen_gangs(operation.inventory, names)
+    ran = operation.as_they_run(gang for gang in gangs if newest_run(fleet, gang) is not None)
+    told = collected((asked_of(fleet, gang), gang.name) for gang in ran)
     if not told:
         raise InputError(
             "no gang was ever started here, and no model was given",

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.staging import staged_request, staging_requests
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, request_keys, see
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.plan_file import GangDiff, changes
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
@@ -56,15 +57,14 @@ def would(view: GangView, then: str, what: str) -> GangRehearsal:
     return GangRehearsal(gang=view.name, state=view.state.value, plan_id=view.plan_id, then=then, what=what)
 
 
-def diff_inventory(inventory: Inventory, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:
-    """The plan, and what it would change, over connections of its own. Raises RunsElsewhere where a gang runs under
-    another name or in another place, rather than that nothing was ever started."""
-    gangs = chosen_gangs(inventory, request.gangs)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        views = see(fleet, gangs)
-        refuse_elsewhere(views)
-        plan = make_plan(inventory, request, fleet).plan
-        return plan, compare(fleet, gangs, plan, views, without=request.without)
+def plan_and_diff(operation: Operation, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:
+    """The plan, and what it would change. Raises RunsElsewhere where a gang runs under another name or in another
+    place, rather than that nothing was ever started."""
+    gangs = chosen_gangs(operation.inventory, request.gangs)
+    views = operation.look(gangs)
+    refuse_elsewhere(views)
+    plan = make_plan(operation.inventory, request, operation.fleet).plan
+    return plan, compare(operation.fleet, gangs, plan, views, without=request.without)
 
 
 def compare(

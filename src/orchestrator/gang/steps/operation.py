@@ -82,7 +82,7 @@ class Operation:
         return self.look(gangs, patience=StragglerWait())
 
     def as_they_run(self, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]:
-        """Each gang on the nodes of its newest run."""
+        """Each gang on the nodes of its newest run: a gang that goes on without a node restarts without it."""
         chosen = tuple(gangs)
         return tuple(as_it_runs(gang, view) for gang, view in zip(chosen, self.glance(chosen), strict=True))
 

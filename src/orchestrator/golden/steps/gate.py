@@ -185,7 +185,7 @@ class _Judge:
             timeout_s=self.gate.timeout_s,
             enough=lambda runs: decided(old, runs, within),
         )
-        done = bench.measured(self.gated.here.fleet, gang, order, _quiet)
+        done = bench.measured(self.gated.here, gang, order, _quiet)
         runs: tuple[Mapping[str, float], ...] = tuple(done.record["runs"])
         return speed_part(old, runs, within)
 

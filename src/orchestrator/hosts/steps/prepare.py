@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.gang.steps.operation import connected
-from orchestrator.gang.steps.status.reports import see
 from orchestrator.hosts.steps.bundle import StackBundle, copy_part, read_bundle, refuse_without, stack_in
 from orchestrator.hosts.steps.runner import HostEvent, HostResult, count_tasks, run_playbook
 from orchestrator.hosts.steps.stack import ROUTER_STACK
@@ -26,7 +25,6 @@ from orchestrator.planning.host import venv
 from orchestrator.planning.ports import firewall
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol.errors import InputError, NodeError
-from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 
 TAGS = ("system_packages", "engine_user", "viewers", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
@@ -192,9 +190,9 @@ def _unpacked(bundle: StackBundle, folder: Path) -> dict[str, str]:
     return parts
 
 
-def _topologies(gangs: Sequence[GangSpec]) -> dict[str, Topology]:
-    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
-        looked = look(fleet, list(fleet.nodes.values())).all()
+def _topologies(inventory: Inventory, gangs: Sequence[GangSpec]) -> dict[str, Topology]:
+    with connected(inventory) as operation:
+        looked = look(operation.fleet, [node for gang in gangs for node in gang.nodes]).all()
     return {name: build(snapshot) for name, snapshot in looked.items()}
 
 
@@ -207,7 +205,7 @@ def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: Prepare
         return {}
     wanted = {node.name for node in nodes}
     gangs = [all_machines(gang) for gang in inventory.gangs if any(node.name in wanted for node in gang.machines)]
-    topologies = _topologies(gangs)
+    topologies = _topologies(inventory, gangs)
     firewalls: dict[str, str] = {}
     for gang in gangs:
         addresses = {name: choice.address for name, choice in tcp_choices(gang, topologies).items()}
@@ -262,7 +260,7 @@ def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
     with connected(inventory) as nodes:
         operation = nodes.as_standing()
         gangs = [gang for gang in operation.inventory.gangs if any(node.name in names for node in gang.nodes)]
-        for view in see(operation.fleet, gangs):
+        for view in operation.look(gangs):
             if alive := [node.name for node in view.nodes if node.alive and node.name in names]:
                 raise NodeError(
                     f"gang {view.name} is running there on the stack that would be removed",

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import no_such, without
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.commands.exporter import DEFAULT_PORT
 from orchestrator.planning.steps.exports import compose_files
-from orchestrator.planning.steps.plan import plan_inventory, read_request
+from orchestrator.planning.steps.plan import make_plan, read_request
 from orchestrator.protocol.errors import Exit
 
 _PROMETHEUS = "l40s-deploy export prometheus monitoring/ --price-per-kwh 0.28 --webhook http://pager.example.org/alerts"
@@ -115,7 +116,10 @@ def _compose(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> 
     """The file on stdout; with --json as one document."""
     request = read_request(args.plan)
     inventory = without(inventory, request.without)
-    plan = plan_inventory(as_replicas(inventory, request.gangs) if request.replicas else inventory, request).plan
+    if request.replicas:
+        inventory = as_replicas(inventory, request.gangs)
+    with connected(inventory, asks_lost=False) as operation:
+        plan = make_plan(operation.inventory, request, operation.fleet).plan
     files = compose_files(plan)
     names = args.node or [next(iter(files))]
     for name in names:

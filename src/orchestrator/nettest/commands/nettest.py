@@ -14,6 +14,7 @@ from orchestrator.cli.tables import cell, plain_table
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.registry import who
+from orchestrator.gang.steps.operation import connected
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.words import counted
 from orchestrator.nettest.hooks import add_nettest_min
@@ -47,7 +48,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is slow or wrong, 7 when something is."""
-    inventory = open_inventory(args, screen)
     order = nettest.NettestOptions(
         gangs=tuple(args.gang),
         model=args.model,
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         timeout_s=args.timeout,
         verify_only=args.verify,
     )
-    with counting(screen, "measurements") as at:
-        tested = nettest.run_now(inventory, order, at)
+    with connected(open_inventory(args, screen)) as operation, counting(screen, "measurements") as at:
+        tested = nettest.run_now(operation, order, at)
     if args.json:
         screen.json(nettest.nettest_json(tested))
     else:

@@ -14,13 +14,14 @@ from typing import Any
 from orchestrator.doctor.rules.support.cluster import nccl_of
 from orchestrator.engines import nccl_log
 from orchestrator.gang.steps.locks import GangLock, fence
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile, reported_profile
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.finding import Finding
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import collected, lost_first
 from orchestrator.model.profile import Between
 from orchestrator.model.topology import Topology
@@ -94,15 +95,14 @@ class TestedGang:
     file: str
 
 
-def run_now(inventory: Inventory, order: NettestOptions, progress: Progress) -> tuple[TestedGang, ...]:
+def run_now(operation: Operation, order: NettestOptions, progress: Progress) -> tuple[TestedGang, ...]:
     """Test gang after gang, each in the place of its engine.
 
     Raises InputError where a gang runs or nobody knows what it will run, LockHeld, and why a node's ranks did not get
     through; nothing of them is left then.
     """
-    chosen = chosen_gangs(inventory, order.gangs)
-    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        return tuple(_one(inventory, fleet, gang, order, progress) for gang in chosen)
+    chosen = chosen_gangs(operation.inventory, order.gangs)
+    return tuple(_in_place_of_engine(operation, gang, order, progress) for gang in chosen)
 
 
 def _stop_or_wait(gang: str) -> str:
@@ -111,8 +111,8 @@ def _stop_or_wait(gang: str) -> str:
     return f"stop it with `l40s-deploy down {gang}`, or test before its next start: `{later}`"
 
 
-def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptions, progress: Progress) -> TestedGang:
-    begin = time.monotonic()
+def _in_place_of_engine(operation: Operation, gang: GangSpec, order: NettestOptions, progress: Progress) -> TestedGang:
+    begin, fleet = time.monotonic(), operation.fleet
     refuse_running(
         fleet,
         gang,
@@ -126,7 +126,7 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptio
             topologies: Mapping[str, Topology] = {name: build(snapshot) for name, snapshot in looked.items()}
         else:
             asked = PlanRequest(model=order.model, stack=order.stack, gangs=(gang.name,))
-            planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="nettest")
+            planned, requests = planned_requests(operation, gang, asked, run_id="nettest")
             topologies = planned.topologies
         return test(fleet, NettestSetup(gang, requests, topologies, order), progress, begin)
 

@@ -141,13 +141,6 @@ def _with_seen(plan: Plan) -> Plan:
     return replace(plan, gangs=tuple(replace(gang, memory=with_seen(gang.memory, free)) for gang, free in seen))
 
 
-def plan_inventory(inventory: Inventory, request: PlanRequest) -> PlanResult:
-    """The same over connections of its own."""
-    nodes = [node for gang in chosen_gangs(inventory, request.gangs) for node in gang.nodes]
-    with Fleet(nodes) as fleet:
-        return make_plan(inventory, request, fleet)
-
-
 @dataclass(frozen=True, slots=True)
 class StackChoice:
     """A stack's name, and why it was taken: '' where somebody named it."""

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     gang = the_one_gang(inventory, args.gang, command="certify")
     out = args.out or Path(time.strftime("l40s-deploy-certificate-%Y%m%d-%H%M%S.json"))
-    certify.refuse_to_begin(gang, out)
+    certify.refuse_to_begin(inventory, gang, out)
     words = (
         f"test the kernels and the network of {gang.name}, start it, send it requests, kill one of its ranks, stop it?"
     )

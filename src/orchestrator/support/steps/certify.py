@@ -30,7 +30,7 @@ from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import RestartResult, restart
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.standing import runs_in
-from orchestrator.gang.steps.status.reports import everything, see
+from orchestrator.gang.steps.status.reports import everything
 from orchestrator.gang.steps.up import up
 from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.gang.view import GangView
@@ -171,12 +171,12 @@ class CertifyScreen:
     rising: Callable[[], AbstractContextManager[Watcher]]
 
 
-def refuse_to_begin(gang: GangSpec, out: Path) -> None:
+def refuse_to_begin(inventory: Inventory, gang: GangSpec, out: Path) -> None:
     """Raises InputError where the file exists, or anything runs on the gang's nodes; why a node does not answer."""
     if out.exists():
         raise InputError("exists already", where=str(out), fix="name another file with --out")
-    with Fleet(gang.machines) as fleet:
-        answers = everything(fleet).all()
+    with connected(inventory) as operation:
+        answers = everything(operation.fleet, [node.name for node in gang.machines]).all()
     if running := sorted({run.gang for answer in answers.values() for run in runs_in(answer) if run.alive}):
         raise InputError(
             f"{', '.join(running)} runs on its nodes: measurements would slow it down, and a rank is killed",
@@ -194,7 +194,7 @@ def certify(
     Raises what `refuse_to_begin` raises, and KeyboardInterrupt with the file written and the gang stopped.
     """
     run = _Certification(replace(inventory, gangs=(gang,), router=None), gang, options, screen)
-    refuse_to_begin(gang, options.out)
+    refuse_to_begin(inventory, gang, options.out)
     takes = (run.discover, run.kernels, run.nettest, run.up, run.bench, run.kill, run.restart)
     try:
         for name, take in zip(STEPS, takes, strict=True):
@@ -269,8 +269,8 @@ class _Certification:
     def stop(self) -> None:
         """What this command has started. A run of somebody else is left alone."""
         name = self.gang.name
-        with Fleet(self.gang.machines) as fleet:
-            (view,) = see(fleet, [self.gang])
+        with connected(self.inventory) as operation:
+            (view,) = operation.look()
         if not view.running or not (self.restarts or view.run_id == self.mine):
             return
         self.screen.say(f"{name}: stopping what was started")
@@ -300,9 +300,9 @@ class _Certification:
 
     def kernels(self) -> Found:
         """Whether the stack's kernels compute what they should."""
-        with self.screen.counting("kernels") as at:
+        with connected(self.inventory) as operation, self.screen.counting("kernels") as at:
             checked = kernels.run_now(
-                self.inventory, self.options.plan, at, command=self.options.command, timeout_s=KERNELS_S
+                operation, self.options.plan, at, command=self.options.command, timeout_s=KERNELS_S
             )
         for failure in (failure for gang in checked for failure in gang.lost.values()):
             raise failure
@@ -318,8 +318,8 @@ class _Certification:
         order = nettest.NettestOptions(
             gangs=plan.gangs, model=plan.model, stack=plan.stack, enough=ENOUGH, command=self.options.command
         )
-        with self.screen.counting("measurements") as at:
-            (tested,) = nettest.run_now(self.inventory, order, at)
+        with connected(self.inventory) as operation, self.screen.counting("measurements") as at:
+            (tested,) = nettest.run_now(operation, order, at)
         words = {NettestVerdict.FAILED: StepVerdict.WRONG, NettestVerdict.SLOW: StepVerdict.DIFFERS}
         return words.get(tested.result.verdict, StepVerdict.OK), nettest.nettest_json([tested])
 
@@ -359,15 +359,15 @@ class _Certification:
 
     def kill(self) -> Found:
         """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""
-        with Fleet(self.gang.machines) as fleet:
-            (view,) = see(fleet, [self.gang])
+        with connected(self.inventory) as operation:
+            (view,) = operation.look()
             if view.run_id != self.mine or not view.serves:
                 raise self._somebody_elses()
             ranks = ((rank, node_view.name) for node_view in view.nodes for rank in node_view.ranks)
             rank, node = max(ranks, key=lambda rank_and_node: rank_and_node[0].tp_rank)
             began = time.monotonic()
-            _kill(fleet, node, rank.pid)
-            while (view := see(fleet, [self.gang])[0]).state is not GangState.FAILED or view.running:
+            _kill(operation.fleet, node, rank.pid)
+            while (view := operation.look()[0]).state is not GangState.FAILED or view.running:
                 if view.run_id != self.mine:
                     raise self._somebody_elses()
                 if time.monotonic() - began > SEEN_S:

@@ -11,6 +11,7 @@ from orchestrator.bench.text import NAME, Dataset
 from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.doctor.steps.plan_findings import examined
 from orchestrator.engines.registry import engine_of
+from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -91,14 +92,12 @@ def planned(inventory: Inventory, gang: GangSpec, options: SweepOptions) -> Plan
 
     Raises InputError where nothing can be measured, and the failure of the first node that can't be read.
     """
-    with Fleet(gang.nodes) as fleet:
-        models = _models(fleet, gang, options)
+    with connected(alone(inventory, gang)) as operation:
+        models = _models(operation.fleet, gang, options)
         empty = _record(gang, models[0], options)
         before = kept_sweep(empty)
         candidates = candidates_of(models, gang, options.layouts, options.vary, options.requests)
-        made = tuple(
-            _with_plan(alone(inventory, gang), fleet, gang, empty, candidate, options) for candidate in candidates
-        )
+        made = tuple(_with_plan(operation, gang, empty, candidate, options) for candidate in candidates)
     if options.again and before is not None:
         before = _forgotten(before)
     results = merged(made, before)
@@ -154,8 +153,7 @@ def _record(gang: GangSpec, model: SweptModel, options: SweepOptions) -> SweepRe
 
 
 def _with_plan(
-    inventory: Inventory,
-    fleet: Fleet,
+    operation: Operation,
     gang: GangSpec,
     record: SweepRecord,
     result: CandidateResult,
@@ -166,7 +164,7 @@ def _with_plan(
     if not result.waits:
         return result
     try:
-        made = make_plan(inventory, up_request(record, result, options).plan, fleet)
+        made = make_plan(operation.inventory, up_request(record, result, options).plan, operation.fleet)
         refuse(examined(made, (gang,), accept=options.accept).findings)
     except REFUSALS as against:
         return replace(result, state=CandidateState.REFUSED, cause=against.what)

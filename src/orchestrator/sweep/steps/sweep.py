@@ -20,7 +20,6 @@ from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.routing import withdraw
-from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.steps.up import asked_of, planned_again, up
 from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.gang.view import GangView
@@ -44,7 +43,6 @@ from orchestrator.protocol.errors import (
 )
 from orchestrator.protocol.staging import Asked
 from orchestrator.records.sweeps import keep_sweep
-from orchestrator.remote.fleet import Fleet
 from orchestrator.sweep.budget import CUT, took
 from orchestrator.sweep.network import trial_of
 from orchestrator.sweep.next_step import Running, SweepStep, SweepStepKind, ended_with, next_step, with_result
@@ -135,8 +133,8 @@ class _Sweep:
         return step.do is not SweepStepKind.DONE
 
     def _look(self) -> GangView:
-        with Fleet(self.gang.machines, hands_over=True) as fleet:
-            (view,) = see(fleet, [self.gang])
+        with connected(alone(self.inventory, self.gang)) as operation:
+            (view,) = operation.look()
         everybody_answers([view])
         return view
 
@@ -177,9 +175,9 @@ class _Sweep:
             watcher.step(self.gang.name, "it served alone behind the router: requests fail until the sweep ends")
 
     def _asked(self) -> Asked:
-        with Fleet(self.gang.nodes) as fleet:
-            (gang,) = as_they_run(fleet, [self.gang])
-            return asked_of(fleet, gang)
+        with connected(alone(self.inventory, self.gang)) as operation:
+            (gang,) = operation.as_they_run([self.gang])
+            return asked_of(operation.fleet, gang)
 
     def _say_others(self) -> None:
         others = [gang.name for gang in taking_turns(self.inventory) if gang.name != self.gang.name]
@@ -214,8 +212,11 @@ class _Sweep:
             kept=not env,
         )
         try:
-            with self.screen.counting(f"measurements with NCCL {name}") as at:
-                (tested,) = nettest.run_now(alone(self.inventory, gang), order, at)
+            with (
+                connected(alone(self.inventory, gang)) as operation,
+                self.screen.counting(f"measurements with NCCL {name}") as at,
+            ):
+                (tested,) = nettest.run_now(operation, order, at)
             trial = trial_of(name, env, tested.record)
         except OF_OTHERS:
             raise
@@ -278,8 +279,8 @@ class _Sweep:
         """Where answers were accepted for this stack and layout, and the settings leave the arithmetic alone."""
         if not SAME_TEXT.issuperset(result.candidate.settings):
             return
-        with Fleet(self.gang.nodes) as fleet, self.screen.counting("prompts asked") as at:
-            checked = golden.check_gang(fleet, self.gang, at)
+        with connected(alone(self.inventory, self.gang)) as operation, self.screen.counting("prompts asked") as at:
+            checked = golden.check_gang(operation.fleet, self.gang, at)
         if finding := checked.finding:
             raise VerificationDiffers(f"{finding.id}: {finding.title}", where=f"gang {self.gang.name}", fix=finding.fix)
 

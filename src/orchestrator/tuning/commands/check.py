@@ -12,6 +12,7 @@ from orchestrator.cli.progress import words_in_place
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
+from orchestrator.gang.steps.operation import connected
 from orchestrator.model.deadlines import KERNELS_S
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.errors import Exit, InputError
@@ -60,10 +61,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         what = "--model is missing" if args.model is None else "--from goes with --arch"
         fix = "name the model with --model; or, to read packages, use --arch with --stack and --from"
         raise InputError(what, where="command line", fix=fix)
-    inventory = open_inventory(args, screen)
     plan = PlanRequest(model=args.model, stack=args.stack, **args.layout, gangs=tuple(args.gang))
-    with counting(screen, "kernels") as at:
-        checked = kernels.run_now(inventory, plan, at, command=command_line(), timeout_s=args.timeout)
+    with connected(open_inventory(args, screen)) as operation, counting(screen, "kernels") as at:
+        checked = kernels.run_now(operation, plan, at, command=command_line(), timeout_s=args.timeout)
     if screen.as_json:
         screen.json(kernels.check_json(checked))
     else:

@@ -25,6 +25,7 @@ from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.registry import who
 from orchestrator.engines.tuned_validity import Holding, State
 from orchestrator.engines.tuned_wanted import Wanted
+from orchestrator.gang.steps.operation import connected
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode, collected
 from orchestrator.planning.steps.plan import PlanRequest
@@ -154,13 +155,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _run(args: argparse.Namespace, screen: Screen) -> int:
     """0; 3 where a job failed or a file was left out, 4 where a node dropped out."""
-    inventory = open_inventory(args, screen)
     with (
+        connected(open_inventory(args, screen)) as operation,
         words_in_place(screen, "tuning", every_s=LINE_EVERY_S) as update,
         time_limit(args.timeout, fix="run the same command again to resume"),
     ):
         done = run_tuning(
-            inventory,
+            operation,
             _plan(args),
             args.out,
             lambda *pace: update(_pace(*pace)),

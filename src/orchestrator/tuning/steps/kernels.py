@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.locks import GangLock, fence
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.up_operation import UpOperation
 from orchestrator.jobs.messages import JobOrder
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
@@ -17,7 +18,7 @@ from orchestrator.loading.resources import template
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import KERNEL_S, KERNELS_S
 from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.node.engine.gpus import IDLE_BYTES
@@ -60,24 +61,23 @@ class CheckedGang:
 
 
 def run_now(
-    inventory: Inventory, plan: PlanRequest, progress: Progress, *, command: str, timeout_s: float
+    operation: Operation, plan: PlanRequest, progress: Progress, *, command: str, timeout_s: float
 ) -> tuple[CheckedGang, ...]:
     """Check gang after gang, each in the place of its engine. timeout_s: for a gang
 
     Raises InputError where a gang runs, and LockHeld.
     """
-    gangs = chosen_gangs(inventory, plan.gangs)
+    fleet = operation.fleet
 
     def check_gang(gang: GangSpec) -> CheckedGang:
         fix = f"l40s-deploy down {gang.name}, or check before its next start: `up --check-kernels`"
         refuse_running(fleet, gang, why="its kernels can't be checked beside its engine", fix=fix)
         with GangLock(fleet, gang, command):
             asked = replace(plan, gangs=(gang.name,))
-            planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="kernels")
+            planned, requests = planned_requests(operation, gang, asked, run_id="kernels")
             return check(fleet, gang, requests, planned.topologies, asked.model, progress, timeout_s=timeout_s)
 
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        return tuple(map(check_gang, gangs))
+    return tuple(map(check_gang, chosen_gangs(operation.inventory, plan.gangs)))
 
 
 def check(

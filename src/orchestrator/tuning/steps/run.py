@@ -21,12 +21,13 @@ from orchestrator.engines.engine import Lookup
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_wanted import device_name, wanted_files
 from orchestrator.gang.steps.locks import GangLock, fence
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.jobs.messages import JobOrder
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.deadlines import TUNE_RUN_S
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import Stack
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.plan import PlanRequest
@@ -35,7 +36,6 @@ from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.documents import cant_be_written, state_folder
-from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.tuning.kernels import BATCHES, candidates, config_text, jobs_of
 from orchestrator.tuning.messages import Tile, TuneJob, TuneLine, TunersOrder
@@ -68,7 +68,7 @@ Progress = Callable[[int, int, float | None, Mapping[str, str]], None]
 
 
 def run_tuning(
-    inventory: Inventory,
+    operation: Operation,
     plan: PlanRequest,
     out: Path,
     progress: Progress,
@@ -85,19 +85,17 @@ def run_tuning(
     where all have dropped out; what was found until then is kept for the next run.
     """
     begin = time.monotonic()
-    gang = the_one_gang(inventory, plan.gangs, command="tuning run", option="--gang")
+    gang = the_one_gang(operation.inventory, plan.gangs, command="tuning run", option="--gang")
     if out.exists():
         raise InputError("already exists", where=str(out), fix="choose another path, or remove it")
-    with Fleet(gang.nodes) as fleet:
-        refuse_running(
-            fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down {gang.name}"
-        )
-        with GangLock(fleet, gang, command):
-            run = _planned(inventory, fleet, gang, plan, batches, most, progress)
-            if again:
-                forget_results(run.key)
-            before = run.begin(kept_results(run.key))
-            answers = fleet.on_every(partial(run.on_node, token=fence(fleet, gang.name)))
+    fleet, names = operation.fleet, [node.name for node in gang.nodes]
+    refuse_running(fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down {gang.name}")
+    with GangLock(fleet, gang, command):
+        run = _planned(operation, gang, plan, batches, most, progress)
+        if again:
+            forget_results(run.key)
+        before = run.begin(kept_results(run.key))
+        answers = fleet.on_every(partial(run.on_node, token=fence(fleet, gang.name)), only=names)
     if run.queue.open and answers.failures and not answers.values:
         raise next(iter(answers.failures.values()))
     return _packed(run, out, before, answers.failures, time.monotonic() - begin)
@@ -121,8 +119,7 @@ def _packed(run: _TuneRun, out: Path, before: int, lost: Mapping[str, DeployErro
 
 
 def _planned(
-    inventory: Inventory,
-    fleet: Fleet,
+    operation: Operation,
     gang: GangSpec,
     request: PlanRequest,
     batches: Sequence[int],
@@ -130,11 +127,11 @@ def _planned(
     progress: Progress,
 ) -> _TuneRun:
     asked = replace(request, gangs=(gang.name,))
-    planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")
+    planned, requests = planned_requests(operation, gang, asked, run_id="tuning")
     plan = planned.plan.gangs[0]
     stack, profile = load_stack(plan.stack), load_profile(asked.model)
     gpus = {name: gpu_of(snapshot) or ASSUMED_GPU for name, snapshot in planned.snapshots.items()}
-    held = ask_holdings(fleet, [node.name for node in gang.nodes], stack, gpus).all()
+    held = ask_holdings(operation.fleet, [node.name for node in gang.nodes], stack, gpus).all()
     gpu, triton = _common(gang, gpus, held)
     rules, own = _rules_of(stack), moe_directory(gang.leader, stack)
     wanted = wanted_files(profile, plan.layout, rules, gpu=gpu, triton=triton, moe_directory=own)

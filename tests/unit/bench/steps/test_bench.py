@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.commands import unasked
 from tests.support.faults import fault
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from tests.support.reference_cluster import gang
@@ -14,10 +15,12 @@ from tests.support.reference_cluster import gang
 from orchestrator.bench import text
 from orchestrator.bench.steps import bench
 from orchestrator.doctor.rules.support.cluster import gangs_of
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.jobs import run
 from orchestrator.jobs.messages import JobLine
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import ExpectedSpeeds, Load
 from orchestrator.model.snapshot import Snapshot
@@ -112,17 +115,17 @@ def test_a_run_beside_which_others_were_answered_is_discarded(monkeypatch: pytes
         engine=SimpleNamespace(stack="k"), record=lambda **_: {}, run=lambda _: SimpleNamespace(figures={}, text="")
     )
     for name, value in (
-        ("as_they_run", lambda _, gangs: gangs), ("serving_view", lambda *_, **__: view), ("_Bench", lambda *_: made),
+        ("serving_view", lambda *_, **__: view), ("_Bench", lambda *_: made),
         ("tuned_now", lambda *_: {}), ("_measure_of", lambda *_: None), ("findings_now", lambda *_: []),
         ("staged_plan", lambda *_: SimpleNamespace(requests={"node0": None})), ("look", look),
         ("gpu_of", lambda _: "g"),
         ("_warm_up", lambda *_: (SimpleNamespace(result=SimpleNamespace(stand_in=False)), {})),
     ):  # fmt: skip
         monkeypatch.setattr(bench, name, value)
-    fleet: Any = None
+    monkeypatch.setattr(Operation, "as_they_run", lambda _, gangs: tuple(gangs))
     order = bench.BenchOptions(load=Load(prompts=2), timeout_s=9.0, enough=lambda _: False)
     with pytest.raises(Disturbed, match="requests of others ran during the measurement: the engine answered 12"):
-        bench.measured(fleet, gang(1), order, lambda *_: None)
+        bench.measured(unasked(Inventory(path="hosts.yml", gangs=(gang(1),))), gang(1), order, lambda *_: None)
 
 
 def test_tuned_files_are_named_by_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  #
     def go(*words: str, plan: Plan | None = None, why: str = "") -> str:
         made = PlanResult(plan=plan or planned(), profile=PROFILE, stack=STACK, why=why, topologies={}, snapshots={})
         monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
-        monkeypatch.setattr(verb, "plan_inventory", lambda *_: made)
+        monkeypatch.setattr(verb, "make_plan", lambda *_: made)
         monkeypatch.setattr(verb, "layouts_of", lambda *_: {})
         assert verb.run(parse("--model", "M", *words), Screen(as_json="--json" in words)) == 0
         out, err = capsys.readouterr()
@@ -231,7 +231,7 @@ def test_a_script_is_told_whether_something_differs(
     gang: GangDiff, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
-    monkeypatch.setattr(verb, "diff_inventory", lambda *_: (planned(), (gang,)))
+    monkeypatch.setattr(verb, "plan_and_diff", lambda *_: (planned(), (gang,)))
     assert verb.run(parse("--model", "M", "--diff", "--exit-code"), Screen()) == code
     assert verb.run(parse("--model", "M", "--diff"), Screen()) == 0
     with pytest.raises(InputError, match="something differs"):
@@ -248,7 +248,7 @@ def test_a_difference_without_a_model_plans_what_was_asked_for_before(monkeypatc
     before = Asked(model=PROFILE.name, stack="sglang-0.5.23", ep=2, extra_args=("--enable-metrics",))
     monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
     monkeypatch.setattr(plan_options, "open_inventory", lambda *_: CLUSTER)
-    monkeypatch.setattr(verb, "diff_inventory", compared)
+    monkeypatch.setattr(verb, "plan_and_diff", compared)
     monkeypatch.setattr(verb, "asked_before", lambda *_: before)
     assert verb.run(parse("--diff"), Screen()) == verb.run(parse("--diff", "gang0"), Screen()) == 0
     assert [(request.asked, request.gangs) for request in wanted] == [(before, ()), (before, ("gang0",))]

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from tests.support.advice import refused
+from tests.support.commands import unasked
 from tests.support.reference_cluster import gang
 
 from orchestrator.gang.steps import asked_before as module
 from orchestrator.gang.steps.asked_before import asked_before
+from orchestrator.gang.steps.operation import Operation
 from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Asked
@@ -20,9 +22,9 @@ CLUSTER = Inventory(path="hosts.yml", gangs=(FIRST, SECOND))
 
 def told(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Asked], *names: str) -> Asked:
     monkeypatch.setattr(module, "newest_run", lambda _, spec: answers.get(spec.name))
-    monkeypatch.setattr(module, "as_they_run", lambda _, specs: specs)
+    monkeypatch.setattr(Operation, "as_they_run", lambda _, specs: tuple(specs))
     monkeypatch.setattr(module, "asked_of", lambda _, spec: answers[spec.name])
-    return asked_before(CLUSTER, names)
+    return asked_before(unasked(CLUSTER), names)
 
 
 def test_what_all_were_asked_for_and_one_that_never_ran_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, decide
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps import down as module
 from orchestrator.gang.steps import raising
-from orchestrator.gang.steps.changes import diff_inventory
+from orchestrator.gang.steps.changes import plan_and_diff
 from orchestrator.gang.steps.down import DownRequest, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -107,6 +107,11 @@ def on_fleet(inventory: Inventory, step: Callable[[Fleet, GangSpec], object]) ->
         return step(fleet, gang)
 
 
+def diff_of(inventory: Inventory) -> object:
+    with connected(inventory) as operation:
+        return plan_and_diff(operation, PlanRequest(model="Fake"))
+
+
 def first_failure_of_logs(inventory: Inventory) -> None:
     with connected(inventory) as operation:
         for line in logs(operation, lines=5, follow=False):
@@ -131,7 +136,7 @@ def test_a_renamed_gang_is_said_in_every_verb_and_ended_by_its_former_name(servi
         lambda: up(other, UpRequest(plan=PlanRequest(model="Fake")), notes),
         lambda: why(other),
         lambda: history(other),
-        lambda: diff_inventory(other, PlanRequest(model="Fake")),
+        lambda: diff_of(other),
         lambda: on_fleet(other, partial(serving_view, why="nothing is measured")),  # bench, golden
         lambda: on_fleet(other, staged_plan),  # plan --diff without a model, sweep, export
         lambda: first_failure_of_logs(other),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.commands import unconnected
 from tests.support.reference_cluster import gang
 from tests.unit.sweep.made import point
 
@@ -36,7 +36,7 @@ Planned = Callable[..., PlannedSweep]
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
     """Plans without nodes. refuses: what the plan of a candidate raises, by its TP degree; asked: gets each request"""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(plans, "Fleet", lambda _: nullcontext())
+    monkeypatch.setattr(plans, "connected", unconnected)
     monkeypatch.setattr(plans, "look", lambda *_: SimpleNamespace(all=dict))
     monkeypatch.setattr(plans, "examined", lambda made, *_, **__: made.plan)
 

@@ -92,9 +92,9 @@ class Cluster:
         assert order.enough([serving, serving]) is True
         return SimpleNamespace(record={"serving": serving, "runs": [serving, serving], "stand_in": True})
 
-    def _nettest(self, inventory: Any, order: Any, _: Any) -> Any:
-        assert not self.gang.view().running and inventory.router is None
-        (gang,) = inventory.gangs
+    def _nettest(self, operation: Any, order: Any, _: Any) -> Any:
+        assert not self.gang.view().running and operation.router is None
+        (gang,) = operation.inventory.gangs
         env = dict(gang.leader.overrides.env)
         self.tried.append((env, order.kept))
         self._raise(env.get("NCCL_PROTO", "" if env else "as planned"))

@@ -19,6 +19,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
+from orchestrator.model.inventory import Inventory
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.errors import DeployError, Exit, VerificationDiffers
 from orchestrator.protocol.message import parsed
@@ -121,7 +122,7 @@ def test_the_gravest_verdict_is_the_exit_code(
     verdicts: tuple[str, str], code: Exit, words: str, as_json: bool,
 ) -> None:  # fmt: skip
     nodes(node0=verdicts[0], node1=verdicts[1])
-    monkeypatch.setattr(verb, "open_inventory", lambda *_: None)
+    monkeypatch.setattr(verb, "open_inventory", lambda *_: Inventory(path="hosts.yml", gangs=()))
     monkeypatch.setattr(kernels, "run_now", check)
     parser = argparse.ArgumentParser()
     verb.configure(parser)

@@ -108,13 +108,6 @@ def _told(
     return answers
 
 
-def as_they_run(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]:
-    """Each gang on the nodes of its newest run: a gang that goes on without a node restarts without it."""
-    chosen = tuple(gangs)
-    views = see(fleet, chosen, patience=StragglerWait())
-    return tuple(as_it_runs(gang, view) for gang, view in zip(chosen, views, strict=True))
-
-
 def as_it_runs(gang: GangSpec, seen: GangView) -> GangSpec:
     """The gang on the nodes of its newest run as it was seen, in their node-rank order, without the spares that wait:
     whoever works on it then waits for none of them."""
