@@ -64,20 +64,25 @@ def restart(operation: Operation, request: RestartRequest, watcher: Watcher) -> 
     """
     specs, _ = _Restart(operation, request, watcher).answering()
     with _turn_of(operation, request, [gang.name for gang in specs], watcher) as turn:
-        operation.fleet.let_go()
-        waited = turn.wait()
-        if waited and request.verb is RESTART and not request.now and can_roll(operation, request.gangs):
-            request = replace(request, verb=ROLLING)  # those that were out when it was typed serve meanwhile
-        return _restart(operation, request, watcher, turn)
+        if not turn.take():
+            operation.fleet.let_go()
+            turn.wait()
+            if request.verb is RESTART and not request.now and can_roll(operation, request.gangs):
+                request = replace(request, verb=ROLLING)  # those that were out when it was typed serve meanwhile
+            specs, _ = _Restart(operation, request, watcher).answering()  # what was seen before the wait is old
+        return _restart(operation, specs, request, watcher, turn)
 
 
-def _restart(operation: Operation, request: RestartRequest, watcher: Watcher, turn: RouterTurn) -> RestartResult:
+def _restart(
+    operation: Operation, specs: Sequence[GangSpec], request: RestartRequest, watcher: Watcher, turn: RouterTurn
+) -> RestartResult:
+    """specs: the gangs on the nodes where they are to run"""
     fleet, verb = operation.fleet, request.verb
     with ExitStack() as opened:
         wanted = _Restart(operation, request, watcher)
-        specs, _ = wanted.answering()
         why = verb.what.value if verb.work else ""
         locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs}
+        # seen anew: only under the locks does what is seen stay so until it is stopped
         gangs = wanted.restarts(specs, operation.look(specs))
         router = wanted.router(gangs)
         names = ", ".join(turn.name for turn in gangs)

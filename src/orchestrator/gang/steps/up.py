@@ -100,7 +100,7 @@ def _serve(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> t
                     return done, begun
             operation.fleet.let_go()
             turn.wait()
-            operation = operation.asked()
+            operation = operation.asked()  # what the nodes had said before the wait is old
 
 
 def _turn(operation: Operation, request: UpRequest, watcher: Watcher) -> RouterTurn:

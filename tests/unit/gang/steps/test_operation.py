@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.commands import restart
+from tests.support.local_gang import LocalGang, Notes
 
 from orchestrator.cli.main import main
+from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.local import connect
 from orchestrator.remote.session import Connection
 
@@ -39,6 +44,17 @@ def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[str]
     monkeypatch.setattr("orchestrator.remote.fleet.connect", counting)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "kept"))
     return counted
+
+
+@pytest.mark.processes
+def test_a_restart_that_waits_for_nobody_keeps_its_connections(
+    local: Callable[..., LocalGang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang, left = local(), list[str]()
+    gang.up()
+    monkeypatch.setattr(Fleet, "let_go", lambda fleet: left.extend(fleet.nodes))
+    (view,) = restart(gang.inventory, RestartRequest(now=True, timeout_s=60.0), Notes()).views
+    assert view.serves and left == []
 
 
 @pytest.mark.processes

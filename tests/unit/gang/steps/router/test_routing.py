@@ -784,6 +784,7 @@ def test_a_restart_that_waited_for_its_turn_takes_the_gang_out_of_the_router_fir
     world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When it was typed no other gang served, so that it was no rolling one; meanwhile others serve again."""
+    monkeypatch.setattr(RouterTurn, "take", lambda _: False)
     monkeypatch.setattr(RouterTurn, "wait", lambda _: True)
     monkeypatch.setattr(restart, "can_roll", lambda *_: True)
     world.router = router(GangState.READY)
