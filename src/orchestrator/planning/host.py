@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.protocol.severity import Severity
+from orchestrator.protocol.versions import is_newer, release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ Row = tuple[bool, str, Severity, str, str, str]
 
 
 def _of_environment(node: NodeSpec, stack: Stack, host: HostFacts) -> list[Row]:
-    its_venv, wanted, python = venv(node, stack.name), _numbers(stack.python), _numbers(host.engine_python or "")
+    its_venv, wanted, python = venv(node, stack.name), release(stack.python), release(host.engine_python or "")
     return [
         (
             older(host.glibc or "", stack.glibc_min),
@@ -146,8 +146,4 @@ def _of_checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> li
 
 def older(found: str, least: str) -> bool:
     """Whether a version is older than another; False where either is not known."""
-    return bool(found and least) and _numbers(found) < _numbers(least)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version))
+    return is_newer(least, found)

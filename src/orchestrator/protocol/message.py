@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
+
+from orchestrator.protocol.versions import is_newer
 
 MOST_SECONDS = 1e11
 """All numbers with a fraction are seconds here, of an epoch or of a duration; this is the year 5138."""
@@ -276,21 +277,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
     return value
-
-
-_NUMBERS = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}")
-
-
-def is_newer(theirs: str, ours: str) -> bool:
-    """Whether a version is above another one, by their numbers; False where one of them has none."""
-    matches = [_NUMBERS.match(version) for version in (theirs, ours)]
-    if None in matches:
-        return False
-    numbers = [[int(number) for number in match.group().split(".")] for match in matches if match]
-    width = max(map(len, numbers))
-    for shorter in numbers:
-        shorter.extend(0 for _ in range(width - len(shorter)))
-    return numbers[0] > numbers[1]
 
 
 def side(theirs: str, ours: str) -> str:

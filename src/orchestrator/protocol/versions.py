@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
+_RELEASE = re.compile(r"v?(\d{1,9}(?:\.\d{1,9}){0,7})")
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -15,3 +15,9 @@ def release(version: str) -> tuple[int, ...]:
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
+
+
+def is_newer(version: str, other: str) -> bool:
+    """Whether its release is above the other one's; False where one of them has none."""
+    numbers, others = release(version), release(other)
+    return bool(numbers and others) and numbers > others

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.protocol.message import DEEPEST, Message, Unreadable, is_newer, parsed, unknown_keys
+from orchestrator.protocol.message import DEEPEST, Message, Unreadable, parsed, unknown_keys
 
 
 class Colour(str, Enum):
@@ -112,22 +112,3 @@ def test_nothing_that_json_can_hold_raises(raw: Any) -> None:
     found = Outer.read(raw)
     assert isinstance(found, Unreadable) or Outer.read(found.as_json()) == found
     unknown_keys(Outer, raw)
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours", "newer"),
-    [
-        ("0.2.0", "0.1.0", True),
-        ("0.1.0", "0.1.0", False),
-        ("0.1.0", "0.2.0", False),
-        ("0.10", "0.9.9", True),
-        ("1", "0.9.9", True),
-        ("0.1.0.1", "0.1.0", True),
-        ("0.2.0.dev3+abc", "0.1.0", True),
-        ("", "0.1.0", False),
-        ("tomorrow", "0.1.0", False),
-        ("9" * 5000, "0.1.0", True),
-    ],
-)
-def test_versions_are_compared_by_their_numbers(theirs: str, ours: str, newer: bool) -> None:
-    assert is_newer(theirs, ours) is newer

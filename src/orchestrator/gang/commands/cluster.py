@@ -14,7 +14,7 @@ from orchestrator.model.inventory import Inventory
 
 def open_cluster(args: argparse.Namespace, screen: Screen) -> Inventory:
     """The command's inventory, with the gangs as they stand: those that were started with --replicas are a gang for
-    each node."""
+    each node. For a command of hours, whose steps connect the nodes anew."""
     return standing_inventory(open_inventory(args, screen))
 
 

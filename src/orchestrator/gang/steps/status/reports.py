@@ -32,7 +32,7 @@ from orchestrator.model.inventory import ROUTER_GANG, GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.node import processes
 from orchestrator.protocol.errors import DeployError, NodeError, RunsElsewhere, WithoutFiles
-from orchestrator.protocol.message import Unreadable, is_newer, side
+from orchestrator.protocol.message import Unreadable, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.verbs import (
     AskRequest,
@@ -44,6 +44,7 @@ from orchestrator.protocol.verbs import (
     ReportAnswer,
     ReportRequest,
 )
+from orchestrator.protocol.versions import is_newer
 from orchestrator.records.plans import recorded_url
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask, ask_http, ask_lock
