@@ -103,22 +103,30 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.exit_code and not args.diff:
         raise InputError("tells whether something differs", where="--exit-code", fix="give it with --diff")
     seen = _example(args) if args.example else None
+    if args.diff:
+        return _diff(args, screen)
     recorded = None if seen is None else recorded_inventory(seen)
     take_names(args, recorded)
-    of_what_runs = args.diff and not (args.model or args.plan)
-    typed = None if of_what_runs else request_of(args)
+    typed = request_of(args)
     with connected(recorded or open_inventory(args, screen), asks_lost=False) as nodes:
-        request, operation = _on_its_nodes(args, typed or _of_what_runs(args, nodes), nodes, screen)
-        if args.diff:
-            plan, diffs = plan_and_diff(operation, request)
-            _show_diff(plan, diffs, screen)
-            return Exit.DIFFERS if args.exit_code and any(gang.differs for gang in diffs) else Exit.DONE
+        request, operation = _on_its_nodes(args, typed, nodes, screen)
         if seen is None:
             planned = make_plan(operation.inventory, request, operation.fleet)
         else:
             planned = plan_recorded(operation.inventory, request, seen)
     _show(args, planned, request, operation.inventory, screen)
     return Exit.DONE
+
+
+def _diff(args: argparse.Namespace, screen: Screen) -> int:
+    """Show what would change; 7 where --exit-code asks for it and something does."""
+    take_names(args)
+    typed = request_of(args) if args.model or args.plan else None
+    with connected(open_inventory(args, screen), asks_lost=False) as nodes:
+        request, operation = _on_its_nodes(args, typed or _of_what_runs(args, nodes), nodes, screen)
+        plan, diffs = plan_and_diff(operation, request)
+    _show_diff(plan, diffs, screen)
+    return Exit.DIFFERS if args.exit_code and any(gang.differs for gang in diffs) else Exit.DONE
 
 
 def _show(
