@@ -16,7 +16,7 @@ from orchestrator.remote.fleet import Fleet
 
 _TOLD_BETTER: Mapping[str, tuple[str, ...]] = {
     "TRANSPORT-TCP": ("TRAFFIC-ON-TCP", "TRANSPORT-TCP"),
-    "RDMA-PORTS-UNEVEN": ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED", "NIC-MISSING"),
+    "RDMA-PORTS-UNEVEN": ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED", "NIC-MISSING", "NIC-NOT-UNDER-SWITCH"),
 }
 """A finding of planning, and the rules that name the node and the device where planning sees only the result."""
 

@@ -13,13 +13,14 @@ from tests.support.healthy_cluster import HealthyNode, cluster_with
 
 from orchestrator.doctor.commands.findings import document
 from orchestrator.doctor.rules.support.registry import run_rules
-from orchestrator.doctor.steps.doctor import Examination, diagnose, forbidding
+from orchestrator.doctor.steps.doctor import Examination, diagnose, forbidding, refuse
 from orchestrator.doctor.steps.doctor_report import page_of
 from orchestrator.engines.host_causes import HOST
 from orchestrator.gang.commands.why import _told
 from orchestrator.gang.guarding import GuardMemory, _at_peace
 from orchestrator.gang.overview import Overview, status_json
 from orchestrator.gang.remarks import sentence, with_findings
+from orchestrator.gang.steps.checks import objection
 from orchestrator.gang.steps.status.health import KeptFinding, kept
 from orchestrator.gang.steps.status.history import Explanation, why_json
 from orchestrator.gang.steps.status.live import Moment
@@ -29,6 +30,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.monitoring.notices import findings_news
 from orchestrator.monitoring.steps.live_page import KeptPast, live_page
 from orchestrator.node.engine.kernel_words import DeadProcess, reason
+from orchestrator.protocol.errors import FindingsError
 from orchestrator.protocol.xids import XIDS
 
 READY = GangView(name="a", state=GangState.READY, service_url="http://n:1", service_healthy=True)
@@ -72,6 +74,19 @@ def test_every_screen_says_what_the_doctor_says(examined: dict[str, Examination]
         assert all(any(one.title in text and one.fix in fix for text, fix in notices) for one in against), name
         seen += len(against)
     assert seen > 10
+
+
+def test_a_refused_start_says_what_the_doctor_says(examined: dict[str, Examination]) -> None:
+    """`up` and `restart`, of the first that stands against it."""
+    for name, examination, against in stops(examined):
+        first = against[0]
+        refusal = objection(examination, "a")
+        with pytest.raises(FindingsError) as refused:
+            refuse(against)
+        assert refusal is not None and refusal.error.what == f"{first.id}: {first.title}", name
+        assert refusal.error.fix == first.fix and refusal.accept.partition("@")[0] == first.id, name
+        assert refused.value.what.startswith(f"{first.id}: {first.title}. {first.effect}"), name
+        assert refused.value.fix.startswith(first.fix), name
 
 
 @pytest.mark.parametrize("number", XIDS)
