@@ -362,7 +362,7 @@ RAISED = (
         pattern=r"^(?:AttributeError|TypeError|IndexError|NameError|UnboundLocalError|AssertionError|KeyError"
         r"|ZeroDivisionError)\b[^\n]{0,512}"
         rf"\n(?!\S{{0,512}}(?:{_OF_A_REQUEST}))\S{{0,512}}/(?:sglang|vllm|flashinfer|transformers"
-        rf"|sgl_kernel)/\S{{1,512}}\.py:\d|\[(?:TM|FT)\]\[(?:ERROR|FATAL)\] {{1,4}}Assertion fail: ",
+        rf"|sgl_kernel)/\S{{1,512}}\.py:\d",
         text="the engine's own code failed on what it was not written for: this model, setting, or version of a"
         " package",
         fix="search the engine's issues for these words; try its newest release, the model's usual settings, or the"

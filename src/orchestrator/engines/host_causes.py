@@ -514,6 +514,15 @@ HOST = (
 
 HOST_GENERAL = (
     CausePattern(
+        id="ENGINE-DEFECT",
+        pattern=r"\[(?:TM|FT)\]\[(?:ERROR|FATAL)\] {1,4}Assertion fail: (?P<own>\S{1,200})",
+        text="the engine's own code failed on what it was not written for: this model, setting, or version of a"
+        " package",
+        fix="search the engine's issues for these words; try its newest release, the model's usual settings, or the"
+        " stack that its maker names",
+        weak=True,
+    ),
+    CausePattern(
         id="EP-TIMEOUT",
         pattern=r"\bDeepEP\b.{0,40}\btimeout\b",
         text="DeepEP's kernels waited in vain for another rank's tokens: that rank is late or dead, or the way to it"

@@ -231,10 +231,10 @@ class LogWatch:
             self.phase = Phase(name="ready", since=now)
         self._position = len(self.phases)
 
-    def feed(self, line: str, now: float, *, plain: bool = False) -> bool:
+    def feed(self, line: str, now: float, *, plain: bool = False, quiet: bool = False) -> bool:
         """Take one line; True if the phase or its step changed. Only the beginning of a long line is searched.
 
-        plain: it is known to match no pattern but a rank's prefix
+        plain: it is known to match no pattern but a rank's prefix; quiet: no cause, remark or proof
         """
         if plain and len(line) <= LONGEST_SHOWN:
             owner = self.tracebacks.feed(line, self._rank_of(line), now)
@@ -249,8 +249,11 @@ class LogWatch:
         words, speaker = (line[record.end() :], record["speaker"]) if record else (line, "")
         owner = self.tracebacks.feed(words, self._rank_of(line), now, speaker)
         self._recent.append((owner, line))
-        self._look_for_notes(line)
-        known = self._look_for_causes(line, owner, now)
+        if not self._own and (own := self.own.search(line)):
+            self._own = f"{own['interface']} {own['address']}"
+        if not quiet:
+            self._look_for_notes(line)
+        known = not quiet and self._look_for_causes(line, owner, now)
         self._look_for_exceptions(owner, now, known=known)
         return self._look_for_phases(line, now)
 
@@ -352,8 +355,6 @@ class LogWatch:
 
     def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
         """True if the line matches a known cause."""
-        if not self._own and (own := self.own.search(line)):
-            self._own = f"{own['interface']} {own['address']}"
         self._forget_old_suspicions(now)
         for known in self.causes:
             if (match := known.pattern.search(line)) and self._fits(known, owner):

@@ -205,8 +205,8 @@ class _Stream:
         seen = nccl_log.read(self.nccl)
         return seen.words if seen.networks or seen.devices else ""
 
-    def feed(self, line: str, *, plain: bool) -> None:
-        """plain: the line has no word of any pattern."""
+    def feed(self, line: str, *, plain: bool, quiet: bool) -> None:
+        """plain: the line has no word of any pattern; quiet: of a cause's or a note's."""
         if self._told or _LAST_ERROR in line:
             self._feed_of_torch(line.strip())
         self._feed_of_frames(line)
@@ -220,7 +220,7 @@ class _Stream:
             self._feed_of_exceptions(line)
         if self.watch.own is not None and (match := self.watch.own.search(line)):
             self.addresses.add(match["address"])
-        self._feed_of_phases(line)
+        self._feed_of_phases(line, quiet)
 
     def suspect(self) -> Suspicion | None:
         """What ended it; an exception that it survived did not."""
@@ -248,10 +248,10 @@ class _Stream:
             self.bare, self.file = with_code(match["words"].strip(), self._code), self._frame
             self._frame = self._code = ""
 
-    def _feed_of_phases(self, line: str) -> None:
+    def _feed_of_phases(self, line: str, quiet: bool) -> None:
         """An exception before a next phase did not end it."""
         phase = self.watch.phase.name
-        if self.watch.feed(line, 0.0) and self.watch.phase.name == "ready":
+        if self.watch.feed(line, 0.0, quiet=quiet) and self.watch.phase.name == "ready":
             self.watch.finish(float("inf"))
         elif self.watch.phase.name != phase:
             raised = self.watch.tracebacks.raised
@@ -396,6 +396,7 @@ def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
         there = words_in(words_of(known), kinds)
         watch = replace(known, causes=_possible(known.causes, there))
         kinds_that_tell = telling(there, kinds)
+        kinds_of_causes = telling(there.intersection(words_of_causes(known)), kinds)
         streams: dict[str, _Stream] = {}
         around, named = _around(text.lines), name_before(text.lines)
         for line, shape in zip(text.lines, text.shapes, strict=True):
@@ -404,7 +405,9 @@ def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
                 words = _with_rank(line, words)
             if who not in streams:
                 streams[who] = _Stream(who or name, LogWatch.of(watch))
-            streams[who].feed(words, plain=shape not in kinds_that_tell and not line.startswith('{"'))
+            whole = line.startswith('{"')  # a record: its words stand in it otherwise
+            plain, quiet = shape not in kinds_that_tell, shape not in kinds_of_causes
+            streams[who].feed(words, plain=plain and not whole, quiet=quiet and not whole)
         yield from streams.values()
 
 
@@ -433,11 +436,17 @@ def _with_rank(line: str, words: str) -> str:
 
 def words_of(watch: Watch) -> Iterator[str]:
     """Of which each line has one that matches a pattern of the watch, or that tells of NCCL or an exception."""
-    patterns = [cause.pattern for cause in (*watch.causes, *watch.remarks, *watch.proofs)]
-    patterns += [phase.pattern for phase in watch.phases]
+    patterns = [phase.pattern for phase in watch.phases]
     for pattern in filter(None, (*patterns, watch.own, watch.requests, watch.record)):
         yield from required(pattern) or ("",)
+    yield from words_of_causes(watch)
     yield from ("NCCL ", _BEGIN, *_OF_EXCEPTIONS)
+
+
+def words_of_causes(watch: Watch) -> Iterator[str]:
+    """Of which each line has one that matches a cause, a remark or a proof."""
+    for entry in (*watch.causes, *watch.remarks, *watch.proofs):
+        yield from required(entry.pattern) or ("",)
 
 
 def _possible(causes: Iterable[CausePattern], there: Collection[str]) -> tuple[CausePattern, ...]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator.engines.literals import shapes_of, telling
 from orchestrator.engines.registry import newest
-from orchestrator.gang.steps.status.logs_read import LogsSummary, read_logs, words_of
+from orchestrator.gang.steps.status.logs_read import LogsSummary, read_logs, words_of, words_of_causes
 from orchestrator.node.engine.watch import LogWatch
 
 LOGS = Path(__file__).parent / "logs"
@@ -401,9 +401,9 @@ def test_what_is_looked_up_by_shape_is_what_a_search_in_each_line_finds(lines: l
     slow = LogWatch.of(WATCH)
     fast = LogWatch.of(WATCH)
     shapes = shapes_of(lines)
-    kinds = telling(words_of(WATCH), shapes)
+    kinds, kinds_of_causes = telling(words_of(WATCH), shapes), telling(words_of_causes(WATCH), shapes)
     for line, shape in zip(lines, shapes, strict=True):
         slow.feed(line, 0.0)
-        fast.feed(line, 0.0, plain=shape not in kinds)
+        fast.feed(line, 0.0, plain=shape not in kinds, quiet=shape not in kinds_of_causes)
     assert fast.suspicions(0.0) == slow.suspicions(0.0)
     assert (fast.phase, fast.remarked, fast.last_lines()) == (slow.phase, slow.remarked, slow.last_lines())
