@@ -60,8 +60,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(draining, "ask_from", made.ask)
     monkeypatch.setattr(draining, "requests_left", lambda answer: answer)
     monkeypatch.setattr(draining, "see", made.look)
-    monkeypatch.setattr(draining.time, "monotonic", lambda: made.now)
-    monkeypatch.setattr(draining.time, "sleep", made.sleep)
+    monkeypatch.setattr("orchestrator.gang.steps.router.draining.time.monotonic", lambda: made.now)
+    monkeypatch.setattr("orchestrator.gang.steps.router.draining.time.sleep", made.sleep)
     yield made
 
 
