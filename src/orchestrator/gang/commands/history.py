@@ -96,7 +96,8 @@ def _run(run: PastRun) -> Iterator[str | Text]:
     start = f"start: {run.start.words}" if run.start else ""
     yield from (cell(f"  {words}", "dim") for words in (run.command, start) if words)
     if gate := run.gate:
-        yield cell(f"  gate against plan {gate['old']}: {gate['verdict']} {gate['why']}".rstrip(), "dim")
+        judged = ": ".join(filter(None, (gate["verdict"], gate["why"])))
+        yield cell(f"  gate against plan {gate['old']}: {judged}", "dim")
         yield from (cell(f"    {line}", "dim") for line in gate["page"][1:])
         if gate["html"]:
             yield cell(f"      page: {gate['html']}", "dim")

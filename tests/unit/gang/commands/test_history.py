@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,20 @@ def test_a_command_s_reason_is_one_line_of_whole_words_without_a_traceback(
     assert "Traceback" not in shown_line and 'File "x.py"' not in shown_line
     *_, last, dots = shown_line.split()
     assert last in words and dots == "..." and len(shown_line) < 5000
+
+
+@pytest.mark.parametrize(
+    ("verdict", "why", "ends"),
+    [("passed", "", "aaa: passed"), ("not passed", "speed: 80% slower", "aaa: not passed: speed: 80% slower")],
+)
+def test_what_a_gate_said_and_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: str, why: str, ends: str
+) -> None:
+    gate = {"verdict": verdict, "old": "aaa", "why": why, "page": [], "html": ""}
+    runs = past_runs("gang0", kept(1), {})
+    monkeypatch.setattr(f"{__name__}.past_runs", lambda *_: [replace(run, gate=gate) for run in runs])
+    (line,) = (line for line in shown(monkeypatch, capsys, kept(1), {}) if "gate against plan" in line)
+    assert line.endswith(ends)
 
 
 def kept(count: int) -> dict[str, list[Report]]:
