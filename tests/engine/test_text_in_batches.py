@@ -20,6 +20,6 @@ def test_a_healthy_engine_differs_in_no_batch() -> None:
         (gang,) = accepted["gangs"]
         assert accepted["verdict"] == "same" and gang["in_batches"]["differ"] == []
         for _ in range(ROUNDS):
-            checked = json.loads(lab.deploy("golden", "check", "--requests", "8", "--json").stdout)
+            checked = json.loads(lab.deploy("golden", "check", "--requests", "16", "--json").stdout)
             assert checked["verdict"] == "same"
         print(f"{ROUNDS} rounds, {gang['in_batches']['answers']} answers in batches when accepted")
