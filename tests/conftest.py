@@ -9,12 +9,13 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.support import schedule, turns
+from tests.support import preloaded, schedule, turns
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,6 +49,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if schedule.scope_of(item.path.relative_to(ROOT).as_posix()).startswith(schedule.WITH_PROCESSES):
             item.add_marker(pytest.mark.processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """No command goes on where its test ended, as by its time limit."""
+    with preloaded.ended_afterwards():
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

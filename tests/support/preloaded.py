@@ -2,7 +2,8 @@
 
 Each is a process with its own arguments, environment, files and exit, as from a shell; this only saves the half
 second of CPU time that Python needs for the imports of each. `python -m tests.support.preloaded` is the server side;
-it ends with us. Commands that need a terminal, input or a session of their own are started as `L40S_DEPLOY`.
+it ends with us, and its commands with it. A command also ends with the test that started it. Commands that need a
+terminal, input or a session of their own are started as `L40S_DEPLOY`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class Preloaded:
         self._rest = b""
         self._ended: dict[int, int] = {}
         self._began: list[int] = []
+        self.running: dict[int, Running] = {}
+        """What was started and not heard to have ended, by process id."""
 
     @property
     def alive(self) -> bool:
@@ -72,25 +75,29 @@ class Preloaded:
         end = time.monotonic() + ANSWER_S * slack()
         while not self._began:
             self._hear(end)
-        return Running(self, self._began.pop(0))
+        running = Running(self, self._began.pop(0))
+        self.running[running.pid] = running
+        return running
 
     def run(
         self, words: Sequence[str], environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end. Raises TimeoutExpired, having ended it."""
+        """Run a command to its end. Raises TimeoutExpired, having ended it, as at whatever else ends the test."""
         with tempfile.TemporaryDirectory(prefix="preloaded-") as folder:
             out, err = Path(folder) / "out", Path(folder) / "err"
             running = self.start(words, out, err, environment)
             try:
                 status = running.wait(timeout)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                running.wait(ANSWER_S)
+            except BaseException:
+                running.end()
                 raise
             return subprocess.CompletedProcess(list(words), status, *map(_read, (out, err)))
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, and what it started."""
+        if self.alive:
+            for running in [*self.running.values()]:
+                running.kill()
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
@@ -119,6 +126,7 @@ class Preloaded:
                 self._began.append(said["began"])
             else:
                 self._ended[said["ended"]] = said["status"]
+                self.running.pop(said["ended"], None)
         return True
 
 
@@ -150,6 +158,11 @@ class Running:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def end(self) -> None:
+        """Kill it, stopped or not, and wait until it has ended."""
+        self.kill()
+        self.wait(ANSWER_S * slack())
+
 
 _ours: list[Preloaded] = []
 
@@ -160,6 +173,19 @@ def preloaded() -> Preloaded:
         _ours[:] = [Preloaded()]
         atexit.register(_ours[0].close)
     return _ours[0]
+
+
+@contextmanager
+def ended_afterwards() -> Iterator[None]:
+    """What a test starts ends with it, also where pytest-timeout ends the test: what goes on running would hold its
+    gang's lock, and fail all that comes after."""
+    before = set(_ours[0].running) if _ours else set()
+    try:
+        yield
+    finally:
+        for running in [running for ours in _ours if ours.alive for running in ours.running.values()]:
+            if running.pid not in before:
+                running.end()
 
 
 def run(words: Sequence[str], environment: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
@@ -190,26 +216,36 @@ def serve() -> None:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     rest = b""
+    commands: set[int] = set()
     while True:
         ready, _, _ = select.select([0, reading], [], [])
         if reading in ready:
             os.read(reading, 4096)
-            _reap()
+            _reap(commands)
         if 0 in ready:
             data = os.read(0, 1 << 16)
             if not data:
-                return
+                return _end(commands)
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                _tell(began=_fork(json.loads(line)))
+                commands.add(pid := _fork(json.loads(line)))
+                _tell(began=pid)
 
 
-def _reap() -> None:
+def _end(commands: Iterable[int]) -> None:
+    """The process that started them has ended."""
+    for pid in commands:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _reap(commands: set[int]) -> None:
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            commands.discard(pid)
             _tell(ended=pid, status=os.waitstatus_to_exitcode(status))
 
 
