@@ -121,6 +121,7 @@ WORKS = (
 )  # fmt: skip
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("user", ["ann", "bob"])
 def test_every_verb_of_a_viewer_and_of_a_stranger_says_what_it_may_not(
     lab: SmallLab, user: str, tmp_path: Path

@@ -18,11 +18,12 @@ from orchestrator.cli.main import VERBS, every_parser, verbs_of
 from orchestrator.gang.steps import down, restart_sequence
 
 LIVES = 500
-"""All of them where only the tests run, in two minutes of processor time; the same ones each time, so that a failure
-is of the change that it comes with. `make simulate` draws others."""
+"""Always the same ones, so that a failure is of the change that it comes with. A run of the tests plays a part of them
+by turns, in half a minute of processor time, and `make long` all; `make simulate` draws others."""
 PARTS = 4
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_lives(part: int) -> None:
     count = int(LIVES / PARTS / min(crowded(), 20.0))

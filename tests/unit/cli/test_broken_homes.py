@@ -26,7 +26,7 @@ from orchestrator.protocol.lacks import OF
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]
 BY_TURNS = ("our config folder unreadable", "unreadable", "state is odd", "no threads")
-"""Two of them are played in a run; `make long` plays all, and the others."""
+"""One of them is played in a run; `make long` plays all, and the others."""
 LIMIT_S = 90.0
 """Of all that a verb asks a node whose answers never end."""
 LONGER_S: dict[str, tuple[float, str]] = {
@@ -68,7 +68,7 @@ def in_words(output: str) -> str:
 @pytest.mark.parametrize(
     "kind",
     [
-        *by_turns(BY_TURNS, play=2),
+        *by_turns(BY_TURNS),
         *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind not in BY_TURNS),
     ],
 )
