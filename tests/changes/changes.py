@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.changes.hearing import NOTHING, Guarding, guarded
+from tests.simulation.beside import NOTHING, Guarding, guarded
 from tests.simulation.controllers import STAGE
 from tests.simulation.gang import LEASE_S, Gang, Violated, simulated
 from tests.simulation.living import begin_to_serve, judge, renamed
@@ -149,7 +149,7 @@ def _play(played: Played, scene: Scene, beside: Guarding) -> None:
         service.type(service.controllers[1], "restart", CONCERNED)
         world.run(world.now + 0.3, service.check)  # it is out of the router, and serves what it has
         service.controllers[1].kill()
-        service.struck = True
+        service.befall(CONCERNED, for_good=True)
     CHANGED[row.change](scene)
     beside.inventory = scene.inventory
     scene.runs = {name: _living(gang) for name, gang in service.gangs.items()}

@@ -418,7 +418,14 @@ class Game:
 
     def load_it(self) -> None:
         """Clients ask all the time from now on."""
-        url = str(self.stage.gang()["service"]["url"])
+        url = ""
+
+        def is_told() -> bool:  # a slow leader may not answer at once
+            nonlocal url
+            url = str(self.stage.gang()["service"]["url"])
+            return bool(url)
+
+        until(is_told, SHOWN_S, 1.0)
         self.load = self.over.enter_context(Load(url, MODEL, clients=2, pause_s=0.05))
         if not until(lambda: self.load is not None and self.load.good > 1, 30):
             raise Otherwise(f"no answer before anything was hit: {self.load.bad[:1]}")
@@ -501,14 +508,19 @@ class Game:
             if not until(lambda: self._locked("gang0"), MOMENT_S, 0.02):
                 raise Missed("no lock was taken")
             self._hit_controller()
-        elif row.hit in SIGNALS and row.at == "warm-up" and row.where == "worker":
-            self._wait_for("node0", "warm-up", before, then=self._begin)
+        elif row.hit in SIGNALS and self._whose_moment != row.node:
+            self._wait_for(self._whose_moment, row.at, before, then=self._begin)
             self._hit_process(row.node, "starting", before, also=("warming",))
         elif row.hit in SIGNALS:
             self._hit_process(row.node, row.at, before, then=self._begin)
         else:
-            self._wait_for(row.node, row.at, before, then=self._begin)
+            self._wait_for(self._whose_moment, row.at, before, then=self._begin)
             self._hit_controller() if row.hit == "controller" else self._break()
+
+    @property
+    def _whose_moment(self) -> str:
+        """The node whose report has it: only a leader's says that it warms up."""
+        return PLACES["leader"] if self.row.at == "warm-up" else self.row.node
 
     def _hit_process(
         self,

@@ -1,4 +1,7 @@
-"""`make simulate`: every small case, and samples for a number of steps; writes tests/simulation/simulation.md."""
+"""`make simulate`: every small case, and samples for a number of steps; writes tests/simulation/simulation.md.
+
+`python -m tests.simulation --only-lives --lives 10000 --seed 7` plays lives of a service alone, from that seed on.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ from tests.simulation.seeded import BUGS, Bug
 
 PAGE = Path(__file__).with_name("simulation.md")
 SLICES = 64
+OF_A_SLICE = 50
+"""Lives, of a minute on an idle machine."""
 
 
 def main() -> int:
@@ -28,9 +33,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=3_000_000, help="of sampled scenarios")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
     parser.add_argument("--lives", type=int, default=10_000, help="of a service with two gangs and a router")
+    parser.add_argument("--only-lives", action="store_true", help="nothing else, and no page")
     parser.add_argument("--share", type=int, default=1, help="play one in so many of the pairs")
     args = parser.parse_args()
     print(f"--seed {args.seed}", flush=True)
+    if args.only_lives:
+        with ProcessPoolExecutor(2) as pool:
+            return 1 if played(pool, args.seed, args.lives).violations else 0
     rows = []
     with ProcessPoolExecutor(2) as pool:
         rows.append(("one fault, two and three nodes, all", together(pool.map(singles, (2, 3)))))
@@ -45,8 +54,7 @@ def main() -> int:
         title = "one command, two faults of which one is not healed, sampled"
         rows.append((title, together(pool.map(halves, seeds, fewer))))
         rows.append(("two controllers, sampled with faults", together(pool.map(commanding.sampled, seeds, fewer))))
-        some = [args.lives // SLICES + (number < args.lives % SLICES) for number in range(SLICES)]
-        rows.append(("two gangs, a router, two operators, sampled", together(pool.map(living.explore, seeds, some))))
+        rows.append(("two gangs, a router, two operators, sampled", played(pool, args.seed, args.lives)))
     found = {bug: finds(bug) for bug in BUGS}
     violations = [words for _, explored in rows for words in explored.violations]
     print(*violations, sep="\n")
@@ -54,6 +62,19 @@ def main() -> int:
         page(rows, found, f"--seed {args.seed} --steps {args.steps} --share {args.share} --lives {args.lives}")
     )
     return 1 if violations or not all(found.values()) else 0
+
+
+def played(pool: ProcessPoolExecutor, seed: int, lives: int) -> Explored:
+    """So many lives, in slices whose seeds follow from this one; each slice is said as it ends, and what was violated
+    with the life and the seed that bring it again."""
+    slices = range(-(-lives // OF_A_SLICE))
+    some = [min(OF_A_SLICE, lives - number * OF_A_SLICE) for number in slices]
+    whole = Explored()
+    for explored in pool.map(living.explore, [f"{seed}/{number}" for number in slices], some):
+        whole = together((whole, explored))
+        print(f"{whole.scenarios} of {lives} lives, {len(whole.violations)} violations", flush=True)
+        print(*explored.violations, sep="\n", end="\n" if explored.violations else "", flush=True)
+    return whole
 
 
 def singles(size: int) -> Explored:
@@ -153,12 +174,15 @@ off at any step. Then also:
 - the gang runs on all of its nodes or on none.
 
 Two gangs serve behind a router, whose REST interface is simulated, and clients that never retry send requests. Two
-operators with inventories of their own type `up`, `restart` and `down`, and change what they have written: a gang's
-name, two names swapped, a gang less. The steps of these verbs are production's, with `can_roll`, `RestartSequence`,
-`routing.py` and the locks. Then also:
+operators with inventories of their own type every verb that changes a gang, and change what they have written: a
+gang's name, two names swapped, a gang less. A command is killed or interrupted; a guard restarts what it can. The steps
+are production's. Then also:
 
 - no verb ends or replaces a gang that it does not name;
-- no request is lost by a verb that had not announced it, where no fault struck;
+- no request is lost by a verb that had not announced it; a fault excuses losses of its own gang until that serves
+  again, and of a verb on the other gang that was typed before anybody could know;
+- a guard ends no gang that serves, starts none that a person has ended, and brings back what faults and killed
+  commands have left;
 - whoever serves is in the router, and nobody else.
 
 Injected faults: {", ".join(f"`{kind}`" for kind in FAULTS)}.

@@ -136,6 +136,9 @@ class Stage:
         actor.waits += 1
         if actor.controller.killed:
             raise Killed
+        if actor is actor.controller.interrupts:
+            actor.controller.interrupts = None
+            raise KeyboardInterrupt
 
     def sleep(self, seconds: float) -> None:
         actor = self.me()
@@ -161,6 +164,10 @@ class Controller:
     missed: list[tuple[Actor, int]] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
     busy: int = 0
+    main: Actor | None = None
+    """The thread that its last command was begun in."""
+    interrupts: Actor | None = None
+    """Who is about to hear Ctrl-C."""
 
     def type(self, command: str) -> None:
         """One command, of those below."""
@@ -182,6 +189,13 @@ class Controller:
             missed, self.missed = self.missed, []
             for actor, wait in missed:
                 self.stage.turn(actor, wait)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        actor = self.main
+        if actor is not None and not actor.over:
+            self.interrupts, wait = actor, actor.waits
+            self.stage.world.after(0.0, lambda: self.stage.turn(actor, wait))
 
     def kill(self) -> None:
         """Its locks stay behind."""

@@ -1,21 +1,22 @@
-"""Random lives of a service: verbs of two operators, changes of what they have written, faults of nodes."""
+"""Random lives of a service: verbs of two operators, commands that are killed, changes of what is written, faults of
+nodes, and a guard."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.simulation.beside import guarded
 from tests.simulation.controllers import STAGE
 from tests.simulation.explore import Explored
 from tests.simulation.gang import Gang, Violated, simulated
 from tests.simulation.service import (
-    CHANGING,
-    LOOKS,
+    EVERY_VERB,
     NEW_KEY,
-    OTHER_RESTARTS,
     VERBS,
     Service,
     inventory_of,
@@ -34,8 +35,19 @@ BEGINS_S = 30.0
 """In which both gangs come up."""
 QUIET_S = 6.0
 """After the last verb."""
-DRAWN = (*VERBS, *VERBS, *OTHER_RESTARTS, *CHANGING, *LOOKS)
+DRAWN = (*VERBS, *EVERY_VERB)
 """Those that most operators type are drawn twice as often."""
+GUARDED = "guard"
+"""A guard of all gangs begins, which restarts what it can."""
+KILLS, INTERRUPTS = "killed", "Ctrl-C"
+"""What befalls a command of an operator's."""
+FINISHES = ("resume", "up", "restart", "down")
+"""Verbs after the lock of a command that was killed has gone stale."""
+ENDS = ("down", "down --as", "router remove", "sweep", "certify", "maintenance")
+"""Verbs that end a gang for good, or leave it so where they end before their time."""
+STALE_S = 65.0
+RECOVERS_S = 200.0
+"""A guard has every gang serve by then: with a lock that goes stale, and restarts that fail while a node is away."""
 FAULTS = ("kill-rank", "kill-agent", "power-off", "freeze", "partition")
 WRITTEN = ("rename", "swap", "forget", "regroup", "new key", "as-it-was")
 """What an operator writes into his inventory: another name for gang1, each gang's name for the other, one gang less, a
@@ -71,7 +83,18 @@ def sample(rng: random.Random) -> Life:
             events.append(Happens(rng.choice(DRAWN), by, at, rng.choice(("gang0", "gang1"))))
     if rng.random() < 1 / 3:
         events.append(Happens(rng.choice(FAULTS), rng.randrange(4), round(8.0 * rng.random(), 3)))
+    if rng.random() < 1 / 3:
+        events += _befallen(rng, rng.choice(events))
+    if rng.random() < 1 / 3:
+        events.append(Happens(GUARDED, 0, 0.0))
     return tuple(sorted(events, key=lambda one: one.at))
+
+
+def _befallen(rng: random.Random, one: Happens) -> list[Happens]:
+    """Its operator's command ends before its time, and perhaps somebody finishes it later."""
+    at = round(one.at + 5.0 * rng.random(), 3)
+    finishes = Happens(rng.choice(FINISHES), rng.choice((0, 1)), at + STALE_S, one.gang or "gang0")
+    return [Happens(rng.choice((KILLS, INTERRUPTS)), one.by % 2, at), *([finishes] if rng.random() < 0.5 else [])]
 
 
 def lives(seed: object) -> Iterator[Life]:
@@ -84,10 +107,12 @@ def play_life(life: Life, seed: object = 0) -> Service:
     """Play one to its end. Raises Violated."""
     world = World(seed=(seed, life))
     service = Service(world)
-    with simulated(world), operated(service) as folder:
+    with simulated(world), operated(service) as folder, ExitStack() as beside:
         whole = inventory_of(service, folder)
         begin_to_serve(service)
         began = world.now
+        if any(one.what == GUARDED for one in life):
+            beside.enter_context(guarded(service, folder, whole, acts=True))
         for one in life:
             world.after(one.at, lambda one=one: _happen(service, whole, one))  # type: ignore[misc]
         last = began + max(one.at for one in life)
@@ -99,8 +124,31 @@ def play_life(life: Life, seed: object = 0) -> Service:
         if not idle():
             raise Violated(f"a verb does not end within {LONGEST_S:g} s: {service.told()}")
         world.run(world.now + QUIET_S, service.check)
+        if any(one.what == GUARDED for one in life):
+            _recover(service)
         judge(service)
     return service
+
+
+def _recover(service: Service) -> None:
+    """Raises Violated where the guard does not bring back what it can."""
+    world = service.world
+    wanted = [gang for name, gang in service.gangs.items() if _comes_back(service, name)]
+
+    def back() -> bool:
+        return all(serving(gang) is not None and gang.url in service.router.behind() for gang in wanted)
+
+    world.run(world.now + RECOVERS_S, service.check, done=back)
+    if not back():
+        raise Violated(f"the guard does not bring {[gang.name for gang in wanted]} back: {service.told()}")
+
+
+def _comes_back(service: Service, name: str) -> bool:
+    """Whether a guard is to have it serve in the router in the end. Not where a person has ended it, or was about to;
+    where a node of it is gone for good; where its operator has left it stopped to work on its nodes."""
+    for_good = name in service.strikes and service.strikes[name].for_good
+    ended = any(name in one.gangs and one.verb in ENDS for one in service.verbs)
+    return not for_good and not ended and not any(node.off for node in service.gangs[name].nodes)
 
 
 def begin_to_serve(service: Service) -> None:
@@ -126,8 +174,9 @@ def reported(gang: Gang) -> bool:
 
 def _happen(service: Service, whole: Inventory, one: Happens) -> None:
     nodes = [node for gang in service.gangs.values() for node in gang.nodes]
+    if one.what == GUARDED:
+        return
     if one.what in FAULTS:
-        service.struck = True
         gang = nodes[one.by].gang
         service.strike(gang, one.what, nodes[one.by])
         return
@@ -135,6 +184,12 @@ def _happen(service: Service, whole: Inventory, one: Happens) -> None:
         change_nodes(service, service.gangs[one.gang], one.what)
         return
     controller = service.controllers[one.by]
+    if one.what in (KILLS, INTERRUPTS):
+        if controller.busy and one.what == KILLS:
+            service.kill(one.by)
+        elif controller.busy:
+            controller.interrupt()
+        return
     if one.what in WRITTEN:
         service.inventories[controller.name] = changed(whole, one.what)
         return
@@ -153,13 +208,13 @@ def change_nodes(service: Service, gang: Gang, change: str) -> None:
     """Something is changed on its nodes."""
     if change == "host key":
         STAGE[0].strangers.add(gang.names[0])
-        service.struck = True  # a verb that is at work there can't go on
+        service.befall(gang.name, for_good=True)  # a verb that is at work there can't go on
     for node in gang.nodes if change != "host key" else ():
         if change == "older release":
             node.request = {key: value for key, value in node.request.items() if key not in LATER} | {"cache": "/c"}
         else:
             node.lose_files()
-            service.struck = True  # the same
+            service.befall(gang.name, for_good=True)  # the same
 
 
 def changed(whole: Inventory, change: str) -> Inventory:
@@ -200,8 +255,8 @@ def judge(service: Service) -> None:
         raise Violated(f"the router sends requests to {sorted(strangers)}: {service.told()}")
     done = all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes)
     for name, gang in service.gangs.items():
-        downed = any(one.verb in ("down", "router remove") and one.gang == name for one in service.verbs)
-        if done and not service.struck and not downed and serving(gang) is not None and gang.url not in behind:
+        downed = any(one.verb in ("down", "down --as", "router remove") and name in one.gangs for one in service.verbs)
+        if done and name not in service.strikes and not downed and serving(gang) is not None and gang.url not in behind:
             raise Violated(f"{name} serves, and gets no requests: {service.told()}")
 
 

@@ -25,13 +25,14 @@ from tests.simulation.controllers import (
     UP_S,
     Controller,
     Event,
+    Killed,
     SimulatedFleet,
     Stage,
     Watcher,
     patches,
 )
 from tests.simulation.controllers import VERBS as NODE_VERBS
-from tests.simulation.gang import AT_ONCE, LEASE_S, Fault, Gang, Violated
+from tests.simulation.gang import AT_ONCE, EPSILON_S, LEASE_S, Fault, Gang, Violated
 from tests.simulation.network import Net
 from tests.simulation.node import ANSWERS_S, Engine, Node
 from tests.simulation.world import World
@@ -50,7 +51,7 @@ from orchestrator.gang.steps.router.claim import RouterClaim, RouterTurn
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.status import history, reports
-from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.chosen import called, chosen_gangs
 from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.protocol.errors import DeployError, InputError
@@ -78,12 +79,22 @@ KEYS = {fingerprint(key): key for key in (OLD_KEY, NEW_KEY)}
 """By fingerprint."""
 NOTICE = ("will not serve for about", "requests fail")
 """How a restart announces that requests will fail."""
-LAST = {"down": "last", "router remove": "nobody else serves"}
+LAST = {"down": "last", "down --as": "last", "router remove": "nobody else serves"}
 """How a verb that takes a gang out for good says that it is the last one that serves."""
+AGAIN = "+"
+"""After an operator's name, once a command of his was killed and he has come back."""
+INTERRUPTED, KILLED = "interrupted", "killed"
+"""How a verb ended before its time."""
+STOPPED = "is stopped; start it again"
+"""How maintenance that was interrupted says that its gang is its operator's."""
+WORKS_S = 2.0
+"""On each node, during maintenance."""
 STARTS_S = {"stage": 0.0, "arm": 0.01, "go": 0.5}
 """When each verb of a start reaches a node."""
 LAST_WORDS = "the last one that served behind the router"
 """Of `down`, in place of its command's."""
+NOTICED_S = LEASE_S + EPSILON_S
+"""From a fault until every agent of its gang has ended, or knows that nothing is wrong."""
 AFTER_S = CHECKS_S + 0.5
 """From the end of a verb until the router knows that its gang serves again."""
 
@@ -221,35 +232,53 @@ class Loss:
     how: str
 
 
+@dataclass(frozen=True)
+class Strike:
+    """What befell a gang. noticed_s: from then until everybody can know; for_good: nothing that a verb or a guard does
+    mends it."""
+
+    at: float
+    noticed_s: float = NOTICED_S
+    for_good: bool = False
+
+
 @dataclass
 class Said(Watcher):
     """One verb, and what it has told its operator.
 
-    gang:    that it names, as it was started
-    alone:   when it began, nothing else served that no other verb was changing
-    excused: it has announced that its gang will not serve
+    names:   of the gangs that it names: as each was started, by what its inventory calls it
+    alone:   when it announces something, nothing else serves that no other verb is changing
+    excused: gangs, as they were started, of which it has announced that they will not serve
     ended:   when; infinite while it runs
     """
 
     verb: str
-    gang: str
-    alone: Callable[[], bool]
-    excused: bool = False
+    names: Mapping[str, str]
+    alone: Callable[[Said], bool] = lambda _: True
+    excused: set[str] = field(default_factory=set)
     last: bool = False
     """It has said that nothing is left behind the router."""
     refused: bool = False
+    by_hand: bool = False
+    """Its operator has interrupted his work on the nodes of a gang, and may still be at it."""
     idle: bool = False
-    """Its gang did not serve when it began: it takes nothing from clients, and needs to announce nothing."""
+    """None of its gangs served when it began: it takes nothing from clients, and needs to announce nothing."""
     began: float = 0.0
     ended: float = float("inf")
     words: list[str] = field(default_factory=list)
+
+    @property
+    def gangs(self) -> frozenset[str]:
+        """Those that it names, as they were started."""
+        return frozenset(self.names.values())
 
     def step(self, gang: str, words: str) -> None:
         self.words.append(f"{gang}: {words}")
         if self.verb in LAST:
             self.last = self.last or LAST[self.verb] in words
-        elif any(one in words for one in NOTICE):
-            self.excused = self.excused or self.alone()
+        elif any(one in words for one in NOTICE) and self.alone(self):
+            meant = {self.names[name] for name in gang.split(", ") if name in self.names}
+            self.excused |= meant or self.gangs
 
 
 @dataclass
@@ -273,8 +302,10 @@ class Service:
     """Requests that were lost to what was announced, or to a fault."""
     none_left: set[str] = field(default_factory=set)
     """Models of which a `down` has said that nothing is left behind the router, and nothing has served since."""
-    struck: bool = False
-    """A fault has struck: from then on requests may be lost."""
+    guard_words: list[str] = field(default_factory=list)
+    """Of the guard beside it, where there is one."""
+    strikes: dict[str, Strike] = field(default_factory=dict)
+    """By gang, as it was started: what it has not recovered from yet. Its requests may be lost meanwhile."""
     served: int = 0
     open: bool = False
     """Clients send requests."""
@@ -311,11 +342,12 @@ class Service:
 
     def request(self) -> None:
         """One request of each model, and the next after a while."""
+        self._recovered()
         for model in sorted({gang.model for gang in self.gangs.values()}) if self.open else ():
             chosen = self.router.choose(model)
             if chosen is not None:
                 self.none_left.discard(model)
-            if any(one.last and one.ended > self.world.now and self.model_of(one.gang) == model for one in self.verbs):
+            if any(self._leaves_none(one, model) for one in self.verbs):
                 self.none_left.add(model)
             if chosen is None:
                 self._lose("the router has no healthy worker", model)
@@ -328,6 +360,17 @@ class Service:
     def model_of(self, gang: str) -> str:
         return self.gangs[gang].model if gang in self.gangs else MODEL
 
+    def _leaves_none(self, said: Said, model: str) -> bool:
+        return said.last and said.ended > self.world.now and any(self.model_of(gang) == model for gang in said.gangs)
+
+    def _recovered(self) -> None:
+        """Gangs that serve again by themselves, or by what a verb or a guard has done."""
+        behind = self.router.behind()
+        for name, struck in list(self.strikes.items()):
+            told = self.world.now > struck.at + struck.noticed_s
+            if told and not struck.for_good and serving(self.gangs[name]) and self.gangs[name].url in behind:
+                del self.strikes[name]
+
     def _begin(self, url: str, engine: Engine) -> None:
         self.router.running[url] = self.router.running.get(url, 0) + 1
 
@@ -335,7 +378,7 @@ class Service:
             self.router.running[url] -= 1
             if engine.parent and not engine.dead:
                 self.served += 1
-            elif self._killed_as_asked(self.router.gangs[url]):
+            elif self._killed_as_asked(self.router.gangs[url]) or self.router.gangs[url].name in self.strikes:
                 self.excused += 1
             else:
                 self._lose(f"{url} ended with a request", self.router.gangs[url].model)
@@ -345,30 +388,39 @@ class Service:
     def _killed_as_asked(self, gang: Gang) -> bool:
         """Its operator has agreed that `certify` kills a rank, with the requests that it has."""
         certified = (one for one in self.verbs if one.verb == "certify" and one.ended > self.world.now)
-        return any(one.excused and one.gang == gang.name for one in certified)
+        return any(gang.name in one.excused for one in certified)
 
     def _lose(self, how: str, model: str) -> None:
-        """Excused where every gang of the model is out by what was announced."""
+        """Excused where every gang of the model is out by what was announced, or by a fault."""
         of_model = [name for name, gang in self.gangs.items() if gang.model == model]
-        if self.struck or model in self.none_left or all(map(self._announced, of_model)):
+        if model in self.none_left or all(map(self._is_excused, of_model)):
             self.excused += 1
         else:
             self.lost.append(Loss(self.world.now, model, how))
+
+    def _is_excused(self, gang: str) -> bool:
+        return gang in self.strikes or self._announced(gang) or self._taken_in_good_faith(gang)
+
+    def _taken_in_good_faith(self, gang: str) -> bool:
+        """A verb has begun to change it before anybody could know that another one was struck."""
+        known = [strike.at + strike.noticed_s for name, strike in self.strikes.items() if name != gang]
+        lasting = [one for one in self.verbs if gang in one.gangs and self.world.now < one.ended + AFTER_S]
+        return any(one.began < at for one in lasting for at in known)
 
     def _announced(self, gang: str) -> bool:
         """A verb that has announced a downtime is at work on it, or has just been; or its last verb is a `down` that
         another gang stood in for, or that said that none does. One that only starts it leaves, until it serves, what
         was announced before; so does one that finds it ended and leaves it so."""
-        verbs = [one for one in self.verbs if one.gang == gang and not one.refused]
+        verbs = [one for one in self.verbs if gang in one.gangs and not one.refused]
         lasting = [one for one in verbs if self.world.now < one.ended + AFTER_S]
-        if any(one.excused and one.verb not in LAST for one in lasting):
+        if any(gang in one.excused and one.verb not in LAST for one in lasting):
             return True
         done = [one for one in verbs if not (one.idle and (one in lasting or one.verb in {*LAST, *LOOKS}))]
-        return bool(done) and done[-1].verb in LAST and (done[-1].excused or done[-1].last)
+        return bool(done) and done[-1].verb in LAST and (gang in done[-1].excused or done[-1].last)
 
     def stands_alone(self, gang: str) -> bool:
         """Whether no other gang serves its model in the router, without a verb that changes it."""
-        busy = {one.gang for one in self.verbs if one.ended > self.world.now}
+        busy = {gang for one in self.verbs if one.ended > self.world.now for gang in one.gangs}
         behind = self.router.behind()
         return not any(
             name not in (gang, *busy)
@@ -378,20 +430,33 @@ class Service:
             for name, one in self.gangs.items()
         )
 
-    def changing(self, gang: str) -> bool:
-        """Whether a verb is at work on another gang, and has something there that could be seen: one that is about to
-        start what is down may have been typed after this one has looked."""
-        others = [one for one in self.verbs if one.ended > self.world.now and one.gang != gang and one.verb != "down"]
-        return any(not one.idle or any(node.agent_lives for node in self.gangs[one.gang].nodes) for one in others)
+    def changing(self, said: Said) -> bool:
+        """Whether another verb is at work on another gang, and has something there that could be seen: one that is
+        about to start what is down may have been typed after this one has looked."""
+        others = [
+            (one, gang)
+            for one in self.verbs
+            for gang in one.gangs - said.gangs
+            if one is not said and one.ended > self.world.now and one.verb not in ("down", "down --as")
+        ]
+        return any(not one.idle or any(node.agent_lives for node in self.gangs[gang].nodes) for one, gang in others)
+
+    def befall(self, gang: str, *, for_good: bool = False) -> None:
+        """From now on until it serves again, its requests may be lost."""
+        self.strikes[gang] = Strike(self.world.now, for_good=for_good)
 
     def strike(self, gang: Gang, kind: str, node: Node) -> None:
         """A fault that nobody heals, but for those that come and go."""
+        self.befall(gang.name)
         gang.strike(Fault(kind, (gang.nodes.index(node),), self.world.now, 0.0 if kind in AT_ONCE else 4.0))
 
     # operators
 
     def reaches(self, controller: Controller, node: Node, verb: str, asked: dict[str, Any]) -> None:
-        """No verb ends, or replaces, a gang that it does not name."""
+        """No verb ends, or replaces, a gang that it does not name; a guard ends none that serves, and starts none that
+        a person has ended."""
+        if controller.name == "guard":
+            self._guard_reaches(str(asked.get("gang")), verb)
         if verb not in ("stop", "stage") or node.report is None or not node.agent_lives:
             return
         named = self.asked_for.get(controller.name, ())
@@ -399,29 +464,74 @@ class Service:
         if asked.get("gang") == runs and runs not in named:
             raise Violated(f"{controller.name}, whose verb names {named}, sends {verb} to {node.name} of {runs}")
 
+    def _guard_reaches(self, gang: str, verb: str) -> None:
+        if gang not in self.gangs:
+            return
+        url = self.gangs[gang].url
+        if verb == "stop" and gang not in self.strikes and serving(self.gangs[gang]) and url in self.router.behind():
+            raise Violated(f"the guard ends {gang}, which serves: {self.told()}")
+        if verb == "stage" and self.ended_by_a_person(gang):
+            raise Violated(f"the guard starts {gang}, which a person has ended: {self.told()}")
+
+    def ended_by_a_person(self, gang: str) -> bool:
+        """Whether the last verb that has changed it, or tried to, was an order to end it, or has left it stopped for
+        its operator to work on it."""
+        changes = [one for one in self.verbs if gang in one.gangs and one.verb not in LOOKS]
+        ends = bool(changes) and (changes[-1].verb in ("down", "down --as") or changes[-1].by_hand)
+        return ends and not changes[-1].refused and changes[-1].ended <= self.world.now
+
     def type(self, controller: Controller, verb: str, gang: str) -> None:
-        """An operator types a verb for a gang of his inventory."""
+        """An operator types a verb for a gang of his inventory, or for all of them."""
         controller.busy += 1
-        STAGE[0].spawn(controller, lambda: self._run(controller, verb, gang))
+        controller.main = STAGE[0].spawn(controller, lambda: self._run(controller, verb, gang))
 
     def _run(self, controller: Controller, verb: str, gang: str) -> None:
-        inventory, was = self.inventories[controller.name], self.started_as(controller, gang)
-        said = Said(verb, was, lambda: not self.changing(was))
-        said.excused = verb in LAST and not self.stands_alone(was)
-        said.idle = was in self.gangs and serving(self.gangs[was]) is None
+        inventory = self.inventories[controller.name]
+        meant = [one.name for one in inventory.gangs] if verb in OF_ALL else [gang]
+        said = Said(verb, {name: self.started_as(controller, name) for name in meant}, self.is_alone)
+        known = [name for name in said.gangs if name in self.gangs]
+        said.excused |= {name for name in known if verb in LAST and not self.stands_alone(name)}
+        said.idle = bool(known) and all(serving(self.gangs[name]) is None for name in known)
         said.began = self.world.now
         self.verbs.append(said)
-        self.asked_for[controller.name] = (gang, was)
+        self.asked_for[controller.name] = (*meant, *said.gangs)
         try:
-            (VERBS | OTHER_RESTARTS | CHANGING | LOOKS)[verb](self, inventory, gang, said)
+            EVERY_VERB[verb](self, inventory, gang, said)
             controller.outcomes.append(f"{verb} {gang}: done")
         except DeployError as failure:
             words = f"{failure.where}: {failure.what} (fix: {failure.fix})"
             controller.outcomes.append(f"{verb} {gang}: {type(failure).__name__}: {words}")
             said.refused = True
+        except KeyboardInterrupt:
+            controller.outcomes.append(f"{verb} {gang}: {INTERRUPTED}")
+            said.by_hand = verb == "maintenance" and STOPPED in " ".join(said.words[-1:])
+            self._left_half_way(said)
+        except Killed:
+            controller.outcomes.append(f"{verb} {gang}: {KILLED}")
+            self._left_half_way(said)
+            raise
         finally:
             said.ended = self.world.now
             controller.busy -= 1
+
+    def _left_half_way(self, said: Said) -> None:
+        """Its gangs are as it has left them until somebody finishes it."""
+        for gang in said.gangs if said.verb not in LAST else ():
+            self.strikes.setdefault(gang, Strike(self.world.now, noticed_s=0.0))
+
+    def kill(self, number: int) -> None:
+        """The command that an operator has typed is killed, as by its terminal's end; he comes back."""
+        dead = self.controllers[number]
+        dead.kill()
+        name = dead.name + AGAIN
+        self.inventories[name] = self.inventories[dead.name]
+        anew = Controller(name, dead.gang, dead.stage, dead.spec)
+        anew.outcomes = dead.outcomes
+        self.controllers[number] = anew
+
+    def is_alone(self, said: Said) -> bool:
+        """Whether no other verb changes another gang."""
+        return not self.changing(said)
 
     def started_as(self, controller: Controller, gang: str) -> str:
         """What a gang of his inventory was started as: by its nodes."""
@@ -433,7 +543,8 @@ class Service:
 
         def state_folder(name: str = "") -> Path:
             actor = STAGE[0].actors.get(threading.get_ident())
-            return folder / "homes" / (actor.controller if actor else self.controllers[0]).name / name
+            name_of = (actor.controller if actor else self.controllers[0]).name.rstrip(AGAIN)
+            return folder / "homes" / name_of / name
 
         return state_folder
 
@@ -442,7 +553,8 @@ class Service:
         outcomes = {one.name: one.outcomes for one in self.controllers}
         states = {name: gang.states() for name, gang in self.gangs.items()}
         said = [f"{one.verb} {words}" for one in self.verbs for words in one.words[-5:]]
-        return f"{outcomes}; {states}; workers {self.router.workers}; lost {self.lost[:3]}; said {said[-16:]}"
+        words = f"lost {self.lost[:3]}; said {said[-16:]}; guard {self.guard_words[-8:]}"
+        return f"{outcomes}; {states}; workers {self.router.workers}; {words}"
 
 
 Verb = Callable[[Service, Inventory, str, Said], None]
@@ -464,11 +576,17 @@ def _boots(fleet: Any, names: Sequence[str]) -> Mapping[str, str | None]:
     return {name: "boot" for name in fleet.nodes if name in names}
 
 
+def _works(*_: object, **__: object) -> tuple[int, str]:
+    """In place of the command that maintenance runs for each node."""
+    STAGE[0].sleep(WORKS_S)
+    return 0, ""
+
+
 def _up(plan_id: str = planned.USUAL, **options: object) -> Verb:
     """`up` with a plan."""
 
     def run(_: Service, inventory: Inventory, name: str, said: Said) -> None:
-        operation = _operation(inventory).to_start((name,), replicas=False)
+        operation = operation_of(inventory).to_start((name,), replicas=False)
         planned.carry_out(operation, (name,), plan_id, said, UP_S, **options)
 
     return run
@@ -482,15 +600,15 @@ def _sweep(service: Service, inventory: Inventory, name: str, said: Said) -> Non
     """As it takes a gang out, has it serve one candidate after the other without a router, and at the end what it
     served before."""
     (spec,) = chosen_gangs(inventory, (name,))
-    alone, operation = replace(inventory, gangs=(spec,), router=None), _operation(inventory)
+    alone, operation = replace(inventory, gangs=(spec,), router=None), operation_of(inventory)
     for step, plan_id in enumerate(planned.OTHERS):
         with RouterTurn(operation, (name,) if step == 0 else (), f"sweep {name}", said, patience_s=UP_S) as turn:
             if step == 0:
                 turn.wait()
                 routing.withdraw(operation, (name,), lambda last: said.step(name, SWEPT_ALONE if last else "it is out"))
-            down.refuse_leftovers(down.down(_operation(alone), down.DownRequest(gangs=(name,), now=step > 0)))
+            down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,), now=step > 0)))
         _up(plan_id)(service, alone, name, said)
-    down.refuse_leftovers(down.down(_operation(alone), down.DownRequest(gangs=(name,), now=True)))
+    down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,), now=True)))
     _up()(service, inventory, name, said)
 
 
@@ -501,17 +619,17 @@ def _certify(service: Service, inventory: Inventory, name: str, said: Said) -> N
     if any(node.agent_lives for node in gang.nodes):
         raise InputError("it runs", where=f"gang {name}", fix=f"l40s-deploy down {name}")
     _up()(service, alone, name, said)
-    said.excused = True
+    said.excused |= said.gangs
     gang.strike(Fault("kill-rank", (1,), service.world.now))
     STAGE[0].sleep(LEASE_S)
     request = RestartRequest(gangs=(name,), command=f"certify {name}", now=True, timeout_s=UP_S)
-    restart.restart(_operation(alone), request, said)
-    down.refuse_leftovers(down.down(_operation(alone), down.DownRequest(gangs=(name,))))
+    restart.restart(operation_of(alone), request, said)
+    down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,))))
 
 
 def _resume(_: Service, inventory: Inventory, name: str, said: Said) -> None:
     """`up` without a model."""
-    restart.resume(_operation(inventory), (name,), said, command=f"up {name}", timeout_s=UP_S)
+    restart.resume(operation_of(inventory), (name,), said, command=f"up {name}", timeout_s=UP_S)
 
 
 def _on(service: Service, spec: GangSpec) -> Gang:
@@ -520,7 +638,7 @@ def _on(service: Service, spec: GangSpec) -> Gang:
     return max(service.gangs.values(), key=lambda gang: len(names & set(gang.names)))
 
 
-def _operation(inventory: Inventory) -> Operation:
+def operation_of(inventory: Inventory) -> Operation:
     fleet: Any = SimulatedFleet(tuple(inventory.nodes))
     if inventory.router is None:
         return Operation(inventory=inventory, fleet=fleet, router=None)
@@ -529,13 +647,23 @@ def _operation(inventory: Inventory) -> Operation:
 
 
 def _restart(_: Service, inventory: Inventory, name: str, said: Said) -> None:
-    verb = ROLLING if restart.can_roll(_operation(inventory), (name,)) else RESTART
+    verb = ROLLING if restart.can_roll(operation_of(inventory), (name,)) else RESTART
     _restarted(inventory, name, said, verb)
 
 
+def _restart_all(_: Service, inventory: Inventory, __: str, said: Said) -> None:
+    verb = ROLLING if restart.can_roll(operation_of(inventory), ()) else RESTART
+    _restarted(inventory, "", said, verb)
+
+
+def _roll_all(_: Service, inventory: Inventory, __: str, said: Said) -> None:
+    _restarted(inventory, "", said, ROLLING)
+
+
 def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb, run: str = "") -> None:
-    request = RestartRequest(verb=verb, gangs=(name,), command=f"restart {name}", timeout_s=UP_S, run=run)
-    restart.restart(_operation(inventory), request, said)
+    gangs, command = ((name,), f"restart {name}") if name else ((), "restart --all")
+    request = RestartRequest(verb=verb, gangs=gangs, command=command, timeout_s=UP_S, run=run)
+    restart.restart(operation_of(inventory), request, said)
 
 
 def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
@@ -545,15 +673,21 @@ def _down(_: Service, inventory: Inventory, name: str, said: Said) -> None:
 
     def before() -> None:
         try:
-            for gang in routing.withdraw(_operation(inventory), (name,), announce).changing:
+            for gang in routing.withdraw(operation_of(inventory), (name,), announce).changing:
                 said.step(gang, LAST_WORDS)
         except DeployError as failure:
             said.step(name, f"{failure.where}: {failure.what}")
 
-    stopped = down.down(_operation(inventory), down.DownRequest(gangs=(name,)), before_stop=before)
+    stopped = down.down(operation_of(inventory), down.DownRequest(gangs=(name,)), before_stop=before)
     for node in stopped:
         if node.error is not None:
             said.step(node.gang, f"{node.node}: {node.error.what}")
+
+
+def _down_as(service: Service, inventory: Inventory, name: str, said: Said) -> None:
+    """With the name that it was started by, where the inventory has another one by now."""
+    former = said.names[name]
+    _down(service, called(inventory, name, former), former, said)
 
 
 def _status(_: Service, inventory: Inventory, name: str, said: Said) -> None:
@@ -564,15 +698,15 @@ def _status(_: Service, inventory: Inventory, name: str, said: Said) -> None:
 
 
 def _router_up(_: Service, inventory: Inventory, __: str, said: Said) -> None:
-    routing.start_router(_operation(inventory), said, command="router up")
+    routing.start_router(operation_of(inventory), said, command="router up")
 
 
 def _router_add(_: Service, inventory: Inventory, name: str, __: Said) -> None:
-    entry.add_gang(_operation(inventory), name)
+    entry.add_gang(operation_of(inventory), name)
 
 
 def _router_remove(_: Service, inventory: Inventory, name: str, said: Said) -> None:
-    operation = _operation(inventory)
+    operation = operation_of(inventory)
     turn = RouterTurn(operation, (name,), f"router remove {name}", said, patience_s=UP_S)
     entry.remove_gang(operation, name, turn, said)
 
@@ -599,6 +733,9 @@ VERBS: dict[str, Verb] = {
     "rolling": lambda _, inventory, name, said: _restarted(inventory, name, said, ROLLING),
     "down": _down,
 }
+OF_ALL: dict[str, Verb] = {"restart all": _restart_all, "rolling all": _roll_all}
+"""Verbs without a gang's name."""
+EVERY_VERB: dict[str, Verb] = {**VERBS, **OTHER_RESTARTS, **CHANGING, **OF_ALL, **LOOKS, "down --as": _down_as}
 
 
 def started(gang: Gang) -> None:
@@ -663,7 +800,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     more += [(module, "GangLock", _lock) for module in (down, restart, up_operation)]
     more += planned.patches(partial(_on, service))
     more += [(claim, "RouterClaim", _claim), (maintenance, "time", moment)]
-    more += [(maintenance, "boots", _boots), (maintenance, "run_command", lambda *_, **__: (0, ""))]
+    more += [(maintenance, "boots", _boots), (maintenance, "run_command", _works)]
     more += [(maintenance, "against_starts", lambda *_: None)]
     more += [(documents, "state_folder", service.records(folder))]
     more += [(history, "Fleet", lambda nodes, **_: contextlib.nullcontext(SimulatedFleet(nodes)))]

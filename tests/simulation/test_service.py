@@ -12,10 +12,13 @@ from tests.changes.test_changes import LOOKS_ONLY
 from tests.simulation import living
 from tests.simulation.gang import Violated
 from tests.simulation.living import Happens, Life, play_life
+from tests.simulation.service import serving
 from tests.support.waiting import crowded
 
 from orchestrator.cli.main import VERBS, every_parser, verbs_of
+from orchestrator.gang import guarding
 from orchestrator.gang.steps import down, restart_sequence
+from orchestrator.model.gang_state import GangState
 
 LIVES = 500
 """Always the same ones, so that a failure is of the change that it comes with. A run of the tests plays a part of them
@@ -38,10 +41,12 @@ AS_TYPED = {
     "up other": "up",
     "up --replace": "up",
     "up --gate": "up",
+    "restart all": "restart",
+    "rolling all": "restart",
+    "down --as": "down",
 }  # fmt: skip
 """Verbs of a life as the command line has them, where it calls them otherwise."""
 ELSEWHERE = {
-    "guard": "it restarts by restart's own steps; test_soak.py here, and tests/chaos",
     "lock": "releases what a dead command left: test_simulation.py here lets such a lock go stale",
     "router down": "ends the router itself, and says so: every request fails from then on",
 }
@@ -52,7 +57,7 @@ def test_no_verb_that_changes_what_serves_is_missing_from_lives() -> None:
     """By the parser: a verb that is new is drawn, or is named above or among those that only look."""
     routers = verbs_of(verbs_of(every_parser())["router"])
     typed = {f"router {verb}" for verb in routers} | {verb for verb in VERBS if verb != "router"}
-    drawn = {AS_TYPED.get(verb, verb) for verb in living.DRAWN}
+    drawn = {AS_TYPED.get(verb, verb) for verb in (*living.DRAWN, living.GUARDED)}
     assert typed == {*drawn, *ELSEWHERE, *LOOKS_ONLY}
     assert set(ORDER) <= {*living.DRAWN}
 
@@ -69,6 +74,9 @@ CALM = {
         ("down", 0, 0.1, "gang1"), ("router up", 0, 4.3, "gang1"), ("sweep", 1, 5.6, "gang0")
     ),
     "down and certified": happens(("down", 0, 0.1, "gang1"), ("certify", 0, 6.0, "gang1")),
+    "all restarted": happens(("restart all", 0, 0.5, "gang0")),
+    "all restarted one by one": happens(("rolling all", 0, 0.5, "gang0")),
+    "renamed and ended": happens(("rename", 0, 0.1, "gang1"), ("down --as", 0, 0.5, "gang1"), ("up", 0, 9.0, "gang1")),
     "the last one down": happens(("down", 0, 0.5, "gang0"), ("restart", 0, 5.0, "gang1")),
 }
 TWO = {
@@ -158,13 +166,71 @@ def everything(inventory: Any, _: object) -> Any:
     return inventory.gangs
 
 
+GUARDED = Happens(living.GUARDED, 0, 0.0)
+KILLED_RESTART = (*happens(("restart", 0, 0.5, "gang0")), Happens(living.KILLS, 0, 2.2))
+"""After its stop, before it starts anything."""
+LEFT_BY_HAND = (*happens(("maintenance", 0, 0.5, "gang0")), Happens(living.INTERRUPTS, 0, 3.0))
+LATE_S = 20.0
+"""After a fault or a death that everybody can see by then."""
+
+
+def test_a_guard_finishes_what_a_killed_command_has_begun() -> None:
+    service = play_life((GUARDED, *KILLED_RESTART))
+    assert service.controllers[0].outcomes == ["restart gang0: killed"], service.told()
+    assert serving(service.gangs["gang0"]) and len(service.router.behind()) == len(service.gangs)
+
+
+def test_a_guard_brings_a_gang_back_and_what_another_verb_loses_meanwhile_is_announced() -> None:
+    life = (GUARDED, Happens("kill-rank", 0, 0.5), *happens(("rolling", 1, 0.5 + LATE_S, "gang1")))
+    service = play_life(life)
+    assert any("it has been restarted" in words for words in service.guard_words), service.told()
+    assert service.strikes == {} and len(service.router.behind()) == len(service.gangs)
+
+
+def test_no_guard_starts_what_its_operator_has_left_stopped_to_work_on_it() -> None:
+    service = play_life((GUARDED, *LEFT_BY_HAND))
+    assert service.controllers[0].outcomes == ["maintenance gang0: interrupted"], service.told()
+    assert serving(service.gangs["gang0"]) is None
+
+
+def wants_a_restart(state: GangState) -> Callable[..., str]:
+    return lambda view, _: "a seeded bug" if view.state is state else ""
+
+
 SEEDED: dict[str, tuple[Any, str, Callable[..., Any], Life, str]] = {
     "down stops all gangs": (down, "chosen_gangs", everything, CALM["down of one"], "sends stop to"),
+    "down of a former name stops all gangs": (
+        down, "chosen_gangs", everything, CALM["renamed and ended"], "sends stop to",
+    ),
     "a restart neither leaves the router nor drains": (
         restart_sequence, "set_aside", lambda *_: None, CALM["one after the other"], "requests were lost",
     ),
+    "a restart of all neither leaves the router nor drains": (
+        restart_sequence, "set_aside", lambda *_: None, CALM["all restarted"], "requests were lost",
+    ),
     "a restart does not put it back": (
         restart_sequence, "put_back", lambda *_: None, happens(("restart", 0, 0.5, "gang0")), "gets no requests",
+    ),
+    "a restart says nothing after a fault of the other one": (
+        restart_sequence, "downtime_words", lambda *_: "",
+        (Happens("power-off", 0, 0.1), *happens(("restart", 1, LATE_S, "gang1"))), "requests were lost",
+    ),
+    "a restart says nothing while another one's was killed": (
+        restart_sequence, "downtime_words", lambda *_: "",
+        (*KILLED_RESTART, *happens(("restart", 1, 2.2 + living.STALE_S, "gang1"))), "requests were lost",
+    ),
+    "a guard restarts what serves": (
+        guarding, "_reason", wants_a_restart(GangState.READY), (GUARDED, *CALM["down of one"]), "the guard ends",
+    ),
+    "a guard starts what a person has ended": (
+        guarding, "_reason", wants_a_restart(GangState.ABSENT), (GUARDED, *CALM["down of one"]),
+        "which a person has ended",
+    ),
+    "a guard starts what is worked on": (
+        guarding, "may_finish", lambda begun: begun.turning, (GUARDED, *LEFT_BY_HAND), "which a person has ended",
+    ),
+    "a guard does not finish what a killed command has begun": (
+        guarding, "_left_half_way", lambda *_: "", (GUARDED, *KILLED_RESTART), "does not bring",
     ),
 }  # fmt: skip
 

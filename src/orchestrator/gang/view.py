@@ -511,6 +511,7 @@ def _remarks(
         *_of_an_order(current),
         *_of_contact(nodes, current, living),
         *_of_nodes(nodes, current, living),
+        *_of_disks(living),
         *(
             f"{name} is still in another run ({report.run_id})"
             for name, report in reports.items()
@@ -540,6 +541,12 @@ def _of_nodes(nodes: Sequence[NodeView], current: Mapping[str, Report], living: 
     )
     yield from (f"{name}: process {pids} did not end" for name, pids in left)
     yield from (f"{name}: {words}" for name, report in current.items() for words in report.held)
+
+
+def _of_disks(living: Mapping[str, Report]) -> Iterator[str]:
+    """Disks without room: nothing of a gang that serves needs them, and no start would succeed there."""
+    full = [name for name, report in living.items() if report.disk_full]
+    yield from (f"the disk of {name} is full: it serves on; free space on {name} (`df -h`)" for name in full)
 
 
 def _of_an_order(current: Mapping[str, Report]) -> Iterator[str]:

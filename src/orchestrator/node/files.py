@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -42,6 +43,9 @@ SEEN = frozenset({
     "current", BEGUN_FILE, REPORT_FILE, AGENT_FILE, PROCESSES_FILE, GOAL_FILE, TRANSPORT_FILE, HANG_FILE,
 })  # fmt: skip
 """What viewers may read, beside locks and audits."""
+BLOCK = 4096
+"""Bytes that a file system gives a file at a time, or a multiple of them."""
+_READS, _REREAD_S = 3, 0.01
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -108,8 +112,14 @@ def read_text(path: str) -> str | None:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """A JSON object from a file; empty if there is none (files are replaced atomically, never half written)."""
-    value = parsed(read_text(path) or "")
+    """A JSON object from a file; empty if there is none. Files are replaced atomically; only on a full disk one is
+    written over in its place, so that what can't be read is read again a moment later."""
+    for _ in range(_READS):
+        text = read_text(path) or ""
+        value = parsed(text)
+        if not text or isinstance(value, dict):
+            break
+        time.sleep(_REREAD_S)
     return value if isinstance(value, dict) else {}
 
 
@@ -185,18 +195,22 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def write_json_in_any_case(path: str, value: Any) -> None:
-    """Replace a JSON file; on a full disk, write over the old one in its own place, where that has the room. Nobody
-    else may write it at the time."""
+def write_in_any_case(path: str, text: str) -> None:
+    """Replace a file by name; on a full disk, write over the old one in its own place, where that has the room. Blanks
+    fill its last block, so that it has room for a longer text later. Nobody else may write it at the time."""
     try:
-        write_json(path, value)
+        write(path, text + " " * (-len(text.encode("utf-8", "surrogateescape")) % BLOCK))
     except OSError as error:
-        text = _compact(value).encode("utf-8", "surrogateescape")
-        room = size(path) - 1
-        if error.errno not in FULL or len(text) > room:
+        whole, room = text.encode("utf-8", "surrogateescape"), size(path)
+        if error.errno not in FULL or len(whole) > room:
             raise
         with open(path, "r+b", buffering=0) as file:
-            file.write(text.ljust(room) + b"\n")
+            file.write(whole.ljust(room))
+
+
+def write_json_in_any_case(path: str, value: Any) -> None:
+    """The same for a JSON file; readers ask for it by `read_json`, since it may be half written for a moment."""
+    write_in_any_case(path, _compact(value) + "\n")
 
 
 def remove(path: str) -> None:

@@ -244,7 +244,7 @@ class Report(Message):
     rebooted: bool = False
     """The agent is gone because the machine has booted since."""
     disk_full: bool = False
-    """The agent is gone, and its disk has no room: it could not record its end."""
+    """Its disk has no room: an agent that is gone could not record its end."""
     ordered: bool = False
     """The agent is gone, and a person has ended this run on this node, for no failure."""
 

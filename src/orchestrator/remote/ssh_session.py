@@ -122,7 +122,9 @@ class _SshCommand(RunningCommand):
         return self._channel.exit_status
 
     def close(self) -> None:
-        self._channel.close()
+        """A connection that has ended is noticed here first, at times; what the command answered is known by then."""
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.close()
 
 
 def _lost(node: str, way: SshConnection, when: str = "") -> Unreachable:

@@ -222,6 +222,12 @@ def test_a_reboot_and_a_full_disk_are_told_from_a_killed_agent(why: dict[str, bo
         assert seen.cause is not None and seen.cause.node == "node1" and words in seen.cause.text
 
 
+def test_a_living_agent_on_a_full_disk_is_a_remark_of_a_gang_that_serves() -> None:
+    seen = look(report(0, "ready"), report(1, "ready", disk_full=True))
+    assert seen.state is GangState.READY
+    assert [words for words in seen.remarks if words.startswith("the disk of node1 is full")]
+
+
 def test_what_a_run_that_is_over_last_said_of_its_service_and_links_is_no_remark() -> None:
     told: dict[str, Any] = {"service_state": "slow", "service_detail": "no token for 21 s", "silent": ("node1",)}
     alive = look(report(0, "ready", **told), report(1, "ready"))

@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import paramiko
 import pytest
 from tests.support.waiting import slack, until
 from tests.unit.remote.conftest import AS_SUDO, fake_sudo
 
 from orchestrator.protocol.errors import HostKeyError, InputError, NodeError, Unreachable
-from orchestrator.remote import ssh_way
+from orchestrator.remote import ssh_session, ssh_way
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.local import connect
 from orchestrator.remote.ssh_session import open_session
@@ -427,3 +429,11 @@ def test_paramiko_says_nothing_by_itself(capfd: pytest.CaptureFixture[str], sshd
         session.run("sleep 60", deadline_s=0.2)
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger("paramiko").level > logging.CRITICAL
+
+
+@pytest.mark.parametrize("ended", [EOFError(), OSError("Socket is closed"), paramiko.SSHException("ended")])
+def test_what_is_left_of_a_command_on_a_connection_that_has_ended_is_closed_all_the_same(ended: Exception) -> None:
+    """As after a minute's SIGSTOP, when the node has hung up: the command's own answer says that."""
+    channel = mock.Mock(close=mock.Mock(side_effect=ended))
+    ssh_session._SshCommand("node0", mock.Mock(), channel).close()
+    channel.close.assert_called_once_with()

@@ -179,12 +179,12 @@ class Record:
             self.value = replace(self.value, began={**self.value.began, phase.name: at})
 
     def flush(self, *, force: bool = False) -> None:
-        """Queue a write if the content has changed. A full disk must not end the agent."""
+        """Queue a write if the content has changed. A full disk neither ends the agent nor makes it silent."""
         now = clock.now()
         if not force and self.value == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
             return
         report = json.dumps(replace(self.value, updated_at=now).as_json(), separators=(",", ":")) + "\n"
-        self.disk.put(partial(files.write, self.run.path(files.REPORT_FILE), report), replacing="report")
+        self.disk.put(partial(files.write_in_any_case, self.run.path(files.REPORT_FILE), report), replacing="report")
         self._written, self._written_at = self.value, now
 
     def event(self, what: str, **details: Any) -> None:

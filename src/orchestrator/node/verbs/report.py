@@ -191,7 +191,7 @@ def _read(folder: str) -> Report | Unreadable | None:
     transport = files.read_as(TransportLines, lines) if os.path.exists(lines) else None
     gathered = f"{folder}/{HANG_FILE}"
     hang = files.read_as(HangLook, gathered) if os.path.exists(gathered) else None
-    report = replace(report, alive=alive, now=_now(report), transport=transport, hang=hang)
+    report = replace(report, alive=alive, now=_now(report), transport=transport, hang=hang, disk_full=_is_full(folder))
     return report if alive else _of_a_dead_agent(folder, report)
 
 
@@ -200,15 +200,22 @@ def _of_a_dead_agent(folder: str, report: Report) -> Report:
     order = files.read_as(GoalOrder, f"{folder}/{GOAL_FILE}") or GoalOrder()
     report = replace(report, ordered=order.ordered)
     if report.state.over or report.state is AgentState.STAGED:
-        return report
-    living, room = {pid for pid, _ in left_over(folder)}, os.statvfs(folder)
+        return replace(report, disk_full=False)
+    living = {pid for pid, _ in left_over(folder)}
     state_of = {rank.pid: RankState.ALIVE if rank.pid in living else RankState.DEAD for rank in report.ranks}
     return replace(
         report,
         rebooted=bool(report.boot_id) and report.boot_id != processes.boot_id(),
-        disk_full=room.f_bavail == 0 or (room.f_files > 0 and room.f_favail == 0),
         ranks=tuple(replace(rank, state=state_of[rank.pid]) if rank.pid else rank for rank in report.ranks),
     )
+
+
+def _is_full(folder: str) -> bool:
+    try:
+        room = os.statvfs(folder)
+    except OSError:
+        return False  # it was removed meanwhile
+    return room.f_bavail == 0 or (room.f_files > 0 and room.f_favail == 0)
 
 
 def _whose(folder: str) -> dict[str, Any]:

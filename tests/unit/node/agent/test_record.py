@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from tests.support.gang import linked_run
 
 from orchestrator.gang.pace import late
-from orchestrator.node import files
+from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.record import Record
@@ -113,3 +114,34 @@ def test_the_times_of_another_boot_or_an_older_agent_are_read_by_the_wall_clock(
     )
     seen = report.of_run(str(tmp_path))
     assert seen is not None and abs(seen.now - time.time()) < 60.0
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_an_agent_on_a_full_disk_goes_on_reporting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node would count as silent, and its gang as degraded, again and again as somebody frees a block."""
+    record = Record(linked_run("a", str(tmp_path)))
+    record.flush(force=True)
+    monkeypatch.setattr(files, "write", full)
+    record.set(phase=Phase(name="graphs", since=clock.now()), remarks=("a longer report than the last one",))
+    record.flush(force=True)
+    written = files.read_json(record.run.path(REPORT_FILE))
+    assert written["phase"]["name"] == "graphs" and written["remarks"] == ["a longer report than the last one"]
+
+
+def test_a_report_that_is_half_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ['{"a": 1, "b', '{"a": 2}']
+    monkeypatch.setattr(files, "read_text", lambda _: texts.pop(0) if len(texts) > 1 else texts[0])
+    assert files.read_json(str(tmp_path / REPORT_FILE)) == {"a": 2}
+
+
+def test_the_report_of_a_living_agent_says_that_its_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record(linked_run("a", str(tmp_path)))
+    record.flush(force=True)
+    monkeypatch.setattr(processes, "alive", lambda *_: True)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 255)))
+    assert report.raw_of(record.run.folder)["disk_full"] is True

@@ -1,5 +1,5 @@
-"""A guard beside a row of the table of changes: what its receivers hear. Production's roster and looks by the simulated
-clock; the doctor is not asked, and what the guard would do is kept and not done: in no row has it anything to do."""
+"""A guard beside a simulated service: production's roster, looks and restarts by the simulated clock; the doctor is not
+asked. Beside a row of the table of changes, what it would do is kept and not done: in no row has it anything to do."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.controllers import STAGE, Actor, Controller, Event, SimulatedFleet, Watcher
-from tests.simulation.service import Service
+from tests.simulation.service import Service, operation_of
 
-from orchestrator.gang.guarding import GuardAction, GuardDecision
+from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps.guard import guard, watches
 from orchestrator.gang.steps.guard.guard import GuardRequest
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.status import overview
 from orchestrator.gang.view import GangView
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import ROUTER_GANG, Inventory
 from orchestrator.model.notice import Notice
 from orchestrator.monitoring.steps import notify
 from orchestrator.monitoring.steps.notify import Notifier
 from orchestrator.protocol.errors import DeployError
 
 NOTHING = "nothing"
+GUARD = "guard"
+"""The name of its controller."""
+QUICK = Policy(limit=1000, first_pause_s=0.5, most_pause_s=4.0, stable_s=5.0)
 LOOKS_ONLY = (GuardAction.NOTHING, GuardAction.WARN, GuardAction.WAIT)
 
 
@@ -87,8 +90,17 @@ class Guarding:
         return ", ".join(heard) or NOTHING
 
 
+@dataclass
 class _Watching(Watcher):
-    def decided(self, gang: str, decision: object) -> None: ...
+    """words: of the guard, for the reader of a violation."""
+
+    words: list[str]
+
+    def step(self, gang: str, words: str) -> None:
+        self.words.append(f"{gang}: {words}")
+
+    def decided(self, gang: str, decision: GuardDecision) -> None:
+        self.words.append(f"{gang}: {decision.do.value} {decision.why}")
 
 
 def _done(work: Callable[[], Any]) -> Future[Any]:
@@ -102,14 +114,16 @@ def _done(work: Callable[[], Any]) -> Future[Any]:
 
 
 @contextlib.contextmanager
-def guarded(service: Service, folder: Path, inventory: Inventory) -> Iterator[Guarding]:
-    """A guard of all gangs and the router, on a controller of its own. Within `operated`."""
+def guarded(service: Service, folder: Path, inventory: Inventory, *, acts: bool = False) -> Iterator[Guarding]:
+    """A guard of all gangs and the router, on a controller of its own. Within `operated`. acts: it does what it
+    decides; else that is kept."""
     world, stage = service.world, STAGE[0]
     beside = Guarding(Ears(folder, lambda: world.now), inventory, _read=inventory)
-    request = GuardRequest(notifier=beside.ears, reread=beside.reread)
+    request = GuardRequest(notifier=beside.ears, reread=beside.reread, policy=QUICK if acts else Policy())
     first = next(iter(service.gangs.values()))
-    watchman = Controller("guard", first, stage, service.controllers[0].spec)
+    watchman = Controller(GUARD, first, stage, service.controllers[0].spec)
     service.controllers.append(watchman)
+    service.asked_for[GUARD] = (*service.names, ROUTER_GANG)
     moment = mock.Mock(spec=time, monotonic=lambda: world.now, time=lambda: world.now, sleep=stage.sleep)
     threads = SimpleNamespace(Thread=SimulatedThread, Event=Event)
     lock: Any = GangLock
@@ -133,17 +147,31 @@ def guarded(service: Service, folder: Path, inventory: Inventory) -> Iterator[Gu
         for target, name, value in (
             (guard, "time", moment), (guard, "threading", threads), (guard, "Fleet", SimulatedFleet),
             (guard, "GangLock", lambda *words, **more: lock(*words, **more, _given_back=Event())),
-            (guard._Post, "_act", act), (watches.HealthWatch, "ask_if_due", lambda *_, **__: None),
+            *(_acting() if acts else [(guard._Post, "_act", act)]),
+            (watches.HealthWatch, "ask_if_due", lambda *_, **__: None),
             (guard._Roster, "_start", start), (watches.RouterWatch, "start", watch), (watches, "threading", threads),
             (watches, "Fleet", SimulatedFleet), (notify, "time", moment), (overview, "ahead", _done),
         ):  # fmt: skip
             patched.enter_context(mock.patch.object(target, name, value))
-        stage.spawn(watchman, lambda: _stand(inventory, request))
+        stage.spawn(watchman, lambda: _stand(inventory, request, _Watching(service.guard_words)))
         yield beside
         service.controllers.remove(watchman)
         watchman.kill()
         world.run(world.now + 0.001, lambda: None)
 
 
-def _stand(inventory: Inventory, request: GuardRequest) -> None:
-    guard.guard(inventory, request, _Watching())
+def _acting() -> list[tuple[Any, str, Any]]:
+    """What stands for the world in its restarts."""
+
+    @contextlib.contextmanager
+    def connected(inventory: Inventory) -> Iterator[Any]:
+        yield operation_of(inventory)
+
+    return [
+        (guard, "connected", connected), (guard, "against_starts", lambda *_: None),
+        (guard, "facts_of_now", lambda *_: None),
+    ]  # fmt: skip
+
+
+def _stand(inventory: Inventory, request: GuardRequest, watcher: _Watching) -> None:
+    guard.guard(inventory, request, watcher)
