@@ -46,7 +46,7 @@ from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.restart_sequence import RESTART, ROLLING, RestartRequest, RestartVerb
 from orchestrator.gang.steps.rollback import ROLLBACK
-from orchestrator.gang.steps.router import claim, client, entry, routing
+from orchestrator.gang.steps.router import claim, client, draining, entry, routing
 from orchestrator.gang.steps.router.claim import RouterClaim, RouterTurn
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.host import router_gang
@@ -794,7 +794,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     service.inventories = {one.name: inventory_of(service, folder) for one in service.controllers}
     moment = next(value for target, name, value in patches(world, stage) if (target, name) == (raising, "time"))
     more: list[tuple[Any, str, Any]] = []
-    more += [(module, "time", moment) for module in (restart, restart_sequence, routing, client, claim, up)]
+    more += [(module, "time", moment) for module in (restart, restart_sequence, draining, client, claim, up)]
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
     more += [(module, "GangLock", _lock) for module in (down, restart, up_operation)]
