@@ -21,7 +21,7 @@ from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import down, operation, restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
-from orchestrator.gang.steps.router import claim, client, router_start, routing
+from orchestrator.gang.steps.router import claim, client, draining, router_start, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router, RouterState
 from orchestrator.gang.steps.router.router_start import start_of
@@ -160,7 +160,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(operation.Operation, "as_they_run", lambda _, gangs: tuple(gangs))
     monkeypatch.setattr(routing, "raise_all", made.raise_all)
     monkeypatch.setattr(routing, "GangLock", lock)
-    for module in (routing, router_start):
+    for module in (draining, router_start):
         monkeypatch.setattr(module, "ask_from", made.ask_from)
     monkeypatch.setattr(Router, "take_in", lambda _, *given: made.take_in(*given))
     monkeypatch.setattr(router_start, "installed_router", lambda *_, **__: made.installed)
@@ -461,7 +461,7 @@ class Front:
         monkeypatch.setattr(client, "staged_router", lambda *_: staged(path, stack))
         monkeypatch.setattr(client, "ask_from", self.ask_from)
         monkeypatch.setattr("orchestrator.gang.steps.router.host.ask_from", lambda *given, **_: self.ask_from(*given))
-        monkeypatch.setattr(routing, "POLL_S", 0.0)
+        monkeypatch.setattr(draining, "POLL_S", 0.0)
 
     def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
         (ask,) = asks
@@ -970,8 +970,8 @@ def test_a_gang_whose_leader_nobody_reads_is_taken_out_by_its_run_and_its_reques
         quiet.append(left[len(quiet)])
         return (HttpAnswer(status=200, body=json.dumps({"loads": [_load(quiet[-1])]})),)
 
-    monkeypatch.setattr(routing, "ask_from", asked)
-    monkeypatch.setattr(routing, "POLL_S", 0.0)
+    monkeypatch.setattr(draining, "ask_from", asked)
+    monkeypatch.setattr(draining, "POLL_S", 0.0)
     assert routing.withdraw(unasked(INVENTORY), ["a"]).last == {}
     assert world.behind == ["http://b"] and quiet == left
     runs["http://b"] = "a/r7"  # another gang's known address is never taken for its own
