@@ -443,7 +443,8 @@ class Service:
 
     def befall(self, gang: str, *, for_good: bool = False) -> None:
         """From now on until it serves again, its requests may be lost."""
-        self.strikes[gang] = Strike(self.world.now, for_good=for_good)
+        before = self.strikes.get(gang)
+        self.strikes[gang] = Strike(self.world.now, for_good=for_good or (before is not None and before.for_good))
 
     def strike(self, gang: Gang, kind: str, node: Node) -> None:
         """A fault that nobody heals, but for those that come and go."""
@@ -602,14 +603,24 @@ def _sweep(service: Service, inventory: Inventory, name: str, said: Said) -> Non
     (spec,) = chosen_gangs(inventory, (name,))
     alone, operation = replace(inventory, gangs=(spec,), router=None), operation_of(inventory)
     for step, plan_id in enumerate(planned.OTHERS):
+        leave: Callable[[], object] = _stay_out
         with RouterTurn(operation, (name,) if step == 0 else (), f"sweep {name}", said, patience_s=UP_S) as turn:
             if step == 0:
                 turn.wait()
-                routing.withdraw(operation, (name,), lambda last: said.step(name, SWEPT_ALONE if last else "it is out"))
-            down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,), now=step > 0)))
+                leave = partial(routing.withdraw, operation, (name,), partial(_say_swept, said, name))
+            request = down.DownRequest(gangs=(name,), now=step > 0)
+            down.refuse_leftovers(down.down(operation_of(alone), request, before_stop=leave))
         _up(plan_id)(service, alone, name, said)
     down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,), now=True)))
     _up()(service, inventory, name, said)
+
+
+def _stay_out() -> None:
+    """It is out of the router already."""
+
+
+def _say_swept(said: Said, name: str, last: Serving) -> None:
+    said.step(name, SWEPT_ALONE if last else "it is out")
 
 
 def _certify(service: Service, inventory: Inventory, name: str, said: Said) -> None:

@@ -167,6 +167,15 @@ def everything(inventory: Any, _: object) -> Any:
 
 
 GUARDED = Happens(living.GUARDED, 0, 0.0)
+
+
+def test_a_sweep_that_is_refused_leaves_its_gang_in_the_router() -> None:
+    """The lock of a command that was killed lasts longer than its claim on the router's host."""
+    killed = Happens(living.KILLS, 0, 4.0)
+    service = play_life((*happens(("rolling all", 0, 0.5, "gang0"), ("sweep", 1, 3.0, "gang1")), killed))
+    assert "LockHeld" in service.controllers[1].outcomes[0], service.told()
+
+
 KILLED_RESTART = (*happens(("restart", 0, 0.5, "gang0")), Happens(living.KILLS, 0, 2.2))
 """After its stop, before it starts anything."""
 LEFT_BY_HAND = (*happens(("maintenance", 0, 0.5, "gang0")), Happens(living.INTERRUPTS, 0, 3.0))

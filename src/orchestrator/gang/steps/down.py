@@ -67,7 +67,7 @@ class StopResult:
 
 
 def down(
-    operation: Operation, request: DownRequest, *, before_stop: Callable[[], None] = lambda: None
+    operation: Operation, request: DownRequest, *, before_stop: Callable[[], object] = lambda: None
 ) -> tuple[StopResult, ...]:
     """Stop all chosen gangs at once; a node that can't be reached delays no other.
 

@@ -166,8 +166,11 @@ class _Sweep:
             self._turn(operation, watcher) as turn,
         ):
             turn.wait()
-            withdraw(operation, (self.gang.name,), lambda last: self._say_alone(last, watcher))
-            self._down(now=False)
+            name = self.gang.name
+            self._down(
+                now=False,  # a gang that somebody else holds stays in the router
+                before_stop=lambda: withdraw(operation, (name,), lambda last: self._say_alone(last, watcher)),
+            )
 
     def _say_alone(self, last: Collection[str], watcher: Watcher) -> None:
         """Before its requests fail."""
@@ -193,10 +196,10 @@ class _Sweep:
             patience_s=self.options.timeout_s,
         )
 
-    def _down(self, *, now: bool) -> None:
+    def _down(self, *, now: bool, before_stop: Callable[[], object] = lambda: None) -> None:
         request = DownRequest(gangs=(self.gang.name,), now=now, command=self.options.command)
         with connected(alone(self.inventory, self.gang)) as operation:
-            refuse_leftovers(down(operation, request))
+            refuse_leftovers(down(operation, request, before_stop=before_stop))
 
     def _try_network(self, name: str) -> None:
         """All-reduces with these variables in the nodes' environment. What the plan itself has is a test as any other:
