@@ -198,10 +198,12 @@ def _compact(value: Any) -> str:
 def write_in_any_case(path: str, text: str) -> None:
     """Replace a file by name; on a full disk, write over the old one in its own place, where that has the room. Blanks
     fill its last block, so that it has room for a longer text later. Nobody else may write it at the time."""
+    whole = text.encode("utf-8", "surrogateescape")
+    blanks = -len(whole) % BLOCK
     try:
-        write(path, text + " " * (-len(text.encode("utf-8", "surrogateescape")) % BLOCK))
+        write(path, text.ljust(len(text) + blanks))
     except OSError as error:
-        whole, room = text.encode("utf-8", "surrogateescape"), size(path)
+        room = size(path)
         if error.errno not in FULL or len(whole) > room:
             raise
         with open(path, "r+b", buffering=0) as file:

@@ -167,10 +167,7 @@ class NettestSetup:
 def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | None = None) -> TestedGang:
     """Run the ranks on every node of a gang, judge their figures, keep them. Raises as `run_now` does."""
     began, at = time.monotonic() if begin is None else begin, time.time()
-    gang, shape, places = setup.gang, setup.shape, _places(setup)
-    ranks = sum(len(place.ranks) for place in places)
-    if ranks < 2:
-        raise _no_network(gang)
+    gang, shape, places = setup.gang, setup.shape, _ranked(setup)
     compare = verification(places, shape.hidden_size)
     steps = () if setup.options.verify_only else schedule(places, shape.hidden_size, len(compare))
     heard = _NettestAnswers(gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress)
@@ -184,7 +181,7 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
     result = NettestResult(
         gang=gang.name,
         nodes=tuple(setup.requests),
-        ranks=ranks,
+        ranks=sum(len(place.ranks) for place in places),
         verification=right,
         links=(*judge_links(steps, heard.figures, places, expected), *ports.links),
         rails_note=ports.note,
@@ -206,6 +203,14 @@ def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | N
     if broke is not None:
         raise _with_what_is_kept(broke, tested)
     return tested
+
+
+def _ranked(setup: NettestSetup) -> tuple[Place, ...]:
+    """Where the ranks are; raises InputError for less than two, between which there is no network."""
+    places = _places(setup)
+    if sum(len(place.ranks) for place in places) < 2:
+        raise _no_network(setup.gang)
+    return places
 
 
 def _with_what_is_kept(broke: DeployError, tested: TestedGang) -> DeployError:
