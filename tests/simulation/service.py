@@ -602,21 +602,14 @@ def _sweep(service: Service, inventory: Inventory, name: str, said: Said) -> Non
     served before."""
     (spec,) = chosen_gangs(inventory, (name,))
     alone, operation = replace(inventory, gangs=(spec,), router=None), operation_of(inventory)
-    for step, plan_id in enumerate(planned.OTHERS):
-        leave: Callable[[], object] = _stay_out
-        with RouterTurn(operation, (name,) if step == 0 else (), f"sweep {name}", said, patience_s=UP_S) as turn:
-            if step == 0:
-                turn.wait()
-                leave = partial(routing.withdraw, operation, (name,), partial(_say_swept, said, name))
-            request = down.DownRequest(gangs=(name,), now=step > 0)
-            down.refuse_leftovers(down.down(operation_of(alone), request, before_stop=leave))
+    with RouterTurn(operation, (name,), f"sweep {name}", said, patience_s=UP_S) as turn:
+        turn.wait()
+        leave = partial(routing.withdraw, operation, (name,), partial(_say_swept, said, name))
+        down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,)), before_stop=leave))
+    for plan_id in planned.OTHERS:
         _up(plan_id)(service, alone, name, said)
-    down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,), now=True)))
+        entry.stop_measured(operation, name, f"sweep {name}", lambda words: said.step(name, words))
     _up()(service, inventory, name, said)
-
-
-def _stay_out() -> None:
-    """It is out of the router already."""
 
 
 def _say_swept(said: Said, name: str, last: Serving) -> None:
@@ -630,12 +623,14 @@ def _certify(service: Service, inventory: Inventory, name: str, said: Said) -> N
     if any(node.agent_lives for node in gang.nodes):
         raise InputError("it runs", where=f"gang {name}", fix=f"l40s-deploy down {name}")
     _up()(service, alone, name, said)
+    if routing.is_entered(operation_of(inventory), name):
+        raise InputError("it is behind the router", where=f"gang {name}", fix=f"l40s-deploy router remove {name}")
     said.excused |= said.gangs
     gang.strike(Fault("kill-rank", (1,), service.world.now))
     STAGE[0].sleep(LEASE_S)
     request = RestartRequest(gangs=(name,), command=f"certify {name}", now=True, timeout_s=UP_S)
     restart.restart(operation_of(alone), request, said)
-    down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,))))
+    entry.stop_measured(operation_of(inventory), name, f"certify {name}", lambda words: said.step(name, words))
 
 
 def _resume(_: Service, inventory: Inventory, name: str, said: Said) -> None:

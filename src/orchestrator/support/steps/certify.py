@@ -23,12 +23,13 @@ from orchestrator import __version__
 from orchestrator.bench.steps import bench, bench_report
 from orchestrator.bench.verdict import BenchVerdict, gravest
 from orchestrator.gang.overview import status_json
-from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
 from orchestrator.gang.steps.examination import examine_inventory
 from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.restart import RestartResult, restart
 from orchestrator.gang.steps.restart_sequence import RestartRequest
+from orchestrator.gang.steps.router.entry import stop_measured
+from orchestrator.gang.steps.router.routing import is_entered
 from orchestrator.gang.steps.standing import runs_in
 from orchestrator.gang.steps.status.reports import everything
 from orchestrator.gang.steps.up import up
@@ -193,7 +194,8 @@ def certify(
     Gives the file's document, and what ended the run early, None where it went through all steps.
     Raises what `refuse_to_begin` raises, and KeyboardInterrupt with the file written and the gang stopped.
     """
-    run = _Certification(replace(inventory, gangs=(gang,), router=None), gang, options, screen)
+    alone = replace(inventory, gangs=(gang,), router=None)
+    run = _Certification(alone, gang, options, screen, behind=inventory)
     refuse_to_begin(inventory, gang, options.out)
     takes = (run.discover, run.kernels, run.nettest, run.up, run.bench, run.kill, run.restart)
     try:
@@ -207,13 +209,14 @@ def certify(
 
 @dataclass
 class _Certification:
-    """inventory: of this gang alone, without the router; mine: id of the run that this command has started; restarts:
-    and of the one after it, which may not be known yet"""
+    """inventory: of this gang alone, without the router; behind: with both; mine: id of the run that this command has
+    started; restarts: and of the one after it, which may not be known yet"""
 
     inventory: Inventory
     gang: GangSpec
     options: CertifyOptions
     screen: CertifyScreen
+    behind: Inventory
     mine: str = ""
     restarts: bool = False
     done: list[CertifiedStep] = field(default_factory=list)
@@ -275,9 +278,8 @@ class _Certification:
             return
         self.screen.say(f"{name}: stopping what was started")
         try:
-            request = DownRequest(gangs=(name,), now=True, command=self.options.command)
-            with connected(self.inventory) as operation:
-                refuse_leftovers(down(operation, request))
+            with connected(self.behind) as operation:
+                stop_measured(operation, name, self.options.command, self.screen.say)
         except DeployError as failure:
             self.screen.say(f"{name} may still run: {failure.what}. Stop it with `l40s-deploy down {name}`")
             self.failure = self.failure or failure
@@ -359,6 +361,9 @@ class _Certification:
 
     def kill(self) -> Found:
         """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""
+        with connected(self.behind) as operation:
+            if is_entered(operation, self.gang.name):
+                raise self._behind_the_router()
         with connected(self.inventory) as operation:
             (view,) = operation.look()
             if view.run_id != self.mine or not view.serves:
@@ -398,6 +403,13 @@ class _Certification:
 
     def _stood_in(self, seen: bool) -> None:
         self._about["stand_in"] = bool(self._about["stand_in"] or seen)
+
+    def _behind_the_router(self) -> InputError:
+        return InputError(
+            "another command has put it behind the router; no rank is killed that answers clients",
+            where=f"gang {self.gang.name}",
+            fix="certify it again while nobody adds gangs to the router (`up`, `router up`, a guard)",
+        )
 
     def _somebody_elses(self) -> InputError:
         return InputError(

@@ -19,6 +19,7 @@ from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
 from orchestrator.gang.steps.operation import Operation, connected
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.gang.steps.router.entry import stop_measured
 from orchestrator.gang.steps.router.routing import withdraw
 from orchestrator.gang.steps.up import asked_of, planned_again, up
 from orchestrator.gang.steps.up_operation import UpRequest
@@ -156,7 +157,8 @@ class _Sweep:
         """What somebody else has started is remembered, and leaves the router first."""
         ours = view.plan_id in self.record.started
         if ours:
-            self._down(now=True)
+            with connected(self.inventory) as operation:
+                stop_measured(operation, self.gang.name, self.options.command, self.screen.say)
             return
         self._keep(replace(self.record, before=self._asked(), before_plan=view.plan_id, kept=""))
         self._say_others()

@@ -213,7 +213,7 @@ def test_measured_speeds_stand_beside_what_was_predicted(
         plan=PlanRequest(model="DeepSeek-R1-Channel-INT8"), out=cluster.out, command="x", timeout_s=1.0, load=Load()
     )
     monkeypatch.setattr(certifying, "load_profile", load_profile)
-    run = certifying._Certification(cluster.gang.inventory, cluster.gang.gang, options, None)  # type: ignore[arg-type]
+    run = certifying._Certification(cluster.gang.inventory, cluster.gang.gang, options, None, cluster.gang.inventory)  # type: ignore[arg-type]
     run._about |= {"stand_in": False, "layout": "TP32", "hardware": {"gpus": {"NVIDIA L40S": 32}}}
     rows = [{"requests": 4, "tok_s": 153.98, "source": "log"}, {"requests": 128, "tok_s": 60.0, "source": "log"}]
     found = run._predicted({"decode": rows})

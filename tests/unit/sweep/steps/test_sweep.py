@@ -17,7 +17,8 @@ from tests.unit.sweep.made import LOAD, record, result
 from orchestrator.bench.steps import bench as benching
 from orchestrator.engines.serving import ServedModel, Worker
 from orchestrator.engines.settings import NCCL_TRIALS
-from orchestrator.gang.steps.router import routing
+from orchestrator.gang.steps.down import down
+from orchestrator.gang.steps.router import entry, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.up_operation import UpResult
@@ -167,6 +168,39 @@ def test_what_serves_is_stopped_only_with_replace_and_serves_again(cluster: Clus
     assert cluster.started == ["a", "b", "c", "before"]
     again = cluster.sweep()
     assert again.kept == "before" and cluster.gang.view().run_id == view.run_id, "nothing is left to do"
+
+
+def test_a_candidate_that_somebody_put_behind_the_router_leaves_it_and_drains(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `up` of another gang does, which adds all that serve."""
+    behind: list[Worker] = []
+    at_once: list[bool] = []
+    host = NodeSpec(name="front", gang="router", node_rank=0, reach=Reach(connection="local", host="localhost"))
+    cluster.router = RouterSpec(node=host)
+
+    def bench(*given: Any) -> Any:
+        if cluster.gang.view().plan_id == "plan-b":
+            url = cluster.gang.view().service_url
+            behind[:] = [Worker(url, url, True, 0)]
+        return cluster._bench(*given)
+
+    def take_out(_: Router, url: str) -> None:
+        assert cluster.gang.view().serves and behind.pop().url == url
+
+    def stopped(operation: Any, request: Any, **more: Any) -> Any:
+        at_once.append(request.now)
+        return down(operation, request, **more)
+
+    monkeypatch.setattr(benching, "run_now", bench)
+    monkeypatch.setattr(entry, "down", stopped)
+    monkeypatch.setattr(routing, "claimed", lambda _: {})
+    monkeypatch.setattr(Router, "view", lambda _: GangView(name="router", state=GangState.READY, service_healthy=True))
+    monkeypatch.setattr(Router, "workers", lambda _: tuple(behind))
+    monkeypatch.setattr(Router, "take_out", take_out)
+    cluster.sweep()
+    assert at_once == [True, False, True] and not behind
+    assert any("another command has put it behind the router" in words for words in cluster.said)
 
 
 @pytest.mark.parametrize("others_model", ["", "Other", "Fake"], ids=["nobody else", "another model's", "the same"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from orchestrator.gang.serving import lost_names, name_words
+from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.claim import RouterTurn
@@ -10,17 +13,19 @@ from orchestrator.gang.steps.router.client import Router, RouterState
 from orchestrator.gang.steps.router.draining import wait_until_drained
 from orchestrator.gang.steps.router.routing import (
     behind_router,
+    is_entered,
     refuse_others_turn,
     router_state,
     wanted_router,
     why_not_in,
     with_addresses,
+    withdraw,
     would_mix,
 )
 from orchestrator.gang.steps.status.reports import refuse_elsewhere
 from orchestrator.model.advice import start_with_a_model
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.protocol.errors import InputError, LockHeld, NodeError
+from orchestrator.protocol.errors import DeployError, InputError, LockHeld, NodeError
 
 
 def add_gang(operation: Operation, name: str) -> RouterState:
@@ -79,6 +84,27 @@ def remove_gang(operation: Operation, name: str, turn: RouterTurn, watcher: Watc
         router.take_out(view.service_url)
         wait_until_drained(operation.fleet, gang, view.service_url, watcher)
         return router_state(operation)
+
+
+def stop_measured(operation: Operation, name: str, command: str, say: Callable[[str], None]) -> None:
+    """Stop a gang that a measurement has started, which is for no clients: at once, unless another command has put it
+    behind the router, or whether one has can't be asked; then it leaves it, and answers what it has.
+
+    operation: with the router. Raises what `down` raises, and why something is left.
+    """
+    try:
+        entered = is_entered(operation, name)
+        alone = not entered
+    except DeployError as unread:
+        entered, alone = False, False
+        say(f"{name}: whether it is behind the router is not known, so that it drains: {unread.what}")
+
+    def leave() -> None:
+        if entered:
+            say(f"{name}: another command has put it behind the router; it leaves it, and drains")
+            withdraw(operation, (name,))
+
+    refuse_leftovers(down(operation, DownRequest(gangs=(name,), now=alone, command=command), before_stop=leave))
 
 
 def _refuse_idle(router: Router) -> None:

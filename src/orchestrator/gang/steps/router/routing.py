@@ -181,8 +181,8 @@ def _take_in_undisturbed(
     """Have requests go to those that serve and that no other command takes out, starts or ends: these, and by name why
     one could not be taken in.
 
-    ours: as of `_not_changed_by_others`. A `down` waits for nobody and may be typed meanwhile, so that what was added
-    is looked at once more: whatever ends then is taken out again.
+    ours: as of `_not_changed_by_others`. Another command may be typed meanwhile, so that what was added is looked at
+    once more: whatever another one takes out by then, or ends, is taken out again.
     """
     behind = {worker.url for worker in router.workers()}
     serving = [view for view in _not_changed_by_others(router, gangs, watcher, ours) if view.serves]
@@ -191,12 +191,14 @@ def _take_in_undisturbed(
     failures = take_in_all(router, views)
     added = [view for view in _new_behind(views, behind) if view.name not in failures]
     ending |= _ended_meanwhile(operation, added)
+    left = {view.name for view in _not_changed_by_others(router, added, watcher, ours)}
+    taken = ending | {view.name for view in added if view.name not in left}
     for view in added:
-        if view.name in ending:
+        if view.name in taken:
             router.take_out(view.service_url)
     for name in sorted(ending):
         watcher.step(name, f"not added to the router: `{DOWN}` ends it")
-    return _without(views, ending), failures
+    return _without(views, taken), failures
 
 
 def _specs(operation: Operation, views: Iterable[GangView]) -> list[GangSpec]:
@@ -472,6 +474,22 @@ def behind_router(router: Router, known: Sequence[GangView]) -> Serving:
     """Everybody whom the router counts as healthy. known: the inventory's gangs with their addresses."""
     healthy = {worker.url for worker in router.workers() if worker.healthy}
     return serving_of(router, known, [view for view in known if view.service_url.rstrip("/") in healthy])
+
+
+def is_entered(operation: Operation, name: str) -> bool:
+    """Whether the router has an entry of this gang; False where none serves. Raises Unreachable where its host can't be
+    asked."""
+    router = operation.router
+    if router is None:
+        return False
+    now = router.view()
+    everybody_answers([now])
+    if not now.serves:
+        return False
+    workers = router.workers()
+    urls = {worker.url for worker in workers}
+    views = with_addresses(operation.inventory, operation.glance(), workers)
+    return any(view.name == name and view.service_url.rstrip("/") in urls for view in views)
 
 
 def _url_unread(gang: GangSpec, view: GangView) -> str:

@@ -12,13 +12,14 @@ from tests.support.reference_cluster import gang
 
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps import operation
-from orchestrator.gang.steps.router import entry
+from orchestrator.gang.steps.down import DownRequest
+from orchestrator.gang.steps.router import entry, routing
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.entry import add_gang, remove_gang
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.protocol.errors import InputError, LockHeld, NodeError
+from orchestrator.protocol.errors import InputError, LockHeld, NodeError, Unreachable
 
 FRONT = NodeSpec(name="front", gang="router", node_rank=0, reach=Reach(connection="local", host="localhost"))
 GANGS = tuple(replace(gang(1), name=name) for name in ("a", "b"))
@@ -144,3 +145,45 @@ def test_a_router_that_does_not_serve_and_a_gang_that_is_not_there(front: Front,
     with pytest.raises(NodeError, match="the router is absent"):
         carry_out("a")
     assert not [done for done in front.done if done.startswith(("in", "out"))]
+
+
+class Asked(Exception):
+    """now: at once; left: the gang was taken out of the router first"""
+
+    def __init__(self, *, now: bool, left: bool) -> None:
+        super().__init__(now, left)
+
+
+@pytest.mark.parametrize(
+    ("behind", "state", "now", "left"),
+    [
+        (["http://a", "http://b"], GangState.READY, False, True),
+        (["http://b"], GangState.READY, True, False),
+        (["http://a"], GangState.ABSENT, True, False),
+        (None, GangState.READY, False, False),
+    ],
+    ids=["put there by another command", "not there", "no router serves", "it can't be asked"],
+)
+def test_a_gang_that_is_measured_is_stopped_at_once_only_where_no_client_reaches_it(
+    front: Front, monkeypatch: pytest.MonkeyPatch, behind: list[str] | None, state: GangState, *, now: bool, left: bool
+) -> None:
+    front.state, front.behind = state, behind or []
+    if behind is None:
+        router: Any = Router
+        unread = Unreachable("no route", where="front", fix="look")
+
+        def refused(_: object) -> tuple[Worker, ...]:
+            raise unread
+
+        monkeypatch.setattr(router, "workers", refused)
+
+    def down(_: object, request: DownRequest, *, before_stop: Callable[[], object]) -> None:
+        before_stop()
+        raise Asked(now=request.now, left="out http://a" in front.done)
+
+    monkeypatch.setattr(entry, "down", down)
+    monkeypatch.setattr(routing, "claimed", lambda _: {})
+    with pytest.raises(Asked) as asked:
+        entry.stop_measured(unasked(ROUTED), "a", "sweep", front.said.append)
+    assert asked.value.args == (now, left)
+    assert bool(front.said) is not now

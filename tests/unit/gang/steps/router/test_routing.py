@@ -197,6 +197,24 @@ def test_nobody_puts_back_what_another_command_takes_out(
     assert any("bob@desk (pid 7) changes it with `restart b`" in words for words in world.said) is bool(left_out)
 
 
+def test_what_another_command_takes_out_meanwhile_is_taken_out_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim is seen by the second look only: between the two the gang was added that it drains."""
+    world.router = router(GangState.READY)
+    behind_at_looks: list[bool] = []
+
+    def shown(*_: object) -> PerNode[LockAnswer]:
+        behind_at_looks.append("http://b" in world.behind)
+        typed = LockHolder(token="theirs", who="bob", host="desk", pid=7, command="restart b", why="b")
+        return PerNode(values={"front": LockAnswer(held=typed if behind_at_looks[-1] else None)}, failures={})
+
+    monkeypatch.setattr(claim, "shown_locks", shown)
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert behind_at_looks == [False, True] and world.behind == ["http://a", "http://c"]
+    assert any("b: not added to the router: bob@desk (pid 7) changes it" in words for words in world.said)
+
+
 @pytest.mark.parametrize("looks", [1, 2])
 def test_nobody_puts_back_what_a_down_ends(world: World, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
     """Whether it was typed before the gangs are added, or meanwhile."""
