@@ -104,11 +104,13 @@ def test_a_user_without_root_gets_level_0_by_himself(public_folder: Path) -> Non
     home = public_folder / "home"
     home.mkdir()
     os.chown(home, 54321, 54321)
-    users = public_folder / "passwd"
-    users.write_text(Path("/etc/passwd").read_text() + f"labuser:x:54321:54321::{home}:/bin/bash\n")
+    etc = public_folder / "etc"  # a file that is mounted over would lose that where another test replaces the file
+    subprocess.run(["cp", "-a", "/etc", etc], check=True)
+    with (etc / "passwd").open("a") as users:
+        users.write(f"labuser:x:54321:54321::{home}:/bin/bash\n")
     (public_folder / "story.sh").write_text(STORY)
     script = f"""
-mount --bind {users} /etc/passwd
+mount --bind {etc} /etc
 exec setpriv --reuid 54321 --regid 54321 --clear-groups env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME={home} \\
   L40S_LAB_ROOT={home}/labs PYTHONPATH={REPOSITORY}/src:{REPOSITORY}/lab/src:{Path(inspect.getfile(pynvml)).parent} \\
   PYTHONDONTWRITEBYTECODE=1 sh -e {public_folder}/story.sh

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.small_lab import RunningLab
+from tests.support.waiting import until
 
 from .conftest import needs_root
 
@@ -93,12 +94,19 @@ def test_the_second_model_starts_on_the_second_stack_and_weighs_one_byte_a_param
     try:
         (gang,) = lab.json("up", *words, code=0)["gangs"]
         assert (gang["state"], gang["model"]) == ("ready", "DeepSeek-R1-Channel-INT8")
-        used = [rank["gpu_memory_bytes"] / (1 << 30) for node in gang["nodes"] for rank in node["ranks"]]
+        until(lambda: all(used_gib(lab)), 30, "the driver's word on every rank")
+        used = used_gib(lab)
         assert len(used) == 32 and all(21.0 < each < 44.0 for each in used), used
         weighed = re.findall(r"type=\S+, .*mem usage=([\d.]+) GB", lab.deploy("logs", "--lines", "5000").stdout)
         assert weighed and all(20.0 < float(each) < 23.0 for each in weighed), weighed
     finally:
         lab.deploy("down")
+
+
+def used_gib(lab: RunningLab) -> list[float]:
+    """Of each rank, what the driver says that its process holds; 0 before its node has looked."""
+    (gang,) = lab.json("status")["gangs"]
+    return [rank["gpu_memory_bytes"] / (1 << 30) for node in gang["nodes"] for rank in node["ranks"]]
 
 
 def keyed(lab: RunningLab, folder: Path, key: str) -> RunningLab:

@@ -81,9 +81,9 @@ def test_a_login_without_an_end_is_the_nodes_failure(
         with pytest.raises(NodeError, match="`what it runs at login` wrote more than 1 MB"):
             way(session)
     (noisy.folder / "noise").write_text("printf hello; exec sleep 60")
-    monkeypatch.setattr(login, "LOGIN_S", 0.5)
+    monkeypatch.setattr(login, "LOGIN_S", 3.0)
     for way in ways:
-        words = "its login did not come to an end within 0.5 s, so `.*` did not begin; it printed: hello"
+        words = "its login did not come to an end within 3 s, so `.*` did not begin; it printed: hello"
         with closing(open_session(noisy.spec(), deadline_s=20)) as opened, pytest.raises(Unreachable, match=words):
             way(opened)
 

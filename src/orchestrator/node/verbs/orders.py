@@ -71,7 +71,7 @@ def tell(folder: str, goal: str, because: Cause | None = None, *, ordered: bool 
 
 
 def _remember(folder: str, order: GoalOrder) -> None:
-    files.write_json(f"{folder}/{GOAL_FILE}", order.as_json())
+    files.write_json_in_any_case(f"{folder}/{GOAL_FILE}", order.as_json())
 
 
 def wait(folder: str, done: Callable[[Report | None], bool], deadline_s: float) -> Report | None:
