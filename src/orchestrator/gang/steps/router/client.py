@@ -95,18 +95,22 @@ class Router:
         """Have requests go there, those that name an alias too.
 
         Returns once the engine answers what the router asks for its health, and the router counts it as healthy: a new
-        worker counts as healthy until the router's checks of it have failed.
+        worker counts as healthy until the router's checks of it have failed. An entry that is there and that another
+        command takes out meanwhile is left out: that command adds it again, and what drains must get no requests.
 
         run: of the gang, as `run_entry` names it. The router asks an engine for its model when it is added, and not
         again: one that was added for another run is added anew.
         """
         staged = staged_router(self.fleet, self.spec)
-        if path := _health_path_of(staged):
-            self._wait_for_health(f"{url}{path}")
         by_model = _by_model(staged)
         run = run if by_model else ""
+        was_there = self._entry(url, run)
+        if path := _health_path_of(staged):
+            self._wait_for_health(f"{url}{path}")
         end, done = time.monotonic() + TAKE_IN_S, False
         while not self._has(url, run):
+            if was_there and not self._entry(url, run):
+                return
             done = done or self._add(url, run)
             if time.monotonic() > end:
                 raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", HttpAnswer())
@@ -128,6 +132,10 @@ class Router:
             if time.monotonic() > end:
                 raise self._trouble(f"did not take {', '.join(aliases)} as names of {url}", HttpAnswer())
             time.sleep(POLL_S)
+
+    def _entry(self, url: str, run: str) -> bool:
+        """Whether this run's gang has an entry, healthy or not."""
+        return any(worker.url == url and run in ("", worker.run) for worker in self.workers())
 
     def _has(self, url: str, run: str) -> bool:
         """Whether it counts this run's gang as healthy. run: '' where it does not look at models."""

@@ -234,3 +234,24 @@ def test_a_recovered_gang_that_kept_its_key_keeps_its_entry(front: Front) -> Non
     with pytest.raises(KeyRefused, match="left as it is"):
         router(front).take_in(URLS["a"], "r2")
     assert front.serving == sorted(URLS.values()) and front.most_lost == 0
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_entry_that_is_taken_out_while_it_is_looked_at_is_left_out(
+    front: Front, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Another command drains that gang. One that was not there before is added, as ever."""
+    both_serve(front)
+    url = URLS["a"]
+    if not there:
+        router(front).take_out(url)
+    ask_from = front.ask_from
+
+    def meanwhile(fleet: object, node: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
+        if asks[0].url == f"{url}/health":
+            front.entries.pop(url, None)
+        return ask_from(fleet, node, asks)
+
+    monkeypatch.setattr(client, "ask_from", meanwhile)
+    router(front).take_in(url, "r1")
+    assert front.serving == sorted(URLS.values() if not there else [URLS["b"]])
