@@ -95,6 +95,8 @@ LAST_WORDS = "the last one that served behind the router"
 """Of `down`, in place of its command's."""
 NOTICED_S = LEASE_S + EPSILON_S
 """From a fault until every agent of its gang has ended, or knows that nothing is wrong."""
+DRAINS_S = 30.0
+"""The longest that an engine which was told to stop may still answer."""
 AFTER_S = CHECKS_S + 0.5
 """From the end of a verb until the router knows that its gang serves again."""
 
@@ -234,11 +236,12 @@ class Loss:
 
 @dataclass(frozen=True)
 class Strike:
-    """What befell a gang. noticed_s: from then until everybody can know; for_good: nothing that a verb or a guard does
-    mends it."""
+    """What befell a gang. noticed_s: from then until everybody can know; settles_s: until it shows in what it serves;
+    for_good: nothing that a verb or a guard does mends it."""
 
     at: float
     noticed_s: float = NOTICED_S
+    settles_s: float = 0.0
     for_good: bool = False
 
 
@@ -261,8 +264,8 @@ class Said(Watcher):
     refused: bool = False
     by_hand: bool = False
     """Its operator has interrupted his work on the nodes of a gang, and may still be at it."""
-    idle: bool = False
-    """None of its gangs served when it began: it takes nothing from clients, and needs to announce nothing."""
+    idle: frozenset[str] = frozenset()
+    """Those of its gangs that did not serve when it began: it takes nothing of them from clients, and tells nothing."""
     began: float = 0.0
     ended: float = float("inf")
     words: list[str] = field(default_factory=list)
@@ -367,7 +370,7 @@ class Service:
         """Gangs that serve again by themselves, or by what a verb or a guard has done."""
         behind = self.router.behind()
         for name, struck in list(self.strikes.items()):
-            told = self.world.now > struck.at + struck.noticed_s
+            told = self.world.now > struck.at + max(struck.noticed_s, struck.settles_s)
             if told and not struck.for_good and serving(self.gangs[name]) and self.gangs[name].url in behind:
                 del self.strikes[name]
 
@@ -404,7 +407,10 @@ class Service:
     def _taken_in_good_faith(self, gang: str) -> bool:
         """A verb has begun to change it before anybody could know that another one was struck."""
         known = [strike.at + strike.noticed_s for name, strike in self.strikes.items() if name != gang]
-        lasting = [one for one in self.verbs if gang in one.gangs and self.world.now < one.ended + AFTER_S]
+        verbs = [one for one in self.verbs if gang in one.gangs and one.verb != "status"]
+        lasting = [
+            one for one in verbs if self.world.now < one.ended + AFTER_S or (one is verbs[-1] and one.verb in LAST)
+        ]
         return any(one.began < at for one in lasting for at in known)
 
     def _announced(self, gang: str) -> bool:
@@ -415,7 +421,12 @@ class Service:
         lasting = [one for one in verbs if self.world.now < one.ended + AFTER_S]
         if any(gang in one.excused and one.verb not in LAST for one in lasting):
             return True
-        done = [one for one in verbs if not (one.idle and (one in lasting or one.verb in {*LAST, *LOOKS}))]
+        done = [
+            one
+            for one in verbs
+            if one.verb != "status"
+            and not (gang in one.idle and (one in lasting or one.verb in {*LAST, *LOOKS, "certify"}))
+        ]
         return bool(done) and done[-1].verb in LAST and (gang in done[-1].excused or done[-1].last)
 
     def stands_alone(self, gang: str) -> bool:
@@ -432,14 +443,17 @@ class Service:
 
     def changing(self, said: Said) -> bool:
         """Whether another verb is at work on another gang, and has something there that could be seen: one that is
-        about to start what is down may have been typed after this one has looked."""
+        about to start what is down may have been typed after this one has looked. A sweep lasts for hours and holds
+        nobody up: whoever takes the other gang out meanwhile is told that it is alone."""
         others = [
             (one, gang)
             for one in self.verbs
             for gang in one.gangs - said.gangs
-            if one is not said and one.ended > self.world.now and one.verb not in ("down", "down --as")
+            if one is not said and one.ended > self.world.now and one.verb not in ("down", "down --as", "sweep")
         ]
-        return any(not one.idle or any(node.agent_lives for node in self.gangs[gang].nodes) for one, gang in others)
+        return any(
+            gang not in one.idle or any(node.agent_lives for node in self.gangs[gang].nodes) for one, gang in others
+        )
 
     def befall(self, gang: str, *, for_good: bool = False) -> None:
         """From now on until it serves again, its requests may be lost."""
@@ -491,8 +505,8 @@ class Service:
         meant = [one.name for one in inventory.gangs] if verb in OF_ALL else [gang]
         said = Said(verb, {name: self.started_as(controller, name) for name in meant}, self.is_alone)
         known = [name for name in said.gangs if name in self.gangs]
-        said.excused |= {name for name in known if verb in LAST and not self.stands_alone(name)}
-        said.idle = bool(known) and all(serving(self.gangs[name]) is None for name in known)
+        said.excused |= {name for name in known if verb in (*LAST, "sweep") and not self.stands_alone(name)}
+        said.idle = frozenset(name for name in known if serving(self.gangs[name]) is None)
         said.began = self.world.now
         self.verbs.append(said)
         self.asked_for[controller.name] = (*meant, *said.gangs)
@@ -518,7 +532,7 @@ class Service:
     def _left_half_way(self, said: Said) -> None:
         """Its gangs are as it has left them until somebody finishes it."""
         for gang in said.gangs if said.verb not in LAST else ():
-            self.strikes.setdefault(gang, Strike(self.world.now, noticed_s=0.0))
+            self.strikes.setdefault(gang, Strike(self.world.now, noticed_s=0.0, settles_s=DRAINS_S))
 
     def kill(self, number: int) -> None:
         """The command that an operator has typed is killed, as by its terminal's end; he comes back."""

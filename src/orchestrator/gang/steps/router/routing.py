@@ -30,6 +30,7 @@ from orchestrator.gang.steps.status.reports import refuse_elsewhere
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import HEALTH_S, ROUTER_START_S, STOP_S
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import AUTO, ROUTER_GANG, GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.errors import (
     DeployError,
@@ -471,9 +472,11 @@ def _let_run(router: Router, url: str) -> None:
 
 
 def behind_router(router: Router, known: Sequence[GangView]) -> Serving:
-    """Everybody whom the router counts as healthy. known: the inventory's gangs with their addresses."""
+    """Everybody whom the router counts as healthy, but for gangs whose own nodes say that they have ended: it looks at
+    them every few seconds only. known: the inventory's gangs with their addresses."""
     healthy = {worker.url for worker in router.workers() if worker.healthy}
-    return serving_of(router, known, [view for view in known if view.service_url.rstrip("/") in healthy])
+    lives = [view for view in known if view.state not in (GangState.FAILED, GangState.ABSENT)]
+    return serving_of(router, known, [view for view in lives if view.service_url.rstrip("/") in healthy])
 
 
 def is_entered(operation: Operation, name: str) -> bool:

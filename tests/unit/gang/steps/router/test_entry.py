@@ -105,6 +105,12 @@ def test_that_nobody_else_serves_its_model_is_said_first(front: Front) -> None:
     assert front.said[0].startswith("nobody else serves m behind the router")
 
 
+def test_a_gang_that_has_failed_serves_nobody_though_the_router_has_not_looked_yet(front: Front) -> None:
+    front.views = [seen("a"), seen("b", GangState.FAILED)]
+    remove(front, "a")
+    assert front.said[0].startswith("nobody else serves m behind the router")
+
+
 def test_a_gang_is_added_by_its_aliases(front: Front) -> None:
     front.behind = ["http://b"]
     add_gang(unasked(ROUTED), "a")
