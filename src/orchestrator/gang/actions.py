@@ -148,7 +148,7 @@ def _in_trouble(view: GangView) -> Action:
     """It has been degraded for longer than a lease: what hangs does not come back by itself, unless it is seen to."""
     if _answers(view):
         return Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}")
-    if view.trouble == "hung" and not view.gathering and not view.hang_moves:
+    if view.stands_still:
         return Action(StepKind.FAIL, why="the engine hangs")
     return Action(StepKind.WAIT, why=view.progress)
 

@@ -204,6 +204,11 @@ class GangView:
         hang = self.cause.hang if self.cause is not None else None
         return self.trouble == "hung" and hang is not None and hang.moves
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether it hangs, has been looked at, and is not seen to go on by itself."""
+        return self.trouble == "hung" and not self.gathering and not self.hang_moves
+
 
 def _without_part_in(
     members: Collection[str], nodes: Sequence[NodeView], current: Mapping[str, Report], reports: Mapping[str, Report]

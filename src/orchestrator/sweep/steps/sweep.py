@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from orchestrator.bench.steps import bench
 from orchestrator.engines.settings import NCCL_TRIALS, SAME_TEXT
@@ -157,8 +158,7 @@ class _Sweep:
         """What somebody else has started is remembered, and leaves the router first."""
         ours = view.plan_id in self.record.started
         if ours:
-            with connected(self.inventory) as operation:
-                stop_measured(operation, self.gang.name, self.options.command, self.screen.say)
+            self._stop_candidate()
             return
         self._keep(replace(self.record, before=self._asked(), before_plan=view.plan_id, kept=""))
         self._say_others()
@@ -169,12 +169,12 @@ class _Sweep:
         ):
             turn.wait()
             name = self.gang.name
-            self._down(
-                now=False,  # a gang that somebody else holds stays in the router
-                before_stop=lambda: withdraw(operation, (name,), lambda last: self._say_alone(last, watcher)),
-            )
+            request = DownRequest(gangs=(name,), command=self.options.command)
+            leave = partial(withdraw, operation, (name,), partial(self._say_alone, watcher))
+            # before the stop, under its lock: a gang that somebody else holds stays in the router
+            refuse_leftovers(down(operation, request, before_stop=leave))
 
-    def _say_alone(self, last: Collection[str], watcher: Watcher) -> None:
+    def _say_alone(self, watcher: Watcher, last: Collection[str]) -> None:
         """Before its requests fail."""
         if last:
             watcher.step(self.gang.name, "it served alone behind the router: requests fail until the sweep ends")
@@ -198,10 +198,9 @@ class _Sweep:
             patience_s=self.options.timeout_s,
         )
 
-    def _down(self, *, now: bool, before_stop: Callable[[], object] = lambda: None) -> None:
-        request = DownRequest(gangs=(self.gang.name,), now=now, command=self.options.command)
-        with connected(alone(self.inventory, self.gang)) as operation:
-            refuse_leftovers(down(operation, request, before_stop=before_stop))
+    def _stop_candidate(self) -> None:
+        with connected(self.inventory) as operation:
+            stop_measured(operation, self.gang.name, self.options.command, self.screen.say)
 
     def _try_network(self, name: str) -> None:
         """All-reduces with these variables in the nodes' environment. What the plan itself has is a test as any other:
@@ -333,7 +332,7 @@ class _Sweep:
         if view.state is GangState.FAILED and view.cause is not None and not isinstance(failure, GangFailed):
             cause = f"{view.cause.text} ({view.cause.node}); {cause}"
         if view.running:
-            self._down(now=True)
+            self._stop_candidate()
         return replace(result, state=CandidateState.FAILED, cause=cause.partition("\n")[0])
 
     def _keep_best(self, step: SweepStep) -> None:

@@ -170,8 +170,9 @@ def test_what_serves_is_stopped_only_with_replace_and_serves_again(cluster: Clus
     assert again.kept == "before" and cluster.gang.view().run_id == view.run_id, "nothing is left to do"
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["measured", "failed"])
 def test_a_candidate_that_somebody_put_behind_the_router_leaves_it_and_drains(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """As `up` of another gang does, which adds all that serve."""
     behind: list[Worker] = []
@@ -183,6 +184,8 @@ def test_a_candidate_that_somebody_put_behind_the_router_leaves_it_and_drains(
         if cluster.gang.view().plan_id == "plan-b":
             url = cluster.gang.view().service_url
             behind[:] = [Worker(url, url, True, 0)]
+            if fails:
+                raise NodeError("the client broke", where="node0", fix="look")
         return cluster._bench(*given)
 
     def take_out(_: Router, url: str) -> None:

@@ -91,7 +91,7 @@ class _Waiting:
             return True
         self.looked_at = now
         (view,) = see(self.fleet, [self.gang])
-        if view.trouble != "hung" or view.gathering or view.hang_moves:
+        if not view.stands_still:
             return True
         self.watcher.step(self.gang.name, f"it hangs, so that {counted(left, 'request')} can't end: not waited for")
         return False

@@ -92,11 +92,10 @@ def stop_measured(operation: Operation, name: str, command: str, say: Callable[[
 
     operation: with the router. Raises what `down` raises, and why something is left.
     """
+    entered: bool | None = None
     try:
         entered = is_entered(operation, name)
-        alone = not entered
     except DeployError as unread:
-        entered, alone = False, False
         say(f"{name}: whether it is behind the router is not known, so that it drains: {unread.what}")
 
     def leave() -> None:
@@ -104,7 +103,8 @@ def stop_measured(operation: Operation, name: str, command: str, say: Callable[[
             say(f"{name}: another command has put it behind the router; it leaves it, and drains")
             withdraw(operation, (name,))
 
-    refuse_leftovers(down(operation, DownRequest(gangs=(name,), now=alone, command=command), before_stop=leave))
+    request = DownRequest(gangs=(name,), now=entered is False, command=command)
+    refuse_leftovers(down(operation, request, before_stop=leave))
 
 
 def _refuse_idle(router: Router) -> None:

@@ -192,8 +192,7 @@ def _take_in_undisturbed(
     failures = take_in_all(router, views)
     added = [view for view in _new_behind(views, behind) if view.name not in failures]
     ending |= _ended_meanwhile(operation, added)
-    left = {view.name for view in _not_changed_by_others(router, added, watcher, ours)}
-    taken = ending | {view.name for view in added if view.name not in left}
+    taken = ending | _taken_meanwhile(router, added, watcher, ours)
     for view in added:
         if view.name in taken:
             router.take_out(view.service_url)
@@ -214,6 +213,14 @@ def _ended_meanwhile(operation: Operation, added: Sequence[GangView]) -> frozens
     gangs = _specs(operation, added)
     now = operation.glance(gangs)
     return told_to_end(operation.fleet, gangs) | {view.name for view in now if not view.serves}
+
+
+def _taken_meanwhile(router: Router, added: Sequence[GangView], watcher: Watcher, ours: str) -> frozenset[str]:
+    """Names of those that another command takes out, or starts, since they were seen. ours: as below"""
+    if not added:
+        return frozenset()
+    left = _not_changed_by_others(router, added, watcher, ours)
+    return frozenset(view.name for view in added if view not in left)
 
 
 def _not_changed_by_others(
