@@ -164,7 +164,7 @@ def _play(played: Played, scene: Scene, beside: Guarding) -> None:
         played.ended = played.ended or "violated"
     played.heard = beside.words(since)
     if not played.trouble and beside.wanted:
-        played.trouble = f"a guard beside it would {beside.wanted[0]}"
+        played.trouble = f"a guard beside it would {', '.join(sorted(set(beside.wanted)))}"
     elif not played.trouble and played.heard != row.hears:
         played.trouble = f"heard {played.heard}"
 

@@ -231,6 +231,8 @@ class Shape:
     """GPUs whose row a text does not have whole."""
     of_text: bool = False
     """It was pasted: of a card that is not in it nothing follows."""
+    alone_below: bool = False
+    """Of a text: a GPU is the only thing below a switch, which may be its card's own, or hold what was cut off."""
 
     @property
     def words(self) -> str:
@@ -260,7 +262,8 @@ class Shape:
         if not self.groups:
             place = NO_TREE
             if self.tree_known:
-                place = "none behind a switch" if self.bus_known else NONE_SHARED
+                absent = self.bus_known and not self.alone_below
+                place = "none behind a switch" if absent else NONE_SHARED
             return f"{counted(self.gpus_elsewhere, 'GPU')}, {place}"
         groups = [self._words_of(group) for group in self.groups]
         alike = len(set(groups)) == 1 and len(groups) > 1
@@ -297,6 +300,7 @@ def shape(topology: Topology) -> Shape:
         stated_words=_words_between_gpus(topology),
         cut_off=_cut_off(topology),
         of_text=topology.of_text,
+        alone_below=topology.of_text and any(places.above(gpu.key) for gpu in topology.gpus),
     )
 
 

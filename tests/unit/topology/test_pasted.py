@@ -337,6 +337,12 @@ def test_a_list_whose_bus_numbers_have_no_gap_shows_where_a_gpu_is() -> None:
     assert found(only(sound_list("9a:00.0")))["GPU-GROUPS-UNEVEN"] == "unknown"
 
 
+def test_a_gpu_that_is_alone_below_a_switch_may_have_lost_its_neighbours() -> None:
+    """Whether the switch is the card's own one GPU of six does not show."""
+    two_lines = "".join(post("l20-vm-qemu.lspci").splitlines(keepends=True)[:2])
+    assert absences(read_pasted({"x": two_lines}, "node0")) == set()
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_of_a_sound_machine_no_part_of_a_text_looks_broken(data: st.DataObject) -> None:
