@@ -18,8 +18,9 @@ from tests.simulation.controllers import STAGE, Actor, Controller, Event, Simula
 from tests.simulation.service import Service, operation_of
 
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
-from orchestrator.gang.steps.guard import guard, watches
-from orchestrator.gang.steps.guard.guard import GuardRequest
+from orchestrator.gang.steps.guard import guard, roster, watches
+from orchestrator.gang.steps.guard import post as posts
+from orchestrator.gang.steps.guard.request import GuardRequest
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.status import overview
 from orchestrator.gang.view import GangView
@@ -133,11 +134,11 @@ def guarded(service: Service, folder: Path, inventory: Inventory, *, acts: bool 
         if decision.do not in LOOKS_ONLY:
             beside.wanted.append(f"{decision.do.value} {post.gang.name}: {decision.why}")
 
-    starts, asks = guard._Roster._start, watches.RouterWatch.start
+    starts, asks = roster.Roster._start, watches.RouterWatch.start
 
-    def start(roster: Any, post: Any) -> None:
+    def start(its_roster: Any, post: Any) -> None:
         post.ended, post._heard_at = Event(), world.now
-        starts(roster, post)
+        starts(its_roster, post)
 
     def watch(places: Any, *, once: bool) -> None:
         places._over = Event()
@@ -145,11 +146,12 @@ def guarded(service: Service, folder: Path, inventory: Inventory, *, acts: bool 
 
     with ExitStack() as patched:
         for target, name, value in (
-            (guard, "time", moment), (guard, "threading", threads), (guard, "Fleet", SimulatedFleet),
-            (guard, "GangLock", lambda *words, **more: lock(*words, **more, _given_back=Event())),
-            *(_acting() if acts else [(guard._Post, "_act", act)]),
+            (posts, "time", moment), (posts, "threading", threads), (posts, "Fleet", SimulatedFleet),
+            (roster, "time", moment), (roster, "threading", threads), (roster, "Fleet", SimulatedFleet),
+            (posts, "GangLock", lambda *words, **more: lock(*words, **more, _given_back=Event())),
+            *(_acting() if acts else [(posts.GangPost, "_act", act)]),
             (watches.HealthWatch, "ask_if_due", lambda *_, **__: None),
-            (guard._Roster, "_start", start), (watches.RouterWatch, "start", watch), (watches, "threading", threads),
+            (roster.Roster, "_start", start), (watches.RouterWatch, "start", watch), (watches, "threading", threads),
             (watches, "Fleet", SimulatedFleet), (notify, "time", moment), (overview, "ahead", _done),
         ):  # fmt: skip
             patched.enter_context(mock.patch.object(target, name, value))
@@ -168,8 +170,8 @@ def _acting() -> list[tuple[Any, str, Any]]:
         yield operation_of(inventory)
 
     return [
-        (guard, "connected", connected), (guard, "against_starts", lambda *_: None),
-        (guard, "facts_of_now", lambda *_: None),
+        (posts, "connected", connected), (posts, "against_starts", lambda *_: None),
+        (posts, "facts_of_now", lambda *_: None),
     ]  # fmt: skip
 
 

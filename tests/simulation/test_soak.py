@@ -27,8 +27,8 @@ from tests.support.hostile import resident_bytes
 from tests.support.waiting import smaller
 
 from orchestrator.gang.guarding import GuardDecision, Policy
-from orchestrator.gang.steps.guard import guard
-from orchestrator.gang.steps.guard.guard import GuardRequest
+from orchestrator.gang.steps.guard import post as posts
+from orchestrator.gang.steps.guard.request import GuardRequest
 from orchestrator.gang.steps.locks import GangLock
 
 TURNS = 500
@@ -86,10 +86,10 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     fleet: Any = SimulatedFleet(controller.spec.nodes)
     moment = mock.Mock(spec=time, monotonic=lambda: world.now)
 
-    def again(post: guard._Post, *_: object) -> None:
+    def again(post: posts.GangPost, *_: object) -> None:
         (post.view,) = restart(controller, fleet, post)
 
-    def go_on_without(post: guard._Post, decision: GuardDecision) -> None:
+    def go_on_without(post: posts.GangPost, decision: GuardDecision) -> None:
         told.without = decision.without
         post.ended.set()
 
@@ -99,7 +99,7 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     ended: Any = Event()
     inventory: Any = SimpleNamespace(path="", router=None, gangs=(), notify=())
     operation = SimpleNamespace(inventory=inventory, router=None)
-    post = guard._Post(inventory, fleet, controller.spec, request, told, ended=ended)
+    post = posts.GangPost(inventory, fleet, controller.spec, request, told, ended=ended)
     lock: Any = GangLock
     with ExitStack() as patched:
         for name, value in {
@@ -107,9 +107,9 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
             "against_starts": lambda *_: None,
             "GangLock": lambda *words, **more: lock(*words, **more, _given_back=Event()),
         }.items():  # fmt: skip
-            patched.enter_context(mock.patch.object(guard, name, value))
-        patched.enter_context(mock.patch.object(guard._Post, "_go_on_without", go_on_without))
-        patched.enter_context(mock.patch.object(guard._Post, "_again", again))
+            patched.enter_context(mock.patch.object(posts, name, value))
+        patched.enter_context(mock.patch.object(posts.GangPost, "_go_on_without", go_on_without))
+        patched.enter_context(mock.patch.object(posts.GangPost, "_again", again))
         controller.busy += 1
         STAGE[0].spawn(controller, post.stand)
         yield told

@@ -14,7 +14,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.protocol.errors import DeployError, Exit, InputError
 
 if TYPE_CHECKING:
-    from orchestrator.gang.steps.guard.guard import GuardCheck
+    from orchestrator.gang.steps.guard.request import GuardCheck
     from orchestrator.golden.steps.gate import Gate
     from orchestrator.golden.steps.golden import Golden
 
@@ -122,7 +122,7 @@ def after_ready(
 
 def guard_event(args: argparse.Namespace) -> GuardCheck | None:
     """None with --golden-every 0."""
-    from orchestrator.gang.steps.guard.guard import GuardCheck
+    from orchestrator.gang.steps.guard.request import GuardCheck
     from orchestrator.golden.steps.golden import finding
 
     return GuardCheck(args.golden_every, finding) if args.golden_every > 0 else None

@@ -25,8 +25,9 @@ from orchestrator.cli.units import GUARD
 from orchestrator.gang.commands.cluster import open_cluster
 from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
-from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, guard
+from orchestrator.gang.steps.guard.guard import GuardedGang, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
+from orchestrator.gang.steps.guard.request import GuardRequest
 from orchestrator.gang.steps.guard.rereading import InventoryWatch
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.loading.stamps import stamp_of

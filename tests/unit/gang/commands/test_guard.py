@@ -15,7 +15,7 @@ from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import guard as verb
 from orchestrator.gang.commands.guard import GuardProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision
-from orchestrator.gang.steps.guard.guard import GuardRequest
+from orchestrator.gang.steps.guard.request import GuardRequest
 from orchestrator.gang.steps.guard.rereading import WRONG_LOOKS
 from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.errors import DeployError

@@ -17,7 +17,8 @@ from tests.support.recorded_release import APPLICATION
 from tests.support.waiting import until
 
 from orchestrator.gang.steps.down import DownRequest
-from orchestrator.gang.steps.guard.guard import GuardRequest, guard
+from orchestrator.gang.steps.guard.guard import guard
+from orchestrator.gang.steps.guard.request import GuardRequest
 from orchestrator.gang.steps.restart_sequence import RestartRequest
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.model.gang_state import GangState

@@ -15,9 +15,10 @@ from tests.support.local_gang import Local, LocalGang, Notes
 
 from orchestrator.gang.guarding import GuardAction, Policy
 from orchestrator.gang.steps import down, raising
-from orchestrator.gang.steps.guard import guard as guarding
-from orchestrator.gang.steps.guard.guard import GuardRequest, guard
+from orchestrator.gang.steps.guard import post as posts
+from orchestrator.gang.steps.guard.guard import guard
 from orchestrator.gang.steps.guard.notice_hook import Hook
+from orchestrator.gang.steps.guard.request import GuardRequest
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
@@ -77,7 +78,7 @@ def test_a_gang_that_does_not_come_back_is_given_up(local: Local, monkeypatch: p
     told, state, do = look(gang)
     assert (state, do) == (GangState.FAILED, GuardAction.WAIT), "what its start would be refused for holds it back"
     assert "has no config.json" in told.decisions[-1].why
-    monkeypatch.setattr(guarding, "against_starts", lambda *_: None)  # as if it went after the checks
+    monkeypatch.setattr(posts, "against_starts", lambda *_: None)  # as if it went after the checks
     told = Notes()
     policy = Policy(limit=2, first_pause_s=0.1)
     (left,) = guard(gang.inventory, GuardRequest(policy=policy), told)
@@ -87,7 +88,7 @@ def test_a_gang_that_does_not_come_back_is_given_up(local: Local, monkeypatch: p
 
 
 def test_two_guards_do_not_fight_and_a_guard_holds_nobody_up(serving: LocalGang) -> None:
-    with Fleet(serving.gang.nodes) as fleet, guarding._guard_lock(fleet, serving.gang, GuardRequest()):
+    with Fleet(serving.gang.nodes) as fleet, posts._guard_lock(fleet, serving.gang, GuardRequest()):
         with pytest.raises(LockHeld):
             look(serving)
         serving.stop_all(clear=True)

@@ -17,9 +17,11 @@ from tests.support.local_gang import Notes
 from orchestrator.gang.guarding import GuardAction, Policy
 from orchestrator.gang.overview import RouterGlance
 from orchestrator.gang.steps.checks import StartRefusal
-from orchestrator.gang.steps.guard import guard as guarding
+from orchestrator.gang.steps.guard import post as posts
 from orchestrator.gang.steps.guard import watches
-from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
+from orchestrator.gang.steps.guard.guard import guard
+from orchestrator.gang.steps.guard.post import GangPost
+from orchestrator.gang.steps.guard.request import GuardRequest
 from orchestrator.gang.steps.guard.watches import HealthWatch, RouterWatch, ended
 from orchestrator.gang.steps.up_operation import UpRequest
 from orchestrator.gang.view import GangView, NodeView
@@ -54,11 +56,11 @@ class Script:
         self.last = last
         self.states = {name: list(told) for name, told in states.items()}
         self.told: list[str] = []
-        monkeypatch.setattr(guarding, "LOOK_EVERY_S", 0.01)
-        monkeypatch.setattr(guarding, "_guard_lock", lambda *_: nullcontext())
-        monkeypatch.setattr(guarding, "see", self.see)
-        monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
-        monkeypatch.setattr(guarding, "run_hook", self.hook)
+        monkeypatch.setattr(posts, "LOOK_EVERY_S", 0.01)
+        monkeypatch.setattr(posts, "_guard_lock", lambda *_: nullcontext())
+        monkeypatch.setattr(posts, "see", self.see)
+        monkeypatch.setattr(posts, "interrupted", lambda *_, **__: ())
+        monkeypatch.setattr(posts, "run_hook", self.hook)
 
     def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
         (gang,) = gangs
@@ -116,19 +118,19 @@ def test_a_router_that_failed_or_hangs_is_restarted_as_a_gang_is(
     ill = hung if running else FAILED
     script = Script(monkeypatch, router=[ill, ill, READY, FAILED, FAILED])
     stopped, raised = list[str](), list[str]()
-    monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(guarding, "stop", lambda _, gangs, *__, **___: stopped.append(gangs[0].name))
+    monkeypatch.setattr(posts, "GangLock", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(posts, "stop", lambda _, gangs, *__, **___: stopped.append(gangs[0].name))
 
     def raise_router(*_: object) -> GangView:
         raised.append("router")
         return GangView(name="router", state=READY)
 
-    monkeypatch.setattr(guarding, "raise_router", raise_router)
+    monkeypatch.setattr(posts, "raise_router", raise_router)
     front = router_of(ROUTER)
     request = GuardRequest(policy=Policy(limit=1), once=True)
     with ExitStack() as held:
         routed = replace(inventory("a"), router=ROUTER)
-        post = guarding._RouterPost(routed, front.fleet, front.gang, request, Notes(), spec=front.spec, held=held)
+        post = posts.RouterPost(routed, front.fleet, front.gang, request, Notes(), spec=front.spec, held=held)
         for _ in range(3):
             post.stand()
     assert (stopped, raised) == (ended, ["router"])
@@ -143,7 +145,7 @@ def test_a_router_that_another_guard_watches_is_left_to_it(monkeypatch: pytest.M
             raise LockHeld("held", where="front", fix="wait")
         return nullcontext()
 
-    monkeypatch.setattr(guarding, "_guard_lock", guard_lock)
+    monkeypatch.setattr(posts, "_guard_lock", guard_lock)
     (left,) = guard(replace(inventory("a"), router=ROUTER), GuardRequest(once=True, policy=BUSY), Notes())
     assert left.view.name == "a"
 
@@ -178,7 +180,7 @@ def test_a_node_that_did_not_answer_is_not_asked_what_was_begun(monkeypatch: pyt
         asked.append(only)
         return ()
 
-    monkeypatch.setattr(guarding, "interrupted", interrupted)
+    monkeypatch.setattr(posts, "interrupted", interrupted)
     guard(inventory("one"), GuardRequest(once=True, policy=BUSY), Notes())
     assert asked == [["here"]]
 
@@ -267,16 +269,16 @@ class Cluster(Notes):
         return StartRefusal(error=error, outdated=True) if self.off else None
 
 
-def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _Post:
+def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> GangPost:
     for name in ("see", "examine", "asked_of", "against_starts"):
-        monkeypatch.setattr(guarding, name, getattr(cluster, name))
-    monkeypatch.setattr(_Post, "_up", cluster.up)
-    monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
-    monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(guarding, "staged_plan", cluster.staged_plan)
+        monkeypatch.setattr(posts, name, getattr(cluster, name))
+    monkeypatch.setattr(GangPost, "_up", cluster.up)
+    monkeypatch.setattr(posts, "interrupted", lambda *_, **__: ())
+    monkeypatch.setattr(posts, "GangLock", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(posts, "staged_plan", cluster.staged_plan)
     nothing: Any = None
     inventory = Inventory(path="hosts.yml", gangs=(cluster.gang,))
-    post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW, restores=True), cluster)
+    post = GangPost(inventory, nothing, cluster.gang, GuardRequest(policy=NOW, restores=True), cluster)
     for _ in range(looks):
         post._look()
     return post
@@ -285,9 +287,9 @@ def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _P
 def test_the_second_restart_for_one_hang_within_a_day_is_told_louder(monkeypatch: pytest.MonkeyPatch) -> None:
     """On its screen, to the receivers with the fix, and to the hook of failures; the first one is not."""
     louder: list[tuple[str, ...]] = []
-    monkeypatch.setattr(_Post, "_warn", lambda _, words: louder.append(("screen", words)))
-    monkeypatch.setattr(_Post, "_notify", lambda _, event, text, fix: louder.append((event.value, text, fix)))
-    monkeypatch.setattr(_Post, "_failed", lambda _, words: louder.append(("hook", words)))
+    monkeypatch.setattr(GangPost, "_warn", lambda _, words: louder.append(("screen", words)))
+    monkeypatch.setattr(GangPost, "_notify", lambda _, event, text, fix: louder.append((event.value, text, fix)))
+    monkeypatch.setattr(GangPost, "_failed", lambda _, words: louder.append(("hook", words)))
     post = guarded(Cluster(), monkeypatch, looks=0)
     cause = Cause(node="node0", text="it stands", fix="look", hang=Hang(name="HANG-DIVERGED"))
     hung = GangView(name="gang0", state=GangState.DEGRADED, trouble="hung", cause=cause)
@@ -298,7 +300,7 @@ def test_the_second_restart_for_one_hang_within_a_day_is_told_louder(monkeypatch
     assert louder == [("screen", f"{words}; it stands"), ("finding", f"{words}; it stands", "look"), ("hook", words)]
 
 
-def again(post: _Post) -> None:
+def again(post: GangPost) -> None:
     """Look once more, after every pause."""
     post.memory = replace(post.memory, not_before=0.0, return_at=0.0)
     post._look()
@@ -411,13 +413,13 @@ def test_a_return_waits_for_its_turn_behind_the_router_at_a_later_look(monkeypat
         asked.append(request)
         raise LockHeld("ann@desk changes gang1 behind the router", where="front", fix="wait")
 
-    own = _Post._up
+    own = GangPost._up
     cluster = Cluster(missing=("node3",), state=GangState.DEGRADED)
     post = guarded(cluster, monkeypatch, looks=0)
-    monkeypatch.setattr(_Post, "_up", own)
-    monkeypatch.setattr(guarding, "up", up)
-    monkeypatch.setattr(guarding, "planned_again", lambda *_: (inventory("gang0"), SimpleNamespace()))
-    monkeypatch.setattr(guarding, "connected", lambda _: nullcontext(SimpleNamespace(asked=lambda: None)))
+    monkeypatch.setattr(GangPost, "_up", own)
+    monkeypatch.setattr(posts, "up", up)
+    monkeypatch.setattr(posts, "planned_again", lambda *_: (inventory("gang0"), SimpleNamespace()))
+    monkeypatch.setattr(posts, "connected", lambda _: nullcontext(SimpleNamespace(asked=lambda: None)))
     post._look()
     again(post)
     assert [(request.turn_s, request.all_at_once) for request in asked] == [(0.0, False)]
@@ -463,8 +465,8 @@ class Ears:
         return list(dict.fromkeys(one.id for view in self.views for one in view.findings))
 
 
-def post(ears: Ears, gang: GangSpec, **more: Any) -> _Post:
-    found = _Post(inventory(gang.name), None, gang, GuardRequest(notifier=ears), Notes(), **more)  # type: ignore[arg-type]
+def post(ears: Ears, gang: GangSpec, **more: Any) -> GangPost:
+    found = GangPost(inventory(gang.name), None, gang, GuardRequest(notifier=ears), Notes(), **more)  # type: ignore[arg-type]
     found.health.ask_if_due = lambda *_, **__: None  # type: ignore[method-assign]
     return found
 

@@ -15,8 +15,11 @@ from tests.support.local_gang import Notes
 from tests.support.waiting import until
 
 from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, on_other_nodes
-from orchestrator.gang.steps.guard import guard as guarding
-from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, _Orders, _Post, guard
+from orchestrator.gang.steps.guard import post as posts
+from orchestrator.gang.steps.guard import roster
+from orchestrator.gang.steps.guard.guard import GuardedGang, guard
+from orchestrator.gang.steps.guard.post import GangPost, Orders
+from orchestrator.gang.steps.guard.request import GuardRequest
 from orchestrator.gang.steps.guard.rereading import InventoryWatch
 from orchestrator.gang.steps.guard.watches import RouterWatch
 from orchestrator.gang.view import GangView
@@ -132,11 +135,12 @@ class World(Notes):
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(states=dict.fromkeys("abc", READY))
-    monkeypatch.setattr(guarding, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(guarding, "_guard_lock", made.lock)
-    monkeypatch.setattr(guarding, "see", made.see)
-    monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
-    monkeypatch.setattr(guarding, "run_hook", made.hook)
+    monkeypatch.setattr(posts, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(roster, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(posts, "_guard_lock", made.lock)
+    monkeypatch.setattr(posts, "see", made.see)
+    monkeypatch.setattr(posts, "interrupted", lambda *_, **__: ())
+    monkeypatch.setattr(posts, "run_hook", made.hook)
     return made
 
 
@@ -248,17 +252,17 @@ def test_whoever_is_relieved_while_it_looks_does_nothing_more(
 ) -> None:
     world.states["a"] = FAILED
     found = inventory("a")
-    post = _Post(found, nullcontext(), found.gangs[0], GuardRequest(), world)  # type: ignore[arg-type]
+    post = GangPost(found, nullcontext(), found.gangs[0], GuardRequest(), world)  # type: ignore[arg-type]
 
     def see(*_: object, **__: object) -> tuple[GangView, ...]:
         if gone:
             post.ended.set()
         else:
-            post.wanted = _Orders(found, found.gangs[0], post.places)
+            post.wanted = Orders(found, found.gangs[0], post.places)
         return world.see(None, found.gangs)
 
-    monkeypatch.setattr(guarding, "see", see)
-    monkeypatch.setattr(_Post, "_restart", lambda *_: pytest.fail("it was restarted"))
+    monkeypatch.setattr(posts, "see", see)
+    monkeypatch.setattr(GangPost, "_restart", lambda *_: pytest.fail("it was restarted"))
     post._look_again()
     assert post.decision.do is (GuardAction.NOTHING if gone else GuardAction.RESTART)
     assert not world.decisions and (post.view is None) is gone
