@@ -71,9 +71,7 @@ MEMORY_WARMING_S = 0.5
 """Shorter while warming: the canary is short, and a gang must not become ready on old figures."""
 TOLD_S = 0.5
 """The guardian reaps a process and reports its exit at once."""
-
 RAILS_EVERY_S = 2.0
-"""Phases (gang/pace.py) of an engine that has read its weights."""
 _WRONG_TEXT = (
     "wrong weights or kernels generate such text: check the checkpoint"
     " (`l40s-deploy checkpoint verify MODEL`) and the stack (`l40s-deploy doctor`)"
