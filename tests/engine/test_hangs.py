@@ -26,7 +26,8 @@ from l40s_lab.engine.environment import ensure_engine
 from orchestrator.gang.hangs import HangEvidence, classify
 from orchestrator.node import processes, supervision
 from orchestrator.node.agent.staged_run import run_of
-from orchestrator.node.engine.hang_look import Gathering, HangQuestion
+from orchestrator.node.engine.hang_inquiry import HangQuestion
+from orchestrator.node.engine.hang_look import Gathering
 from orchestrator.protocol.hang import Hang, HangLook
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]

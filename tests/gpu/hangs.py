@@ -25,7 +25,8 @@ from l40s_lab.processes import wait_until
 from orchestrator.gang.hangs import HangEvidence, classify
 from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.engine import ras
-from orchestrator.node.engine.hang_look import Gathering, HangQuestion
+from orchestrator.node.engine.hang_inquiry import HangQuestion
+from orchestrator.node.engine.hang_look import Gathering
 from orchestrator.protocol.hang import HangLook
 
 KINDS = {"eager": "HANG-DIVERGED", "in a graph": "HANG-UNKNOWN", "a replay": "HANG-DIVERGED"}

@@ -23,6 +23,7 @@ from orchestrator.model.inventory import Event, Mail, Recipient
 from orchestrator.model.notice import Notice
 from orchestrator.monitoring.notices import address, body, finding_key, findings_news, news, plain, refused
 from orchestrator.node.network import http_connection
+from orchestrator.node.network.exchange import Exchange
 from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.message import parsed
 from orchestrator.records.documents import keep_told, read_told, told_file, unheard_file
@@ -225,7 +226,7 @@ def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
 
 
 class _Smtp(smtplib.SMTP):
-    def __init__(self, exchange: http_connection.Exchange, *place: Any, **more: Any) -> None:
+    def __init__(self, exchange: Exchange, *place: Any, **more: Any) -> None:
         self._exchange = exchange
         super().__init__(*place, **more)
 
@@ -247,7 +248,7 @@ def _mail(mail: Mail, notice: Notice, deadline_s: float) -> None:
     message.set_content(plain(notice) + "\n")
     password = _secret(mail.password_file, "the password") if mail.password_file else ""
     context = ssl.create_default_context() if mail.tls != "none" else None
-    exchange = http_connection.Exchange(deadline_s, MOST_HEARD)
+    exchange = Exchange(deadline_s, MOST_HEARD)
     if mail.tls == "tls" and context is not None:
         server: smtplib.SMTP = _SmtpOverTls(exchange, mail.server, mail.port, timeout=deadline_s, context=context)
     else:

@@ -31,8 +31,7 @@ from orchestrator.node.agent.staged_run import Run, staged_in
 from orchestrator.node.engine import devices, gpus, guardian, kernel_words, neighbours
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
-from orchestrator.node.engine.hang_inquiry import GIVEN_UP_S, HangInquiry
-from orchestrator.node.engine.hang_look import HangQuestion
+from orchestrator.node.engine.hang_inquiry import GIVEN_UP_S, HangInquiry, HangQuestion
 from orchestrator.node.engine.kernel_words import DeadProcess
 from orchestrator.node.engine.logfile import LogFile, Redactor
 from orchestrator.node.engine.ras import Inquiry

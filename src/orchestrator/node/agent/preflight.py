@@ -16,7 +16,6 @@ from orchestrator.node import others, processes, supervision, viewers
 from orchestrator.node.agent import weights
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
-from orchestrator.node.look import environment
 from orchestrator.node.network.listening import listeners
 from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.sizes import in_words
@@ -108,6 +107,10 @@ def _image(run: Run) -> Iterator[DeployError]:
 
 
 def _packages(run: Run) -> Iterator[DeployError]:
+    if not run.packages:
+        return
+    from orchestrator.node.look import environment  # and with it the probe's words: a sixteenth of an agent's start
+
     for name, installed in environment.differing(run.venv_python, run.packages).items():
         what = f"{name} {installed} is installed, but the stack {run.stack} has {run.packages[name]}"
         fix = f"install the stack {run.stack} with `l40s-deploy prepare`, or choose the installed stack with --stack"

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 from dataclasses import dataclass
 
 from orchestrator.node import dispatch, files
-from orchestrator.node.engine.hang_look import MOVED, HangQuestion
 
 GIVEN_UP_S = 11.0
 """The process ends by itself after 9 s, where nothing that it reads hangs."""
 AGAIN_S = 60.0
 """Where what was seen moves: a compilation may have ended, and the gang may still stand."""
+
+MOVED = 10
+"""Exit status: what was seen goes on by itself, so that another look may show something else."""
+
+
+@dataclass(frozen=True)
+class HangQuestion:
+    """What the agent asks for. ranks: (TP rank, process id); parent: the engine's; ready_at: node's epoch seconds."""
+
+    ranks: tuple[tuple[int, int], ...] = ()
+    parent: int = 0
+    ready_at: float = 0.0
+
+    def words(self) -> str:
+        """As an argument."""
+        return json.dumps({"ranks": self.ranks, "parent": self.parent, "ready_at": self.ready_at})
+
+    @classmethod
+    def of(cls, words: str) -> HangQuestion:
+        """From that argument."""
+        raw = json.loads(words)
+        return cls(tuple((int(rank), int(pid)) for rank, pid in raw["ranks"]), int(raw["parent"]), raw["ready_at"])
 
 
 @dataclass

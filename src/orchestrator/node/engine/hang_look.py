@@ -8,7 +8,6 @@ of a variable is asked for.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -23,6 +22,7 @@ from orchestrator.node import files, processes, supervision
 from orchestrator.node.agent.staged_run import Run, staged_in
 from orchestrator.node.bounded_log import predecessor
 from orchestrator.node.engine import pci_paths, ras, ras_words
+from orchestrator.node.engine.hang_inquiry import MOVED, HangQuestion
 from orchestrator.node.engine.tree import COMPILERS
 from orchestrator.node.files import ENGINE_LOG, HANG_FILE
 from orchestrator.node.look import gauges
@@ -40,8 +40,6 @@ MOST_BYTES = 4 << 20
 """Of py-spy's answer for one process, with all of its threads."""
 MOST_FRAMES, LONGEST_FRAME = 40, 240
 MOST_LOG = 16 << 20
-MOVED = 10
-"""Exit status: what was seen goes on by itself, so that another look may show something else."""
 MOVING_WORDS = 1 << 18
 """In four bytes a second: gang/hangs.py, MOVING_BYTES_S."""
 _CALLS = {
@@ -56,25 +54,6 @@ _ON_A_FILE = ("read", "write", "pread64", "pwrite64", "readv", "writev", "preadv
 _NCCL_VERSION = re.compile(rb"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _REGISTERS = re.compile(rb"NET register userbuff|NET reuse buffer")
 _NCCL_FOLDER = re.compile(r"nvidia_nccl_cu\d{1,3}-(\d[\d.]{0,20})\.dist-info")
-
-
-@dataclass(frozen=True)
-class HangQuestion:
-    """What the agent asks for. ranks: (TP rank, process id); parent: the engine's; ready_at: node's epoch seconds."""
-
-    ranks: tuple[tuple[int, int], ...] = ()
-    parent: int = 0
-    ready_at: float = 0.0
-
-    def words(self) -> str:
-        """As an argument."""
-        return json.dumps({"ranks": self.ranks, "parent": self.parent, "ready_at": self.ready_at})
-
-    @classmethod
-    def of(cls, words: str) -> HangQuestion:
-        """From that argument."""
-        raw = json.loads(words)
-        return cls(tuple((int(rank), int(pid)) for rank, pid in raw["ranks"]), int(raw["parent"]), raw["ready_at"])
 
 
 def run(arguments: Sequence[str]) -> int:

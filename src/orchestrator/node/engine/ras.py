@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.node.engine.ras_words import RasVerdict, judge, read
-from orchestrator.node.network.http_connection import Exchange
+from orchestrator.node.network.exchange import Exchange
 
 FIRST_WORD_S = 1.0
 ANSWER_S = 12.0

@@ -7,10 +7,12 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.node.os_errors import errno_name
-from orchestrator.protocol.gauges import XidCount
+
+if TYPE_CHECKING:
+    from orchestrator.protocol.gauges import XidCount
 
 _MARKS = ("NVRM: Xid", "fallen off the bus")
 _LONGEST_RECORD = 8192
@@ -70,6 +72,8 @@ class Xids:
 
     def read(self) -> tuple[XidCount, ...]:
         """All so far."""
+        from orchestrator.protocol.gauges import XidCount  # an agent, which reads the lines alone, starts without it
+
         try:
             self._read()
         except OSError as error:

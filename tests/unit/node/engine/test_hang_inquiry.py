@@ -9,8 +9,7 @@ import pytest
 from tests.support.waiting import until
 
 from orchestrator.node import dispatch, files, processes
-from orchestrator.node.engine.hang_inquiry import AGAIN_S, GIVEN_UP_S, HangInquiry
-from orchestrator.node.engine.hang_look import MOVED, HangQuestion
+from orchestrator.node.engine.hang_inquiry import AGAIN_S, GIVEN_UP_S, MOVED, HangInquiry, HangQuestion
 
 WANTED = HangQuestion()
 

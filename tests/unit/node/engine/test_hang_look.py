@@ -23,7 +23,8 @@ from tests.support.waiting import until
 from orchestrator.node import processes
 from orchestrator.node.agent.staged_run import Run, run_of
 from orchestrator.node.engine import hang_inquiry, hang_look, pci_paths
-from orchestrator.node.engine.hang_look import Gathering, HangQuestion
+from orchestrator.node.engine.hang_inquiry import HangQuestion
+from orchestrator.node.engine.hang_look import Gathering
 from orchestrator.node.files import ENGINE_LOG, HANG_FILE
 from orchestrator.node.look import gauges
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
@@ -358,7 +359,7 @@ def test_what_goes_on_is_looked_at_again(
     """As a controller judges it: else a guard waited for ever for what has ended since."""
     monkeypatch.setattr(Gathering, "look", lambda _: HangLook(node="node0", **seen))
     monkeypatch.setattr(hang_look, "staged_in", lambda _: run(tmp_path))
-    assert hang_look.run([str(tmp_path), HangQuestion().words()]) == (hang_look.MOVED if again else 0)
+    assert hang_look.run([str(tmp_path), HangQuestion().words()]) == (hang_inquiry.MOVED if again else 0)
     assert (tmp_path / HANG_FILE).exists()
 
 

@@ -30,7 +30,7 @@ from orchestrator.checkpoint.on_node.push.target import PARTIAL
 from orchestrator.checkpoint.on_node.work import FileWork, say
 from orchestrator.node import files
 from orchestrator.node.agent import weights
-from orchestrator.node.network.http_connection import Exchange
+from orchestrator.node.network.exchange import Exchange
 from orchestrator.node.network.wire import nonce, proof, proves
 from orchestrator.node.os_errors import os_failures
 from orchestrator.node.requests import TICK_S, in_parts, reader_is_gone, request_of, tell
