@@ -93,6 +93,24 @@ def test_a_verb_that_is_killed_is_an_answer_and_the_next_one_is_served(staying: 
     assert staying.ask("stop", **here)["ok"]
 
 
+def test_the_modules_of_a_verb_are_loaded_once_for_all_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loads = tmp_path / "loads"
+    begin = f"with open({str(loads)!r}, 'a') as file:\n    file.write('x')\n"
+    (tmp_path / "verb_that_counts.py").write_text(begin + "def answer(request):\n    return 7\n")
+    (tmp_path / "verb_that_breaks.py").write_text(begin + "1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    verbs = {"counts": "verb_that_counts:answer", "breaks": "verb_that_breaks:answer"}
+    monkeypatch.setattr(dispatch, "VERBS", dispatch.VERBS | verbs)
+    for verb in ("counts", "counts", "breaks"):
+        dispatch._answer_line(json.dumps({"id": 1, "verb": verb, "request": {}}).encode())
+    first, second, broken = map(json.loads, capfd.readouterr().out.splitlines())
+    assert first == second == {"id": 1, "ok": True, "value": 7}
+    assert "ZeroDivisionError" in broken["error"]["what"]
+    assert loads.read_text() == "x" + "xx", "what breaks is tried here, and told by the process that answers"
+
+
 def test_parts_together_are_the_list_and_none_is_too_long() -> None:
     digests = {f"model-{number:05d}-of-20000-\u00e9.safetensors": "f" * 64 for number in range(20_000)}
     parts = list(in_parts(digests.items()))
