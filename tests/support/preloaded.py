@@ -9,9 +9,11 @@ terminal, input or a session of their own are started as `L40S_DEPLOY`.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import subprocess
@@ -30,17 +32,18 @@ from tests.support.waiting import slack
 
 L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
 """The real command, without preloading."""
-VERBS = ("up", "down", "status", "restart", "guard", "doctor", "plan")
-"""Verbs whose imports are preloaded; other commands import after the fork."""
-LAZY = (
-    "orchestrator.gang.commands.gangs",
-    "orchestrator.cli.progress",
-    "rich.console",
+OTHERS = (
+    "l40s_lab.breaking.state",
+    "l40s_lab.command",
+    "l40s_lab.life.down",
+    "l40s_lab.life.status",
+    "l40s_lab.life.up",
+    "paramiko",
     "rich.live",
     "rich.table",
     "rich.text",
 )
-"""Modules that these verbs import on first use."""
+"""Preloaded beside every module of the product: what commands import on first use."""
 ANSWER_S = 30.0
 
 
@@ -204,13 +207,16 @@ def _read(path: Path) -> str:
 
 def serve() -> None:
     """The server: reads one order per line; reports what began and what ended."""
-    from orchestrator.cli.main import module_of
+    import orchestrator
 
-    for name in [*map(module_of, VERBS), "l40s_lab.command", *LAZY]:
+    product = (module.name for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."))
+    for name in [*product, *OTHERS]:
         importlib.import_module(name)
     from orchestrator.doctor.rules.support.registry import all_rules
 
     all_rules()
+    gc.collect()
+    gc.freeze()  # no command's look for garbage goes through what all of them share
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
