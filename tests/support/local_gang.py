@@ -124,7 +124,7 @@ class LocalGang(Cluster):
     def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> tuple[GangView, ...]:
         """Carry out a plan, as `up` does."""
         request = replace(UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0), **more)
-        with Fleet(self.gang.nodes) as fleet:
+        with Fleet(self.gang.nodes, hands_over=True) as fleet:  # as every command's
             return self.raise_on(fleet, request, self.plan(plan_id), notes)
 
     def raise_on(
