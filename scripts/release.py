@@ -98,12 +98,15 @@ def differences(bill: Mapping[str, Any], name: str = "l40s-deploy") -> list[str]
 
 
 def tracked(into: Path) -> Path:
-    """A copy of what git tracks, as it is in the checkout; the sources themselves where they are no checkout."""
-    listing = ["git", "-C", str(ROOT), "ls-files", "-z"]
-    listed = subprocess.run(listing, capture_output=True, text=True, check=False).stdout.split("\0")
-    names = [name for name in listed if name and (ROOT / name).is_file()]
-    if not names:
+    """A copy of what git tracks, as it is in the checkout; the sources themselves where they are no checkout.
+
+    Raises CalledProcessError where git can't list a checkout's files.
+    """
+    if not (ROOT / ".git").exists():
         return ROOT
+    listing = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split("\0")
+    names = [name for name in listed if name and (ROOT / name).is_file()]
     for name in names:
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, into / name, follow_symlinks=False)

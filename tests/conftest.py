@@ -32,9 +32,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """xdist's controller alone writes durations, and the page of variations, down."""
-    config.pluginmanager.register(turns.Turns(os.environ.get("TURN", "")))
-    if os.environ.get(schedule.RECORD) and not hasattr(config, "workerinput"):
+    """xdist's controller alone writes durations, and the page of variations, down; a pytest that a test starts writes
+    none."""
+    asked = schedule.of_a_run(os.environ)
+    config.pluginmanager.register(turns.Turns(asked.get("TURN", "")))
+    if asked.get(schedule.RECORD) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(schedule.Recorder())
 
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.support.schedule import EACH_ALONE, TESTS, WAITING, durations, next_of, ordered, scope_of, written
+from tests.support.schedule import (
+    EACH_ALONE,
+    RECORD,
+    TESTS,
+    WAITING,
+    durations,
+    next_of,
+    of_a_run,
+    ordered,
+    scope_of,
+    written,
+)
 
 
 def test_durations_name_what_exists() -> None:
@@ -34,3 +45,9 @@ def test_one_worker_takes_what_computes_and_then_helps() -> None:
 
 def test_what_is_written_down_is_long_and_sorted() -> None:
     assert written({"a": 5.2, "b": 1.0, "c": 80.6}) == '{\n  "c": 81,\n  "a": 5\n}\n'
+
+
+def test_a_pytest_inside_a_test_records_nothing() -> None:
+    asked = {RECORD: "1", "TURN": "commit"}
+    assert of_a_run(asked) == asked
+    assert of_a_run({**asked, "PYTEST_CURRENT_TEST": "tests/packaging/test_wheel.py::test_a (call)"}) == {}

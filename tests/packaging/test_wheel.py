@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,19 @@ _spec.loader.exec_module(release)
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkout as this one is now, which scripts/release.py builds: nobody changes its files between two builds."""
+    copy = tmp_path_factory.mktemp("checkout")
+    subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", str(REPOSITORY), "."], cwd=copy, check=True)
+    release.tracked(copy)
+    subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release, "ROOT", copy)
+        yield copy
+
+
+@pytest.fixture(scope="module")
+def released(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
     release.release(out)
     return out
@@ -199,12 +212,22 @@ def test_the_core_stands_without_rooms(wheel: Path, tmp_path: Path, rooms: tuple
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
-def test_a_second_build_has_the_same_digests(released: Path, tmp_path: Path) -> None:
+def test_a_second_build_has_the_same_digests(released: Path, checkout: Path, tmp_path: Path) -> None:
     """Whatever else lies in the checkout."""
-    stray = Path(__file__).with_name(f"stray-{os.getpid()}.txt")
-    stray.write_text("somebody's own")
-    try:
-        release.release(tmp_path / "again")
-    finally:
-        stray.unlink()
+    (checkout / "tests" / "packaging" / "stray.txt").write_text("somebody's own")
+    release.release(tmp_path / "again")
     assert (tmp_path / "again" / "SHA256SUMS").read_text() == (released / "SHA256SUMS").read_text()
+
+
+def test_a_checkout_whose_files_git_can_not_list_is_not_built(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be built with whatever lies there."""
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(subprocess.CalledProcessError):
+        release.tracked(tmp_path / "tree")
+
+
+def test_an_unpacked_sdist_is_built_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    assert release.tracked(tmp_path / "tree") == tmp_path

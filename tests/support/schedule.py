@@ -44,6 +44,12 @@ EACH_ALONE = ("contract/test_contract.py",)
 """Files whose tests share nothing: each test goes to any free worker."""
 
 
+def of_a_run(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """What asks a run for something; nothing asks a pytest that one of its tests starts: it would write its own few
+    durations over the run's."""
+    return {} if "PYTEST_CURRENT_TEST" in environment else environment
+
+
 def durations() -> dict[str, float]:
     """Recorded durations in seconds, by scope."""
     found: dict[str, float] = json.loads(DURATIONS.read_text())
