@@ -326,6 +326,7 @@ class Engine:
     request_table: rows and columns of req_to_token (where each token of a request is in the KV cache, as int32), from
                a request's context and the KV cache's tokens; None where that is too small to count
     graph_step: batch sizes whose decode is captured are multiples of it; others are left out
+    largest_graph: the largest batch whose decode it is told to capture, 0 for none; None where that is not known
     attention: how it divides attention among groups of ranks, None where it does not
     compiles: a profile may ask all versions for torch.compile, this one among them; False where its own manual advises
                against it, so that only who names this version gets it
@@ -347,6 +348,7 @@ class Engine:
     request_table: Callable[[MemoryAsked, int, int], tuple[int, int]] | None
     proofs: Mapping[str, CausePattern] = field(default_factory=dict)
     graph_step: Callable[[MemoryAsked], int] = any_size
+    largest_graph: Callable[[MemoryAsked], int] | None = None
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
     compiles: bool = True

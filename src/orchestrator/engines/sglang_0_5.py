@@ -192,6 +192,7 @@ def _engine(version: str) -> Engine:
         memory=partial(_memory, version),
         request_table=_request_table,
         graph_step=_graph_step,
+        largest_graph=partial(_largest_graph, version),
         attention=_ATTENTION(version),
     )
 
@@ -243,7 +244,7 @@ def _memory(version: str, asked: MemoryAsked) -> Division:
         draft=draft,
         taken=_TAKEN_NVLINK if asked.nvlink else _TAKEN,
         padding=PADDING,
-        graphs=_captured(version, asked, chunk),
+        graphs=_captured(version, asked),
         cost=_COST_WITH_PREFILL_GRAPHS if _graphs(version, asked, chunk)[1] else _COST,
     )
 
@@ -330,9 +331,7 @@ def _decode_size(version: str, asked: MemoryAsked) -> int:
 
 def _graphs(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, int]:
     """What is captured: the largest batch of decode, 0 for none; prefill sizes, 0 where prefill runs eagerly."""
-    decode_off = any(flag in asked.flags for flag in _GRAPH_RULES(version).decode_off)
-    backend = asked.text("--cuda-graph-backend-decode")
-    decode = 0 if backend == "disabled" or (decode_off and not backend) else _decode_size(version, asked)
+    decode = _largest_graph(version, asked)
     backend = asked.text("--cuda-graph-backend-prefill")
     if backend == "disabled" or (not backend and _eager_prefill(version, asked)):
         return decode, 0
@@ -342,9 +341,16 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, int]:
     return decode, 8 * len(asked.flags.get("--cuda-graph-bs-prefill") or _prefill_sizes(largest))
 
 
-def _captured(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, ...]:
+def _largest_graph(version: str, asked: MemoryAsked) -> int:
+    """The largest batch of decode that it is to capture, 0 for none."""
+    off = any(flag in asked.flags for flag in _GRAPH_RULES(version).decode_off)
+    backend = asked.text("--cuda-graph-backend-decode")
+    return 0 if backend == "disabled" or (off and not backend) else _decode_size(version, asked)
+
+
+def _captured(version: str, asked: MemoryAsked) -> tuple[int, ...]:
     """base_cuda_graph_runner.py (get_batch_sizes_to_capture); in 0.5.10 it is in cuda_graph_runner.py."""
-    most, _ = _graphs(version, asked, chunk)
+    most = _largest_graph(version, asked)
     if most == 0:
         return ()
     sizes = _decode_sizes(asked, most)

@@ -14,7 +14,17 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
-from orchestrator.planning import admission, choices, drafts, layout, memory, page_cache, reserve, start_estimate
+from orchestrator.planning import (
+    admission,
+    choices,
+    drafts,
+    graph_sizes,
+    layout,
+    memory,
+    page_cache,
+    reserve,
+    start_estimate,
+)
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning.choices import rdma_choice, tcp_choices
 from orchestrator.planning.dimensions import context_length
@@ -166,6 +176,8 @@ def _layout(
     its_layout = layout.usual(profile, **shape)
     layout.refuse(profile, its_layout, able, fits=partial(budgets.fits, profile), where=where)
     drafts.refuse(engine_of(stack), profile, its_layout, budgets.flags(profile), where)
+    if stack.device == "cuda":
+        graph_sizes.refuse(engine_of(stack), profile, its_layout, budgets.flags(profile), where)
     return profile, its_layout
 
 
