@@ -1,4 +1,5 @@
-"""Tests of the contract: well-formed rows, the stand-in in every row, the real engine in two scenarios."""
+"""Tests of the contract: well-formed rows, the stand-in in every row, the real engine in one of two scenarios, by
+turns."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ import pytest
 from tests.contract.contract import REAL, STAND_IN, Scenario, differences, observe, tables
 from tests.contract.scenarios.all import SCENARIOS
 from tests.contract.under_test import EngineUnderTest, Maker, real, stand_in
+from tests.support.turns import by_turns
 
 from l40s_lab.engine.environment import ensure_engine, ensure_model
 
 _MOST_LAUNCHES = 2
-"""Scenarios of the real engine in a run of the full test suite."""
+"""Scenarios of the real engine that runs of the full test suite play in turn."""
 
 ALWAYS = [scenario for scenario in SCENARIOS if scenario.runs == "always"]
 PLAYED = [scenario for scenario in SCENARIOS if scenario.runs != "lab"]
@@ -35,12 +37,12 @@ def test_the_stand_in(scenario: Scenario, tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.timeout(1900)
-@pytest.mark.parametrize("scenario", ALWAYS, ids=_name)
+@pytest.mark.parametrize("scenario", by_turns(ALWAYS), ids=_name)
 def test_the_real_engine(scenario: Scenario, tmp_path: Path) -> None:
     _hold(scenario, real(ensure_engine()), tmp_path)
 
 
-def test_a_run_of_the_tests_launches_the_real_engine_a_few_times_only() -> None:
+def test_runs_of_the_tests_play_few_scenarios_of_the_real_engine() -> None:
     assert 0 < len(ALWAYS) <= _MOST_LAUNCHES
 
 

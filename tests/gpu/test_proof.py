@@ -126,6 +126,7 @@ def test_answers_apart_are_seen_and_the_letters_are_left_out() -> None:
     assert letters_wrong({"letters": {"greedy": [start] * 32}})
 
 
+@pytest.mark.turns(of="a proof on GPUs is rehearsed")
 @pytest.mark.lab
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root")

@@ -131,6 +131,7 @@ def test_the_wirings_are_listed(lab: RunningLab) -> None:
     assert all(wirings.values())
 
 
+@pytest.mark.turns(of="rehearsals: how one ends is judged")
 def test_a_dead_rank_at_night_ends_as_expected(labs: Callable[[str], RunningLab]) -> None:
     lab = labs("night")
     done = lab.run("rehearse", "dead-rank")
@@ -138,6 +139,7 @@ def test_a_dead_rank_at_night_ends_as_expected(labs: Callable[[str], RunningLab]
     assert not lab.directory.exists()
 
 
+@pytest.mark.turns(of="rehearsals: how one ends is judged")
 def test_an_end_that_differs_is_told_with_its_step(labs: Callable[[str], RunningLab], tmp_path: Path) -> None:
     story = tmp_path / "story.yml"
     story.write_text(

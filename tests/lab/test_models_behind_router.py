@@ -77,6 +77,11 @@ def models(lab: SmallLab) -> dict[str, list[str]]:
     return {model["name"]: model["gangs"] for model in router(lab)["models"]}
 
 
+def second_serves(lab: SmallLab, model: str) -> None:
+    """gang1 has this model, whatever was played before."""
+    lab.deploy("up", "--model", str(lab.folder / f"{model}.yml"), "--gang", "gang1", "--replace")
+
+
 def test_a_request_is_answered_by_its_own_model_alone(lab: SmallLab) -> None:
     assert listed(lab) == sorted((MODEL, OTHER))
     assert models(lab) == {MODEL: ["gang0"], OTHER: ["gang1"]}
@@ -89,6 +94,7 @@ def test_a_request_is_answered_by_its_own_model_alone(lab: SmallLab) -> None:
     assert ask(lab, "nobody-serves-this") == 404
 
 
+@pytest.mark.turns(of="models: no request goes astray while gangs change")
 def test_a_gang_that_changes_its_model_answers_for_no_other_at_any_moment(lab: SmallLab) -> None:
     with Load(lab.router_url, MODEL, clients=2, pause_s=0.1, wants=f" by {MODEL}") as load:
         lab.serve("--gang", "gang1", "--replace")
@@ -98,7 +104,9 @@ def test_a_gang_that_changes_its_model_answers_for_no_other_at_any_moment(lab: S
     assert ask(lab, OTHER) == 404
 
 
+@pytest.mark.turns(of="models: no request goes astray while gangs change")
 def test_a_gang_is_removed_and_added_again_under_load_and_found_by_an_alias(lab: SmallLab) -> None:
+    second_serves(lab, MODEL)
     document = yaml.safe_load(lab.inventory.read_text())
     gang = document["all"]["children"]["gangs"]["children"]["gang0"]
     gang["vars"] = {**(gang.get("vars") or {}), "l40s_aliases": ["default"]}
@@ -117,8 +125,10 @@ def test_a_gang_is_removed_and_added_again_under_load_and_found_by_an_alias(lab:
     lab.deploy("router", "add", "gang1")
 
 
+@pytest.mark.turns(of="models: no request goes astray while gangs change")
 def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: SmallLab) -> None:
     """Its entry stays in the router, which would send the old model's requests there as soon as somebody answers."""
+    second_serves(lab, MODEL)
     node, pid = lab.rank(0, gang=1)
     lab.on(node, f"kill -9 {pid}")
     until(lambda: lab.gang(1)["state"] == "failed", 60.0)
@@ -132,6 +142,7 @@ def test_the_address_of_a_gang_that_died_is_not_taken_for_its_old_model(lab: Sma
 @pytest.mark.turns(of="models: what the router does not take is refused, and nothing stops for it")
 def test_the_router_refuses_what_is_too_much_and_leaves_no_gang_alone_for_it(lab: SmallLab) -> None:
     """429 and Retry-After by its own limit; the gangs' circuits stay closed, so that the next request is served."""
+    second_serves(lab, OTHER)
     most = 3
     group = router_group(router_environment(), lab.folder / "router", lab.router_port)
     group["vars"]["l40s_router_max_requests"] = most

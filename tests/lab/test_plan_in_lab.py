@@ -55,6 +55,7 @@ def test_the_same_facts_give_the_same_plan(lab: RunningLab) -> None:
     assert first == second
 
 
+@pytest.mark.turns(of="plans: 32 ranks start as it was planned")
 def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLab, tmp_path: Path) -> None:
     key = secrets.token_hex(24)
     lab = keyed(lab, tmp_path, key)
@@ -85,6 +86,7 @@ def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLa
         lab.deploy("down")
 
 
+@pytest.mark.turns(of="plans: 32 ranks start as it was planned")
 def test_the_second_model_starts_on_the_second_stack_and_weighs_one_byte_a_parameter(
     lab: RunningLab, tmp_path: Path
 ) -> None:

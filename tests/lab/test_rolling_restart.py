@@ -61,6 +61,7 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
     assert len(workers(lab)) == 3
 
 
+@pytest.mark.turns(of="rolling: the router itself goes, and comes back")
 def test_a_guard_brings_a_killed_router_back_and_every_record_has_it(lab: SmallLab) -> None:
     def answers() -> bool:
         try:
@@ -227,6 +228,7 @@ def test_down_takes_gangs_out_before_they_stop(lab: SmallLab) -> None:
     assert "none would be left" in refused.stderr
 
 
+@pytest.mark.turns(of="rolling: the router itself goes, and comes back")
 def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang(lab: SmallLab, tmp_path: Path) -> None:
     def private(name: str, text: str) -> str:
         path = tmp_path / name

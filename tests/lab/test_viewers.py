@@ -194,6 +194,7 @@ def test_the_router_s_host_of_its_own_has_viewers_too(lab: SmallLab, tmp_path: P
     assert "cyd" not in members(lab, next(iter(hosts)))
 
 
+@pytest.mark.turns(of="viewers: another inventory is followed")
 def test_the_logs_are_a_viewers_only_where_the_inventory_says_so(lab: SmallLab, tmp_path: Path) -> None:
     prepare(lab, l40s_viewers_logs=True)
     ann = viewer(lab, "ann", tmp_path)

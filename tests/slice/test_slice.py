@@ -324,6 +324,7 @@ def test_a_queue_outlives_its_command_and_its_figures_come_back(
     assert {file.name for file in bring.iterdir()} == {"figures.json", "log", "kept.tar.xz"}
 
 
+@pytest.mark.turns(of="a proof on GPUs is rehearsed")
 @pytest.mark.lab
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root")
