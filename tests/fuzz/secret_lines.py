@@ -25,6 +25,7 @@ PASSWORDS = (
 TOKENS = (
     "api_key", "API-KEY", "apiKey", "admin_api_key", "HF_TOKEN", "HF_TOKEN_2", "hf-token", "access_token", "authToken",
     "GITHUB_PAT", "SENTRY_DSN", "AWS_ACCESS_KEY_ID", "private_key", "SLACK_WEBHOOK_URL", "x-api-key", "token",
+    "LICENSE_KEY", "FERNET_KEY", "hmac_key",
 )  # fmt: skip
 FLAGS = ("--api-key", "--admin-api-key", "--hf-token", "--password", "--ssl-keyfile-password", "--client-secret")
 BEFORE = (
@@ -204,6 +205,8 @@ CLIENTS = (
     "docker login -u anna -p {} hub", "ldapsearch -x -w {} -b dc=x", "ipmitool -U a -P {} power status",
     "smbclient //h/s -U anna%{}", "echo {} | sudo -S ls", "echo -n {} | docker login -u a --password-stdin",
     "openssl rsa -passin pass:{} -in k", "wget --user x --proxy-user anna:{} http://h",
+    "curl -sSu anna:{} http://h", "curl -b sid={} http://h", "snmpget -v2c -c {} h", "http -a anna:{} http://h",
+    "mc alias set m http://h:9000 admin {}", "echo {} | kinit anna",
 )  # fmt: skip
 
 
@@ -256,6 +259,27 @@ def _unseen(name: str, value: str, rng: random.Random) -> str:
     return f"{name[:at]}{hidden}{name[at:]}{rng.choice(('=', ': '))}{value}"
 
 
+def _statement(name: str, value: str, rng: random.Random) -> str:
+    """Sentences, directives and tables, with a blank between a name and its value."""
+    shapes = (
+        f"CREATE USER anna IDENTIFIED BY '{value}'", f"ALTER ROLE anna WITH PASSWORD '{value}'",
+        f"| {name} | {value} |", f"{name}          {value}", f"Incorrect API key provided: {value}",
+        f"Password for anna: {value}", f"requirepass {value}1a", f"bindpw {value}1a", f"the password is {value}1a",
+        f"proxy anna:{value}@h:3128", f"<key>Api{name}</key>\n<string>{value}</string>",
+    )  # fmt: skip
+    return rng.choice(shapes)
+
+
+def _continued(name: str, value: str, rng: random.Random) -> str:
+    """Over two lines, the first of which ends with a backslash."""
+    shapes = (
+        f"serve --api-key \\\n  {value} --tp 8",
+        f'{name}: "x \\\n  {value}"',
+        f"Authorization: Bearer \\\n{value}",
+    )
+    return rng.choice(shapes)
+
+
 LABELS = ("密码", "登录密码", "口令", "API密钥", "访问令牌", "密碼", "私钥", "パスワード", "비밀번호", "Passwort")
 
 
@@ -298,6 +322,8 @@ SHAPES: dict[str, Callable[[random.Random], Made]] = {
     "next line": _both(
         _next_line, token, ("password", "Password", "api_key", "hf_token", "passphrase", "client_secret")
     ),
+    "statement": _both(_statement, plain, ("HF_TOKEN", "DB_PASSWORD", "API_KEY")),
+    "continued line": _both(_continued, plain, ALL),
     "full width": _both(_wide, token, ALL),
     "unseen characters": _both(_unseen, token, ("password", "api_key", "hf_token", "secret_key", "passphrase")),
     "label of another language": _both(_label, token, LABELS),

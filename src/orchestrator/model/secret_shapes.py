@@ -55,6 +55,11 @@ _CLIENTS = (
     (("ldap",), r"ldap\w+", f"-w{_APART}"),
     (("ipmitool", "sqlcmd", "mosquitto"), r"(?:ipmitool|sqlcmd|mosquitto_\w+)", f"-P{_APART}"),
     (("smbclient", "rpcclient"), r"(?:smb|rpc)client", r"(?:-U|--user)[ =]?['\"]?[^\s%'\"]{1,100}%"),
+    (("snmp",), r"snmp\w+", f"-c{_APART}"),
+    (("http ", "https "), r"(?<![\w:])https?", r"(?:-a|--auth)[ =]?['\"]?[^\s:'\"]{1,100}:"),
+    (("mc alias", "mc config"), r"mc\s+(?:alias\s+set|config\s+host\s+add)\s+\S+\s+\S+", r"(?<=\s)[^\s-]\S*\s"),
+    (("wandb",), r"wandb\s+login", r"(?=[0-9a-f]{40})"),
+    (("sqlplus", "thin:"), r"(?:sqlplus|jdbc:oracle:(?:thin|oci):)", r"?[\w$.]{1,60}/"),
     (("curl", "wget"), r"(?:curl|wget)", r"(?:-u|--user|--proxy-user)[ =]?['\"]?[^\s:'\"]{1,100}:"),
 )
 """Words of a client, its name, and the flag before a password. mysql's -P and psql's -p are ports."""
@@ -84,7 +89,7 @@ _SHAPES = (
         ("echo", "printf"),
         re.compile(
             rf"(?P<keep>\b(?:echo(?:\s+-[ne]+)?|printf(?:\s+'?%s(?:\\n)?'?)?)\s+){_WORD}"
-            r"(?=\s*\|\s*(?:sudo\b[^\n|]{0,40}?-\w*S|[^\n|]{0,60}\b(?:login|chpasswd|passwd|cryptsetup)\b))"
+            r"(?=\s*\|\s*(?:sudo\b[^\n|]{0,40}?-\w*S|[^\n|]{0,60}\b(?:login|chpasswd|passwd|cryptsetup|kinit)\b))"
         ),
     ),
     _SecretShape(  # crypt(5), and the hashes of argon2 and the like
@@ -93,6 +98,54 @@ _SHAPES = (
             r"(?P<keep>\$(?:[1567y]|gy|2[abxy]|apr1|argon2(?:id|i|d)|scrypt|bcrypt[\w-]*|pbkdf2[\w-]*)\$)"
             r"(?=[^\s:'\"]{0,80}[A-Za-z0-9./]{8})[\w./$=,+-]{8,}"
         ),
+    ),
+    _SecretShape(  # slapd's and dovecot's hashes (RFC 2307)
+        ("}",), re.compile(r"(?P<keep>\{(?:S?SHA|S?MD5|CRYPT|PBKDF2)[-0-9A-Z]{0,8}\})[\w./+$=,-]{8,}", re.IGNORECASE)
+    ),
+    _SecretShape(  # PuTTY's key files
+        ("private-lines:",), re.compile(r"(?P<keep>Private-Lines: ?[0-9]+)(?:\s+[A-Za-z0-9+/=]{8,})+")
+    ),
+    _SecretShape(  # SQL
+        ("identified",),
+        re.compile(rf"(?P<keep>(?i:identified\s+(?:with\s+\S{{1,60}}\s+)?(?:by|as))\s+(?:password\s+)?){_WORD}"),
+    ),
+    _SecretShape(  # a name and a value in quotes
+        ("passw", "passphrase", "api key", "secret"),
+        re.compile(
+            r"(?P<keep>(?<![\w-])(?i:password|passwd|passphrase|api key|secret)\s+)(?:'[^'\n]{4,}'|\"[^\"\n]{4,}\")"
+        ),
+    ),
+    _SecretShape(  # a name and a value that is no word: it has a digit
+        ("passw", "passphrase", "api key", "bindpw", "rootpw", "requirepass", "masterauth"),
+        re.compile(
+            r"(?P<keep>(?<![\w-])(?i:passw(?:or)?d|passphrase|api key|(?:bind|root)pw|requirepass|masterauth)\s+"
+            r"(?:(?:is|was)\s+)?)"
+            r"(?=[^\s=:]*[0-9])(?=[^\s=:]*[A-Za-z])[^\s=:/.,;()]{6,}(?=[\s.,;)'\"]|\Z)"
+        ),
+    ),
+    _SecretShape(  # a table of the environment
+        ("token", "passw", "secret", "_key", "_pass"),
+        re.compile(
+            r"(?P<keep>(?<![\w-])[A-Z][A-Z0-9_]{0,60}(?:TOKEN|PASSWORD|PASSWD|SECRET|_KEY|_PASS)"
+            r"(?:[ \t]*\|[ \t]*|[ \t]{2,}|\t))[^\s|]{6,}"
+        ),
+    ),
+    _SecretShape(  # property lists
+        ("<key>",),
+        re.compile(
+            r"(?P<keep><key>[^<]{0,60}(?i:passw|secret|token|api[ _-]?key|credential)[^<]{0,60}</key>\s*"
+            r"<(?:string|data)>)[^<]+"
+        ),
+    ),
+    _SecretShape(
+        ("<input",),
+        re.compile(
+            r"(?P<keep><input\b(?=[^>]{0,400}password)[^>]{0,400}?\bvalue=)(?:'[^']*'|\"[^\"]*\"|[^\s>]+)",
+        ),
+    ),
+    _SecretShape(  # a browser's cookies, as Netscape, curl and wget keep them
+        ("\ttrue\t", "\tfalse\t"),
+        re.compile(r"(?P<keep>\t(?:TRUE|FALSE)\t[^\t\n]*\t(?:TRUE|FALSE)\t[0-9]+\t[^\t\n]+\t)[^\t\n]+"),
     ),
     _SecretShape(("pass:",), re.compile(r"(?P<keep>-pass(?:in|out)?[ =]['\"]?pass:)[^\s'\"]+")),
     _SecretShape(  # SASL in SMTP, IMAP and POP (RFC 4954, 3501, 5034)
@@ -145,6 +198,27 @@ _SHAPES = (
         ),
     ),
 )
+
+
+_END_OF_A_KEY = re.compile(r"-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
+_FULL, _LAST = (re.compile(rf"(?:.{{0,60}}[\s>|:\]])?[A-Za-z0-9+/=]{{{least},76}}\s*") for least in (40, 2))
+"""Lines of a key in PEM, the last one of which may be short (RFC 7468), with what a log has before them."""
+
+
+def without_ends_of_keys(text: str) -> str:
+    """A text without the lines before the end of a private key whose beginning is elsewhere: a log's last lines."""
+    parts = _END_OF_A_KEY.split(text)
+    ends = _END_OF_A_KEY.findall(text)
+    clean = [*map(_without_last_lines, parts[:-1]), parts[-1]]
+    return clean[0] + "".join(end + part for end, part in zip(ends, clean[1:], strict=True))
+
+
+def _without_last_lines(text: str) -> str:
+    lines = text.split("\n")
+    first, form = len(lines) - 1, _LAST
+    while first > 0 and form.fullmatch(lines[first - 1]):
+        first, form = first - 1, _FULL
+    return "\n".join((*lines[:first], "<secret>", *lines[-1:])) if first < len(lines) - 1 else text
 
 
 def without_shapes(text: str) -> str:

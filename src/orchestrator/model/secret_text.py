@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, quote_plus, urlsplit
 
-from orchestrator.model.secret_shapes import folded, without_shapes
+from orchestrator.model.secret_shapes import folded, without_ends_of_keys, without_shapes
 from orchestrator.protocol.planned import OF_THE_PLAN
 from orchestrator.protocol.staging import NodePlan, words
 
@@ -27,43 +27,55 @@ SHORTEST_SECRET = 6
 _ESCAPED_APOSTROPHE = r"'\\*\"'\\*\"'"
 """As shells have it within apostrophes."""
 _QUOTED = (
-    rf"(?P<quote>\\*[\"'])(?:{_ESCAPED_APOSTROPHE}|(?!{_ESCAPED_APOSTROPHE}).)*?(?<!\\)(?!{_ESCAPED_APOSTROPHE})(?P=quote)"
+    r"\"{3}(?s:.*?)\"{3}|'{3}(?s:.*?)'{3}"
+    r"|\"(?:[^\"\\\n]|\\[^\n])*\\\n(?s:(?:[^\"\\]|\\.){0,4096})\""
+    rf"|(?P<quote>\\*[\"'])(?:{_ESCAPED_APOSTROPHE}|(?!{_ESCAPED_APOSTROPHE}).)*?(?<!\\)(?!{_ESCAPED_APOSTROPHE})(?P=quote)"
     r"(?=[\s,;:&}\])>\\\"'\x1b]|$)|\\*[\"'][^\n]*"
 )
-"""In quotes that may be escaped, up to the same ones; to the end of the line where they do not close."""
+"""In three quotes, or in two over lines that end with a backslash; in quotes that may be escaped, up to the same ones;
+to the end of the line where they do not close."""
 _COLOURS = r"(?:(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;]*m)*"
 _LIST = r"\[(?:\s*b?\\*(?:\"[^\"\n]*\"|'[^'\n]*'),?)+\s*\]?|\[[^\]\n]*\]?"
 _NAMED = re.compile(
     r"(?i)(?P<name>(?:(?P<line>passw(?:or)?ds?|passphrase|(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pass|pwd)"
     r"|sshpass|密码|口令|密钥|令牌"
-    r"|secret(?:[_-]?key)?s?|credentials?|authorization|(?<![a-z])(?:set-)?cookie|x-auth(?:-[\w-]{1,60})?)"
-    r"|(?:api|access|private|auth|sign(?:ing)?|encryption|master|account|routing|subscription)[_ -]?keys?"
-    r"|(?<=[?&])(?:key|sig(?:nature)?|code)|session[_-]?(?:id|key)|(?<!num_)tokens?|(?<![a-z])(?:dsn|pat)"
-    rf"|webhook(?:[_-]?url)?)(?:[_-]?(?:[0-9]+|id))?{_COLOURS}(?:(?:\\*[\"']|%22|\\u0022)?[^\S\n]*"
+    r"|requirepass|masterauth|(?:bind|root)pw|psk|otlp(?:_[a-z]{1,10})?_headers"
+    r"|secret(?:[_-]?key)?s?|credentials?|authorization|(?<![a-z])(?:set-)?cookies?|x-auth(?:-[\w-]{1,60})?)"
+    r"|(?:api|access|private|auth|sign(?:ing)?|encryption|master|account|routing|subscription|shared|hmac|licen[cs]e"
+    r"|fernet|storage)[_ -]?keys?|(?-i:(?<![A-Za-z0-9])[A-Z][A-Z0-9_]{0,60}_KEYS?)"
+    r"|(?:(?<=[?&])|(?<=&amp;)|(?<=\\u0026)|(?<=%26)|(?<=%3f))(?:key|sig(?:nature)?|code)|session[_-]?(?:id|key)|(?<!num_)tokens?|(?<![a-z])(?:dsn|pat)"
+    rf"|webhook(?:[_-]?url)?)(?:[_-]?(?:[0-9]+|id))?{_COLOURS}"
+    rf"(?:[^\S\n](?:(?:for|of)[^\S\n][^\s:=]{{1,80}}|provided|given|used|entered))?(?:(?:\\*[\"']|%22|\\u0022)?[^\S\n]*"
     r"(?:=>|:=|[:=\uff1a\uff1d\0]|%3[ad]|\\u003[ad])(?:\\\n)?"
     rf"|\\*[\"']?,?\s+\\*[\"']?value\\*[\"']?[^\S\n]*[:=]|\\*[\"'],)[^\S\n]*{_COLOURS}(?:b(?=[\"']))?)"
     rf"(?P<value>{_QUOTED}|(?:none|null|true|false)(?=[\s,;)}}\]]|$)|[|>][-+]?[^\S\n]*(?:\n[ \t]+[^\n]+)+"
     rf"|(?<=[:=])(?:\n[ \t]*(?:[ \t]|- )(?:\"[^\"\n]*\",?|\S+)[^\S\n]*(?=\n|\Z))+"
-    rf"|(?(line)[^\n]+|(?:{_LIST}|(?:(?:bearer|basic|token|digest)\s+)?(?!{{)[^\s,;}}\])]+)))"
+    rf"|(?(line)(?:\\\r?\n|[^\n])+|(?:{_LIST}|(?:(?:bearer|basic|token|digest)(?:\s|\\\n)+)?(?!{{)[^\s,;}}\])]+)))"
 )
 """A name like a secret's with its value, a password or a header to the end of the line: it may have several words.
 Between them stands a sign, a comma (pairs of headers), or the word value (an environment in YAML or JSON).
 `tokens: 5` stays: a report is not readable without it."""
 _FLAG = re.compile(
-    r"(?P<name>--(?:[\w-]{1,60}-)?(?:api-key|key|token|passw(?:or)?d|pwd|passphrase|secret)\\*[\"']?(?:\s*,\s*|[\s\0]+)"
-    r"|\bsshpass\s+-p ?|\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[ =]?[\"']?[^\s:]{1,100}:)"
+    r"(?P<name>--(?:[\w-]{1,60}-)?(?:api-key|key|token|passw(?:or)?d|pwd|passphrase|secret)\\*[\"']?"
+    r"(?:\s*,\s*|(?:[\s\0]|\\\r?\n)+)|\bsshpass\s+-p ?|\bcurl\b[^\n]{0,400}?\s(?:"
+    r"(?:-b|--cookie|--oauth2-bearer)[ =]|(?:-[a-zA-Z]{0,6}u|--user)[ =]?[\"']?[^\s:]{1,100}:))"
     rf"(?P<value>{_QUOTED}|\S+)"
 )
 _BY_FORM = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
-    r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|hooks\.slack\.com/\S+|AKIA[0-9A-Z]{16}"
+    r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{16}"
     r"|(?:nvapi|pypi|xapp|dckr_pat|dop_v1|npm|[sr]k_live|[sr]k_test)[_-][\w-]{10,}|AIza[\w-]{20,}|AGE-SECRET-KEY-\w+"
-    r"|(?:web)?hook(?:s|b2)?/[\w/@-]{16,}|bot[0-9]{6,}:[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?:hv[sbr]|SG|ya29)\.[\w.-]{16,}|1//0[\w-]{16,}|GOCSPX-[\w-]{16,}|(?:api_org|glsa|shpat|lin_api|gsk|figd)_\w{16,}"
+    r"|ATATT[\w-]{16,}|SK[0-9a-f]{32}|dapi[0-9a-f]{32}|ms-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|sha256~[\w-]{30,}"
+    r"|MUNGE:[\w+/=]{8,}|AQ[A-Za-z0-9+/]{34,40}==|(?:eyJ|LS0tLS1CRUdJTi)[\w+/-]{20,}={0,2}(?![\w.])"
+    r"|bot[0-9]{6,}:[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r"|(?=\w*[0-9])(?=\w*[a-z])(?=\w*[A-Z])(?!\w*(?:[0-9]{5}|[a-z]{5}|[A-Z]{5}))[A-Za-z0-9]{16,}[\w+/=-]*"
     r")|(?i:\bbearer\s+)[\w.~+/=-]{8,}"
 )
-"""Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, NVIDIA and more, webhooks, JSON web tokens, what follows Bearer,
-and a long word that has no words in it: digits and letters of both cases, mixed as only chance mixes them."""
+"""Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, NVIDIA and more, JSON web tokens, JSON and PEM in base64, what
+follows Bearer, and a long word that has no words in it: digits and letters of both cases, mixed as only chance does."""
+_HOOKS = re.compile(r"\bhooks\.slack\.com/\S+|\b(?:web)?hook(?:s|b2)?/[\w/@-]{16,}")
+"""Addresses whose path is the secret. One may hold an @, which ends no user's name."""
 _IN_TAGS = re.compile(
     r"(?i)(?P<name><[\w:.-]{0,60}(?:passw|pwd|token|secret|api[_-]?key)[\w:.-]{0,60}(?:\s[^<>]{0,200})?>)[^<]+(?=</)"
 )
@@ -72,6 +84,11 @@ _PRIVATE_KEY = re.compile(
 )
 _URL_USER = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}(?:://|%3a%2f%2f))[^\s\"<>]{0,1000}(?:@|%40)")
 """Up to the last @: a password may hold others, and slashes. Repetitions have an end, so that no line takes long."""
+_USER_ALONE = re.compile(
+    r"(?P<before>(?<![\w:/@.+-])(?!mailto:)[A-Za-z_][\w.-]{0,40}:)(?!//)(?=[^\s:@/'\"<]{0,80}[A-Za-z])[^\s:@/'\"<]{6,80}"
+    r"(?=@(?!sha[0-9])[A-Za-z0-9\[])"
+)
+"""user:password@host without a scheme; neither a mail's address nor an image's digest."""
 _COUNTS = re.compile(r"(?i)^tokens?(?:_[a-z]+)?[\"']?\s*[:=]\s*$")
 
 
@@ -85,8 +102,10 @@ def without_secrets(text: str) -> str:
 
 def _without(text: str) -> str:
     text = without_shapes(text)
-    text = _PRIVATE_KEY.sub(HIDDEN, text)
+    text = without_ends_of_keys(_PRIVATE_KEY.sub(HIDDEN, text))
+    text = _HOOKS.sub(HIDDEN, text)
     text = _URL_USER.sub(rf"\g<scheme>{HIDDEN}@", text)
+    text = _USER_ALONE.sub(rf"\g<before>{HIDDEN}", text)
     text = _FLAG.sub(rf"\g<name>{HIDDEN}", text)
     text = _IN_TAGS.sub(rf"\g<name>{HIDDEN}", text)
     return _BY_FORM.sub(HIDDEN, _NAMED.sub(_hidden, text))

@@ -244,9 +244,11 @@ _OF_HARDWARE = {
     "gid": rf"(?<![{_HEX}:])[{_HEX}]{{4}}(?::[{_HEX}]{{4}}){{7}}(?![{_HEX}:])",
     "guid": rf"(?<![{_HEX}:])[{_HEX}]{{4}}(?::[{_HEX}]{{4}}){{3}}(?![{_HEX}:])",
     "mac": rf"(?<![{_HEX}:])[{_HEX}]{{2}}(?::[{_HEX}]{{2}}){{5}}(?![{_HEX}:])"
-    # With dashes (IEEE 802) and as Cisco writes it; of digits alone it may be a time or a version.
-    rf"|(?=[{_HEX}]{{2}}-)(?<![0-9A-Za-z-])(?=[0-9-]*[A-Fa-f])[{_HEX}]{{2}}(?:-[{_HEX}]{{2}}){{5}}(?![0-9A-Za-z]|-[{_HEX}])"
-    rf"|(?=[{_HEX}]{{4}}\.)(?<![0-9A-Za-z.])(?=[0-9.]*[A-Fa-f])[{_HEX}]{{4}}\.[{_HEX}]{{4}}\.[{_HEX}]{{4}}(?![0-9A-Za-z]|\.[0-9A-Za-z])",
+    # With dashes (IEEE 802) and as switches write it; of digits alone it may be a time or a version.
+    rf"|(?=[{_HEX}]{{2}}[-_])(?<![0-9A-Za-z_-])(?=[0-9_-]*[A-Fa-f])[{_HEX}]{{2}}(?:-[{_HEX}]{{2}}){{5}}(?![0-9A-Za-z]|-[{_HEX}])"
+    rf"|(?=[{_HEX}]{{2}}_)(?<![0-9A-Za-z_-])(?=[0-9_]*[A-Fa-f])[{_HEX}]{{2}}(?:_[{_HEX}]{{2}}){{5}}(?![0-9A-Za-z_])"
+    rf"|(?=[{_HEX}]{{4}}[.:-])(?<![0-9A-Za-z.:-])(?=[0-9.:-]*[A-Fa-f])[{_HEX}]{{4}}(?P<sign>[.:-])[{_HEX}]{{4}}(?P=sign)[{_HEX}]{{4}}"
+    r"(?![0-9A-Za-z]|[.:-][0-9A-Za-z])",
     # Of PCI Express: lspci's Device Serial Number, an EUI-64.
     "eui": rf"(?=[{_HEX}]{{2}}-)(?<![0-9A-Za-z-])"
     rf"(?=[0-9-]*[A-Fa-f])[{_HEX}]{{2}}(?:-[{_HEX}]{{2}}){{7}}(?![0-9A-Za-z]|-[{_HEX}])",
@@ -432,7 +434,7 @@ class Pseudonyms:
 
 
 def _raw(text: str) -> bytes:
-    return bytes.fromhex(re.sub("[:.-]", "", text))
+    return bytes.fromhex(re.sub("[:._-]", "", text))
 
 
 def _written_as(form: str, raw: bytes) -> str:

@@ -44,11 +44,17 @@ _SHORT, _ANY_CASE = 3, 4
 _CASES = (str, str.lower, str.upper)
 _SPELLINGS = ("joined", "any case", "exact", "host")
 _PERSON = re.compile(
-    r"(?P<before>/(?:home|homes|Users)/|(?<![\w/.~])~(?=[\w.-]+/))(?P<who>[A-Za-z_][\w.-]{0,63})(?![\w.-])"
+    r"(?P<before>/(?:home[0-9]?|homes|Users|u)/|%2[fF](?:home|Users)%2[fF]|(?<![\w/.~])~(?=[\w.-]+/)"
+    r"|(?<![A-Za-z])(?:USER|LOGNAME|SUDO_USER|USERNAME|CN) ?= ?|\b(?:e?[ug]id=|groups=|(?<=\)),)[0-9]+\("
+    r"|\b(?:for|by) (?:(?:invalid )?user |(?=[\w.-]{1,64}\(uid=))"
+    r"|\b(?:publickey|password|keyboard-interactive/pam) for (?:invalid user )?"
+    r"|\b(?:ssh|ecdsa|sk-ssh)-[\w@.-]{1,40} AAAA[\w+/=]{16,2000} |(?=[\w.-]{1,64} : (?:TTY|PWD)=))"
+    r"(?P<who>[A-Za-z_][\w.-]{0,63}(?:(?<=[\w.-])@[\w.-]{1,64})?)(?![\w.-])"
 )
+"""By the folder, variable or sentence that a name stands in: sudo's, sshd's and id's, and the comment of a key."""
 _UNITS = r"(?:service|socket|timer|target|slice|scope|mount|path|conf|py|so|log|sock)"
 _MAIL = re.compile(
-    rf"(?<![\w.+-])[\w.+-]{{1,64}}@(?:[A-Za-z0-9-]{{1,63}}\.){{1,8}}(?!{_UNITS}\b)[A-Za-z]{{2,24}}(?![\w-]|\.\w)"
+    rf"(?<![\w.+-])[\w.+-]{{1,64}}(?:@|%40)(?:[\w-]{{1,63}}\.){{1,8}}(?!{_UNITS}\b)[^\W\d_]{{2,24}}(?![\w-]|\.\w)"
 )
 _PART = r"[^\s/'\"\\,:;()\[\]{}<>|=&]+"
 _ROOTS = (
@@ -65,23 +71,27 @@ _WORD_PATH = re.compile(
 )
 """In a command line."""
 _LABELLED = re.compile(
-    r"(?i)(?=[sagmhle])(?:"
+    r"(?i)(?=[sagmhlenwi])(?:"
     r"(?P<label>(?<![a-z])(?:serial(?:[ _-]?(?:number|num|no\.?|#))?|s/n|sn|service[ _-]?tag|asset[ _-]?tag)"
-    r"\]?\\*[\"']?\s*[:=]\s*\\*[\"']?)(?P<serial>(?=[A-Z-]*[0-9])[A-Z0-9][A-Z0-9-]{5,40})(?![\w.])"
+    r"\]?\\*[\"']?\s*[:=]\s*\\*[\"']?|(?<![a-z/])s/n\s+|\bID_SERIAL(?:_SHORT)?=|\bmachine[-_ ]id\W{1,3}"
+    r"|(?<![\w-])i-(?=[0-9a-f]{17}(?![\w-])))(?P<serial>(?=[A-Z_-]*[0-9])[A-Z0-9][A-Z0-9_-]{5,60})(?![\w.])"
     r"|(?P<of>(?:guid|(?<![a-z])(?:mac(?:[ _-]?addr(?:ess)?)?|hw[ _-]?addr|lladdr|(?:link/)?ether))"
-    r"\\*[\"']?\s*[:= ]\s*\\*[\"']?(?:0x)?)(?P<bare>[0-9a-f]{16}|[0-9a-f]{12})(?![0-9a-z]))"
+    r"\\*[\"']?\s*[:= ]\s*\\*[\"']?(?:0x)?|\b(?:eui\.|naa\.|nvme-eui\.|wwn(?:-|[:= ]\s*)(?:0x)?))"
+    r"(?P<bare>[0-9a-f]{16}|[0-9a-f]{12})(?![0-9a-z]))"
 )
-_BARE = re.compile(r"(?<![0-9A-Za-z])(?P<hex>0[xX])?(?P<digits>[0-9a-fA-F]{12}(?:[0-9a-fA-F]{4})?)(?![0-9A-Za-z])")
+_BARE = re.compile(
+    r"(?<![0-9A-Za-z])(?P<hex>(?:0[xX])?(?:(?i:fe80)0{12})?)(?P<digits>[0-9a-fA-F]{12}(?:[0-9a-fA-F]{4})?)(?![0-9A-Za-z])"
+)
 _EUI = ("0300", "fffe")
 """In the middle of a GUID that is made of a MAC address: NVIDIA's adapters, and IEEE's EUI-64."""
 
 
 def _key(name: str) -> str:
-    return re.sub("[-_.]", "", name).lower()
+    return re.sub("[-_.]|%2[de]|%5f", "", name.lower())
 
 
-def _any_join(name: str, sign: str = "[-_.]?") -> str:
-    """Letters and digits of a name, joined by any sign or none. sign: by this one"""
+def _any_join(name: str, sign: str = "(?:[-_.]|%2[DdEe]|%5[Ff])?") -> str:
+    """Letters and digits of a name, joined by any sign or none, as addresses have them too. sign: by this one"""
     return sign.join(map(re.escape, re.findall(r"[0-9]+|[^\W\d_]+|[^\w.-]+", name)))
 
 
@@ -111,7 +121,7 @@ class Scrubber:
         text = _PLACE.sub(self._shown_place, text)
         text = self._named.sub(self._called, text) if self.names else text
         text = _PERSON.sub(self._person, text)
-        if "@" in text:
+        if "@" in text or "%40" in text:
             text = _MAIL.sub(lambda match: self._word("mail", match.group(), "e-mail address"), text)
         return self._without_numbers(text)
 
@@ -262,7 +272,7 @@ class Scrubber:
             rf"|(?P<joined>(?i:{joined}))(?![A-Za-z0-9])"
             rf"|(?<![\w.-])(?P<word>(?i:{of['any case']})|{of['exact']})(?![\w-])"
             rf"|(?:(?<=@)|(?<=://)|(?<=host[= ])|(?<=node[= ]))(?P<host>{of['host']})(?![\w.-])"
-            rf"|(?m:^)(?P<first>{of['host']})(?=:[0-9]+:))"
+            rf"|(?:(?m:^)|(?<=\[))(?P<first>{of['host']})(?=:[0-9]+:(?![0-9A-Fa-f]{{2}}(?::[0-9A-Fa-f]{{2}}){{3}}\b)|\]:[0-9]))"
         )
 
     def _spelling(self, name: str) -> str:

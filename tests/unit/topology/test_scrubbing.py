@@ -86,8 +86,31 @@ def test_a_known_secret_is_nowhere(secret: str, before: str, after: str) -> None
         "machine h login anna password Wq7XkLm29PvTs3cret",
         "-----BEGIN PGP PRIVATE KEY BLOCK-----\ns3cret\n-----END PGP PRIVATE KEY BLOCK-----",
         "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----",
+        f"12:01 {'s3cret' * 10}\n12:01 s3cret==\n12:01 -----END RSA PRIVATE KEY-----",
+        "PuTTY-User-Key-File-3: ssh-ed25519\nPrivate-Lines: 1\nAAAAs3cret\nPrivate-MAC: 01",
+        ".dockerconfigjson: eyJhdXRocyI6eyJyZWciOns3cret",
+        "client-key-data: LS0tLS1CRUdJTiBSU0EgUFJJs3cret",
+        "aws_session_token = s3cret",
+        "x hvs.CAESIJs3cretabcdefgh", "x SG.abcdefghs3cret.abcdefgh", "x ya29.a0AfH6s3cretabcdef",
+        "x GOCSPX-abcdefghijs3cret", "x api_org_abcdefghijs3cret", "MUNGE:AwQDAABs3cret:",
+        "olcRootPW: {SSHA}abcdefs3cret", "LICENSE_KEY=s3cret", "FERNET_KEY: s3cret", "hmac_key=s3cret", "psk=s3cret",
+        "PresharedKey = s3cret+s3cret=", "OTEL_EXPORTER_OTLP_HEADERS=x-team=s3cret",
+        '{"cookies": {"sid": "s3cret"}}', "curl -b 'sid=s3cret' http://h", "curl -sSu anna:s3cret http://h",
+        ".h.example\tTRUE\t/\tFALSE\t1893456000\tsid\ts3cret",
+        "curl -H 'Authorization: Bearer \\\ns3cret-value' http://h", "serve --api-key \\\n    s3cret --tp 8",
+        'password: "first \\\n  s3cret"\nz: 1', 'api_key = """s3cret"""',
+        'GET "https://h/send?a=b\\u0026key=s3cret"', "https://h/send?a=b&amp;key=s3cret",
+        "https://x.office.com/webhookb2/0123-abc@def/IncomingWebhook/s3cret-value-s3cret/1",
+        "Incorrect API key provided: s3cret.", "Invalid API key s3cret1 used", "the password is s3cret1",
+        "Password for anna: s3cret", "requirepass s3cret1", "bindpw s3cret1",
+        "CREATE USER anna IDENTIFIED BY 's3cret'", "ALTER USER anna WITH PASSWORD 's3cret'",
+        "HF_TOKEN                s3cret", "| HF_TOKEN | s3cret |",
+        "via anna:s3cret@proxy:3128", "rsync anna:s3cret@h::x", "jdbc:oracle:thin:anna/s3cret@h:1521/x",
+        "snmpget -v2c -c s3cret h", "http -a anna:s3cret http://h", "mc alias set m http://h:9000 admin s3cret",
+        "echo s3cret | kinit anna", "<key>ApiKey</key><string>s3cret</string>",
+        '<input name="pw" type="password" value="s3cret">',
     ],
-)
+)  # fmt: skip
 def test_what_looks_like_a_secret_is_hidden(text: str) -> None:
     clean = scrubber().text(text)
     assert HIDDEN in clean
@@ -111,6 +134,10 @@ NEEDED = (
     "MiniMaxM2ForCausalLM Qwen3MoeForCausalLM _ZN3c104cuda9SetDeviceEa E=257,N=256,device_name=NVIDIA_L40S",
     "tokens:\n  in the batch are counted\nkey not found: lm_head\ntoken:\nnext line",
     "Exception: CUDA error: uncorrectable ECC error encountered; Xid 79, pid=1, name=sglang::schedul, pass --tp 8",
+    "sudo: a password is required; api key file: /etc/l40s/key; the password was wrong; token is invalid",
+    "pulled docker.io/lmsysorg/sglang:v0.5.23@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "TP0:123456 file.py:120 rank0:0@node1",
+    "CACHE_KEY of 3 layers, KV_KEY_SIZE=4, NCCL_IB_PKEY=0x7fff, ssh-ed25519 AAAA, Loading done\nfinished",
     "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /store_based_barrier_key/1",
 )
 
@@ -250,6 +277,43 @@ def test_a_known_mac_is_the_same_machine_in_every_writing(raw: bytes) -> None:
     assert clean.text(f"{digits[:4]}.{digits[4:8]}.{digits[8:]}").replace(".", "") == shown
     assert clean.text(f"mac {digits} of it") == f"mac {shown} of it"
     assert clean.text(f"container {digits}") == f"container {shown}"  # known by now, no word needed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/home2/judy/x", "/u/judy/x", "%2Fhome%2Fjudy%2Fx", "uid=1000(judy) gid=7(judy) groups=7(judy),27(sudo)",
+        "judy : TTY=pts/0 ; USER=root", "session opened for user judy(uid=1000) by judy(uid=0)",
+        "Accepted publickey for judy from h port 5", "Failed password for invalid user judy from h", "LOGNAME=judy",
+        f"ssh-ed25519 {'A' * 40} judy@laptop", "CN=judy,OU=x", "judy%40example.org", "judy@例子.广告",
+        "用户judy@example.org",
+    ],
+)  # fmt: skip
+def test_who_shows_by_a_word_or_a_sign_gets_another_name(text: str) -> None:
+    clean = named()
+    assert "judy" not in clean.text(text) and +clean.replaced
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0c42-a103-5caa", "0c42:a103:5caa", "0c_42_a1_03_5c_aa", "fe800000000000000e42a1fffe035caa",
+        "eui.0c42a1035caa0001",
+        "wwn-0x0c42a1035caa0001", "S/N MT0c42a1035c", "ID_SERIAL_SHORT=MT0c42a1035c", "ID_SERIAL=Some_SSD_MT0c42a1035c",
+        "machine-id 0c42a1035caa4f5e8d9c0b1a2f3e4d5c", "i-0c42a1035caa4f5e8", "gid 0xfe800000000000000e42a1fffe035caa",
+    ],
+)  # fmt: skip
+def test_a_number_in_a_writing_of_switches_and_disks_gets_another_one(text: str) -> None:
+    clean = named()
+    digits = re.sub("[-:_]", "", clean.text(text)).lower()
+    assert "0c42a1" not in digits and "0e42a1fffe" not in digits and +clean.replaced
+
+
+def test_a_short_name_is_no_part_of_an_address() -> None:
+    """A node may be called as a MAC address begins."""
+    assert named().text("ab:00:00:00:00:00").startswith("02:")
+    assert named().text("[ab]:22 ssh-rsa") == "[machine5]:22 ssh-rsa"
+    assert named().text("NODE%2D7 node%2e7") == "machine1 machine1"
 
 
 KEPT = (
