@@ -30,7 +30,8 @@ _THREAD_REFUSED = r"\bpthread_create\b.{0,64}Operation not permitted"
 _TOOL = r"(?:ninja|nvcc|cicc|ptxas|gcc|g\+\+|cc|c\+\+|clang|clang\+\+)"
 _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
-    r"|device-side assert triggered)"
+    r"|device-side assert triggered|the launch timed out and was terminated|hardware stack error"
+    r"|invalid program counter)"
 )
 _ASSERTION = r"\bblock: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,5},\d{1,5},\d{1,5}\] Assertion `"
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
@@ -51,7 +52,8 @@ COMMON = (
         r"|^ModuleNotFoundError: No module named '(?:triton|transformers|vllm|xgrammar|deep_gemm)\b"
         r"|ImportError: \S{1,256}\.so: undefined symbol(?!: cu[A-Z])|Could not load any common_ops library"
         r"|Error: lib(?:cudart|cu(?:blas|dnn|fft|solver|sparse|pti)|nv(?!i)|nccl|torch|c10)\S{0,64}: cannot open shared"
-        r"|version .?GLIBC(?:XX)?_[\d.]{1,16}.? not found|ImportError: .{0,128}(?:is not installed|[Pp]lease install )"
+        r"|version .?(?:GLIBC(?:XX)?|CXXABI)_[\d.]{1,16}.? not found|ImportError: .{0,128}(?:is not installed"
+        r"|[Pp]lease install )"
         r"|is installed with version \S{1,64},? which is less than the minimum required version",
         text="the engine, or one of its packages, is not installed in the stack's environment on this node, is too old,"
         " or is built for another torch or a newer glibc",
@@ -134,6 +136,18 @@ COMMON = (
         " quantisation of the model",
     ),
     CausePattern(
+        id="WEIGHTS-DIFFER",
+        pattern=r"RuntimeError: (?:The size of tensor a \(\d{1,12}\) must match the size of tensor b"
+        r"|The expanded size of the tensor \(\d{1,12}\) must match the existing size)",
+        after=r"weight_loader|load_\w{0,32}weight|loaded_weight|weight_utils",
+        unless=r"/quantization/",
+        text="a weight of the checkpoint has another shape than the engine expects: another quantisation or"
+        " config.json, or a parallel degree that does not divide it",
+        fix="compare its config.json with `l40s-deploy plan --show argv`; verify the files with"
+        " `l40s-deploy checkpoint verify MODEL`",
+        weak=True,
+    ),
+    CausePattern(
         id="BLOCK-NOT-DIVISIBLE",
         pattern=r"is not divisible by weight quantization block_[nk] = ",
         text="split by the tensor parallel degree, a weight no longer ends on a quantisation block",
@@ -196,6 +210,14 @@ COMMON = (
         fix="set --context-length and --max-running-requests by the KV tokens that `l40s-deploy plan` shows, or choose"
         " a layout with more of them",
     ),
+    CausePattern(  # flashinfer/allocator.h, before 0.2.4 and since
+        id="WORKSPACE-TOO-SMALL",
+        pattern=r"(?:Failed to allocate memory|Buffer overflow when allocating memory) for \w{1,64} with size \d{1,16}"
+        r" and alignment \d{1,6}\b.{0,64} in AlignedAllocator",
+        text="FlashInfer's workspace is too small for this batch; the GPU itself may have memory left",
+        fix="set SGLANG_FLASHINFER_WORKSPACE_SIZE (vLLM: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE) in l40s_env to a few"
+        " times the bytes in the line, less --mem-fraction-static for it; or a smaller chunked prefill",
+    ),
     CausePattern(
         id="KERNEL-COMPILE",
         pattern=rf"PassManager::run failed|{_CAPTURE_FAILED}: "
@@ -203,6 +225,15 @@ COMMON = (
         text="a GPU kernel did not compile; with torch.compile, SGLang 0.5.17 fails in DeepSeek's FP8 attention",
         fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile (`graphs` too), if `l40s-deploy"
         " plan --show argv` shows it; otherwise find the kernel with `l40s-deploy logs --around-failure`",
+    ),
+    CausePattern(  # sglang/srt/managers/scheduler_components/invariant_checker.py, scheduler.py before
+        id="ENGINE-DEFECT",
+        pattern=r"(?:pool\w{0,32}|[Kk][Vv] ?[Cc]ache|token) memory leak detected!",
+        text="SGLang's own count of its KV slots does not agree: a defect of this version, with what the requests or"
+        " settings were",
+        fix="search its issues for these words; try its newest release, or as a proof --disable-overlap-schedule, then"
+        " --disable-radix-cache",
+        weak=True,
     ),
     CausePattern(
         id="GRAPH-CAPTURE",
@@ -214,14 +245,15 @@ COMMON = (
         id="GPU-OUT-OF-MEMORY",
         pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation"
         r"|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|Cuda failure (?:\d{1,4} )?'out of memory'"
-        r"|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [mc]alloc ",
+        r"|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [mc]alloc |Triton Error \[CUDA\]: out of memory",
         text="a GPU ran out of memory",
         fix="reduce --mem-fraction-static or the CUDA graph batch size; check for other processes on the GPU with"
         " `nvidia-smi`",
     ),
     CausePattern(
         id="GPU-KERNEL-FAULT",
-        pattern=rf"(?:CUDA (?:error|warning)(?: \(\S{{1,256}}:\d{{1,6}}\))?: |Cuda failure (?:\d{{1,4}} )?')"
+        pattern=rf"(?:CUDA (?:error|warning)(?: \(\S{{1,256}}:\d{{1,6}}\))?: |Cuda failure (?:\d{{1,4}} )?'"
+        r"|Triton Error \[CUDA\]: )"
         rf"{_GPU_FAULT}",
         text="a GPU kernel failed while it ran (illegal access, assertion): a bug in it, or a faulty GPU",
         fix="check this node's kernel log for Xid 13 or 31 (`dmesg -T | grep Xid`). If it is always the same GPU,"
@@ -287,7 +319,8 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-ARCH",
-        pattern=r"no kernel image is available for execution|Cuda failure (?:\d{1,4} )?'invalid device function'"
+        pattern=r"no kernel image is available for execution|FP8 reduction support begins with sm90"
+        r"|Cuda failure (?:\d{1,4} )?'invalid device function'"
         r"|CUDA error: invalid device function|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)"
         r"|ptxas .{0,128}\berror {0,4}: Feature '[^']{1,128}' (?:requires|not supported on) \.target",
         text="a library of the stack has no kernels for this GPU's architecture",
@@ -296,7 +329,7 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-DRIVER",
-        pattern=r"[Dd]river/library version mismatch|NVRM: API mismatch",
+        pattern=r"[Dd]river/library version mismatch|NVRM: API mismatch|NVML/RM version mismatch",
         text="the NVIDIA driver's kernel module and its libraries have different versions: the libraries were upgraded,"
         " and the older module is still loaded",
         fix="reboot the node, or reload the module that belongs to the installed driver",
@@ -377,7 +410,8 @@ COMMON = (
         pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
         r"|nvidia-container-cli(?:\.real)?: initialization error: "
         r"(?:load library failed|driver not loaded|nvml error: driver not loaded|cuda error: no CUDA-capable|WSL env)"
-        r"|AssertionError: libcuda\.so cannot found|NVML Shared Library Not Found|Error_DriverNotLoaded"
+        r"|AssertionError: libcuda\.so cannot found|NVML Shared Library Not Found|could not load NVML library"
+        r"|Error_DriverNotLoaded"
         r"|(?:Error|CUDA initialization): CUDA unknown error"
         r"|has failed because it couldn't communicate with the NVIDIA driver|Module nvidia not found in directory"
         r"|RuntimeError: Failed to infer device type|only supported with GPUs, no GPUs found",
@@ -394,6 +428,33 @@ COMMON = (
         r"|provided PTX was compiled with an unsupported toolchain|not supported in the installed CUDA driver",
         text="the node's NVIDIA driver is too old for the stack's CUDA libraries",
         fix="update the driver and reboot, or choose a stack that supports the installed driver",
+    ),
+    CausePattern(
+        id="GPU-DRIVER-MISSING",
+        pattern=r"CUDA driver is a stub library",
+        text="the engine loads the CUDA toolkit's stub of libcuda in place of the driver's library",
+        fix="take .../lib64/stubs out of LD_LIBRARY_PATH and /etc/ld.so.conf.d (`ldconfig -p | grep libcuda.so` shows"
+        " which is found); in a container, start it with the GPUs",
+    ),
+    CausePattern(
+        id="GPU-DRIVER-MISSING",
+        pattern=r"NCCL WARN Failed to find CUDA library",
+        text="NCCL does not find the driver's libcuda: it is not installed or not given to the container, or"
+        " NCCL_CUDA_PATH names another directory",
+        fix="unset NCCL_CUDA_PATH if it is set; check `nvidia-smi` on the node; in a container --gpus all, and the"
+        " NVIDIA"
+        " container toolkit",
+        weak=True,
+    ),
+    CausePattern(  # torch, c10/cuda/CUDAFunctions.cpp
+        id="GPU-DRIVER-FAILED",
+        pattern=r"RuntimeError: Unexpected error from cudaGetDeviceCount\(\).{0,200}"
+        r"Error (?P<own>(?:3|46|304|999): .{1,80})",
+        text="CUDA can't be set up on this node, though its driver is installed",
+        fix="see whether `nvidia-smi` answers and /dev/nvidia-uvm exists (`nvidia-modprobe -u -c 0`; in a container"
+        " both"
+        " are given to it), read `dmesg -T | grep NVRM`, and reboot the node if they do",
+        weak=True,
     ),
     CausePattern(  # gpustack issue 4678, llm-d issue 706
         id="GPU-DRIVER",
@@ -435,14 +496,14 @@ COMMON = (
         pattern=r"GPU is lost|GPU lost from the bus|NV_ERR_GPU_IS_LOST"
         r"|fallen off the bus|^No devices were found$|Unable to determine the device handle"
         r"|no CUDA-capable device is detected|No CUDA GPUs are available"
-        r"|[Ee]rror: invalid device ordinal",
+        r"|[Ee]rror(?: 101)?: invalid device ordinal",
         text="a GPU is missing, does not respond, or is in use",
         fix="check `nvidia-smi` and the kernel log (`dmesg -T | grep Xid`) on this node, and l40s_gpus or"
         " CUDA_VISIBLE_DEVICES against the number of ranks",
     ),
     CausePattern(  # sglang issue 6017
         id="GPU-LOST",
-        pattern=r"CUDA-capable device\(s\) is/are busy",
+        pattern=r"CUDA-capable device(?:\(s\) is/|s )are busy",
         text="a GPU refuses this process: another one holds it alone (compute mode), or a kernel that failed before has"
         " broken what this process had there",
         fix="read whether a kernel failed before it (`dmesg -T | grep Xid`, and the lines around); otherwise look who"
@@ -466,11 +527,25 @@ COMMON = (
     ),
     CausePattern(
         id="ADDRESS-NOT-HERE",
-        pattern=r"ZMQ(?:Error|BindError): Cannot assign requested address|failed to bind to .{0,128}errno: 99\b"
+        pattern=r"ZMQ(?:Error|BindError): (?:Cannot assign requested address|No such device)"
+        r"|failed to bind to .{0,128}errno: 99\b"
         r"|while attempting to bind on address .{0,128}: cannot assign requested address"
         r"|server socket has failed to listen on any local network address.{0,128}EADDRNOTAVAIL",
         text="the engine is to listen on an address that this node does not have",
         fix="correct l40s_address in the inventory: compare it with `ip -brief address` on the node",
+    ),
+    CausePattern(
+        id="PORT-DENIED",
+        pattern=r"while attempting to bind on address (?P<own>\S.{0,128}): permission denied",
+        text="the engine's user may not listen on that port: those below 1024 are root's",
+        fix="choose a port from 1024 on in the inventory, or `sysctl net.ipv4.ip_unprivileged_port_start`",
+    ),
+    CausePattern(
+        id="SOCKET-PATH-LONG",
+        pattern=r"\bipc path \".{1,512}\" is longer than \d{2,3} characters|\bAF_UNIX path (?:too long|length cannot)",
+        text="the path of a local socket is longer than Linux allows (107 characters): the directory of temporary files"
+        " has too long a name",
+        fix="set TMPDIR (vLLM also VLLM_RPC_BASE_PATH, Ray --temp-dir) to a short path of a local disk, as /tmp",
     ),
     CausePattern(
         id="NAME-UNRESOLVED",
@@ -613,7 +688,8 @@ COMMON = (
     ),
     CausePattern(
         id="NCCL-PLUGIN",
-        pattern=r"NCCL WARN NET/OFI .{0,256}(?:[Cc]ouldn't|[Ff]ailed|[Nn]o eligible providers|[Ee]rror|ERROR)",
+        pattern=r"NCCL WARN NET/OFI .{0,256}(?:[Cc]ouldn't|[Ff]ailed|[Nn]o eligible providers|[Ee]rror|ERROR)"
+        r"|(?<!INFO )NET/OFI Request \S{1,32} completed with error",
         text="NCCL's network plugin for libfabric (EFA, Slingshot) failed: its words are in the line",
         fix="compare the plugin, libfabric and the driver with each other (`fi_info -p efa`); NCCL_NET_PLUGIN=none as a"
         " proof: without it NCCL takes verbs or sockets",
@@ -642,7 +718,7 @@ COMMON = (
     CausePattern(
         id="NCCL-TOPOLOGY",
         pattern=r"graph/\w{1,16}\.(?:cc|cpp):\d{1,6} NCCL WARN (?:Could not find real path of (?P<own>\S{1,128})"
-        r"|Set CPU affinity : unable to find|Could not find (?:NET|GPU|CPU|a path|any local path|NVLink)"
+        r"|Set CPU affinity : unable to find|Could not find (?:NET|GPU|CPU|any local path|NVLink)"
         r"|No NUMA|Failed to parse|[Cc]ould not (?:read|open|get) )",
         text="NCCL could not read how this machine's GPUs and cards are connected: /sys is not the host's, as in some"
         " containers and virtual machines, or other ranks see other devices",
@@ -739,13 +815,15 @@ COMMON = (
     ),
     CausePattern(
         id="STORAGE-FAILED",
-        pattern=r"Stale (?:NFS )?file handle: ['\"]?/|Input/output error: ['\"]?/",
+        pattern=r"(?:Stale (?:NFS )?file handle|Input/output error|Transport endpoint is not connected"
+        r"|Remote I/O error)"
+        r": ['\"]?/",
         text="a file system that the engine reads from failed",
         fix="read the kernel log of the node (`dmesg -T | grep -iE 'nfs|nvme|I/O error'`), and mount it again",
     ),
     CausePattern(
         id="STORAGE-FAILED",
-        pattern=r"OSError: \[Errno (?:5|116)\] |I/O error: (?:Stale file handle|Input/output error) \(os error",
+        pattern=r"OSError: \[Errno (?:5|107|116|121)\] |I/O error: (?:Stale file handle|Input/output error) \(os error",
         after=r"weight_utils|safetensors|safe_open|\bload_file\b|torch\.load\b|mmap",
         text="a file system that the engine reads weights from failed",
         fix="read the kernel log of the node (`dmesg -T | grep -iE 'nfs|nvme|I/O error'`), and mount it again",

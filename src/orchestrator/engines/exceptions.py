@@ -10,7 +10,7 @@ from __future__ import annotations
 from orchestrator.protocol.staging import CausePattern
 
 _GPU = (
-    r"(?:capability|\b(?:sm|SM)_?\d{2,3}[af]?\b|\bAmpere\b|\bHopper\b|\bBlackwell\b|\bTuring\b|\bVolta\b"
+    r"(?:capability|\b(?:sm|SM)(?:_| ?[<>]=? ?)?\d{2,3}[af]?\b|\bAmpere\b|\bHopper\b|\bBlackwell\b|\bTuring\b|\bVolta\b"
     r"|(?:[Cc]urrent|[Tt]his|[Yy]our) (?:GPU|device|hardware)\b)"
 )
 _NOT = (
@@ -20,6 +20,13 @@ _NOT = (
 )
 _HUB = r"(?:[\w.-]{0,64}huggingface\.co|[\w.-]{0,64}modelscope\.\w{2,3}|hf-mirror\.com|[\w.-]{0,64}\.hf\.co)"
 _REFUSED = r"^(?:[\w.]{0,128}\.)?(?:ValueError|AssertionError|NotImplementedError|ValidationError)"
+_OF_SHAPES = (
+    r"RuntimeError: (?:shape '\[[\d, -]{1,64}\]' is invalid for input|The (?:expanded )?size of (?:the )?tensor"
+    r"|mat1 and mat2 |Sizes of tensors must match|Expected (?:all tensors|size) |expected (?:scalar type|mat1)"
+    r"|split_with_sizes expects|Tensors must have same|stack expects|output with shape|[Ii]ndex put requires"
+    r"|[Ii]ndex_copy_|selected index k out of range)"
+)
+"""Torch's words for tensors that do not fit each other: where an engine's own code raised it, its defect."""
 _OF_A_REQUEST = (
     r"/(?:entrypoints|openai|serving\w{0,32}|protocol\w{0,16}|multimodal|renderers)[/.]|sampling_params"
     r"|tokenizer_manager|input_processor|async_llm|io_struct|http_server"
@@ -219,6 +226,43 @@ RAISED = (
         " the model's config.json asks for",
     ),
     CausePattern(
+        id="USER-UNKNOWN",
+        pattern=r"^KeyError: 'getpwuid\(\): uid not found: (?P<own>\d{1,10})'"
+        r"|^OSError: No username set in the environment",
+        text="the container runs as a user that its /etc/passwd does not have, and a package (torch's cache of kernels)"
+        " asks for that user's name",
+        fix="set LOGNAME, and HOME to a directory where that user may write, in the container's environment",
+    ),
+    CausePattern(  # numba/core/caching.py
+        id="NOT-WRITABLE",
+        pattern=r"^RuntimeError: cannot cache function '\S{1,128}': no locator available",
+        text="Numba may not write where it keeps compiled functions: another user's directory, or a read-only one",
+        fix="set NUMBA_CACHE_DIR to a directory where the engine's user may write",
+    ),
+    CausePattern(
+        id="CUDA-CALL-FAILED",
+        pattern=r"^(?:Exception|RuntimeError): Failed to (?P<own>encode tensor map: \d{1,4})",
+        text="CUDA could not describe a matrix for a kernel; a kernel before it may have failed (700: illegal access)",
+        fix="read `dmesg -T | grep Xid` on this node, and search the engine's issues for these words; as a proof choose"
+        " another MoE or GEMM backend",
+        weak=True,
+    ),
+    CausePattern(  # triton/backends/nvidia/driver.c
+        id="CUDA-CALL-FAILED",
+        pattern=r"\bTriton Error \[CUDA\]: ",
+        text="a call of CUDA failed in Triton",
+        fix="read `dmesg -T | grep NVRM` on this node; delete ~/.triton/cache if another GPU or driver wrote it",
+        weak=True,
+    ),
+    CausePattern(  # cutlass/cutlass.h, cutlassGetStatusString
+        id="KERNEL-REFUSED",
+        pattern=r"^RuntimeError: (?:\w{1,64}[,:] )?Error (?:Internal|Invalid (?:Problem|Layout|Data Type)|Not Supported"
+        r"|Misaligned Operand|Workspace Null)(?:\n|$)",
+        text="a CUTLASS kernel refuses this shape or type, or could not start on this GPU",
+        fix="choose another backend or quantisation for that part, or a stack that knows this GPU",
+        weak=True,
+    ),
+    CausePattern(
         id="KERNEL-COMPILE",
         pattern=r"Failed to compile|Internal Triton PTX codegen error"
         r"|Ninja build failed|Error building extension|NVCC compilation failed|PTXASError"
@@ -241,7 +285,8 @@ RAISED = (
     ),
     CausePattern(
         id="CUDA-LIBRARY",
-        pattern=r"\bCU(?:BLAS|BLASLT|DNN|SOLVER|SPARSE|FFT|RAND)_STATUS_(?P<own>\w{1,64})|\bcuDNN error\b",
+        pattern=r"\bCU(?:BLAS|BLASLT|DNN|SOLVER|SPARSE|FFT|RAND)_STATUS_(?P<own>\w{1,64})|\bcuDNN error\b"
+        r"|(?:GET|FIND) was unable to find an engine to execute",
         text="a CUDA library (cuBLAS, cuDNN) failed: most often the GPU has no memory left for it, or another version"
         " of it was loaded than torch was built for",
         fix="leave more GPU memory free (--mem-fraction-static), look for other processes in `nvidia-smi`, and unset"
@@ -269,12 +314,28 @@ RAISED = (
         weak=True,
     ),
     CausePattern(
+        id="ENGINE-MISSING",
+        pattern=r"^(?:ImportError|OSError): (?P<own>lib(?!cuda\.so|nvidia-ml)\S{1,64}): cannot open shared object file",
+        text="a shared library that one of the engine's packages needs is not on this node",
+        fix="install the system package that has it (`apt-file search NAME`), or use the stack's image; of CUDA and"
+        " torch install the stack anew (`l40s-deploy prepare`)",
+        weak=True,
+    ),
+    CausePattern(  # transformers/models/auto/configuration_auto.py
+        id="MODEL-UNSUPPORTED",
+        pattern=r"^KeyError: '[\w-]{1,64}'\n\S{0,512}/(?:configuration_auto|auto_factory|hf_transformers_utils)\.py:\d",
+        text="the stack's Transformers is older than the model and does not know its type",
+        fix="choose a newer stack (l40s_stack), or one that is patched for the model",
+        weak=True,
+    ),
+    CausePattern(
         id="PACKAGES-DIFFER",
         pattern=r"^ImportError: |^ModuleNotFoundError: |\bPackageNotFoundError: |\bDistributionNotFound: "
         r"|\bVersionConflict: \("
         r"|Failed to import \w{1,64}\.\S{1,200} because of the following|partially initialized module"
         r"|AttributeError: module '"
         r"|got an unexpected keyword argument|missing \d{1,2} required (?:positional|keyword-only) argument"
+        r"|\bversion \(\S{1,64}\) does not match \S{1,64} version\b"
         r"|takes (?:from \d{1,2} to )?\d{1,2} positional arguments? but|operator \w{1,64}::\w{1,64} does not exist"
         r"|'_OpNamespace' '|[Nn]umpy is not available|numpy\.(?:dtype|ufunc) size changed|\bis required for a normal"
         r"|Either a revision or a version must be|NumPy 1\.x|undefined symbol: "
@@ -291,6 +352,7 @@ RAISED = (
         r"|GGUF)\b)"
         rf"[^\n]{{0,128}}(?:{_NOT}|does not match|[Uu]nknown|[Ii]nvalid|not found)"
         r"|(?:[Nn]ot supported|[Uu]nsupported|[Uu]nknown|[Ii]nvalid)[^\n]{0,64}[Qq]uanti[sz]"
+        r"|Cannot find the config file for \w{1,32}(?:\n|$)"
         r"|^(?:KeyError|ValueError|AttributeError|NotImplementedError|AssertionError"
         r"|RuntimeError: The size of tensor)\b"
         r"[^\n]{0,512}\n\S{0,512}/quantization/|^KeyError: '(?:F[48]\w{0,12}|BF16|[UI]\d{1,2})'",
@@ -358,11 +420,20 @@ RAISED = (
         weak=True,
     ),
     CausePattern(
+        id="SETTING-REFUSED",
+        pattern=rf"{_REFUSED}: (?!assert )[^\n]{{8,512}}"
+        r"\n\S{0,512}/(?:server_args|arg_utils|model_config|arg_groups/\w{1,64}|vllm/config/\w{1,64}"
+        r"|vllm/config)\.py:\d",
+        text="the engine refuses a setting, or its combination with the model or this hardware",
+        fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
+        weak=True,
+    ),
+    CausePattern(
         id="ENGINE-DEFECT",
         pattern=r"^(?:AttributeError|TypeError|IndexError|NameError|UnboundLocalError|AssertionError|KeyError"
-        r"|ZeroDivisionError)\b[^\n]{0,512}"
+        rf"|ZeroDivisionError|{_OF_SHAPES})\b[^\n]{{0,512}}"
         rf"\n(?!\S{{0,512}}(?:{_OF_A_REQUEST}))\S{{0,512}}/(?:sglang|vllm|flashinfer|transformers"
-        rf"|sgl_kernel)/\S{{1,512}}\.py:\d",
+        rf"|sgl_kernel|srt|managers|mem_cache|model_executor|speculative|disaggregation)/\S{{1,512}}\.py:\d",
         text="the engine's own code failed on what it was not written for: this model, setting, or version of a"
         " package",
         fix="search the engine's issues for these words; try its newest release, the model's usual settings, or the"

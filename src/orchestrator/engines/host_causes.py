@@ -48,6 +48,8 @@ HOST = (
         pattern=r"oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
         r"|unit has been killed by the OOM killer|invoked oom-killer:|Failed with result 'oom-kill'"
         r"|Killed \S{1,256} due to memory (?:pressure|used)|ray\.exceptions\.OutOfMemoryError|'(?:cicc|ptxas)' died due"
+        r"|\bsending SIG(?:TERM|KILL) to process \d{1,9} uid \d"
+        r"|srun: error: \S{1,128}: tasks? [\d,-]{1,64}: Out Of Memory"
         r"|\b[1-9]\d{0,6} Workers \(tasks / actors\) killed due to memory pressure|The node was low on resource: memory"
         r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
         text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
@@ -73,6 +75,15 @@ HOST = (
         text="Secure Boot refuses the kernel module: it is not signed with a key that this machine knows",
         fix="enrol the key that signs it (`mokutil --import`, then at the next boot), or turn Secure Boot off in the"
         " firmware or the virtual machine's settings",
+    ),
+    CausePattern(
+        id="MODULE-DENIED",
+        pattern=rf"could not insert '?(?P<own>{_MODULE})'?: Operation not permitted",
+        text="a kernel module may not be loaded from here: a container without CAP_SYS_MODULE, or a locked-down kernel",
+        fix="load it on the node itself (`modprobe`), before the container starts; `dmesg -T | grep -i lockdown`"
+        " shows a"
+        " lock-down",
+        weak=True,
     ),
     CausePattern(
         id="MODULE-UNSIGNED",
@@ -131,7 +142,9 @@ HOST = (
     CausePattern(
         id="PCIE-ERROR",
         pattern=rf"(?P<own>{PCI_ADDRESS}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)"
-        rf"|(?P<own_contained>{PCI_ADDRESS}): DPC: containment event",
+        rf"|(?P<own_contained>{PCI_ADDRESS}): DPC: containment event"
+        rf"|\b(?:nvidia|mlx5_core) (?P<own_card>{PCI_ADDRESS}): AER: can't recover"
+        rf"|(?P<own_port>{PCI_ADDRESS}): AER: device recovery failed",
         text="a card, or the way to it, had a fatal PCIe error",
         fix="reseat the card and its riser, check its power; `journalctl -k | grep AER` has the details",
         weak=True,
@@ -232,7 +245,8 @@ HOST = (
     ),
     CausePattern(
         id="KERNEL-COMPILE",
-        pattern=r"\d{1,4} errors? detected in the compilation of \"|\bnvlink error {1,4}:",
+        pattern=r"\d{1,4} errors? detected in the compilation of \"|\bnvlink error {1,4}:"
+        r"|error: #error -- unsupported \S{1,16} version!",
         text="a GPU kernel did not compile or link: the lines above it name the source",
         fix="compare the CUDA toolkit with torch's version, and the libraries that it was built with",
         weak=True,
@@ -338,12 +352,48 @@ HOST = (
     ),
     CausePattern(  # vllm issue 38529
         id="RAY-WORKER-LOST",
-        pattern=r"^\(raylet\b[^)]{0,64}\) A worker died or was killed while executing a task by an unexpected system",
+        pattern=r"(?:^|[ :])\(raylet\b[^)]{0,64}\) A worker died or was killed while executing a task by an unexpected"
+        r" system",
         text="a worker of Ray ended without a word of its own: it crashed in native code, or was killed, as for lack of"
         " main memory",
         fix="read that worker's .err and .out of the newest session below /tmp/ray on its node, and its kernel log"
         " (`dmesg -T | grep -iE 'oom|segfault'`)",
         secondary=True,
+    ),
+    CausePattern(  # ray/exceptions.py
+        id="RAY-NODE-LOST",
+        pattern=r"The actor (?:died|is dead) because its node has died\.",
+        text="a node left the Ray cluster: its raylet ended, or can't be reached",
+        fix="read raylet.out and the kernel log of that node",
+        secondary=True,
+    ),
+    CausePattern(  # sglang/srt/disaggregation/mooncake/conn.py, common/conn.py
+        id="SERVER-UNREACHABLE",
+        pattern=r"(?:Could not|Failed to|Error) fetch(?:ing)? (?:the )?prefill (?:parallel|server) info from "
+        r"(?:server |bootstrap(?:_addr|_server)?:? ?)(?P<peer>\d\S{1,64})",
+        text="the decode instance can't reach the prefill instance's bootstrap server: that has ended or not started,"
+        " or a firewall is between",
+        fix="look whether the prefill instance runs and listens there (--disaggregation-bootstrap-port), and from the"
+        " decode node `curl http://ADDRESS/route`",
+        weak=True,
+    ),
+    CausePattern(  # mooncake-transfer-engine: rdma_context.cpp, rdma_transport.cpp
+        id="IB-MISSING",
+        pattern=r"\brdma_context\.cpp:\d{1,6}\] No matched device found: (?P<own>\S{1,64})"
+        r"|\brdma_transport\.cpp:\d{1,6}\] RdmaTransport: (?:Failed to initialize RDMA|No available RNIC)",
+        text="Mooncake's transfer engine does not find the RDMA device that it was told to use",
+        fix="name devices as `ibv_devices` lists them (--disaggregation-ib-device), not network interfaces; in a"
+        " container --device /dev/infiniband",
+        weak=True,
+    ),
+    CausePattern(
+        id="IB-MISSING",
+        pattern=r"unhandled system error|\bncclSystemError\b",
+        after=r"libibverbs: Warning: (?:couldn't load driver|no userspace device-specific driver)",
+        text="libibverbs has no driver for this node's RDMA cards, so NCCL can't use them",
+        fix="install ibverbs-providers (rdma-core) of the cards in the image or environment, and check with"
+        " `ibv_devinfo` that the ports are ACTIVE",
+        weak=True,
     ),
     CausePattern(  # sglang PR 11310; sglang_router_rs/src/core/worker.rs
         id="ROUTER-NO-WORKERS",
@@ -375,6 +425,15 @@ HOST = (
         r"|KVTransferError\(.{0,128}could be dead",
         text="the instance at the other end of a KV transfer is gone",
         fix="read that instance's log first",
+        secondary=True,
+    ),
+    CausePattern(  # mooncake-transfer-engine/src/transfer_metadata.cpp
+        id="PEER-MISSING",
+        pattern=r"\btransfer_metadata\.cpp:\d{1,6}\] Failed to retrieve segment descriptor, name (?P<peer>\S{1,128})",
+        text="Mooncake's metadata does not know the other end: that instance has not started, has ended, or registered"
+        " under another address",
+        fix="read that instance's log first; all instances name the same metadata server, and addresses that the others"
+        " reach",
         secondary=True,
     ),
     CausePattern(  # mooncake issue 851
@@ -469,6 +528,28 @@ HOST = (
         weak=True,
     ),
     CausePattern(
+        id="POD-UNSCHEDULED",
+        pattern=r"nodes are available: .{0,400}?(?P<own>untolerated taint \{[^}]{0,96}"
+        r"|didn't match Pod's node [a-z/]{1,24}"
+        r"|Insufficient (?:memory|cpu|ephemeral-storage|hugepages-\w{1,8})|had volume node affinity conflict"
+        r"|unbound immediate PersistentVolumeClaims)",
+        text="Kubernetes has no node that the pod may be placed on: a taint, a selector, a volume or another resource"
+        " excludes each",
+        fix="read each reason and its number of nodes in the line; compare tolerations, nodeSelector and requests of"
+        " the"
+        " pod with `kubectl describe nodes`",
+        weak=True,
+    ),
+    CausePattern(
+        id="CONTAINER-START",
+        pattern=r"\bError: (?P<own>(?:secret|configmap) \"[^\"]{1,128}\" not found)"
+        r"|Error: (?P<own_key>couldn't find key \S{1,64} in (?:Secret|ConfigMap) \S{1,128})",
+        text="Kubernetes can't start the container: a Secret or ConfigMap that it names, or a key of it, is not in its"
+        " namespace",
+        fix="create it in the pod's namespace (`kubectl get secret,configmap -n NAMESPACE`), or correct its name",
+        weak=True,
+    ),
+    CausePattern(
         id="ENGINE-MISSING",
         pattern=r"exec: .?(?:sglang|vllm|python3?|/\S{1,128}).?: (?:executable file not found"
         r"|stat /\S{1,128}: no such file)",
@@ -495,8 +576,10 @@ HOST = (
     ),
     CausePattern(
         id="GPU-KERNEL-FAULT",
-        pattern=rf"{_XID}(?:13|31|109)\b",
-        text="a GPU kernel made an illegal memory access, or did not end in time (109): a bug in it, or a faulty GPU",
+        pattern=rf"{_XID}(?:13|31|43|69|109)\b",
+        text="a GPU kernel made an illegal memory access, failed (43, 69), or did not end in time (109): a bug in it,"
+        " or"
+        " a faulty GPU",
         fix="if it is always the same GPU, replace it; otherwise try the stack without CUDA graphs",
         weak=True,
     ),
@@ -556,6 +639,21 @@ HOST_GENERAL = (
         text="CUDA refused a kernel of the file that the line names",
         fix="search the issues of the engine and of that library for it; as a proof choose another attention or MoE"
         " backend",
+        weak=True,
+    ),
+    CausePattern(
+        id="CUDA-CALL-FAILED",
+        pattern=r"^Error: Failed to initialize the (?P<own>TMA descriptor(?: for \w{1,16})? \d{1,4})",
+        text="a CUTLASS kernel for Hopper or newer could not describe its matrices: most often this GPU is another"
+        " architecture",
+        fix="choose another attention, MoE or GEMM backend, or a stack that knows this GPU",
+        weak=True,
+    ),
+    CausePattern(
+        id="SETTING-REFUSED",
+        pattern=r"^\s{0,8}Value error, (?P<own>\S.{0,300}?) \[type=value_error, input_value=ArgsKwargs\(",
+        text="the engine refuses a setting, or its combination with the model or this hardware",
+        fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
         weak=True,
     ),
     CausePattern(

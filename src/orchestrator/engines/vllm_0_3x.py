@@ -95,6 +95,7 @@ _OWN = (
         pattern=r"\bvalidation errors? for \w{1,64}(?:Config|Args)\b|ValueError: Unknown attention backend: ",
         text="vLLM refuses a combination of its options, or the model's configuration; the lines below say which",
         fix="compare its flags (`l40s-deploy plan --show argv`) with those lines",
+        weak=True,
     ),
     CausePattern(
         id="MODEL-UNSUPPORTED",
@@ -116,17 +117,19 @@ _OWN = (
         fix="check the rank that failed or went silent first",
         secondary=True,
     ),
-    CausePattern(
-        id="CHILD-FAILED",
-        pattern=r"Worker proc \S{1,64} died unexpectedly|[Ee]ngine core proc\w{0,8} .{0,64}died unexpectedly"
-        r"|WorkerProc (?:failed|was terminated)|EngineCore (?:failed to start|encountered a(?: fatal error|n issue))"
-        r"|(?:WorkerProc|Engine core) initialization failed",
-        text="one of vLLM's processes on this node ended",
-        fix="read its last log lines: `l40s-deploy logs --around-failure`",
-        secondary=True,
-    ),
 )
-"""vllm/v1/executor/multiproc_executor.py, v1/engine/core_client.py, v1/engine/core.py."""
+_ENDED = CausePattern(
+    id="CHILD-FAILED",
+    pattern=r"(?:Worker ?[Pp]roc|RayWorkerProc) \S{1,64} died unexpectedly"
+    r"|[Ee]ngine core proc\w{0,8} .{0,64}died unexpectedly"
+    r"|WorkerProc (?:failed|was terminated)|EngineCore (?:failed to start|encountered a(?: fatal error|n issue))"
+    r"|(?:WorkerProc|Engine core) initialization failed",
+    text="one of vLLM's processes on this node ended",
+    fix="read its last log lines: `l40s-deploy logs --around-failure`",
+    secondary=True,
+)
+"""vllm/v1/executor/multiproc_executor.py, v1/engine/core_client.py, v1/engine/core.py. Behind all others: a paste may
+have the reason in the same line."""
 
 _BAR = r".{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
 _PHASES = (
@@ -196,7 +199,7 @@ class VllmEngine(Engine):
 def _watch() -> Watch:
     return Watch(
         phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in _PHASES),
-        causes=(*_OWN, *map(_worded, COMMON)),
+        causes=(*_OWN, *map(_worded, COMMON), _ENDED),
         raised=tuple(map(_worded, WATCH.raised)),
         pointers=WATCH.pointers,
         remarks=tuple(replace(remark, fix=_TUNED_BY_HAND) for remark in REMARKS),
