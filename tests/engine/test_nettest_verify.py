@@ -54,13 +54,14 @@ def test_right_data_is_right() -> None:
     healthy()
 
 
-@pytest.mark.turns
+@pytest.mark.turns(of="nettest --verify: wrong data is found")
 @pytest.mark.parametrize("flip", flips(2))
 def test_one_flipped_byte_of_64_mib_is_found(flip: str) -> None:
     """The last byte, which is in no whole word, and one of the first words."""
     flipped(flip)
 
 
+@pytest.mark.turns(of="nettest --verify: wrong data is found")
 def test_a_wrong_sum_is_found_where_every_pair_is_right() -> None:
     found = found_in(lines(FLIP_BYTE=f"-1,1,77,{LARGE}"))
     assert [(str(one), one.bytes) for one in found.corrupt] == [("all-reduce of all ranks to node0 GPU 1", 1)]

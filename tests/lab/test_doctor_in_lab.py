@@ -103,6 +103,7 @@ def test_the_right_cluster_has_nothing_wrong(labs: Callable[[str], RunningLab]) 
     assert seconds < 12 * slack()  # 3 s on a quiet machine
 
 
+@pytest.mark.turns(of="doctor: cards are tried against each other")
 def test_rails_that_switches_keep_apart_stop_the_start(labs: Callable[[str], RunningLab]) -> None:
     lab = labs("doctor-isolated")
     lab.run("up", "--wiring", "rails-isolated", "--nodes", "2")
@@ -113,6 +114,7 @@ def test_rails_that_switches_keep_apart_stop_the_start(labs: Callable[[str], Run
     assert "32 of 32 paths between cards are closed" in found["title"]  # 16 between the nodes, 8 within each
 
 
+@pytest.mark.turns(of="doctor: cards are tried against each other")
 def test_a_single_node_tries_the_way_between_its_cards(labs: Callable[[str], RunningLab]) -> None:
     for name, wiring, severities in (("isolated", "rails-isolated", ["stop"]), ("routed", "right", [])):
         lab = labs(f"doctor-one-{name}")

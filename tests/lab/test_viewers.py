@@ -11,6 +11,7 @@ import pytest
 import yaml
 from tests.support.ports import free_port
 from tests.support.small_lab import RunningLab, SmallLab, small_lab
+from tests.support.turns import by_turns
 from tests.support.waiting import until
 
 from orchestrator.protocol.errors import Exit
@@ -22,6 +23,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
 STATE = "/var/lib/l40s-deploy"
 UP_AGAIN = "run `up` again"
 ALLOW = "sed -i 's/^AllowUsers .*/& ann bob/' /etc/ssh/sshd_config.d/l40s-lab.conf"
+STRANGER, VIEWER = "viewers: a stranger sees nothing", "viewers: a viewer sees all and changes nothing"
+"""Kinds of tests; in a run of `make test` one of each is played."""
 VIEWERS = {"l40s_viewers": ["ann"], "l40s_state_dir": STATE}
 
 
@@ -32,6 +35,7 @@ def lab() -> Iterator[SmallLab]:
             pytest.skip("nodes that boot systemd can't be had here")
         for node in made.hosts():  # the nodes' sshd lets one user in alone
             made.on(node, f"{ALLOW}; systemctl reload ssh || systemctl reload sshd")
+            made.on(node, "useradd --create-home --shell /bin/bash --password '*' bob")
         made.serve()
         yield made
 
@@ -79,9 +83,8 @@ def refuse_changes(lab: SmallLab, user: Viewer, words: str) -> None:
     assert (after["state"], after["run_id"]) == ("ready", before["run_id"])
 
 
+@pytest.mark.turns(of=STRANGER)
 def test_a_user_without_rights_is_told_that_nobody_knows_and_whom_to_ask(lab: SmallLab, tmp_path: Path) -> None:
-    for node in lab.hosts():
-        lab.on(node, "id bob || useradd --create-home --shell /bin/bash --password '*' bob")
     bob = viewer(lab, "bob", tmp_path)
     code, text = said(bob, "status")
     assert code == 4 and "gang0 unknown" in text and "may not read" in text and "l40s_viewers: [bob]" in text
@@ -91,6 +94,7 @@ def test_a_user_without_rights_is_told_that_nobody_knows_and_whom_to_ask(lab: Sm
     refuse_changes(lab, bob, "may not read")
 
 
+@pytest.mark.turns(of=VIEWER)
 def test_a_viewer_sees_all_but_the_logs_and_changes_nothing(lab: SmallLab, tmp_path: Path) -> None:
     prepare(lab)
     ann = viewer(lab, "ann", tmp_path)
@@ -121,8 +125,7 @@ WORKS = (
 )  # fmt: skip
 
 
-@pytest.mark.turns
-@pytest.mark.parametrize("user", ["ann", "bob"])
+@pytest.mark.parametrize("user", by_turns(["ann", "bob"], of=lambda user: STRANGER if user == "bob" else VIEWER))
 def test_every_verb_of_a_viewer_and_of_a_stranger_says_what_it_may_not(
     lab: SmallLab, user: str, tmp_path: Path
 ) -> None:
