@@ -35,7 +35,16 @@ from orchestrator.checkpoint.on_node.shard import (
     write_at,
 )
 from orchestrator.checkpoint.on_node.target import PARTIAL, TargetState
-from orchestrator.checkpoint.on_node.tensors import Block, Tensor, finer, is_scale, odd_scale, scale_shape, weight_of
+from orchestrator.checkpoint.on_node.tensors import (
+    SCALE_TYPES,
+    Block,
+    Tensor,
+    finer,
+    is_scale,
+    odd_scale,
+    scale_shape,
+    weight_of,
+)
 from orchestrator.checkpoint.on_node.work import FileWork, Report
 from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.jobs import Progress, WouldReblock
@@ -278,10 +287,13 @@ def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
 
 def _refuse_odd_scale(raw: bytes, tensor: Tensor, file: Path) -> None:
     """Raises DeployError that names the tensor."""
+    fix = "download the checkpoint again; to write such scales as they are: --accept-scales"
+    if tensor.dtype not in SCALE_TYPES:
+        what = f"{tensor.name} has scales of the type {tensor.dtype}, which no quantisation gives"
+        raise DeployError(what, where=str(file), fix=fix, kind="odd-scale")
     if (odd := odd_scale(raw, tensor.dtype)) is not None:
         at, kind = odd
         what = f"{tensor.name} has a scale that is {kind} at element {at}, which no quantisation gives"
-        fix = "download the checkpoint again; to write such scales as they are: --accept-scales"
         raise DeployError(what, where=str(file), fix=fix, kind="odd-scale")
 
 

@@ -254,11 +254,28 @@ _EXPONENTS = {
 """By dtype the array code of its bits, and those of infinity (IEEE 754): above are NaNs, then all negative values."""
 
 
+_NEGATIVE = dict.fromkeys(range(0x81, 0x100), "negative")
+_ODD_BYTES: Mapping[str, Mapping[int, str]] = {
+    "F8_E8M0": {0xFF: "NaN"},
+    "F8_E4M3": {**_NEGATIVE, 0x7F: "NaN", 0xFF: "NaN"},
+    "F8_E5M2": {
+        **_NEGATIVE,
+        **dict.fromkeys((0x7C, 0xFC), "infinite"),
+        **dict.fromkeys((0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF), "NaN"),
+    },
+    "F8_E4M3FNUZ": {**_NEGATIVE, 0x80: "NaN"},
+    "F8_E5M2FNUZ": {**_NEGATIVE, 0x80: "NaN"},
+}
+"""By dtype of one byte what is none of a quantisation's scales (OCP's 8-bit and microscaling formats; FNUZ: AMD's)."""
+SCALE_TYPES = frozenset((*_EXPONENTS, *_ODD_BYTES, "U8"))
+"""Floating point, and the bits of E8M0 as some write them."""
+
+
 def odd_scale(raw: bytes, dtype: str) -> tuple[int, str] | None:
     """(index, kind) of the first scale that is NaN, infinite or negative; None where there is none, and for dtypes that
     have none of them or are not known."""
     if dtype not in _EXPONENTS or not raw:
-        return None
+        return _odd_byte(raw, _ODD_BYTES.get(dtype, {}))
     code, infinity = _EXPONENTS[dtype]
     bits = array(code, raw)
     if sys.byteorder == "big":
@@ -275,3 +292,8 @@ def odd_scale(raw: bytes, dtype: str) -> tuple[int, str] | None:
         if value > sign:
             return at, "negative"
     return None
+
+
+def _odd_byte(raw: bytes, odd: Mapping[int, str]) -> tuple[int, str] | None:
+    left = raw.translate(None, bytes(set(range(0x100)) - odd.keys()))
+    return (raw.index(left[0]), odd[left[0]]) if left else None

@@ -44,6 +44,8 @@ WRONG_KEPT_S = 30.0
 _sleep = asyncio.sleep
 _MOST_REQUEST = 16 << 10
 _METHODS = "GET, HEAD, OPTIONS"
+_GZIP = re.compile(r"(?i)\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
+"""Wanted: not with a weight of zero (RFC 9110, 12.4.2)."""
 _PRESSED = 3
 """gzip's level: a tenth of the bytes for some 0.5 ms."""
 
@@ -160,7 +162,7 @@ class _Desk:
         answer = await self._answer(request)
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
         headers = HTTPHeaders({"Content-Type": answer.kind, "Connection": "close", **answer.headers})
-        if body and "gzip" in request.headers.get("Accept-Encoding", ""):  # a forwarded port may be slow
+        if body and _GZIP.search(request.headers.get("Accept-Encoding", "")):  # a forwarded port may be slow
             body, headers["Content-Encoding"] = gzip.compress(body, _PRESSED), "gzip"
         headers["Content-Length"] = str(len(body))
         start = ResponseStartLine("HTTP/1.1", answer.status, http.HTTPStatus(answer.status).phrase)

@@ -98,7 +98,7 @@ def encode(tensors: Mapping[str, Raw], order: Sequence[str], metadata: Mapping[s
     return len(text).to_bytes(8, "little") + text + b"".join(tensors[name][2] for name in order)
 
 
-WIDTH = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1}
+WIDTH = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "BOOL": 1, "U16": 2, "I32": 4, "I64": 8}
 ORDERS: Mapping[str, Callable[[Sequence[str], Mapping[str, Raw]], list[str]]] = {
     "official": lambda names, tensors: sorted(names, key=lambda n: (-WIDTH[tensors[n][0]], n)),
     "weight first": lambda names, tensors: sorted(names),

@@ -318,6 +318,36 @@ def test_zeros_and_unknown_types_are_no_odd_scales() -> None:
     assert odd_scale(b"\xff\xff", "U8") is None and odd_scale(b"", "F32") is None
 
 
+@pytest.mark.parametrize(
+    ("dtype", "sound", "odd"),
+    [
+        ("F8_E8M0", b"\0\x01\x7f\xfe", {0xFF: "NaN"}),
+        ("F8_E4M3", b"\0\x80\x01\x7e", {0x7F: "NaN", 0xFF: "NaN", 0x81: "negative", 0xFE: "negative"}),
+        ("F8_E5M2", b"\0\x80\x7b", {0x7C: "infinite", 0xFC: "infinite", 0x7D: "NaN", 0xFF: "NaN", 0xFB: "negative"}),
+        ("F8_E4M3FNUZ", b"\0\x7f", {0x80: "NaN", 0x81: "negative", 0xFF: "negative"}),
+        ("F8_E5M2FNUZ", b"\0\x7f", {0x80: "NaN", 0xFF: "negative"}),
+    ],
+)
+def test_scales_of_one_byte_have_odd_values_too(dtype: str, sound: bytes, odd: dict[int, str]) -> None:
+    assert odd_scale(sound, dtype) is None
+    for value, kind in odd.items():
+        assert odd_scale(sound + bytes([value, value]), dtype) == (len(sound), kind)
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("I32", 4), ("U16", 2), ("BOOL", 1), ("I64", 8)])
+def test_scales_that_are_no_floating_point_are_refused_unless_they_are_accepted(
+    dtype: str, width: int, tmp_path: Path
+) -> None:
+    name = "model.layers.0.self_attn.o_proj.weight"
+    tensors = fp8_pair(name, (256, 256), np.random.default_rng(7))
+    tensors[f"{name}_scale_inv"] = (dtype, (2, 2), bytes(4 * width))
+    source = write(tmp_path / "a", tensors)
+    with pytest.raises(DeployError, match=f"{name}_scale_inv has scales of the type {dtype}") as told:
+        reblock(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
+    assert told.value.kind == "odd-scale" and "--accept-scales" in told.value.fix
+    reblock(plan(source, 64, accept_scales=True), tmp_path / "b", jobs=1, report=silent)
+
+
 @pytest.mark.parametrize("kind", ODD)
 def test_odd_scales_are_refused_unless_they_are_accepted(kind: str, tmp_path: Path) -> None:
     name = "model.layers.0.self_attn.o_proj.weight"

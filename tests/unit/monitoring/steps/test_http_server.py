@@ -232,6 +232,22 @@ def test_what_is_no_page_or_fails_is_an_answer(caplog: pytest.LogCaptureFixture)
     assert "broken" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("accepted", "pressed"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("br, gzip ; q=0.0, x", False),
+        ("identity", False),
+    ],
+)
+def test_it_presses_what_is_wanted_so(accepted: str, pressed: bool, port: int) -> None:
+    with contextlib.closing(http.client.HTTPConnection(HERE, port, timeout=20)) as line:
+        line.request("GET", "/", headers={"Accept-Encoding": accepted})
+        assert (line.getresponse().getheader("Content-Encoding") == "gzip") is pressed
+
+
 def test_it_ends_at_once_whatever_it_is_asked(capfd: pytest.CaptureFixture[str]) -> None:
     asking, end = threading.Event(), threading.Event()
 
