@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.support import preloaded, schedule, turns
+from tests.support.waiting import examples
 
 # How long an example takes says how busy the machine is, not whether the code is right.
-settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "busy-machine", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("busy-machine")
 
 # A shell starts what runs in its background deaf to Ctrl-C, and all that it starts in turn; some tests press it.

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 
-from tests.room.writers import SOURCE
+from tests.room.writers import trees
 
 _MAKERS = {"Thread", "Timer", "ThreadPoolExecutor", "Popen"}
 _CALLS = {"os.fork", "guardian.fork", "subprocess.run", "subprocess.check_output"}
@@ -64,10 +65,10 @@ def _within(node: ast.AST, scope: str) -> Iterator[str]:
         yield from _within(child, inner)
 
 
-def starters() -> list[str]:
+@cache
+def starters() -> tuple[str, ...]:
     """Every one, as FILE:FUNCTION."""
-    sources = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
-    return sorted({f"{name}:{scope}" for name, tree in sources.items() for scope in _within(tree, "")})
+    return tuple(sorted({f"{name}:{scope}" for name, tree in trees().items() for scope in _within(tree, "")}))
 
 
 def outcome_of(starter: str) -> str:

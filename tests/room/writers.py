@@ -99,10 +99,16 @@ def _within(node: ast.AST, scope: str) -> Iterator[str]:
         yield from _within(child, inner)
 
 
-def writers() -> list[str]:
+@cache
+def trees() -> Mapping[str, ast.Module]:
+    """The product's files, parsed, by their paths in it."""
+    return {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def writers() -> tuple[str, ...]:
     """Every one, as FILE:FUNCTION."""
-    sources = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
-    return sorted({f"{name}:{scope}" for name, tree in sources.items() for scope in _within(tree, "")})
+    return tuple(sorted({f"{name}:{scope}" for name, tree in trees().items() for scope in _within(tree, "")}))
 
 
 def who(writer: str) -> str:

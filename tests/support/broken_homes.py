@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.support.dripping_node import drips, make_ready
@@ -147,9 +147,8 @@ def _is_taken(action: argparse.Action, value: str) -> bool:
         return False
 
 
-def play(folder: Path, kind: str) -> None:
-    """All verbs; a few at a time, each in a process of its own."""
-    lines = list(command_lines())
+def play(folder: Path, kind: str, lines: Sequence[list[str]]) -> None:
+    """These verbs; a few at a time, each in a process of its own."""
     home = folder / "home"
     home.mkdir()
     inventory = folder / "hosts.yml"
@@ -234,4 +233,4 @@ def _has_ended(line: list[str], child: dict[str, int], begun: float, ends_s: flo
 
 
 if __name__ == "__main__":
-    play(Path(sys.argv[1]), sys.argv[2])
+    play(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))

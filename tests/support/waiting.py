@@ -14,6 +14,7 @@ IDLE_START_S = 0.03
 """Seconds to start a bare Python on an idle machine of CI's size (2 cores), measured as below."""
 SAMPLE = 20.0
 """How many times more cases `make long` plays than `make test`, which plays a sample."""
+LEAST_EXAMPLES = 10
 OWN_LOAD = 2.0
 """Runnable processes per processor, at most, while only the tests run."""
 
@@ -42,6 +43,11 @@ def smaller() -> float:
     """How much smaller a sample of cases is, so that it ends in time: by SAMPLE, unless ALL_SAMPLES is set, as in `make
     long`, and by what else loads this machine."""
     return crowded() * (1.0 if os.environ.get("ALL_SAMPLES") else SAMPLE)
+
+
+def examples(of_all: int) -> int:
+    """So many examples of hypothesis's: a third, others each time; all with ALL_SAMPLES, as in `make long`."""
+    return of_all if os.environ.get("ALL_SAMPLES") else max(LEAST_EXAMPLES, of_all // 3)
 
 
 @functools.cache

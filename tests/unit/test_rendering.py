@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 from tests.support.reference_plan import plan_of
+from tests.support.waiting import examples
 
 from orchestrator.loading.resources import template
 from orchestrator.model.plan import GangPlan
@@ -75,7 +76,7 @@ def test_every_source_stands_as_a_comment() -> None:
         assert f"# {source}\n" in script or f"#   {name}: {source}\n" in script
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30),
     source=st.text(max_size=30),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.golden.test_plans import CASES, plan_of_case
 from tests.support.faults import FAULTS
 from tests.support.healthy_cluster import cluster_with
+from tests.support.waiting import examples
 from tests.unit.bench.steps.test_bench_report import record
 
 from orchestrator.bench.steps.bench_report import bench_html, newest_curves
@@ -234,7 +235,7 @@ def examined(number: int) -> Any:
 
 
 DRAWINGS = st.none() | st.integers(0, 5).map(examined)
-often = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def escaped(page: str) -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.waiting import examples
 
 from orchestrator.engines.causes import COMMON
 from orchestrator.engines.host_causes import HOST, HOST_GENERAL
@@ -34,7 +35,7 @@ def test_what_a_text_must_have(pattern: str, words: tuple[str, ...]) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_text_that_matches_has_one_of_the_words(data: st.DataObject) -> None:
     pattern = data.draw(st.sampled_from(PATTERNS))
     text = data.draw(st.from_regex(re.compile(pattern)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.waiting import examples
 
 from orchestrator.model.snapshot import Snapshot, snapshot_from_json, snapshot_json
 
@@ -19,7 +20,7 @@ PLACES = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(PLACES, TARGETS), max_size=4), st.lists(PLACES, max_size=6), TARGETS)
 def test_real_paths_are_those_of_linux(links: list[tuple[str, str]], files: list[str], asked: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -16,6 +16,7 @@ from tests.support.machine_files import reference_machine
 from tests.support.nccl_walk import Walk
 from tests.support.random_machines import Grown, any_machine
 from tests.support.variants import nested_node, two_sub_switches
+from tests.support.waiting import examples
 
 from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.build import build
@@ -168,7 +169,7 @@ def test_other_processors(cpuinfo: str, uname: str, arch: str, gbs: float) -> No
     assert between_sockets_gbs(again.cpu, (2, 30, 7)) == gbs
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(any_machine())
 def test_path_types_of_every_pair(grown: Grown) -> None:
     topology = build(grown.machine.snapshot(nvml={"error": "not recorded"}))
@@ -178,7 +179,7 @@ def test_path_types_of_every_pair(grown: Grown) -> None:
         assert distances.path_type(one, other).name == walk.type(one, other, nics=nics), (one, other)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(any_machine())
 def test_the_xml_reads_back_with_the_same_path_types(grown: Grown) -> None:
     topology = build(grown.machine.snapshot(nvml={"error": "not recorded"}))

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.turns import sampled
+from tests.support.waiting import examples
 
 from orchestrator.doctor.commands.findings import document
 from orchestrator.doctor.rules.support.registry import COSTLY
@@ -343,7 +344,7 @@ def test_a_gpu_that_is_alone_below_a_switch_may_have_lost_its_neighbours() -> No
     assert absences(read_pasted({"x": two_lines}, "node0")) == set()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_of_a_sound_machine_no_part_of_a_text_looks_broken(data: st.DataObject) -> None:
     texts = {name: post(name) for name in HEALTHY} | drawn_by_nccl()
@@ -358,7 +359,7 @@ def test_of_a_sound_machine_no_part_of_a_text_looks_broken(data: st.DataObject) 
         assert absences(snapshots) <= absences(read_pasted({"x": whole}, "node0"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_of_a_sound_machine_no_part_of_nccl_s_file_looks_broken(data: st.DataObject) -> None:
     """Cut anywhere, or without a line in its middle where it is a file all the same."""
@@ -708,7 +709,7 @@ TOKENS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.one_of(st.text(max_size=400), st.lists(TOKENS, max_size=60).map("".join)))
 def test_no_text_breaks_it(text: str) -> None:
     for snapshot in read_pasted({"post": text}, "post").values():

@@ -25,6 +25,7 @@ from tests.support.healthy_cluster import (
     healthy_node,
     healthy_nodes,
 )
+from tests.support.waiting import examples
 
 from orchestrator.doctor.rules.stacks import installed
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
@@ -82,7 +83,7 @@ def _recorded() -> Snapshot:
     return snapshot_from_json(json.loads(RECORDED.read_text()))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=some.integers())
 def test_nothing_that_names_a_machine_stays(seed: int) -> None:
     chance = random.Random(seed)  # so that a secret of few digits is not found by chance

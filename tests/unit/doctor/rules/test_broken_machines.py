@@ -16,6 +16,7 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 from tests.support.machine_files import reference_machine
 from tests.support.turns import sampled
 from tests.support.variants import nested_node, on_root_ports
+from tests.support.waiting import examples
 from tests.unit.doctor.rules.test_inputs import bad, through_xml
 
 from orchestrator.doctor.rules.support.cluster import Cluster
@@ -90,7 +91,7 @@ def judged(cluster: Cluster) -> tuple[Finding, ...]:
     return findings
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_mutated_files(data: st.DataObject) -> None:
     files, links = _paths()
@@ -109,7 +110,7 @@ def test_mutated_files(data: st.DataObject) -> None:
     judged(cluster_with(ODD, mutate))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.dictionaries(st.sampled_from(GPU_KEYS), JSON, max_size=6),
     st.dictionaries(st.sampled_from(HOST_KEYS), JSON, max_size=5),
@@ -315,7 +316,7 @@ def test_any_one_folder() -> None:
         assert [one for one in found if one.severity in COSTLY] == [], folder
 
 
-@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=examples(20), deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.data())
 def test_any_files_folders_and_parts(data: st.DataObject) -> None:
     places = st.one_of(st.sampled_from(FILES), st.sampled_from(FOLDERS), st.sampled_from(PARTS))
@@ -355,7 +356,7 @@ def test_a_gap_of_one_node_hides_no_fault_of_another() -> None:
     assert found == [("RDMA-PORT-DOWN", "node1")]
 
 
-@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=examples(20), deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.data())
 def test_any_of_nvml_s_answers_and_of_the_host_s_facts(data: st.DataObject) -> None:
     devices = [

@@ -21,6 +21,7 @@ from tests.support.healthy_cluster import (
 from tests.support.machine_files import SUB, MachineFiles, main_card, storage_card, virtual_functions
 from tests.support.random_machines import Shape, healthy_machine, healthy_shapes
 from tests.support.variants import bonded_rails, nested_node, on_root_ports
+from tests.support.waiting import examples
 from tests.unit.doctor.rules.test_inputs import bad, snapshot_of, through_xml, without_addresses
 
 from orchestrator.doctor.netplan import lacking
@@ -313,7 +314,7 @@ VIRTUAL = {f"mlx5_{number}" for number in range(30, 34)}
 REFERENCE = Shape(2, 2, 4, 1, False, False, False, 2, "Ethernet", storage=False, virtual=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(healthy_shapes())
 @example(REFERENCE)
 @example(replace(REFERENCE, bonded=True))
@@ -325,7 +326,7 @@ def test_no_stop_and_no_slow_on_healthy_machines(shape: Shape) -> None:
     assert bad(through_xml(snapshot_of(node))) == []
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(healthy_shapes())
 @example(replace(REFERENCE, bonded=True))
 @example(replace(REFERENCE, bonded=True, levels=0, storage=True))
