@@ -127,6 +127,7 @@ def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
     assert may_finish(left) is not by_hand
 
 
+@pytest.mark.turns(of="maintenance: what forbids the start")
 def test_a_node_that_stays_away_is_unreachable(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> None:
     boots(monkeypatch, iter([(A, A), (B, None)]))
     with pytest.raises(Unreachable, match="node1 did not come back within") as ended:
@@ -134,6 +135,7 @@ def test_a_node_that_stays_away_is_unreachable(serving: LocalGang, monkeypatch: 
     assert ended.value.fix == "check power and network of node1, then run `l40s-deploy doctor`"
 
 
+@pytest.mark.turns(of="maintenance: what forbids the start")
 def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
     serving: LocalGang, findings: list[Finding]
 ) -> None:

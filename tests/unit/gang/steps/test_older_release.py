@@ -86,6 +86,7 @@ def test_it_is_seen_and_ended(started: LocalGang) -> None:
     assert started.view().state is GangState.ABSENT
 
 
+@pytest.mark.turns(of="a gang of an earlier release", play=2)
 def test_its_failure_is_explained_and_it_is_restarted_as_it_was(started: LocalGang) -> None:
     started.kill_rank(3)
     until(lambda: started.view().state is GangState.FAILED, 20.0, "failed")
@@ -102,6 +103,7 @@ def test_its_failure_is_explained_and_it_is_restarted_as_it_was(started: LocalGa
     started.nothing_left()
 
 
+@pytest.mark.turns(of="a gang of an earlier release", play=2)
 def test_a_guard_brings_it_back_and_the_old_controller_ends_that(started: LocalGang) -> None:
     """An upgrade while gangs serve, and the way back: agents of this release come with the guard's restart."""
     before = started.view()
@@ -122,6 +124,7 @@ def test_a_guard_brings_it_back_and_the_old_controller_ends_that(started: LocalG
     started.nothing_left()
 
 
+@pytest.mark.turns(of="a gang of an earlier release", play=2)
 def test_an_agent_that_was_killed_leaves_nothing_that_down_does_not_end(started: LocalGang) -> None:
     started.signal_agent(1, signal.SIGKILL)
     until(lambda: report.of_gang(started.state_dir(1), "gang0")["alive"] is False, 10.0, "the agent's end")
@@ -129,6 +132,7 @@ def test_an_agent_that_was_killed_leaves_nothing_that_down_does_not_end(started:
     started.nothing_left()
 
 
+@pytest.mark.turns(of="a gang of an earlier release", play=2)
 def test_the_old_controller_sees_and_ends_what_this_release_started(local: Local) -> None:
     gang = local(nodes=2)
     try:

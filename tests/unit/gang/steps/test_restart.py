@@ -32,6 +32,7 @@ def test_the_same_plan_runs_again_under_a_new_run_and_key(serving: LocalGang) ->
     assert why(serving.inventory)[0].verdict is None
 
 
+@pytest.mark.turns(of="restart: interrupted")
 def test_a_restart_that_is_given_up_before_anything_was_told_to_stop(
     serving: LocalGang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +47,7 @@ def test_a_restart_that_is_given_up_before_anything_was_told_to_stop(
     assert serving.view().state is GangState.READY
 
 
+@pytest.mark.turns(of="restart: interrupted")
 def test_an_interrupted_restart_says_that_the_gang_is_stopped_and_how_to_continue(
     serving: LocalGang, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monke
     assert actions == ["begins", "ends", "begins", refused, *["begins", "ends"] * 2]
 
 
+@pytest.mark.turns(of="up: the previous plan comes back", play=2)
 def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_replaced(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (gang.view().state, gang.view().plan_id) == (GangState.READY, "plan2")
 
 
+@pytest.mark.turns(of="up: the previous plan comes back", play=2)
 def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
     assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
 
 
+@pytest.mark.turns(of="up: the previous plan comes back", play=2)
 def test_a_slow_network_brings_the_previous_plan_back(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test is between *armed* and *go* of the new plan's start."""
     gang, plan = served
@@ -188,6 +190,7 @@ class ToldGate:
         return "its page"
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("passes", [True, False])
 def test_a_gate_sees_both_plans_and_what_does_not_pass_returns(
     served: Served, monkeypatch: pytest.MonkeyPatch, passes: bool
@@ -246,6 +249,7 @@ def test_another_model_can_not_be_judged_and_nothing_stops(served: Served, monke
     assert gate.seen == [] and gang.view().run_id == before
 
 
+@pytest.mark.turns(of="up: the previous plan comes back", play=2)
 def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     gang, plan = served
     before = gang.view().run_id
@@ -266,6 +270,7 @@ def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(served: Served, mon
     assert orders == [False, True]
 
 
+@pytest.mark.turns(of="up: a model that goes, and none")
 def test_another_model_is_changed_over_only_where_that_is_asked_for(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +290,7 @@ def test_another_model_is_changed_over_only_where_that_is_asked_for(
     assert any(words.startswith("no gang serves Fake once it has changed") for words in said)
 
 
+@pytest.mark.turns(of="up: a model that goes, and none")
 def test_of_settings_alone_no_model_is_said_to_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     gang, plan = served
     notes = Notes()

@@ -71,6 +71,7 @@ def elsewhere(gang: LocalGang, tmp_path: Path) -> Inventory:
     return replace(gang.inventory, gangs=(replace(gang.gang, nodes=nodes),))
 
 
+@pytest.mark.turns(of="a gang's files are elsewhere or gone")
 def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touches_it(
     serving: LocalGang, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ def first_failure_of_logs(inventory: Inventory) -> None:
                 raise line.failure
 
 
+@pytest.mark.turns(of="a gang or its node has another name")
 def test_a_renamed_gang_is_said_in_every_verb_and_ended_by_its_former_name(serving: LocalGang) -> None:
     other = called(serving.inventory, serving.gang.name, "prod")
     seen = status(other.gangs)
@@ -151,6 +153,7 @@ def test_a_renamed_gang_is_said_in_every_verb_and_ended_by_its_former_name(servi
     assert status(other.gangs).views[0].state is GangState.ABSENT
 
 
+@pytest.mark.turns(of="a gang's files are elsewhere or gone")
 def test_a_gang_whose_files_were_deleted_is_unknown_and_down_ends_it(serving: LocalGang) -> None:
     agents = [serving.agent(rank) for rank in range(2)]
     for node in serving.gang.nodes:
@@ -184,6 +187,7 @@ def test_a_gang_whose_files_were_deleted_is_unknown_and_down_ends_it(serving: Lo
     assert [view.state for view in serving.up()] == [GangState.READY]
 
 
+@pytest.mark.turns(of="a gang's files are elsewhere or gone")
 def test_a_gang_with_one_node_whose_files_were_deleted_serves_and_says_so(serving: LocalGang) -> None:
     agent = serving.agent(1)
     delete_in_use(serving.state_dir(1))
@@ -198,6 +202,7 @@ def test_a_gang_with_one_node_whose_files_were_deleted_serves_and_says_so(servin
     serving.nothing_left()
 
 
+@pytest.mark.turns(of="a gang or its node has another name")
 def test_a_renamed_node_is_the_same_one(serving: LocalGang) -> None:
     first, *others = serving.gang.nodes
     nodes = (replace(first, name="moved"), *others)
@@ -227,6 +232,7 @@ def test_up_status_down(local: Local) -> None:
     assert [node.was for node in down(gang.inventory, DownRequest())] == ["stopped"] * 3
 
 
+@pytest.mark.turns(of="status asks the engine")
 def test_status_tells_what_the_engine_does_and_no_engine_keeps_it_waiting(
     serving: LocalGang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +246,7 @@ def test_status_tells_what_the_engine_does_and_no_engine_keeps_it_waiting(
     late.set()
 
 
+@pytest.mark.turns(of="status asks the engine")
 def test_what_goes_wrong_with_that_question_is_no_failure_of_status(
     serving: LocalGang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +289,7 @@ def test_nodes_that_share_a_state_directory_are_refused_in_words(local: Local, m
     gang.nothing_left()
 
 
+@pytest.mark.turns(of="up: a failure of one phase has one cause and leaves nothing", play=2)
 def test_a_model_missing_on_one_node_stops_before_anything_is_started(local: Local) -> None:
     gang = local(changes={1: {"model_path": "/nowhere/model"}})
     with pytest.raises(NodeError, match="does not exist") as refused:
@@ -291,6 +299,7 @@ def test_a_model_missing_on_one_node_stops_before_anything_is_started(local: Loc
     assert gang.view().state in (GangState.FAILED, GangState.ABSENT)
 
 
+@pytest.mark.turns(of="up: a failure of one phase has one cause and leaves nothing", play=2)
 def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
     gang = local(nodes=3, env={2: {"FAKE_EXIT": "3", "FAKE_LINES": "[TP5] CUDA out of memory"}})
     with pytest.raises(GangFailed, match="the GPU ran out of memory") as failed:
@@ -303,6 +312,7 @@ def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
     assert seen.cause is not None and seen.cause.node == "node2"
 
 
+@pytest.mark.turns(of="up: a failure of one phase has one cause and leaves nothing", play=2)
 def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(session: Session, verb: str, *words: Any, **more: Any) -> Any:
         if verb == "go" and session.spec.name == "node1":
@@ -321,6 +331,7 @@ def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monk
     assert account.verdict is not None and "connection lost" in account.verdict.cause.text
 
 
+@pytest.mark.turns(of="up: a failure of one phase has one cause and leaves nothing", play=2)
 def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None:
     gang = local(env={-1: {"FAKE_DELAY": "3600"}})
     with pytest.raises(GangFailed, match=r"not ready within .*node0 starting"):

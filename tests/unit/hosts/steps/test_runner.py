@@ -70,6 +70,7 @@ def test_a_failed_host_and_an_unreachable_one_stand_beside_a_good_one(playbooks:
     assert "Connection refused" in away.what or "Broken pipe" in away.what
 
 
+@pytest.mark.turns(of="runner: what a run takes and leaves", play=2)
 def test_an_inventory_file_and_a_choice_of_hosts(playbooks: Path, tmp_path: Path) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text("all: {hosts: {a: {ansible_connection: local}, b: {ansible_connection: local}}}")
@@ -77,6 +78,7 @@ def test_an_inventory_file_and_a_choice_of_hosts(playbooks: Path, tmp_path: Path
     assert set(outcome.values) == {"b"}
 
 
+@pytest.mark.turns(of="runner: what a run takes and leaves", play=2)
 def test_a_relative_key_counts_from_the_working_directory_as_for_ssh(
     playbooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +99,7 @@ def test_a_relative_key_counts_from_the_working_directory_as_for_ssh(
     assert set(outcome.values) == {"a"}
 
 
+@pytest.mark.turns(of="runner: what a run takes and leaves", play=2)
 def test_check_mode_changes_nothing(playbooks: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     run_playbook("play.yml", variables={"command": f"touch {made}"}, check=True, deadline_s=60)
@@ -112,6 +115,7 @@ def test_a_run_that_can_t_begin_is_the_input_s_fault(playbooks: Path, tmp_path: 
     assert caught.value.what
 
 
+@pytest.mark.turns(of="runner: ended early")
 def test_a_deadline_ends_the_run_and_what_it_started(playbooks: Path, tmp_path: Path) -> None:
     started = tmp_path / "pid"
     command = f"sh -c 'echo $$ > {started}; exec sleep 300'"
@@ -124,6 +128,7 @@ def test_a_deadline_ends_the_run_and_what_it_started(playbooks: Path, tmp_path: 
     until(lambda: gone(int(pid)))
 
 
+@pytest.mark.turns(of="runner: ended early")
 def test_an_interrupt_while_it_runs_ends_it_and_is_raised(playbooks: Path, tmp_path: Path) -> None:
     started = tmp_path / "pid"
 
@@ -135,6 +140,7 @@ def test_an_interrupt_while_it_runs_ends_it_and_is_raised(playbooks: Path, tmp_p
         run_playbook("play.yml", variables={"command": f"touch {started}"}, deadline_s=60, on_step=interrupt)
 
 
+@pytest.mark.turns(of="runner: what a run takes and leaves", play=2)
 def test_no_ansible_settings_of_a_user_count(playbooks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = tmp_path / "ansible.cfg"
     settings.write_text(
@@ -146,6 +152,7 @@ def test_no_ansible_settings_of_a_user_count(playbooks: Path, monkeypatch: pytes
     assert run_playbook("play.yml", variables={"command": "true"}, deadline_s=60).values
 
 
+@pytest.mark.turns(of="runner: what a run takes and leaves", play=2)
 def test_nothing_is_left_in_the_temp_folder(playbooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -162,6 +162,7 @@ def test_in_good_order_the_leaders_parent_drains_first(gang: Gang) -> None:
     assert cluster.report(1)["cause"] is None
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("now", [False, True])
 def test_an_engine_that_does_not_drain_is_ended_after_its_patience_or_now(gang: Gang, now: bool) -> None:
     cluster = gang(nodes=2, env={0: {"FAKE_TERM": "ignore"}}).ready()
@@ -184,6 +185,7 @@ TRACEBACK = (
 )
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     ("lines", "cause"),
     [
@@ -240,6 +242,7 @@ def test_a_hung_engine_is_told_from_a_slow_one_and_from_one_that_works(gang: Gan
     cluster.stop_all(now=True)
 
 
+@pytest.mark.turns(of="agent: a stopped process shows")
 def test_a_stopped_rank_shows_and_is_not_dead(gang: Gang) -> None:
     cluster = gang(nodes=1).ready()
     cluster.kill_rank(1, signal.SIGSTOP)
@@ -275,6 +278,7 @@ def test_secrets_are_neither_in_the_log_nor_in_a_cause(gang: Gang) -> None:
     assert "very-secret" not in "".join(told) and "token-value" not in "".join(told)
 
 
+@pytest.mark.turns(of="agent: who is not heard")
 def test_each_agent_says_whom_it_hears_and_one_that_goes_on_is_left_alone(gang: Gang) -> None:
     cluster = gang(nodes=3, lease_s=6.0).ready()
     until(lambda: cluster.report(0)["links"] == {"node1": "heard", "node2": "heard"}, 3.0)
@@ -297,6 +301,7 @@ def test_stop_ends_a_stopped_agent_at_once(gang: Gang) -> None:
     cluster.nothing_left()
 
 
+@pytest.mark.turns(of="agent: who is not heard")
 def test_a_leader_that_hears_nobody_any_more_names_itself(gang: Gang) -> None:
     cluster = gang(nodes=3, lease_s=3.0).ready()
     for member in (1, 2):
@@ -307,6 +312,7 @@ def test_a_leader_that_hears_nobody_any_more_names_itself(gang: Gang) -> None:
     cluster.nothing_left()
 
 
+@pytest.mark.turns(of="agent: a stopped process shows")
 def test_a_stopped_parent_is_remarked_on(gang: Gang) -> None:
     cluster = gang(nodes=1).ready()
     parent = cluster.report(0)["engine_pid"]

@@ -39,6 +39,7 @@ def get(cluster: Cluster, query: str) -> None:
     connection.close()
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("version", ENGINES)
 def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, version: str) -> None:
     cluster = gang(

@@ -49,6 +49,7 @@ def whose_it_is(state: Path, run_id: str) -> None:
     (state / "gangs/gang0/runs" / run_id / "agent.json").unlink()
 
 
+@pytest.mark.turns(play=2)
 @pytest.mark.parametrize(
     ("gone", "now"),
     [(everything, False), (everything, True), (made_anew, True), (run, False), (current, True), (whose_it_is, False)],

@@ -129,6 +129,7 @@ def test_a_rank_is_killed_named_and_the_gang_restarted_and_stopped(
         cluster.certify()
 
 
+@pytest.mark.turns(play=2)
 @pytest.mark.parametrize(
     ("says", "verdicts", "raises"),
     [

@@ -170,6 +170,7 @@ def test_what_serves_is_stopped_only_with_replace_and_serves_again(cluster: Clus
     assert again.kept == "before" and cluster.gang.view().run_id == view.run_id, "nothing is left to do"
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("fails", [False, True], ids=["measured", "failed"])
 def test_a_candidate_that_somebody_put_behind_the_router_leaves_it_and_drains(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: bool
@@ -206,6 +207,7 @@ def test_a_candidate_that_somebody_put_behind_the_router_leaves_it_and_drains(
     assert any("another command has put it behind the router" in words for words in cluster.said)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("others_model", ["", "Other", "Fake"], ids=["nobody else", "another model's", "the same"])
 def test_that_it_served_alone_is_said_before_it_leaves_the_router(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, others_model: str
@@ -268,6 +270,7 @@ def test_a_candidate_that_does_not_start_costs_its_start_alone(cluster: Cluster,
     assert [name for name, _ in cluster.ran] == ["b", "b", "c", "c"]
 
 
+@pytest.mark.turns(of="sweep: a candidate whose answers or points are no good")
 def test_one_that_answers_wrong_is_out(cluster: Cluster) -> None:
     cluster.says["golden b"] = ValueError()
     found = cluster.sweep()
@@ -284,6 +287,7 @@ def test_answers_are_not_asked_for_where_the_arithmetic_is_another(cluster: Clus
     assert cluster.states() == {"b": "measured"}
 
 
+@pytest.mark.turns(of="sweep: a candidate whose answers or points are no good")
 def test_one_that_breaks_under_load_has_its_cause_and_its_points(cluster: Cluster) -> None:
     cluster.says["a", 4] = NodeError("the client ended with status 1", where="x", fix="x")
     found = cluster.sweep()
@@ -314,6 +318,7 @@ def test_what_ends_it_early_leaves_all_that_was_measured_and_it_goes_on(cluster:
     assert cluster.started == ["a", "b", "c", "before"] and cluster.gang.view().plan_id == BEFORE
 
 
+@pytest.mark.turns(of="sweep: what served before, at an early end")
 def test_a_budget_of_nothing_ends_it_with_what_served_before(cluster: Cluster) -> None:
     cluster.gang.up(plan_id=BEFORE)
     cluster.says["a", 4] = KeyboardInterrupt()
@@ -342,6 +347,7 @@ def test_what_somebody_starts_meanwhile_is_left_alone(cluster: Cluster) -> None:
     assert cluster.gang.view().plan_id == "plan-theirs" and cluster.gang.view().serves
 
 
+@pytest.mark.turns(of="sweep: the network is tried first")
 def test_the_network_is_tried_before_the_first_candidate_and_once(cluster: Cluster) -> None:
     cluster.gang.up(plan_id=BEFORE)
     cluster.says["LL128"] = NodeError("NCCL refuses LL128", where="x", fix="x")
@@ -358,6 +364,7 @@ def test_the_network_is_tried_before_the_first_candidate_and_once(cluster: Clust
     assert set(cluster.states().values()) == {"measured"} and cluster.gang.view().plan_id == BEFORE
 
 
+@pytest.mark.turns(of="sweep: the network is tried first")
 def test_unasked_the_network_is_tried_before_what_waits_alone(cluster: Cluster) -> None:
     found = cluster.sweep(network=None)
     assert len(found.trials) == len(NCCL_TRIALS) and set(cluster.states().values()) == {"measured"}
@@ -365,6 +372,7 @@ def test_unasked_the_network_is_tried_before_what_waits_alone(cluster: Cluster) 
     assert len(cluster.tried) == len(NCCL_TRIALS), "they are kept"
 
 
+@pytest.mark.turns(of="sweep: the network is tried first")
 def test_nothing_else_is_tried_where_the_plans_own_network_can_not_be_tested(cluster: Cluster) -> None:
     cluster.says["as planned"] = InputError("one GPU has no network", where="x", fix="x")
     found = cluster.sweep(network=None)
@@ -372,6 +380,7 @@ def test_nothing_else_is_tried_where_the_plans_own_network_can_not_be_tested(clu
     assert set(cluster.states().values()) == {"measured"}
 
 
+@pytest.mark.turns(of="sweep: what served before, at an early end")
 def test_a_failure_of_what_served_before_is_raised_and_everything_is_kept(cluster: Cluster) -> None:
     cluster.gang.up(plan_id=BEFORE)
     cluster.says["before"] = GangFailed("no memory", where="gang gang0", fix="x")

@@ -376,6 +376,7 @@ def test_a_pack_for_another_stack_is_refused(tmp_path: Path, cluster: Inventory)
         push(cluster, made(tmp_path), stack_name="sglang-0.4.4-l40s")
 
 
+@pytest.mark.turns(of="packs: what is taken back", play=2)
 def test_what_somebody_changed_since_is_neither_overwritten_nor_taken_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
@@ -400,6 +401,7 @@ def test_what_somebody_changed_since_is_neither_overwritten_nor_taken_back(
     assert everything(sites[1]) == before
 
 
+@pytest.mark.turns(of="packs: what is taken back", play=2)
 def test_a_newer_pack_replaces_an_older_one_and_the_first_original_comes_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
@@ -434,6 +436,7 @@ def test_another_tritons_configs_are_told_to_be_a_fallback(
     assert "only as a fallback" in done["node2"].remarks[0]
 
 
+@pytest.mark.turns(of="packs: what is taken back", play=2)
 def test_a_kill_between_the_record_and_the_file_is_taken_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
@@ -493,6 +496,7 @@ def test_a_pack_with_a_path_elsewhere_is_not_saved(tmp_path: Path, name: str) ->
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("linked", ["folder", "file"])
 def test_a_link_in_the_environment_is_not_followed(
     tmp_path: Path, cluster: Inventory, sites: list[Path], linked: str
@@ -514,6 +518,7 @@ def test_a_link_in_the_environment_is_not_followed(
     assert [path.name for path in elsewhere.iterdir()] == ["secret"]
 
 
+@pytest.mark.turns(of="packs: what is taken back", play=2)
 def test_a_record_that_names_another_file_takes_nothing_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_gang_that_does_not_come_back_is_given_up(local: Local, monkeypatch: p
     gang.nothing_left()
 
 
+@pytest.mark.turns(of="guard: another guard")
 def test_two_guards_do_not_fight_and_a_guard_holds_nobody_up(serving: LocalGang) -> None:
     with Fleet(serving.gang.nodes) as fleet, posts._guard_lock(fleet, serving.gang, GuardRequest()):
         with pytest.raises(LockHeld):
@@ -142,6 +143,7 @@ def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, m
     assert (state, do) == (GangState.READY, GuardAction.RESTART)
 
 
+@pytest.mark.turns(of="guard: another guard")
 def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_next(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
