@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from operator import itemgetter
 
 from orchestrator.model.inventory import Reach
 from orchestrator.protocol.errors import NodeError
@@ -30,7 +31,8 @@ def _known(pattern: str, fix: str) -> KnownWords:
 
 OF_A_LOGIN = (
     _known(
-        r"system is booting up|unprivileged users are not permitted|closed for maintenance|(?:being|under) maint",
+        r"system is booting up|unprivileged users are not permitted|(?:(?<!going down )for|being|under|scheduled|in) maint"
+        r"|maintenance (?:in|mode)",
         "wait until it has started, then run this again (systemctl is-system-running --wait, there); where that does "
         "not help, remove /run/nologin and /etc/nologin there",
     ),
@@ -40,7 +42,8 @@ OF_A_LOGIN = (
         "wait for it to come back, or end its shutdown there: sudo shutdown -c",
     ),
     _known(
-        r"(?:account|password).{0,20} (?:has expired|is expired)|change your password|password change required",
+        r"(?:account|password).{0,20} (?:has expired|is expired)|change your password|password change required"
+        r"|token (?:is no longer valid|expired)",
         "see what has expired there, and extend it: sudo chage -l {user}; sudo chage -E -1 -M -1 {user}",
     ),
     _known(
@@ -48,7 +51,7 @@ OF_A_LOGIN = (
         "unlock it there: sudo faillock --user {user} --reset; sudo passwd -u {user}",
     ),
     _known(
-        r"account is (?:currently )?(?:not available|disabled)",
+        r"account is (?:currently )?(?:not available|disabled)|: restricted\b|interactive git shell",
         "give that user a shell there: sudo usermod -s /bin/bash {user}",
     ),
     _known(
@@ -106,7 +109,7 @@ OF_SUDO = (
         "install sudo on the node, or set ansible_become: false and log in as that user",
     ),
     _known(
-        r"unknown user",
+        r"unknown user|user '.{1,80}' not found",
         "make that user with `l40s-deploy prepare`, or correct ansible_become_user",
     ),
     _known(
@@ -117,6 +120,18 @@ OF_SUDO = (
     _known(
         r"parse error|syntax error|no valid sudoers|is owned by|is world writable|bad permissions",
         "mend its sudoers as root there: visudo -c",
+    ),
+    _known(
+        r"while loading plugin|unable to (?:load|initialize policy)|initialization error in plugin",
+        "mend what its plugins need, as root there: sudo -V; cat /etc/sudo.conf",
+    ),
+    _known(
+        r"log server|i/o plugin",
+        "let its log server be reached, or go on without it: log_servers and ignore_log_errors, as root there: visudo",
+    ),
+    _known(
+        r"no space left on device|disk quota exceeded|read-only file system",
+        "see its disks, as another user if need be: df -h; df -i",
     ),
     _known(
         r"account validation|account expired|password is expired|has expired|is locked|PAM account management|pam_\w+: "
@@ -141,9 +156,13 @@ _REMARK = re.compile(r"unable to resolve host|setrlimit\(|error initializing aud
 
 
 def fix_of(words: str, known: tuple[KnownWords, ...], otherwise: str, reach: Reach) -> str:
-    """The fix of the first known words in these; `otherwise` where none are."""
-    fix = next((words_of.fix for words_of in known if words_of.said.search(words)), None)
-    return otherwise if fix is None else fix.format(user=reach.user or "USER", become=reach.become_user)
+    """The fix of the known words that stand last in these: a greeting stands before the reason. `otherwise` where none
+    are."""
+    placed = [(match.end(), words_of.fix) for words_of in known for match in words_of.said.finditer(words)]
+    if not placed:
+        return otherwise
+    _, fix = max(placed, key=itemgetter(0))
+    return fix.format(user=reach.user or "USER", become=reach.become_user)
 
 
 def sudo_refusal(node: str, reach: Reach, output: bytes) -> NodeError | None:

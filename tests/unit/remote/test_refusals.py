@@ -38,6 +38,17 @@ SUDO = {
     "deploy is not allowed to run sudo on n0.  This incident will be reported.": "NOPASSWD",
     "sudo: you are not permitted to use the -n option": "NOPASSWD",
     "sudo: ein Passwort ist notwendig": "sudo -n -l -U deploy",
+    'sudo: error in /etc/sudo.conf, line 3 while loading plugin "sudoers_policy"\n'
+    "sudo: /usr/libexec/sudo/sudoers.so must be owned by uid 0\nsudo: fatal error, unable to load plugins": "sudo.conf",
+    "sudo: unable to load /usr/libexec/sudo/sudoers.so: cannot open shared object file": "sudo.conf",
+    "sudo: initialization error in plugin sudoers_policy": "sudo.conf",
+    "sudo: user 'l40s' not found": "ansible_become_user",
+    "sudo: unable to write to I/O log file: No space left on device": "df -h",
+    "sudo: unable to open /run/sudo/ts/deploy: Read-only file system": "df -h",
+    "sudo: unable to connect to log server": "log_servers",
+    "sudo: error initializing I/O plugin sudoers_io": "log_servers",
+    "sudo: Account or password is expired, reset your password and try again": "chage -l deploy",
+    "We trust you have received the usual lecture from the local System\nsudo: a password is required": "NOPASSWD",
     "sudo: something that no release has said so far": "sudo -n -l -U deploy",
 }
 
@@ -78,6 +89,18 @@ LOGIN = {
     "Too many authentication failures": "ansible_ssh_private_key_file",
     "/bin/bash: No space left on device": "df -i",
     "*** This is a private system ***": "look there",
+    "Authentication token is no longer valid; new one required": "chage -E -1",
+    "User account has expired": "chage -E -1",
+    "-rbash: exec: restricted": "usermod -s /bin/bash deploy",
+    "rbash: line 1: /bin/sh: restricted: cannot specify `/' in command names": "usermod -s /bin/bash deploy",
+    "fatal: Interactive git shell is not enabled.\nhint: ~/git-shell-commands ...": "usermod -s /bin/bash deploy",
+    "This node is down for maintenance, back at 17:00": "nologin",
+    "Maintenance in progress": "nologin",
+    "The system is going down for maintenance NOW!": "shutdown -c",
+    "closed for maintenance on Sundays. Your password has expired.\nPassword change required but no TTY": "chage -E -1",
+    "System is going down for reboot NOW!": "shutdown -c",
+    "Last password change: 3 days ago. Account temporarily locked": "faillock",
+    "If this account is not available call 7. bash: fork: retry: Resource temporarily unavailable": "maxlogins",
 }
 
 
