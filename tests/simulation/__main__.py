@@ -34,14 +34,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
     parser.add_argument("--lives", type=int, default=10_000, help="of a service with two gangs and a router")
     parser.add_argument("--only-lives", action="store_true", help="nothing else, and no page")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--share", type=int, default=1, help="play one in so many of the pairs")
     args = parser.parse_args()
     print(f"--seed {args.seed}", flush=True)
     if args.only_lives:
-        with ProcessPoolExecutor(2) as pool:
+        with ProcessPoolExecutor(args.workers) as pool:
             return 1 if played(pool, args.seed, args.lives).violations else 0
     rows = []
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(args.workers) as pool:
         rows.append(("one fault, two and three nodes, all", together(pool.map(singles, (2, 3)))))
         slices = [(number, args.share) for number in range(SLICES)]
         title = "two faults, two nodes, all" if args.share == 1 else f"two faults, two nodes, one in {args.share}"

@@ -4,7 +4,6 @@ asked. Beside a row of the table of changes, what it would do is kept and not do
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -125,7 +124,7 @@ def guarded(service: Service, folder: Path, inventory: Inventory, *, acts: bool 
     watchman = Controller(GUARD, first, stage, service.controllers[0].spec)
     service.controllers.append(watchman)
     service.asked_for[GUARD] = (*service.names, ROUTER_GANG)
-    moment = mock.Mock(spec=time, monotonic=lambda: world.now, time=lambda: world.now, sleep=stage.sleep)
+    moment = SimpleNamespace(monotonic=lambda: world.now, time=lambda: world.now, sleep=stage.sleep)
     threads = SimpleNamespace(Thread=SimulatedThread, Event=Event)
     lock: Any = GangLock
 

@@ -11,11 +11,11 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 from unittest import mock
 
 from tests.simulation.gang import LEASE_S, Gang, Violated
@@ -70,13 +70,13 @@ class Actor:
 
     controller: Controller
     work: Callable[[], None]
-    go: Any = field(default_factory=held)
+    go: Any
     waits: int = 0
     """Counts its waits, since a wake-up is for one particular wait."""
     over: bool = False
 
     def live(self) -> None:
-        self.go.acquire()
+        """In its thread, once it has its first turn."""
         try:
             self.work()
         except Killed:
@@ -86,7 +86,34 @@ class Actor:
         self.over = True
         self.controller.actors.remove(self)
         self.controller.stage.actors.pop(threading.get_ident(), None)
-        self.controller.stage.baton.release()
+
+
+class Hand:
+    """A thread that plays one actor after the other: a new thread costs more than what most of them do."""
+
+    idle: ClassVar[list[Hand]] = []
+
+    def __init__(self) -> None:
+        self.go: Any = held()
+        self.actor: Actor | None = None
+        self.thread = threading.Thread(target=self._play, daemon=True)
+        self.thread.start()
+
+    @classmethod
+    def free(cls) -> Hand:
+        """One that plays nobody."""
+        return cls.idle.pop() if cls.idle else cls()
+
+    def _play(self) -> None:
+        while True:
+            self.go.acquire()
+            actor, self.actor = self.actor, None
+            assert actor is not None
+            actor.live()
+            baton = actor.controller.stage.baton
+            del actor
+            Hand.idle.append(self)
+            baton.release()
 
 
 @dataclass
@@ -106,10 +133,9 @@ class Stage:
     """Called for each request that reaches a machine."""
 
     def spawn(self, controller: Controller, work: Callable[[], None]) -> Actor:
-        actor = Actor(controller, work)
-        thread = threading.Thread(target=actor.live, daemon=True)
-        thread.start()
-        self.actors[thread.ident or 0] = actor
+        hand = Hand.free()
+        hand.actor = actor = Actor(controller, work, hand.go)
+        self.actors[hand.thread.ident or 0] = actor
         controller.actors.append(actor)
         self.world.after(BEGINS_S * self.world.rng.random(), lambda: self.turn(actor, 0))
         return actor
@@ -628,7 +654,7 @@ class Event:
 
 
 def _thread(*, target: Callable[[], None], daemon: bool) -> Any:
-    return mock.Mock(start=lambda: STAGE[0].spawn(STAGE[0].me().controller, target))
+    return SimpleNamespace(start=lambda: STAGE[0].spawn(STAGE[0].me().controller, target))
 
 
 @dataclass(frozen=True)
@@ -647,9 +673,13 @@ class NodeClock:
 
 @contextlib.contextmanager
 def clock_of(node: Node) -> Iterator[None]:
-    """Its wall clock, and its monotonic clock."""
-    with mock.patch.object(lock, "time", NodeClock(node)):
+    """Its wall clock, and its monotonic clock. By hand: a patch of `mock` costs more than the verb that asks."""
+    before: Any = lock.time
+    lock.time = NodeClock(node)  # type: ignore[assignment]
+    try:
         yield
+    finally:
+        lock.time = before
 
 
 def patches(world: World, stage: Stage) -> list[tuple[Any, str, Any]]:
@@ -658,14 +688,14 @@ def patches(world: World, stage: Stage) -> list[tuple[Any, str, Any]]:
     def wall() -> float:
         return world.now + stage.me().controller.wall_s
 
-    moment = mock.Mock(
-        spec=time, monotonic=lambda: world.now, time=wall, sleep=stage.sleep, strftime=lambda _: f"{world.now:.3f}"
+    moment = SimpleNamespace(
+        monotonic=lambda: world.now, time=wall, sleep=stage.sleep, strftime=lambda _: f"{world.now:.3f}"
     )
     return [
         (node_app, "call", call), (raising, "time", moment), (locks, "time", moment),
         (reports, "time", moment), (locks, "documents", mock.Mock()),
         (locks, "has_ended", lambda _: False), (raising, "RunRecord", mock.Mock()),
-        (locks, "threading", mock.Mock(Thread=_thread)), (locks, "_held", []),
+        (locks, "threading", SimpleNamespace(Thread=_thread)), (locks, "_held", []),
         (lock, "_note", lambda *_: None),
     ]  # fmt: skip
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from unittest import mock
 
 from tests.simulation.network import Net
@@ -114,19 +114,18 @@ class Gang:
 
     def check(self) -> None:
         """After every step."""
-        running = set()
+        running: str | None = None
         for node in self.nodes:
             for engine in node.engines:
-                lives = engine.lives
-                if lives:
-                    running.add(engine.run_id)
+                lives = engine.parent or engine.ranks > 0
+                if lives and running not in (None, engine.run_id):
+                    raise Violated(f"two runs at once: {sorted((str(running), engine.run_id))}; {self.told()}")
+                running = engine.run_id if lives else running
                 if engine.run_id not in self.ends:
                     if engine.dead or not lives:
                         self.ends[engine.run_id] = self.world.now
                 elif lives:
                     self._outlives_nobody(node, engine)
-        if len(running) > 1:
-            raise Violated(f"two runs at once: {sorted(running)}; {self.told()}")
 
     def _outlives_nobody(self, node: Node, engine: Engine) -> None:
         ended = self.ends[engine.run_id]
@@ -322,7 +321,7 @@ def may_end(faults: Sequence[Fault]) -> bool:
 @contextlib.contextmanager
 def simulated(world: World) -> Iterator[None]:
     """The node's modules get the machine's answers from the world."""
-    stand_in = mock.Mock(spec=time, monotonic=lambda: world.now, time=lambda: world.now)
+    stand_in = SimpleNamespace(monotonic=lambda: world.now, time=lambda: world.now)
     with (
         mock.patch.object(clock, "time", stand_in),
         mock.patch.object(link, "port_failure", lambda *_: None),

@@ -79,6 +79,7 @@ KEYS = {fingerprint(key): key for key in (OLD_KEY, NEW_KEY)}
 """By fingerprint."""
 NOTICE = ("will not serve for about", "requests fail")
 """How a restart announces that requests will fail."""
+DOWNS = ("down", "down --as")
 LAST = {"down": "last", "down --as": "last", "router remove": "nobody else serves"}
 """How a verb that takes a gang out for good says that it is the last one that serves."""
 AGAIN = "+"
@@ -217,7 +218,7 @@ class SimulatedRouter:
     def choose(self, model: str) -> tuple[str, Engine] | None:
         """Where a request goes: to the healthy worker of its model with the least load that takes the connection; None:
         503."""
-        healthy = sorted(self.behind(), key=lambda url: self.running.get(url, 0))
+        healthy = sorted(self.behind(), key=lambda url: (self.running.get(url, 0), url))
         for url in healthy:
             engine = serving(self.gangs[url]) if url in self.gangs and self.gangs[url].model == model else None
             if engine is not None:
@@ -265,7 +266,8 @@ class Said(Watcher):
     by_hand: bool = False
     """Its operator has interrupted his work on the nodes of a gang, and may still be at it."""
     idle: frozenset[str] = frozenset()
-    """Those of its gangs that did not serve when it began: it takes nothing of them from clients, and tells nothing."""
+    """Those of its gangs that did not serve when it began, or that a `down` was ending: it takes nothing of them from
+    clients, and tells nothing."""
     began: float = 0.0
     ended: float = float("inf")
     words: list[str] = field(default_factory=list)
@@ -449,7 +451,7 @@ class Service:
             (one, gang)
             for one in self.verbs
             for gang in one.gangs - said.gangs
-            if one is not said and one.ended > self.world.now and one.verb not in ("down", "down --as", "sweep")
+            if one is not said and one.ended > self.world.now and one.verb not in (*DOWNS, "sweep")
         ]
         return any(
             gang not in one.idle or any(node.agent_lives for node in self.gangs[gang].nodes) for one, gang in others
@@ -492,7 +494,7 @@ class Service:
         """Whether the last verb that has changed it, or tried to, was an order to end it, or has left it stopped for
         its operator to work on it."""
         changes = [one for one in self.verbs if gang in one.gangs and one.verb not in LOOKS]
-        ends = bool(changes) and (changes[-1].verb in ("down", "down --as") or changes[-1].by_hand)
+        ends = bool(changes) and (changes[-1].verb in DOWNS or changes[-1].by_hand)
         return ends and not changes[-1].refused and changes[-1].ended <= self.world.now
 
     def type(self, controller: Controller, verb: str, gang: str) -> None:
@@ -506,7 +508,7 @@ class Service:
         said = Said(verb, {name: self.started_as(controller, name) for name in meant}, self.is_alone)
         known = [name for name in said.gangs if name in self.gangs]
         said.excused |= {name for name in known if verb in (*LAST, "sweep") and not self.stands_alone(name)}
-        said.idle = frozenset(name for name in known if serving(self.gangs[name]) is None)
+        said.idle = frozenset(name for name in known if serving(self.gangs[name]) is None or self.is_ending(name))
         said.began = self.world.now
         self.verbs.append(said)
         self.asked_for[controller.name] = (*meant, *said.gangs)
@@ -543,6 +545,10 @@ class Service:
         anew = Controller(name, dead.gang, dead.stage, dead.spec)
         anew.outcomes = dead.outcomes
         self.controllers[number] = anew
+
+    def is_ending(self, gang: str) -> bool:
+        """Whether a `down` is at work on it."""
+        return any(gang in one.gangs and one.verb in DOWNS and one.ended > self.world.now for one in self.verbs)
 
     def is_alone(self, said: Said) -> bool:
         """Whether no other verb changes another gang."""

@@ -176,6 +176,13 @@ def test_a_sweep_that_is_refused_leaves_its_gang_in_the_router() -> None:
     assert "LockHeld" in service.controllers[1].outcomes[0], service.told()
 
 
+def test_a_look_while_a_down_still_drains_leaves_what_that_has_announced() -> None:
+    """`restart --all` afterwards takes down the only one that serves, which it announces; the other one does not."""
+    life = happens(("down", 1, 1.8, "gang0"), ("router up", 0, 2.1, "gang0"), ("restart all", 0, 6.3, "gang0"))
+    service = play_life(life)
+    assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
+
+
 KILLED_RESTART = (*happens(("restart", 0, 0.5, "gang0")), Happens(living.KILLS, 0, 2.2))
 """After its stop, before it starts anything."""
 LEFT_BY_HAND = (*happens(("maintenance", 0, 0.5, "gang0")), Happens(living.INTERRUPTS, 0, 3.0))

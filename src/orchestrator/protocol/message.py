@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from orchestrator.protocol.versions import is_newer
@@ -68,7 +68,11 @@ class Message:
 
     def as_json(self) -> dict[str, Any]:
         """Every field, ready for `json.dumps`; `read` gives an equal message back."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        document = {}
+        for name in _names(type(self)):
+            value = getattr(self, name)
+            document[name] = value if type(value) in _UNCHANGED else _plain(value)
+        return document
 
 
 MOST_VALUES = 2_000_000
@@ -113,6 +117,11 @@ def _inner(hint: Any, value: object) -> list[tuple[type[Message], object]]:
     return []
 
 
+@cache
+def _names(kind: type[Message]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+
+
 _readers: dict[Any, Reader] = {}
 _known_hints: dict[type[Message], dict[str, Any]] = {}
 
@@ -131,7 +140,13 @@ def _reader(hint: Any) -> Reader:
 
 def _message_reader(kind: type[Message]) -> Reader:
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    return partial(_message, kind, [(field, _reader(_hints(kind)[field.name])) for field in fields])
+    return partial(
+        _message, kind, [(field.name, _reader(_hints(kind)[field.name]), _wanted(field)) for field in fields]
+    )
+
+
+def _wanted(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _optional(alternatives: Sequence[Any]) -> Reader:
@@ -156,24 +171,22 @@ def _made(hint: Any) -> Reader:
     raise TypeError(f"messages can't have a field of type {hint}")
 
 
-def _message(kind: type[M], fields: Sequence[tuple[dataclasses.Field[Any], Reader]], raw: object) -> M:
-    if not isinstance(raw, Mapping):
+def _message(kind: type[M], fields: Sequence[tuple[str, Reader, bool]], raw: object) -> M:
+    if not isinstance(raw, (dict, Mapping)):  # most are a dict, which is told at once
         raise _Wrong(_found(raw, "an object"))
-    values = {}
-    for field, reader in fields:
-        if field.name in raw:
-            values[field.name] = _below(field.name, reader, raw[field.name])
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise _Wrong(f"has no key {field.name!r}")
-    return kind(**values)
-
-
-def _below(name: str, reader: Reader, raw: object) -> Any:
+    values, name = {}, ""
     try:
-        return reader(raw)
+        for name, reader, wanted in fields:
+            if name in raw:
+                values[name] = reader(raw[name])
+            elif wanted:
+                break
+        else:
+            return kind(**values)
     except _Wrong as wrong:
         wrong.path.append(name)
         raise
+    raise _Wrong(f"has no key {name!r}")
 
 
 def _exactly(kind: type, wanted: str, raw: object) -> Any:
@@ -202,6 +215,8 @@ def _seconds(raw: object) -> float:
 
 _LEAVES = frozenset((str, bool, types.NoneType))
 """Types of most values inside of others, which are neither looked into nor changed: told first, since that is cheap."""
+_UNCHANGED = _LEAVES | {int, float}
+"""The same of what is written."""
 
 
 def _shallow(raw: object, depth: int = DEEPEST) -> Any:
@@ -210,7 +225,7 @@ def _shallow(raw: object, depth: int = DEEPEST) -> Any:
         raise _Wrong("is nested too deeply")
     if type(raw) in _LEAVES:
         return raw
-    if isinstance(raw, Mapping):
+    if isinstance(raw, (dict, Mapping)):
         return {str(name): _shallow(value, depth - 1) for name, value in raw.items()}
     if isinstance(raw, (list, tuple)):
         return [_shallow(value, depth - 1) for value in raw]
@@ -226,13 +241,27 @@ def _shallow(raw: object, depth: int = DEEPEST) -> Any:
 def _many(inner: Reader, raw: object) -> tuple[Any, ...]:
     if not isinstance(raw, (list, tuple)):
         raise _Wrong(_found(raw, "a list"))
-    return tuple(_below(str(place), inner, entry) for place, entry in enumerate(raw))
+    values: list[Any] = []
+    try:
+        values.extend(map(inner, raw))
+    except _Wrong as wrong:
+        wrong.path.append(str(len(values)))
+        raise
+    return tuple(values)
 
 
 def _mapping(inner: Reader, raw: object) -> dict[str, Any]:
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, (dict, Mapping)):
         raise _Wrong(_found(raw, "an object"))
-    return {_text(name): _below(str(name)[:LONGEST_SHOWN], inner, value) for name, value in raw.items()}
+    values: dict[str, Any] = {}
+    for name, value in raw.items():
+        key = _text(name)
+        try:
+            values[key] = inner(value)
+        except _Wrong as wrong:
+            wrong.path.append(key[:LONGEST_SHOWN])
+            raise
+    return values
 
 
 def _one_of(members: Mapping[str, Enum], raw: object) -> Enum:
@@ -266,16 +295,16 @@ def _shown(raw: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if type(value) in _LEAVES:
+    if type(value) in _UNCHANGED:
         return value
     if isinstance(value, Message):
         return value.as_json()
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Mapping):
-        return {name: _plain(entry) for name, entry in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
     return value
 
 

@@ -172,7 +172,10 @@ class Record:
 
     def set(self, **values: Any) -> None:
         """Change fields of the report; `flush` writes them."""
-        self.value = replace(self.value, **values)
+        changed = {name: value for name, value in values.items() if getattr(self.value, name) != value}
+        if not changed:
+            return
+        self.value = replace(self.value, **changed)
         phase = self.value.phase
         if phase.name and phase.name not in self.value.began:
             at = round(max(0.0, phase.since - self.value.started_at), 1)
