@@ -674,12 +674,12 @@ class NodeClock:
 @contextlib.contextmanager
 def clock_of(node: Node) -> Iterator[None]:
     """Its wall clock, and its monotonic clock. By hand: a patch of `mock` costs more than the verb that asks."""
-    before: Any = lock.time
-    lock.time = NodeClock(node)  # type: ignore[assignment]
+    module: Any = lock
+    before, module.time = module.time, NodeClock(node)
     try:
         yield
     finally:
-        lock.time = before
+        module.time = before
 
 
 def patches(world: World, stage: Stage) -> list[tuple[Any, str, Any]]:

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from orchestrator.protocol.versions import is_newer
@@ -117,9 +117,13 @@ def _inner(hint: Any, value: object) -> list[tuple[type[Message], object]]:
     return []
 
 
-@cache
+_known_names: dict[type[Message], tuple[str, ...]] = {}
+
+
 def _names(kind: type[Message]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+    if kind not in _known_names:
+        _known_names[kind] = tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+    return _known_names[kind]
 
 
 _readers: dict[Any, Reader] = {}
