@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -412,6 +412,7 @@ def _stage(node: Node, request: dict[str, Any], reply: Reply) -> None:
         raise DeployError("an agent of this gang runs already", where=node.name, fix="l40s-deploy down", kind="running")
     if node.request and node.report is not None and node.report.run_id == node.request.get("run_id"):
         node.kept = [(node.request, node.report), *node.kept][:MOST_KEPT]
+    _regroup(request["members"])
     node.staged, node.lost_files = request["run_id"], False
     node.agent = None
     rank = request["node_rank"]
@@ -423,6 +424,18 @@ def _stage(node: Node, request: dict[str, Any], reply: Reply) -> None:
     node.plan_id = request["plan_id"]
     node.request = {key: value for key, value in request.items() if key in StagingRequest.__dataclass_fields__}
     reply({"folder": "/nowhere"})
+
+
+def _regroup(members: Sequence[str]) -> None:
+    """A run on other nodes than its leader's gang had: whom it leaves out takes the place of whom it takes in."""
+    leads = STAGE[0].machines[members[0]].gang
+    for place, name in enumerate(members):
+        if name not in leads.names:
+            other = STAGE[0].machines[name].gang
+            there = other.names.index(name)
+            leads.nodes[place], other.nodes[there] = other.nodes[there], leads.nodes[place]
+            for gang in (leads, other):
+                gang.know_each_other()
 
 
 def _arm(node: Node, request: dict[str, Any], reply: Reply) -> None:

@@ -74,6 +74,11 @@ class Gang:
         for node in self.nodes:
             node.fellows = [other for other in self.nodes if other is not node]
 
+    def know_each_other(self) -> None:
+        """Each node's gang, its place in it, and its fellows: after a change of the nodes."""
+        for rank, node in enumerate(self.nodes):
+            node.gang, node.rank, node.fellows = self, rank, [other for other in self.nodes if other is not node]
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes)

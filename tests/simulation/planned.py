@@ -129,8 +129,11 @@ def patches(on: Callable[[GangSpec], Gang]) -> list[tuple[Any, str, Any]]:
 
 def start_of(spec: GangSpec, gang: Gang, plan_id: str, api_key: str | None) -> Staged:
     """What its nodes are staged with."""
+    members = tuple(node.name for node in spec.nodes)
     requests = {
-        node.name: replace(gang.run_of(rank), plan_id=plan_id, folder="", gang=spec.name, api_key=api_key)
-        for rank, node in enumerate(spec.nodes)
+        name: replace(
+            gang.run_of(rank), node=name, members=members, plan_id=plan_id, folder="", gang=spec.name, api_key=api_key
+        )
+        for rank, name in enumerate(members)
     }
     return Staged(gang=spec, requests=requests, document={"plan_id": plan_id})

@@ -183,6 +183,13 @@ def test_a_look_while_a_down_still_drains_leaves_what_that_has_announced() -> No
     assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
 
 
+def test_a_gang_starts_on_the_node_that_another_one_has_left() -> None:
+    life = (*happens(("down", 0, 0.1, "gang1")), Happens("regroup", 1, 5.0), Happens("up --replace", 1, 5.5, "gang0"))
+    service = play_life(life)
+    assert service.controllers[1].outcomes == ["up --replace gang0: done"], service.told()
+    assert service.gangs["gang0"].names == ("n0", "n3") and serving(service.gangs["gang0"])
+
+
 KILLED_RESTART = (*happens(("restart", 0, 0.5, "gang0")), Happens(living.KILLS, 0, 2.2))
 """After its stop, before it starts anything."""
 LEFT_BY_HAND = (*happens(("maintenance", 0, 0.5, "gang0")), Happens(living.INTERRUPTS, 0, 3.0))
