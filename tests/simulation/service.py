@@ -59,6 +59,8 @@ from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.records import documents
 from orchestrator.records.plans import RecordedPlan, keep_plan
+from orchestrator.sweep.steps import turn
+from orchestrator.sweep.steps.turn import SweepTurn
 
 SIZE = 2
 """Nodes of each gang."""
@@ -80,6 +82,8 @@ KEYS = {fingerprint(key): key for key in (OLD_KEY, NEW_KEY)}
 NOTICE = ("will not serve for about", "requests fail")
 """How a restart announces that requests will fail."""
 DOWNS = ("down", "down --as")
+MEASURES = ("certify", "sweep")
+"""They leave a gang that did not serve as it was."""
 LAST = {"down": "last", "down --as": "last", "router remove": "nobody else serves"}
 """How a verb that takes a gang out for good says that it is the last one that serves."""
 AGAIN = "+"
@@ -90,6 +94,8 @@ STOPPED = "is stopped; start it again"
 """How maintenance that was interrupted says that its gang is its operator's."""
 WORKS_S = 2.0
 """On each node, during maintenance."""
+MEASURED_S = 3.0
+"""Each candidate of a sweep."""
 STARTS_S = {"stage": 0.0, "arm": 0.01, "go": 0.5}
 """When each verb of a start reaches a node."""
 LAST_WORDS = "the last one that served behind the router"
@@ -427,7 +433,7 @@ class Service:
             one
             for one in verbs
             if one.verb != "status"
-            and not (gang in one.idle and (one in lasting or one.verb in {*LAST, *LOOKS, "certify"}))
+            and not (gang in one.idle and (one in lasting or one.verb in {*LAST, *LOOKS, *MEASURES}))
         ]
         return bool(done) and done[-1].verb in LAST and (gang in done[-1].excused or done[-1].last)
 
@@ -445,8 +451,8 @@ class Service:
 
     def changing(self, said: Said) -> bool:
         """Whether another verb is at work on another gang, and has something there that could be seen: one that is
-        about to start what is down may have been typed after this one has looked. A sweep lasts for hours and holds
-        nobody up: whoever takes the other gang out meanwhile is told that it is alone."""
+        about to start what is down may have been typed after this one has looked. A sweep of a gang that did not
+        serve holds nobody up: whoever takes the other gang out meanwhile is told that it is alone."""
         others = [
             (one, gang)
             for one in self.verbs
@@ -618,18 +624,22 @@ def _gated(service: Service, inventory: Inventory, name: str, said: Said) -> Non
 
 
 def _sweep(service: Service, inventory: Inventory, name: str, said: Said) -> None:
-    """As it takes a gang out, has it serve one candidate after the other without a router, and at the end what it
-    served before."""
+    """As it takes a gang that runs out, has it serve one candidate after the other without a router, and at the end
+    what it served before."""
     (spec,) = chosen_gangs(inventory, (name,))
     alone, operation = replace(inventory, gangs=(spec,), router=None), operation_of(inventory)
-    with RouterTurn(operation, (name,), f"sweep {name}", said, patience_s=UP_S) as turn:
-        turn.wait()
-        leave = partial(routing.withdraw, operation, (name,), partial(_say_swept, said, name))
-        down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,)), before_stop=leave))
-    for plan_id in planned.OTHERS:
-        _up(plan_id)(service, alone, name, said)
-        entry.stop_measured(operation, name, f"sweep {name}", lambda words: said.step(name, words))
-    _up()(service, inventory, name, said)
+    runs = any(node.agent_lives for node in _on(service, spec).nodes)
+    with SweepTurn(inventory, name, f"sweep {name}", UP_S) as held:
+        if runs:
+            held.wait(said)
+            leave = partial(routing.withdraw, operation, (name,), partial(_say_swept, said, name))
+            down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,)), before_stop=leave))
+        for plan_id in planned.OTHERS:
+            _up(plan_id)(service, alone, name, said)
+            STAGE[0].sleep(MEASURED_S)
+            entry.stop_measured(operation, name, f"sweep {name}", lambda words: said.step(name, words))
+        if runs:
+            _up(turn=held.token)(service, inventory, name, said)
 
 
 def _say_swept(said: Said, name: str, last: Serving) -> None:
@@ -733,8 +743,8 @@ def _router_add(_: Service, inventory: Inventory, name: str, __: Said) -> None:
 
 def _router_remove(_: Service, inventory: Inventory, name: str, said: Said) -> None:
     operation = operation_of(inventory)
-    turn = RouterTurn(operation, (name,), f"router remove {name}", said, patience_s=UP_S)
-    entry.remove_gang(operation, name, turn, said)
+    ours = RouterTurn(operation, (name,), f"router remove {name}", said, patience_s=UP_S)
+    entry.remove_gang(operation, name, ours, said)
 
 
 LOOKS = {"status": _status, "router up": _router_up, "router add": _router_add, "router remove": _router_remove}
@@ -825,6 +835,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
     more += [(module, "GangLock", _lock) for module in (down, restart, up_operation)]
     more += planned.patches(partial(_on, service))
+    more += [(turn, "connected", lambda inventory: contextlib.nullcontext(operation_of(inventory)))]
     more += [(claim, "RouterClaim", _claim), (maintenance, "time", moment)]
     more += [(maintenance, "boots", _boots), (maintenance, "run_command", _works)]
     more += [(maintenance, "against_starts", lambda *_: None)]

@@ -117,6 +117,25 @@ def test_every_verb_that_takes_a_gang_out_waits_for_another_s_and_names_it(verb:
     assert waits.ended > holder.ended and not holder.refused
 
 
+@pytest.mark.parametrize("verb", ["sweep", "restart"])
+def test_who_takes_a_gang_out_waits_until_a_sweep_has_ended(verb: str) -> None:
+    """Between two candidates too: the one that is measured was behind the router."""
+    service = play_life((*happens(("sweep", 0, 1.0, "gang0")), *happens((verb, 1, 7.0, "gang1"))))
+    holder, waits = service.verbs
+    assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
+    assert any("waiting: " in words and "with `sweep gang0`" in words for words in waits.words), service.told()
+    assert not any("waiting: " in words for words in holder.words) and not service.excused
+
+
+def test_a_start_while_another_gang_is_swept_waits_for_nobody_and_adds_no_candidate() -> None:
+    life = happens(("down", 1, 0.1, "gang1"), ("sweep", 0, 6.0, "gang0"), ("up", 1, 14.0, "gang1"))
+    service = play_life(life)
+    sweeps, starts = service.verbs[-2:]
+    assert not starts.refused and starts.ended < sweeps.ended, service.told()
+    assert not any("waiting: " in words for words in starts.words)
+    assert not any("another command has put it behind the router" in words for words in sweeps.words), service.told()
+
+
 def test_a_down_waits_for_nobody_and_says_that_it_is_the_last() -> None:
     service = play_life(happens(("restart", 0, 1.0, "gang0"), ("down", 1, 1.5, "gang1")))
     holder, ends = service.verbs

@@ -72,6 +72,7 @@ class UpRequest:
     timeout_s: from the first step until all gangs are ready
     turn_s:    how long it waits until no other command changes a gang behind the router; None: timeout_s
     all_at_once: without that wait
+    turn:      the token of the claim behind the router that its command has for these gangs already; '' for none
     accept:    findings that are set aside, `ID` or `ID@node`
     strict:    findings of severity slow forbid a start too
     replace:   take down gangs that serve another plan even if no other gang serves meanwhile
@@ -88,6 +89,7 @@ class UpRequest:
     timeout_s: float = 3600.0
     turn_s: float | None = None
     all_at_once: bool = False
+    turn: str = ""
     undo_on_interrupt: bool = False
     accept: tuple[str, ...] = ()
     strict: bool = False

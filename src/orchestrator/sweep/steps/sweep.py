@@ -17,9 +17,8 @@ from orchestrator.bench.steps import bench
 from orchestrator.engines.settings import NCCL_TRIALS, SAME_TEXT
 from orchestrator.gang.claims import taking_turns
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
-from orchestrator.gang.steps.operation import Operation, connected
+from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.raising import Watcher, everybody_answers
-from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.entry import stop_measured
 from orchestrator.gang.steps.router.routing import withdraw
 from orchestrator.gang.steps.up import asked_of, planned_again, up
@@ -50,6 +49,7 @@ from orchestrator.sweep.network import trial_of
 from orchestrator.sweep.next_step import Running, SweepStep, SweepStepKind, ended_with, next_step, with_result
 from orchestrator.sweep.noise import enough, point_of
 from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions, alone, up_request
+from orchestrator.sweep.steps.turn import SweepTurn
 
 Progress = Callable[[str, int, int], None]
 OF_THE_CANDIDATE = (FindingsError, GangFailed, InputError, NodeError, VerificationDiffers)
@@ -75,9 +75,11 @@ def sweep(
     Raises InputError where something serves that may not be stopped, GangFailed where what served before does not come
     up, and what ends a sweep early; what was measured is kept in any case.
     """
-    run = _Sweep(inventory, gang, options, screen, begun.record, begun.seconds)
-    while run.step():
-        pass
+    with SweepTurn(inventory, gang.name, options.command, options.timeout_s) as turn:
+        run = _Sweep(inventory, gang, options, screen, turn, begun.record, begun.seconds)
+        run.go_on()
+        while run.step():
+            pass
     return run.record
 
 
@@ -95,15 +97,23 @@ def untried(record: SweepRecord, options: SweepOptions) -> list[str]:
 
 @dataclass
 class _Sweep:
-    """seconds: that each candidate will take, by id; began: of this call, for the budget"""
+    """turn: behind the router, held from the stop of what served until it, or the best, serves again
+    seconds: that each candidate will take, by id; began: of this call, for the budget"""
 
     inventory: Inventory
     gang: GangSpec
     options: SweepOptions
     screen: SweepScreen
+    turn: SweepTurn
     record: SweepRecord
     seconds: Mapping[str, float]
     began: float = field(default_factory=time.monotonic)
+
+    def go_on(self) -> None:
+        """Where an earlier call has taken out what served: others wait for this one again."""
+        if self.record.before is not None and taking_turns(self.inventory):
+            with self.screen.rising() as watcher:
+                self.turn.announce(watcher)
 
     def step(self) -> bool:
         """Take the next step; False once nothing is left to do."""
@@ -162,12 +172,8 @@ class _Sweep:
             return
         self._keep(replace(self.record, before=self._asked(), before_plan=view.plan_id, kept=""))
         self._say_others()
-        with (
-            self.screen.rising() as watcher,
-            connected(self.inventory) as operation,
-            self._turn(operation, watcher) as turn,
-        ):
-            turn.wait()
+        with self.screen.rising() as watcher, connected(self.inventory) as operation:
+            self.turn.wait(watcher)
             name = self.gang.name
             request = DownRequest(gangs=(name,), command=self.options.command)
             leave = partial(withdraw, operation, (name,), partial(self._say_alone, watcher))
@@ -188,15 +194,6 @@ class _Sweep:
         others = [gang.name for gang in taking_turns(self.inventory) if gang.name != self.gang.name]
         if others:
             self.screen.say(f"{self.gang.name} is measured; {', '.join(others)} goes on serving behind the router")
-
-    def _turn(self, operation: Operation, watcher: Watcher) -> RouterTurn:
-        return RouterTurn(
-            operation=operation,
-            gangs=(self.gang.name,),
-            command=self.options.command,
-            watcher=watcher,
-            patience_s=self.options.timeout_s,
-        )
 
     def _stop_candidate(self) -> None:
         with connected(self.inventory) as operation:
@@ -354,7 +351,7 @@ class _Sweep:
         """Behind the router again. From here on it is no candidate that may be stopped."""
         self._keep(replace(self.record, started=()))
         with self.screen.rising() as shown, connected(inventory) as operation:
-            outcome = up(operation.asked(), request, shown)
+            outcome = up(operation.asked(), replace(request, turn=self.turn.token), shown)
         if outcome.failure is not None:
             raise outcome.failure
 

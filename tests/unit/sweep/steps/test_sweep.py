@@ -18,7 +18,8 @@ from orchestrator.bench.steps import bench as benching
 from orchestrator.engines.serving import ServedModel, Worker
 from orchestrator.engines.settings import NCCL_TRIALS
 from orchestrator.gang.steps.down import down
-from orchestrator.gang.steps.router import entry, routing
+from orchestrator.gang.steps.operation import connected
+from orchestrator.gang.steps.router import claim, entry, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.up_operation import UpResult
@@ -243,6 +244,46 @@ def test_that_it_served_alone_is_said_before_it_leaves_the_router(
     said = "it served alone behind the router: requests fail until the sweep ends"
     assert order == (["out"] if others_model == "Fake" else [said, "out"])
     assert not cluster.gang.view().running
+
+
+def test_it_has_its_turn_behind_the_router_until_what_served_before_serves_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An interrupted one has it again as soon as it goes on."""
+    host = NodeSpec(
+        name="front", gang="router", node_rank=0, reach=Reach(connection="local", host="localhost"),
+        state_dir=str(tmp_path / "front"),
+    )  # fmt: skip
+    cluster.router = RouterSpec(node=host)
+    cluster.gang.up(plan_id=BEFORE)
+    turns: list[str] = []
+
+    def holder() -> str:
+        with connected(replace(cluster.gang.inventory, router=cluster.router)) as operation:
+            assert operation.router is not None
+            held = claim.claimed(operation.router).get("gang0")
+        return held.token if held is not None else ""
+
+    def bench(*given: Any) -> Any:
+        turns.append(holder())
+        return cluster._bench(*given)
+
+    def up(operation: Any, request: Any, watcher: Any) -> UpResult:
+        if request.plan.model == "before":
+            assert request.turn == holder() != "", "what it claims for itself keeps it out of no router"
+        return cluster._up(operation, request, watcher)
+
+    monkeypatch.setattr(benching, "run_now", bench)
+    monkeypatch.setattr(sweeping, "up", up)
+    monkeypatch.setattr(Router, "view", lambda _: GangView(name="router", state=GangState.READY, service_healthy=True))
+    monkeypatch.setattr(Router, "workers", lambda _: ())
+    monkeypatch.setattr(Router, "take_out", lambda *_: None)
+    cluster.says["b"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.sweep(replaces=True)
+    assert holder() == "", "an interruption gives it back"
+    cluster.sweep(replaces=True)
+    assert all(turns) and len(set(turns)) == 2 and holder() == "", turns
 
 
 def test_the_best_is_kept(cluster: Cluster) -> None:

@@ -1,0 +1,60 @@
+"""A sweep's turn behind the router: for as long as a gang that served there is measured, no other command takes another
+one out, and none adds a candidate to the router."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from orchestrator.gang.steps.operation import connected
+from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.router.claim import RouterTurn
+from orchestrator.model.inventory import Inventory
+
+
+@dataclass
+class SweepTurn:
+    """A context manager: what `wait` or `announce` took is held until its end. patience_s: how long `wait` waits."""
+
+    inventory: Inventory
+    gang: str
+    command: str
+    patience_s: float
+    _turn: RouterTurn | None = None
+    _opened: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> SweepTurn:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.__exit__(kind, error, trace)
+
+    @property
+    def token(self) -> str:
+        """By which the claim is known as this sweep's; '' without it."""
+        return self._turn.token if self._turn is not None else ""
+
+    def wait(self, watcher: Watcher) -> None:
+        """Before the gang is taken out. Raises as `RouterTurn.wait` does."""
+        turn = self._opened_for(watcher)
+        turn.wait()
+        turn.operation.fleet.let_go()  # a sweep takes hours, and asks over connections of its own
+
+    def announce(self, watcher: Watcher) -> None:
+        """Of a gang that an earlier call has taken out: have the claim if it is free."""
+        self._opened_for(watcher).announce()
+
+    def _opened_for(self, watcher: Watcher) -> RouterTurn:
+        if self._turn is None:
+            turn = RouterTurn(
+                operation=self._opened.enter_context(connected(self.inventory)),
+                gangs=(self.gang,),
+                command=self.command,
+                watcher=watcher,
+                patience_s=self.patience_s,
+            )
+            self._turn = self._opened.enter_context(turn)
+        return self._turn
