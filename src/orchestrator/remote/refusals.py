@@ -31,8 +31,8 @@ def _known(pattern: str, fix: str) -> KnownWords:
 
 OF_A_LOGIN = (
     _known(
-        r"system is booting up|unprivileged users are not permitted|(?:(?<!going down )for|being|under|scheduled|in) maint"
-        r"|maintenance (?:in|mode)",
+        r"system is booting up|unprivileged users are not permitted|maintenance (?:in|mode)"
+        r"|(?:(?<!going down )for|being|under|scheduled|in) maint",
         "wait until it has started, then run this again (systemctl is-system-running --wait, there); where that does "
         "not help, remove /run/nologin and /etc/nologin there",
     ),
