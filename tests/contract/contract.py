@@ -42,7 +42,7 @@ def tables() -> Mapping[str, list[dict[str, str]]]:
 class Scenario:
     """One launch and what it shows. `play` drives the engine and notes every row of its table once, in any order.
 
-    runs: `always` for what every run of the test suite plays with the real engine, `full` for what only
+    runs: `turns` for what runs of the test suite play with the real engine, one each, `full` for what only
           `make contract` plays with it, `lab` for what only `make contract` plays, with either engine in a lab that
           needs root, `never` for a version that can't run here, `gpu` for what takes a GPU
     vllm: the real vLLM plays it too
@@ -51,7 +51,7 @@ class Scenario:
 
     name: str
     play: Callable[[EngineUnderTest, See], None]
-    runs: Literal["always", "full", "lab", "never", "gpu"] = "full"
+    runs: Literal["turns", "full", "lab", "never", "gpu"] = "full"
     plays: str = "0.5.23"
     vllm: bool = False
     pace: float = 0.02

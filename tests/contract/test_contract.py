@@ -17,7 +17,7 @@ from l40s_lab.engine.environment import ensure_engine, ensure_model
 _MOST_LAUNCHES = 2
 """Scenarios of the real engine that runs of the full test suite play in turn."""
 
-ALWAYS = [scenario for scenario in SCENARIOS if scenario.runs == "always"]
+BY_TURNS = [scenario for scenario in SCENARIOS if scenario.runs == "turns"]
 PLAYED = [scenario for scenario in SCENARIOS if scenario.runs != "lab"]
 
 
@@ -37,13 +37,13 @@ def test_the_stand_in(scenario: Scenario, tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.timeout(1900)
-@pytest.mark.parametrize("scenario", by_turns(ALWAYS), ids=_name)
+@pytest.mark.parametrize("scenario", by_turns(BY_TURNS), ids=_name)
 def test_the_real_engine(scenario: Scenario, tmp_path: Path) -> None:
     _hold(scenario, real(ensure_engine()), tmp_path)
 
 
 def test_runs_of_the_tests_play_few_scenarios_of_the_real_engine() -> None:
-    assert 0 < len(ALWAYS) <= _MOST_LAUNCHES
+    assert 0 < len(BY_TURNS) <= _MOST_LAUNCHES
 
 
 def test_every_row_has_a_name_and_says_why_or_by_which_source_it_holds() -> None:

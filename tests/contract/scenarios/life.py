@@ -205,4 +205,4 @@ def _draining(leader: Node, worker: Node, see: See) -> None:
     see("drained-cause", f"{leader.cause()}, {worker.cause()}")
 
 
-LIFE = Scenario(name="life", play=_play, runs="always", pace=0.2)
+LIFE = Scenario(name="life", play=_play, runs="turns", pace=0.2)

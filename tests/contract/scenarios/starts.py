@@ -222,7 +222,7 @@ STARTS = (
     Scenario(name="http-taken-by-an-engine", play=_http_taken_by_an_engine),
     Scenario(name="rank-killed-early", play=_rank_killed_early),
     Scenario(name="told-while-loading", play=_told_while_loading),
-    Scenario(name="model-missing", runs="always", play=_model_missing),
+    Scenario(name="model-missing", runs="turns", play=_model_missing),
     Scenario(
         name="config-missing",
         play=_with_model(r"ValueError: Unrecognized model in .* Should have a `model_type` key", _without_config),
