@@ -44,7 +44,7 @@ long: setup ## what make test plays a part of, complete: interrupted restarts, d
 	TURN=all MOMENTS=200 $(BIN)/python -m pytest -q -n 4 --maxschedchunk 1 -rP tests/lab/test_interrupted.py
 	TURN=all $(BIN)/python -m pytest -q -n 4 --dist loadfile -m "turns and not installs and not long" tests lab/tests
 	TURN=all ALL_SAMPLES=1 DEATHS=500 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/simulation tests/fuzz
-	TURN=all ALL_SAMPLES=1 $(BIN)/python -m pytest -q -n 4 --dist loadfile -m "hypothesis and not processes" tests/unit
+	TURN=all ALL_SAMPLES=1 $(BIN)/python -m pytest -q -n 4 --dist loadfile -m hypothesis tests/unit
 	TURN=all $(BIN)/python -m pytest -q tests/unit/cli/test_broken_homes.py
 	$(BIN)/python -m tests.chaos.chaos --two-faults 300
 	TURN=all SOAK_S=600 $(BIN)/python -m pytest -q -rP -m long tests
