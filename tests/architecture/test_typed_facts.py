@@ -26,6 +26,8 @@ WRITERS = {"list", "tuple", "shlex.join"}
 def read_back(source: str) -> list[str]:
     """Texts of the code, but for documentation, that are the name of such a variable; command lines that are more than
     handed on, of a plan, a staged request or a document."""
+    if not any(part in source for part in ("argv", "NCCL_", "GLOO_")):  # nothing to parse it for
+        return []
     tree = ast.parse(source)
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
@@ -97,7 +99,10 @@ def facts(name: str, path: Path) -> tuple[str, ...]:
 
 
 def _facts(name: str, path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
+    source = path.read_text()
+    if not FACT.search(source):  # nothing to parse it for
+        return
+    tree = ast.parse(source)
     explained = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explained:
