@@ -115,6 +115,7 @@ def taken_back(tmp_path: Path, wrote: str, now: str) -> tuple[str | None, list[s
 OURS = "# ours\nroot - memlock unlimited\n"
 
 
+@pytest.mark.turns(play=2)
 @pytest.mark.parametrize(
     ("now", "rest", "said"),
     [

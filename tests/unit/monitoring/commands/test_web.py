@@ -308,6 +308,7 @@ again();
 """What the test adds to the page's script: it has the page's nonce."""
 
 
+@pytest.mark.turns
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (360, True)])
 def test_a_browser_draws_it_and_draws_it_again(
