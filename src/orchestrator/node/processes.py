@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 LONGEST_STAT = 4096
@@ -35,8 +36,11 @@ class Process:
 def read(pid: int) -> Process | None:
     """The process with this id, None where there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # an agent reads them all, again and again
-            text = file.read(LONGEST_STAT)
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # an agent reads all, again and again
+        try:
+            text = os.read(descriptor, LONGEST_STAT)
+        finally:
+            os.close(descriptor)
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()  # the name may hold blanks and brackets
