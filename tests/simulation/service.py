@@ -39,6 +39,7 @@ from tests.simulation.world import World
 
 from orchestrator.engines import router as words
 from orchestrator.engines.router import SMG
+from orchestrator.gang import claims
 from orchestrator.gang.serving import Serving
 from orchestrator.gang.steps import down, maintenance, raising, restart, restart_sequence, up, up_operation
 from orchestrator.gang.steps.locks import GangLock
@@ -410,7 +411,8 @@ class Service:
             self.lost.append(Loss(self.world.now, model, how))
 
     def _is_excused(self, gang: str) -> bool:
-        return gang in self.strikes or self._announced(gang) or self._taken_in_good_faith(gang)
+        at_once = any(one.verb in AT_ONCE_VERBS for one in self.verbs)
+        return at_once or gang in self.strikes or self._announced(gang) or self._taken_in_good_faith(gang)
 
     def _taken_in_good_faith(self, gang: str) -> bool:
         """A verb has begun to change it before anybody could know that another one was struck."""
@@ -519,7 +521,7 @@ class Service:
         self.verbs.append(said)
         self.asked_for[controller.name] = (*meant, *said.gangs)
         try:
-            EVERY_VERB[verb](self, inventory, gang, said)
+            (EVERY_VERB | AT_ONCE_VERBS)[verb](self, inventory, gang, said)
             controller.outcomes.append(f"{verb} {gang}: done")
         except DeployError as failure:
             words = f"{failure.where}: {failure.what} (fix: {failure.fix})"
@@ -696,9 +698,9 @@ def _roll_all(_: Service, inventory: Inventory, __: str, said: Said) -> None:
     _restarted(inventory, "", said, ROLLING)
 
 
-def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb, run: str = "") -> None:
+def _restarted(inventory: Inventory, name: str, said: Said, verb: RestartVerb, **options: Any) -> None:
     gangs, command = ((name,), f"restart {name}") if name else ((), "restart --all")
-    request = RestartRequest(verb=verb, gangs=gangs, command=command, timeout_s=UP_S, run=run)
+    request = RestartRequest(verb=verb, gangs=gangs, command=command, timeout_s=UP_S, **options)
     restart.restart(operation_of(inventory), request, said)
 
 
@@ -741,9 +743,11 @@ def _router_add(_: Service, inventory: Inventory, name: str, __: Said) -> None:
     entry.add_gang(operation_of(inventory), name)
 
 
-def _router_remove(_: Service, inventory: Inventory, name: str, said: Said) -> None:
+def _router_remove(
+    _: Service, inventory: Inventory, name: str, said: Said, *, way: claims.Way = claims.Way.WAITS
+) -> None:
     operation = operation_of(inventory)
-    ours = RouterTurn(operation, (name,), f"router remove {name}", said, patience_s=UP_S)
+    ours = RouterTurn(operation, (name,), f"router remove {name}", said, patience_s=UP_S, way=way)
     entry.remove_gang(operation, name, ours, said)
 
 
@@ -772,6 +776,13 @@ VERBS: dict[str, Verb] = {
 OF_ALL: dict[str, Verb] = {"restart all": _restart_all, "rolling all": _roll_all}
 """Verbs without a gang's name."""
 EVERY_VERB: dict[str, Verb] = {**VERBS, **OTHER_RESTARTS, **CHANGING, **OF_ALL, **LOOKS, "down --as": _down_as}
+
+AT_ONCE_VERBS: dict[str, Verb] = {
+    "restart at once": lambda _, inventory, name, said: _restarted(inventory, name, said, RESTART, all_at_once=True),
+    "up at once": _up(planned.OTHERS[1], replace=True, all_at_once=True),
+    "router remove at once": partial(_router_remove, way=claims.Way.AT_ONCE),
+}
+"""With --all-at-once: whoever types it bears that requests fail meanwhile. Not drawn."""
 
 
 def started(gang: Gang) -> None:

@@ -12,7 +12,7 @@ from tests.changes.test_changes import LOOKS_ONLY
 from tests.simulation import living
 from tests.simulation.gang import Violated
 from tests.simulation.living import Happens, Life, play_life
-from tests.simulation.service import serving
+from tests.simulation.service import AT_ONCE_VERBS, serving
 from tests.support.waiting import crowded
 
 from orchestrator.cli.main import VERBS, every_parser, verbs_of
@@ -115,6 +115,15 @@ def test_every_verb_that_takes_a_gang_out_waits_for_another_s_and_names_it(verb:
     assert (holder.verb, waits.verb) == ("restart", verb)
     assert any("waiting: " in words and "changes gang0 behind" in words for words in waits.words), service.told()
     assert waits.ended > holder.ended and not holder.refused
+
+
+@pytest.mark.parametrize("verb", AT_ONCE_VERBS)
+def test_all_at_once_waits_for_nobody(verb: str) -> None:
+    service = play_life(happens(("restart", 0, 1.0, "gang0"), (verb, 1, 1.5, "gang1")))
+    holder, at_once = service.verbs
+    assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
+    assert not any("waiting: " in words for words in (*holder.words, *at_once.words)), service.told()
+    assert service.excused, "both were out"
 
 
 @pytest.mark.parametrize("verb", ["sweep", "restart"])
