@@ -83,9 +83,7 @@ def bundle(
     Raises InputError if the file can't be written, VerificationDiffers if it would contain a secret; nothing is
     written then.
     """
-    if out.exists() or not out.parent.is_dir():
-        what = "exists already" if out.exists() else "its folder does not exist"
-        raise InputError(what, where=str(out), fix="name another file with --out")
+    _expect_room_for(out)
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     scrubber = scrubber_of(inventory, nodes, secrets.token_bytes(KEY_BYTES), os.environ)
     with allotted(PATIENCE_S), connected(inventory) as operation:
@@ -102,6 +100,23 @@ def bundle(
     texts[FIRST] = _first(scrubber.replaced, with_logs=with_logs)
     _refuse_left(texts, scrubber)
     return SupportBundle(path=out, files=tuple(sorted(texts)), missing=scrubbed, bytes=_write(out, texts))
+
+
+def _expect_room_for(out: Path) -> None:
+    """Before any node is asked. Raises InputError."""
+    try:
+        taken = os.path.lexists(out)
+        if taken or not out.parent.is_dir():
+            what = "exists already" if taken else "its folder does not exist"
+            raise InputError(what, where=str(out), fix=_ANOTHER_FILE)
+        os.close(os.open(draft := _draft_of(out), _NEW_FILE, 0o600))
+        draft.unlink()
+    except OSError as failure:
+        raise cant_be_written(out, failure, _ANOTHER_FILE) from None
+
+
+def _draft_of(out: Path) -> Path:
+    return out.with_name(f".{out.name}.{os.getpid()}")
 
 
 def _manifest(about: Mapping[str, Any]) -> str:
@@ -132,6 +147,8 @@ def scrubber_of(
     )
 
 
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_ANOTHER_FILE = "name another file with --out"
 _ORDINARY_FOLDERS = re.compile(r"/(?:[^/]*|opt/l40s(?:/.*)?|var/lib/l40s-deploy|tmp/.*|home/[^/]*)")
 
 
@@ -315,9 +332,9 @@ def _json(value: Any) -> str:
 
 
 def _write(out: Path, files: Mapping[str, str]) -> int:
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    draft = _draft_of(out)
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(draft, _NEW_FILE, 0o600)
         with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
             for name, text in sorted(files.items()):
                 data = text.encode("utf-8", "backslashreplace")
@@ -327,5 +344,5 @@ def _write(out: Path, files: Mapping[str, str]) -> int:
         draft.replace(out)
     except OSError as failure:
         draft.unlink(missing_ok=True)
-        raise cant_be_written(Path(failure.filename or out), failure, "name another file with --out") from None
+        raise cant_be_written(out, failure, _ANOTHER_FILE) from None
     return out.stat().st_size

@@ -119,6 +119,12 @@ def test_what_a_plan_does_not_show_of_a_nodes_environment_is_known_beside_its_na
 def test_where_no_bundle_can_be_written_no_node_is_asked(local: Callable[..., LocalGang], tmp_path: Path) -> None:
     gang, old = local(), tmp_path / "out.tar.gz"
     old.write_text("mine")
-    for out, why in ((old, "exists already"), (tmp_path / "none" / "out.tar.gz", "its folder does not exist")):
+    places = (
+        (old, "exists already"),
+        (tmp_path / "none" / "out.tar.gz", "its folder does not exist"),
+        (Path("/proc/out.tar.gz"), "can't be written"),
+        (tmp_path / ("x" * 300), "can't be written: File name too long"),
+    )
+    for out, why in places:
         with pytest.raises(InputError, match=why):
             support.bundle(gang.inventory, (), out)
