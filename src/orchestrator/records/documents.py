@@ -44,7 +44,7 @@ def write_whole(
 ) -> None:  # fmt: skip
     """Write a file by name; a reader never sees half of it. folders: mode of those above it that are missing. Raises
     InputError where it can't be written, and where it exists and may not be written over."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = _draft_of(path)
     try:
         if folders is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=folders)
@@ -61,6 +61,27 @@ def write_whole(
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def expect_writable(path: Path, fix: str, *, new: bool = False) -> None:
+    """Before nodes are asked, or hours are measured, for what will be written there. new: it may not exist yet. Raises
+    InputError."""
+    draft = _draft_of(path)
+    try:
+        if new and os.path.lexists(path):
+            raise InputError("exists already", where=str(path), fix=fix)
+        if not path.parent.is_dir():
+            raise InputError("its folder does not exist", where=str(path), fix=f"create {path.parent}, or {fix}")
+        if path.is_dir():
+            raise InputError("is a folder", where=str(path), fix=fix)
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        draft.unlink()
+    except OSError as failure:
+        raise cant_be_written(path, failure, fix) from None
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 def cant_be_written(path: Path, failure: OSError, fix: str) -> InputError:

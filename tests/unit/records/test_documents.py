@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.bounded_log import append_line
+from orchestrator.protocol.errors import InputError
 from orchestrator.records import documents
 from orchestrator.records.documents import (
     KEPT,
     RunRecord,
+    expect_writable,
     keep_least_free,
     keep_look,
     last_look,
@@ -29,6 +31,36 @@ def test_what_is_kept_comes_back() -> None:
     assert last_look(file) is None and file != looks_file("other.yml")
     keep_look(file, 5.0, [FOUND])
     assert last_look(file) == (5.0, [FOUND])
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("none/x.html", "its folder does not exist"),
+        ("folder", "is a folder"),
+        ("old/x", "can't be written|its folder does not exist"),
+        ("x" * 300, "can't be written: File name too long"),
+        ("/proc/x.html", "can't be written"),
+    ],
+)
+def test_where_nothing_can_be_written_is_said_before_hours_are_measured_for_it(
+    name: str, what: str, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "old").write_text("mine")
+    with pytest.raises(InputError, match=what) as told:
+        expect_writable(tmp_path / name, "name another file")
+    assert "name another file" in told.value.fix
+
+
+def test_what_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.write_text("mine")
+    expect_writable(old, "")
+    expect_writable(tmp_path / "new", "", new=True)
+    with pytest.raises(InputError, match="exists already"):
+        expect_writable(old, "", new=True)
+    assert [*tmp_path.iterdir()] == [old] and old.read_text() == "mine"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1, "at": 1, "findings": [{"id": 3}]}', '{"format": 2}'])

@@ -138,12 +138,6 @@ def _as_record(entry: ExpectedSpeeds) -> dict[str, Any]:
     return {"id": entry.name, "load": asdict(entry.load), "serving": dict(entry.figures)}
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Before minutes are measured for it. Raises InputError."""
-    if not path.parent.is_dir():
-        raise InputError("this directory does not exist", where=str(path.parent), fix="create it, or name another file")
-
-
 def write_page(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Raises InputError where there is no run, or the file can't be written."""
     if not records:

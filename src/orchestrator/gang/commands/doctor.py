@@ -24,6 +24,7 @@ from orchestrator.model.chosen import no_such
 from orchestrator.model.words import counted
 from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.protocol.looks import LabelsAnswer
+from orchestrator.records.documents import expect_writable
 from orchestrator.rooms import answers
 from orchestrator.topology.paths import shape
 
@@ -103,6 +104,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return 0
     if args.example:
         args.saved = _example(args)
+    if args.report:
+        expect_writable(Path(args.report), "name another file with --report")
     examination, labels = _examine(args, screen)
     expectations = expected(examination.cluster)
     _write(args, examination, expectations, labels, screen)

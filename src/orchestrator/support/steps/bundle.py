@@ -40,7 +40,7 @@ from orchestrator.model.secret_text import is_hidden, is_secret, long_enough
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol.errors import DeployError, InputError, VerificationDiffers
-from orchestrator.records.documents import cant_be_written
+from orchestrator.records.documents import cant_be_written, expect_writable
 from orchestrator.remote.allowance import allotted
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.redaction import Pseudonyms, redact_under
@@ -83,7 +83,7 @@ def bundle(
     Raises InputError if the file can't be written, VerificationDiffers if it would contain a secret; nothing is
     written then.
     """
-    _expect_room_for(out)
+    expect_writable(out, _ANOTHER_FILE, new=True)
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     scrubber = scrubber_of(inventory, nodes, secrets.token_bytes(KEY_BYTES), os.environ)
     with allotted(PATIENCE_S), connected(inventory) as operation:
@@ -100,19 +100,6 @@ def bundle(
     texts[FIRST] = _first(scrubber.replaced, with_logs=with_logs)
     _refuse_left(texts, scrubber)
     return SupportBundle(path=out, files=tuple(sorted(texts)), missing=scrubbed, bytes=_write(out, texts))
-
-
-def _expect_room_for(out: Path) -> None:
-    """Before any node is asked. Raises InputError."""
-    try:
-        taken = os.path.lexists(out)
-        if taken or not out.parent.is_dir():
-            what = "exists already" if taken else "its folder does not exist"
-            raise InputError(what, where=str(out), fix=_ANOTHER_FILE)
-        os.close(os.open(draft := _draft_of(out), _NEW_FILE, 0o600))
-        draft.unlink()
-    except OSError as failure:
-        raise cant_be_written(out, failure, _ANOTHER_FILE) from None
 
 
 def _draft_of(out: Path) -> Path:

@@ -56,7 +56,7 @@ from orchestrator.protocol.errors import (
 )
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.severity import Severity
-from orchestrator.records.documents import write_document
+from orchestrator.records.documents import expect_writable, write_document
 from orchestrator.remote.fleet import Fleet
 from orchestrator.support.steps.bundle import KEY_BYTES, scrubber_of
 from orchestrator.topology.draw import topology_json
@@ -174,8 +174,7 @@ class CertifyScreen:
 
 def refuse_to_begin(inventory: Inventory, gang: GangSpec, out: Path) -> None:
     """Raises InputError where the file exists, or anything runs on the gang's nodes; why a node does not answer."""
-    if out.exists():
-        raise InputError("exists already", where=str(out), fix="name another file with --out")
+    expect_writable(out, "name another file with --out", new=True)
     with connected(inventory) as operation:
         answers = everything(operation.fleet, [node.name for node in gang.machines]).all()
     if running := sorted({run.gang for answer in answers.values() for run in runs_in(answer) if run.alive}):
