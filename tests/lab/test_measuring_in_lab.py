@@ -117,7 +117,7 @@ def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: Sma
 @pytest.mark.turns
 @pytest.mark.parametrize("words", [("bench", *WORDS), ("golden", "accept")])
 def test_a_wrong_key_is_one_message_with_the_fix(lab: SmallLab, words: tuple[str, ...]) -> None:
-    place = lab.on("node0", "find / -xdev -name secrets.json -path '*/gangs/gang0/*'").strip()
+    place = lab.on("node0", "find /var/lib -xdev -name secrets.json -path '*/gangs/gang0/*'").strip()
     assert len(place.splitlines()) == 1, place
     lab.on("node0", f"sed -i.kept 's/Bearer hidden-key-of-the-test/Bearer another-key/' {place}")
     try:
