@@ -54,6 +54,7 @@ COMMON = (
         r"|Error: lib(?:cudart|cu(?:blas|dnn|fft|solver|sparse|pti)|nv(?!i)|nccl|torch|c10)\S{0,64}: cannot open shared"
         r"|version .?(?:GLIBC(?:XX)?|CXXABI)_[\d.]{1,16}.? not found|ImportError: .{0,128}(?:is not installed"
         r"|[Pp]lease install )"
+        r"|Could not load library lib\S{1,64}\. Error: lib(?!cuda\.)|Unable to load any of \{lib"
         r"|is installed with version \S{1,64},? which is less than the minimum required version",
         text="the engine, or one of its packages, is not installed in the stack's environment on this node, is too old,"
         " or is built for another torch or a newer glibc",
@@ -100,7 +101,8 @@ COMMON = (
     ),
     CausePattern(
         id="SHARDS-MISSING",
-        pattern=r"references \d+ shard file\(s\) missing|Cannot find any model weights|No local weights found in /"
+        pattern=r"unable to open file <[^>]{1,512}\.(?:bin|safetensors|pth?)> in read-only mode: No such file"
+        r"|references \d+ shard file\(s\) missing|Cannot find any model weights|No local weights found in /"
         r"|No \.safetensors weights found for model"
         r"|No such file or directory: '?[^']{0,512}\.safetensors",
         text="weight files that the index lists are missing on this node",
@@ -109,7 +111,8 @@ COMMON = (
     CausePattern(
         id="SHARD-CORRUPT",
         pattern=r"Error while deserializing header|SafetensorError: (?:File does not contain tensor|Error while )"
-        r"|SafetensorError: header too|PytorchStreamReader failed reading zip archive",
+        r"|SafetensorError: header too|PytorchStreamReader failed reading zip archive"
+        r"|Unable to load weights from pytorch checkpoint file",
         text="a weight file on this node is corrupt or truncated",
         fix="find it with `l40s-deploy checkpoint verify MODEL`, then replace it with `checkpoint push --repair`",
     ),
@@ -249,6 +252,14 @@ COMMON = (
         text="a GPU ran out of memory",
         fix="reduce --mem-fraction-static or the CUDA graph batch size; check for other processes on the GPU with"
         " `nvidia-smi`",
+    ),
+    CausePattern(  # torch, c10/cuda/CUDACachingAllocator.cpp
+        id="GPU-OUT-OF-MEMORY",
+        pattern=r"NVML_SUCCESS == r INTERNAL ASSERT FAILED",
+        text="a GPU ran out of memory, and torch could not ask the driver (NVML) how much there is",
+        fix="reduce --mem-fraction-static or the CUDA graph batch size; whether `nvidia-smi` answers in this container"
+        " shows what is wrong with NVML",
+        weak=True,
     ),
     CausePattern(
         id="GPU-KERNEL-FAULT",
@@ -406,8 +417,17 @@ COMMON = (
         weak=True,
     ),
     CausePattern(
+        id="GPU-CONTAINER-DENIED",
+        pattern=r"to initialize NVML: Insufficient Permissions",
+        text="this user, or this container, may not open the GPUs' device files",
+        fix="compare `ls -l /dev/nvidia*` with the user's groups (NVreg_DeviceFileMode of the driver); in a container"
+        " or"
+        " job, ask for the GPUs that it is to use",
+        weak=True,
+    ),
+    CausePattern(
         id="GPU-DRIVER-MISSING",
-        pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared"
+        pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so(?:\.1)?: cannot open shared"
         r"|nvidia-container-cli(?:\.real)?: initialization error: "
         r"(?:load library failed|driver not loaded|nvml error: driver not loaded|cuda error: no CUDA-capable|WSL env)"
         r"|AssertionError: libcuda\.so cannot found|NVML Shared Library Not Found|could not load NVML library"
@@ -689,7 +709,7 @@ COMMON = (
     CausePattern(
         id="NCCL-PLUGIN",
         pattern=r"NCCL WARN NET/OFI .{0,256}(?:[Cc]ouldn't|[Ff]ailed|[Nn]o eligible providers|[Ee]rror|ERROR)"
-        r"|(?<!INFO )NET/OFI Request \S{1,32} completed with error",
+        r"|NCCL WARN NET/OFI Only EFA|(?<!INFO )NET/OFI Request \S{1,32} completed with error",
         text="NCCL's network plugin for libfabric (EFA, Slingshot) failed: its words are in the line",
         fix="compare the plugin, libfabric and the driver with each other (`fi_info -p efa`); NCCL_NET_PLUGIN=none as a"
         " proof: without it NCCL takes verbs or sockets",

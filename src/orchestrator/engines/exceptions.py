@@ -157,6 +157,14 @@ RAISED = (
         text="the model's hub has no such model, revision or file",
         fix="correct the model's name, or name a directory below the node's model root",
     ),
+    CausePattern(  # transformers/utils/hub.py, configuration_utils.py, modeling_utils.py
+        id="MODEL-MISSING",
+        pattern=r"^OSError: Can't load (?:the )?[\w ]{4,32} (?:of"
+        r"|for) '(?P<own>[^']{1,256})'\. If you were trying to load",
+        text="the model's directory does not exist on this node, or lacks a file that Transformers asks for",
+        fix="look whether the path exists there (in a container: whether it is mounted); copy the checkpoint, with its"
+        " config and tokenizer files, with `checkpoint push`",
+    ),
     CausePattern(  # sglang PR 8102; vllm, config/cache.py
         id="HOST-OUT-OF-MEMORY",
         pattern=r"Not enough host memory available\. Requesting|Too large swap space\. ",
@@ -241,7 +249,7 @@ RAISED = (
     ),
     CausePattern(
         id="CUDA-CALL-FAILED",
-        pattern=r"^(?:Exception|RuntimeError): Failed to (?P<own>encode tensor map: \d{1,4})",
+        pattern=r"\bencode tensor map: (?P<own>\d{1,4})\b",
         text="CUDA could not describe a matrix for a kernel; a kernel before it may have failed (700: illegal access)",
         fix="read `dmesg -T | grep Xid` on this node, and search the engine's issues for these words; as a proof choose"
         " another MoE or GEMM backend",
@@ -249,7 +257,7 @@ RAISED = (
     ),
     CausePattern(  # triton/backends/nvidia/driver.c
         id="CUDA-CALL-FAILED",
-        pattern=r"\bTriton Error \[CUDA\]: ",
+        pattern=r"\bTriton Error \[CUDA\]: (?!device kernel image)",
         text="a call of CUDA failed in Triton",
         fix="read `dmesg -T | grep NVRM` on this node; delete ~/.triton/cache if another GPU or driver wrote it",
         weak=True,
@@ -264,7 +272,7 @@ RAISED = (
     ),
     CausePattern(
         id="KERNEL-COMPILE",
-        pattern=r"Failed to compile|Internal Triton PTX codegen error"
+        pattern=r"Failed to compile|\[CUDA\]: device kernel image is invalid|Internal Triton PTX codegen error"
         r"|Ninja build failed|Error building extension|NVCC compilation failed|PTXASError"
         r"|\b(?:CompilationError|InductorError|BackendCompilerFailed|LoweringException)\b"
         r"|nvrtc\w{0,32}\W.{0,64}(?:error|fail)"
@@ -337,6 +345,7 @@ RAISED = (
         r"|got an unexpected keyword argument|missing \d{1,2} required (?:positional|keyword-only) argument"
         r"|\bversion \(\S{1,64}\) does not match \S{1,64} version\b"
         r"|takes (?:from \d{1,2} to )?\d{1,2} positional arguments? but|operator \w{1,64}::\w{1,64} does not exist"
+        r"|Could not run '\w{1,64}::\w{1,64}' with arguments from the '\w{1,32}' backend"
         r"|'_OpNamespace' '|[Nn]umpy is not available|numpy\.(?:dtype|ufunc) size changed|\bis required for a normal"
         r"|Either a revision or a version must be|NumPy 1\.x|undefined symbol: "
         r"|\b(?:NIXL|nixl|DeepEP|deep_ep|FlashMLA|Mooncake|mooncake|LMCache) is not (?:available|installed)",
@@ -408,6 +417,31 @@ RAISED = (
         fix="start it with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
         weak=True,
     ),
+    CausePattern(  # torch/nn/modules/module.py
+        id="ENGINE-DEFECT",
+        pattern=r"^NotImplementedError: Cannot copy out of meta tensor",
+        text="a weight of the model was never loaded: the engine's code for this model, or its way of loading it,"
+        " leaves"
+        " it empty",
+        fix="try the engine's newest release or another --load-format, and no offloading to the CPU; search its issues"
+        " for this model",
+        weak=True,
+    ),
+    CausePattern(
+        id="SETTING-REFUSED",
+        pattern=r"^(?:KeyError|TypeError|ValueError): ['\"]?[Ii]nvalid (?:tool call|reasoning|tool) parser: ",
+        text="the engine has no parser of that name for tool calls or reasoning",
+        fix="take one of the names in the line for --tool-call-parser or --reasoning-parser, or a newer stack",
+        weak=True,
+    ),
+    CausePattern(  # flash-attention, csrc/flash_attn/flash_api.cpp
+        id="SETTING-REFUSED",
+        pattern=r"FlashAttention only supports? fp16 and bf16 data type",
+        text="FlashAttention's kernels for this GPU take fp16 and bf16 alone, and the KV cache or model has another"
+        " type",
+        fix="set --kv-cache-dtype auto, or choose another --attention-backend that takes this type",
+        weak=True,
+    ),
     CausePattern(
         id="SETTING-REFUSED",
         pattern=r"\bvalidation errors? for \w{1,64}(?:Config|Args)\b|^NotImplementedError: \S"
@@ -426,6 +460,15 @@ RAISED = (
         r"|vllm/config)\.py:\d",
         text="the engine refuses a setting, or its combination with the model or this hardware",
         fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
+        weak=True,
+    ),
+    CausePattern(  # sglang, model_executor/cuda_graph_runner.py
+        id="GRAPH-CAPTURE",
+        pattern=r"^Exception: Capture (?:[a-zA-Z-]{1,16} ){0,3}(?:cuda|CUDA) graph failed: "
+        r"(?!.{0,256}(?:\bConnection\b|NCCL error|[Tt]imed out|gloo|ncclRemoteError))(?P<own>\S.{0,160})",
+        text="a CUDA graph could not be captured: the forward pass failed while it was",
+        fix="read the exception above it, if there is one; as a proof start it without CUDA graphs"
+        " (--disable-cuda-graph), or with another --attention-backend",
         weak=True,
     ),
     CausePattern(

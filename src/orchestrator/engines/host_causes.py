@@ -46,6 +46,7 @@ HOST = (
         id="HOST-OUT-OF-MEMORY",
         weak=True,
         pattern=r"oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
+        r"|Exceeded (?:step|job) memory limit"
         r"|unit has been killed by the OOM killer|invoked oom-killer:|Failed with result 'oom-kill'"
         r"|Killed \S{1,256} due to memory (?:pressure|used)|ray\.exceptions\.OutOfMemoryError|'(?:cicc|ptxas)' died due"
         r"|\bsending SIG(?:TERM|KILL) to process \d{1,9} uid \d"
@@ -111,6 +112,25 @@ HOST = (
         weak=True,
     ),
     CausePattern(
+        id="GPU-DRIVER",
+        pattern=r"NVRM: (?:The NVIDIA .{1,128} )?installed in this system (?:is not supported by|requires use of)",
+        text="the installed driver does not know a GPU of this node: it is older than the GPU, no longer supports it,"
+        " or"
+        " is the proprietary kernel module where only the open one will do",
+        fix="install a driver for this GPU (Blackwell and newer ask for the open kernel module, nvidia-open), and"
+        " reboot",
+        weak=True,
+    ),
+    CausePattern(
+        id="GPU-LOST",
+        pattern=r"NVRM: No NVIDIA (?:GPU|graphics adapter|devices?) (?:found|probed)",
+        text="the driver finds no GPU that it may use on this node",
+        fix="see whether `lspci | grep -i nvidia` lists it, and which driver holds it (`lspci -k`: vfio-pci,"
+        " nouveau); of"
+        " a virtual machine, whether the GPU is passed through",
+        weak=True,
+    ),
+    CausePattern(
         id="GPU-BAR1-SMALL",
         pattern=r"NVRM: .{0,64}PCI I/O region assigned to your NVIDIA device is invalid",
         text="the firmware gave a GPU no memory window (BAR), so the driver can't use it",
@@ -172,7 +192,8 @@ HOST = (
     CausePattern(  # ucx issue 7738; Linux, mellanox/mlx5/core: main.c, cmd.c, health.c
         id="RDMA-CARD-FAILED",
         pattern=r"\bmlx5_core (?P<own>[0-9a-f:.]{7,12}): (?:mlx5_load_one failed with error|.{0,128}(?:\) timeout\."
-        r" Will cause a leak of a command|\) No done completion)|.{0,64}health compromised|.{0,64}TX timeout detected)"
+        r" Will cause a leak of a command|\) No done completion)|.{0,64}(?:health compromised"
+        r"|health recovery flow aborted|firmware internal error)|.{0,64}TX timeout detected)"
         r"|\bmlx5_core: probe of (?P<own_probed>[0-9a-f:.]{7,12}) failed",
         text="a network card did not start, or its firmware does not answer the driver",
         fix="compare the card's firmware with the driver (`mlxfwmanager`), read the lines around it, and power-cycle"

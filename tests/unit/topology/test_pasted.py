@@ -820,3 +820,34 @@ def test_nvlinks_of_nccl_s_graph_are_counted_by_their_bandwidth(gbs: str, links:
             for rank, (bus, other) in enumerate((("17000", "31000"), ("31000", "17000")))]  # fmt: skip
     text = "\n".join(f"h1:1:2 [0] NCCL INFO {line}" for line in ("CPU/0 (1/1/2)", *gpus, "=========="))
     assert f"GPU0\tX\tNV{links}\t" in matrix(build(only(text)))
+
+
+def test_rdma_link_tells_which_ports_are_down_and_their_interfaces() -> None:
+    text = """0/1: mlx5_0/1: subnet_prefix fe80:0000:0000:0000 lid 11 sm_lid 1 lmc 0 state ACTIVE physical_state LINK_UP
+link mlx5_1/1 state DOWN physical_state POLLING netdev ens3 netdev_index 4
+"""
+    snapshot = only(text)
+    assert found(snapshot)["RDMA-PORT-DOWN"] == "note"
+    assert snapshot.files["/sys/class/infiniband/mlx5_1/ports/1/phys_state"].endswith("Polling")
+
+
+def test_widths_that_were_queried_are_those_of_the_links() -> None:
+    text = """index, name, pci.bus_id, pcie.link.width.current, pcie.link.width.max
+0, NVIDIA L40S, 00000000:16:00.0, 16, 16
+1, NVIDIA L40S, 00000000:27:00.0, 8, 16
+"""
+    assert found(only(text))["PCIE-LINK-REDUCED"] == "slow"
+    assert "PCIE-LINK-REDUCED" not in found(only(text.replace(" 8, 16", " 16, 16")))
+
+
+def test_a_card_without_a_place_is_listed_with_its_narrower_link() -> None:
+    text = """41:00.0 3D controller: NVIDIA Corporation AD102GL [L40S] (rev a1)
+        LnkCap: Port #0, Speed 16GT/s, Width x16, ASPM not supported
+        LnkSta: Speed 16GT/s (ok), Width x16 (ok)
+42:00.0 Ethernet controller: Mellanox Technologies MT2892 Family [ConnectX-6 Dx]
+        LnkCap: Port #0, Speed 16GT/s, Width x16, ASPM not supported
+        LnkSta: Speed 16GT/s (ok), Width x8 (downgraded)
+"""
+    seen = examine_given(Given({"post": only(text)}))
+    facts = [fact for node in document(seen)["nodes"] for fact in node["facts"]]
+    assert any("ConnectX-6 Dx], PCIe x8 of x16" in fact for fact in facts)

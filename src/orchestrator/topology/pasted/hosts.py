@@ -39,6 +39,11 @@ NETDEV = re.compile(
     r"port {1,8}(?P<port>\d{1,2}) {1,8}==> {1,8}(?P<netdev>\S{1,16}) {1,16}\((?P<state>Up|Down)\).{0,64}"
 )
 
+RDMA_LINK = re.compile(
+    r"(?:\d{1,4}/\d{1,4}: |link )(?P<device>[A-Za-z][\w.@-]{0,63})/(?P<port>\d{1,2}):? .{0,200}?"
+    r"state (?P<state>[A-Z]{2,16}) physical_state (?P<phys_state>[A-Z_]{2,24})(?: netdev (?P<netdev>\S{1,16}))?.{0,64}"
+)
+
 IFCONFIG = re.compile(
     r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}): flags=\d{1,8}<(?P<flags>[A-Z,0-9_]{0,128})> {1,2}mtu (?P<mtu>\d{1,6})\s*"
 )

@@ -32,6 +32,7 @@ _TESTED = re.compile(
 )
 QUERY_ROW = re.compile(r"[^,]{1,80}(?:, [^,]{0,80}){1,40}")
 _QUERIED = {"name": "name", "gpu_name": "name", "uuid": "uuid", "pci.bus_id": "pci_bus_id", "gpu_bus_id": "pci_bus_id"}
+_WIDTHS = ("pcie.link.width.current", "pcie.link.width.max")
 
 
 def cuda(facts: PastedFacts, match: re.Match[str], at: str) -> str:
@@ -79,6 +80,8 @@ def queried(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         gpu |= {own: row[name] for name, own in _QUERIED.items() if name in row}
         if size := re.fullmatch(r"(\d{1,9}) MiB", row.get("memory.total [MiB]", "")):
             gpu["memory"] = {"total": int(size[1]) << 20}
+        if len(widths := [row[name] for name in _WIDTHS if row.get(name, "").isdecimal()]) == len(_WIDTHS):
+            gpu["link"] = dict(zip(("width", "max_width"), map(int, widths), strict=True))
         facts.gpus.append(gpu)
         facts.driver = facts.driver or row.get("driver_version", "")
     return at

@@ -101,6 +101,12 @@ class _Function:
     def is_gpu(self) -> bool:
         return self.kind[:6] in ("0x0302", "0x0300") and self.ids[0] == _NVIDIA
 
+    @property
+    def width(self) -> tuple[int, int]:
+        """(now, most) lanes, 0 where the text does not say."""
+        now, most = (int(self.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
+        return now, most
+
     def learn(self, text: str) -> None:
         """Out of a line below it."""
         match = _DETAIL.match(text)
@@ -257,7 +263,11 @@ def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[Pasted
     keys = _keys(functions, roots) if form != LIST else {}
     for address, key in keys.items():
         _tell(facts, key, functions[address])
-    facts.also = {**_beside_the_tree(form, functions.values()), "whole": form != LIST and _is_whole(form, functions)}
+    alone = [function for address, function in functions.items() if address not in keys]
+    facts.also = {
+        **_beside_the_tree(form, functions.values(), alone),
+        "whole": form != LIST and _is_whole(form, functions),
+    }
     facts.gpus = _gpus(functions.values())
     names = {path.rpartition("/")[2] for path in facts.files}
     facts.areas = {area for name, area in _AREAS.items() if name in names}
@@ -278,12 +288,22 @@ def _all_named(functions: Collection[_Function]) -> bool:
     return all(function.words or function.below for function in functions)
 
 
-def _beside_the_tree(form: str, functions: Collection[_Function]) -> dict[str, Any]:
-    """What a list tells without places: its network cards, and whether a hypervisor made some of its functions."""
+def _card(function: _Function) -> str:
+    """Its name, with the width of its link where that is less than it could be."""
+    now, most = function.width
+    reduced = f", PCIe x{now} of x{most}" if 0 < now < most else ""
+    return _EFA.sub("Elastic Fabric Adapter (EFA)", function.words) + reduced
+
+
+def _beside_the_tree(form: str, functions: Collection[_Function], alone: Collection[_Function]) -> dict[str, Any]:
+    """What a text tells without places: its network cards, and whether a hypervisor made some of its functions.
+
+    alone: those of which no place is known
+    """
     also: dict[str, Any] = {"guest": any(map(_is_made_up, functions))}
+    if form in (LIST, FULL):
+        also["cards"] = [_card(function) for function in alone if function.kind[:6] in ("0x0200", "0x0207")]
     if form == LIST:
-        cards = [function.words for function in functions if function.kind[:6] in ("0x0200", "0x0207")]
-        also["cards"] = [_EFA.sub("Elastic Fabric Adapter (EFA)", card) for card in cards]
         also["switches"] = [function.words for function in functions if _SWITCH.search(function.words)]
     drivers = collected(
         (function.details.get("driver", ""), function.address) for function in functions if function.is_gpu
@@ -318,7 +338,7 @@ def _gpu(index: int, function: _Function) -> dict[str, Any]:
     gpu: dict[str, Any] = {"index": index, "pci_bus_id": function.address, "name": called}
     if "numa_node" in function.details:
         gpu["numa_node"] = int(function.details["numa_node"])
-    now, most = (int(function.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
+    now, most = function.width
     return {**gpu, "link": {"width": now, "max_width": most}} if now and most else gpu
 
 

@@ -194,6 +194,17 @@ def _gid(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     return at
 
 
+def _rdma_link(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of `rdma link` (iproute2): a port's states, and its interface where it has one."""
+    device, port, netdev = match.group("device", "port", "netdev")
+    for name in ("state", "phys_state"):
+        facts.files[f"/sys/class/infiniband/{device}/ports/{port}/{name}"] = _STATES.get(match[name][:4], "")
+    if netdev:
+        state = "up" if match["state"] == "ACTIVE" else "down"
+        facts.also.setdefault("netdevs", {})[f"{device}:{port}"] = [netdev, state]
+    return at
+
+
 def _address(facts: PastedFacts, match: re.Match[str], name: str) -> str:
     """name: of the interface that a line of addresses alone is about"""
     if match.re in (hosts.IFCONFIG, hosts.IFCONFIG_INET):
@@ -263,6 +274,7 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
     ("ip addr", (), (_BRIEF, _LONG), (_INET,), _address),
     ("ifconfig", (), (hosts.IFCONFIG,), (hosts.IFCONFIG_INET,), _address),
     ("ibdev2netdev", (), (hosts.NETDEV,), (), hosts.netdev),
+    ("rdma link", (), (hosts.RDMA_LINK,), (), _rdma_link),
     ("numactl -H", (), (hosts.NUMA_BEGIN,), (hosts.NUMA_NODE,), hosts.numa),
     ("lscpu", (), (hosts.LSCPU_BEGIN, hosts.LSCPU_DOMAINS), (hosts.LSCPU_FIELD, hosts.LSCPU_DOMAIN), hosts.processors),
     ("dmidecode -t slot", (), (hosts.SLOT_BEGIN,), (hosts.SLOT_FIELD,), hosts.slots),
