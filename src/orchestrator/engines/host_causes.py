@@ -230,7 +230,8 @@ HOST = (
     ),
     CausePattern(
         id="NUMA-BIND-REFUSED",
-        pattern=r"^setting (?:membind|cpunodebind|preferred|interleave)\b.{0,16}: |^libnuma: Warning: (?:node|cpu)"
+        pattern=r"(?:^|: ?)setting (?:membind|cpunodebind|preferred|interleave)\b.{0,16}: "
+        r"|^libnuma: Warning: (?:node|cpu)"
         r" argument .{0,64} out of range",
         text="numactl could not bind the process to its NUMA nodes, and did not start it: the container may not set a"
         " memory policy, or its cpuset does not have that node",
