@@ -102,10 +102,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.example == "":
         show_examples("doctor", screen)
         return 0
-    if args.example:
-        args.saved = _example(args)
-    if args.report:
-        expect_writable(Path(args.report), "name another file with --report")
+    _prepare(args)
     examination, labels = _examine(args, screen)
     expectations = expected(examination.cluster)
     _write(args, examination, expectations, labels, screen)
@@ -120,6 +117,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if examination.failures:
         return Exit.UNREACHABLE
     return Exit.FINDINGS if examination.worst else 0
+
+
+def _prepare(args: argparse.Namespace) -> None:
+    """What is asked for, before anything is looked at."""
+    if args.example:
+        args.saved = _example(args)
+    if args.report:
+        expect_writable(Path(args.report), "name another file with --report")
 
 
 def _example(args: argparse.Namespace) -> list[str]:
