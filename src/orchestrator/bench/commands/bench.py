@@ -102,13 +102,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged or
     decided."""
     from orchestrator.bench import store
-    from orchestrator.records.documents import expect_writable
+    from orchestrator.bench.steps import bench_report
 
     if args.old_load:
         screen.say("--sweep is called --load now, and goes with the next release: `sweep` compares plans")
         args.load = args.load or args.old_load
     if args.html:
-        expect_writable(args.html, "name another file with --html")
+        bench_report.refuse_unwritable(args.html)
     if args.markdown and args.json:
         raise InputError(
             "--markdown and --json are two forms of the same runs",

@@ -16,7 +16,7 @@ from orchestrator.bench.verdict import JudgedFigure, applying, gravest, held_aga
 from orchestrator.loading.resources import templates
 from orchestrator.model.profile import FIGURES, ExpectedSpeeds, Load
 from orchestrator.protocol.errors import InputError
-from orchestrator.records.documents import write_whole
+from orchestrator.records.documents import expect_writable, write_whole
 from orchestrator.rendering import report_page
 from orchestrator.topology.speed import BATCHES, Traffic, decode_speed
 
@@ -136,6 +136,11 @@ def _cells(record: Mapping[str, Any], name: str, verdict: str) -> tuple[str, ...
 
 def _as_record(entry: ExpectedSpeeds) -> dict[str, Any]:
     return {"id": entry.name, "load": asdict(entry.load), "serving": dict(entry.figures)}
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Before minutes are measured for it. Raises InputError."""
+    expect_writable(path, "name another file with --html")
 
 
 def write_page(records: Sequence[Mapping[str, Any]], path: Path) -> None:

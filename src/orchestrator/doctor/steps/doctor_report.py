@@ -17,13 +17,18 @@ from orchestrator.loading.resources import templates
 from orchestrator.model.per_node import collected
 from orchestrator.protocol.looks import LabelsAnswer
 from orchestrator.protocol.severity import Severity
-from orchestrator.records.documents import write_whole
+from orchestrator.records.documents import expect_writable, write_whole
 from orchestrator.rendering import report_page
 from orchestrator.topology.picture import Mark, Picture, alike, dot, picture, without_addresses
 from orchestrator.topology.switches import empty_slots
 
 _MOST_ROWS = 64
 _MOST_DRAWINGS = 16
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Before a node is asked. Raises InputError."""
+    expect_writable(path, "name another file with --report")
 
 
 def write_report(

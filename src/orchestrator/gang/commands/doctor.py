@@ -24,7 +24,6 @@ from orchestrator.model.chosen import no_such
 from orchestrator.model.words import counted
 from orchestrator.protocol.errors import Exit, InputError
 from orchestrator.protocol.looks import LabelsAnswer
-from orchestrator.records.documents import expect_writable
 from orchestrator.rooms import answers
 from orchestrator.topology.paths import shape
 
@@ -124,7 +123,9 @@ def _prepare(args: argparse.Namespace) -> None:
     if args.example:
         args.saved = _example(args)
     if args.report:
-        expect_writable(Path(args.report), "name another file with --report")
+        from orchestrator.doctor.steps.doctor_report import refuse_unwritable
+
+        refuse_unwritable(Path(args.report))
 
 
 def _example(args: argparse.Namespace) -> list[str]:

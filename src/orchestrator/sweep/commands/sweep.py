@@ -133,11 +133,11 @@ def _variation(text: str) -> Variation:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 where something is measured, 5 where nothing could be; an error's own."""
-    from orchestrator.records.documents import expect_writable
+    from orchestrator.bench.steps.bench_report import refuse_unwritable
     from orchestrator.sweep.steps import plans, sweep
 
     if args.html:
-        expect_writable(args.html, "name another file with --html")
+        refuse_unwritable(args.html)
     options = _options(args)
     inventory = open_cluster(args, screen)
     gang = the_one_gang(inventory, args.gang, command="sweep")
