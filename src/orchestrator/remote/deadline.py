@@ -10,6 +10,11 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
+STOPPED_S = 1.0
+"""Who looks at a deadline so long after it stood still itself (Ctrl-Z, SIGSTOP, a machine without a free processor):
+a wait ends within milliseconds of its time. What has been answered meanwhile was not read yet."""
+AFTER_STOP_S = 5.0
+"""So long the other side has after that, once."""
 
 
 class DeadlinePassed(Exception):
@@ -17,24 +22,32 @@ class DeadlinePassed(Exception):
 
 
 class Deadline:
-    """A point on the monotonic clock; None waits forever."""
+    """A point on the monotonic clock; None waits forever. It moves once, where this process stood still beyond it."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
+        self._moved = False
 
     def left(self) -> float | None:
         """Seconds left, above 0; None without an end. Raises Passed when there are none."""
         if self._end is None:
             return None
-        if (left := self._end - time.monotonic()) <= 0:
+        if (left := self._left_of(self._end)) <= 0:
             raise DeadlinePassed
         return left
 
     @property
     def is_over(self) -> bool:
         """It has passed."""
-        return self._end is not None and self._end <= time.monotonic()
+        return self._end is not None and self._left_of(self._end) <= 0
+
+    def _left_of(self, end: float) -> float:
+        now = time.monotonic()
+        if now - end >= STOPPED_S and not self._moved:
+            self._moved, self._end = True, now + AFTER_STOP_S
+            return AFTER_STOP_S
+        return end - now
 
     def later(self, seconds: float) -> Deadline:
         """The same, so much later."""
@@ -50,24 +63,25 @@ class Deadline:
 
     def wait(self, event: threading.Event) -> None:
         """Wait for an event. Raises Passed."""
-        if not event.wait(self.left()):
-            raise DeadlinePassed
+        while not event.wait(self.left()):
+            pass  # the deadline may have been moved
 
     @contextmanager
     def breaking(self, end: Callable[[], object]) -> Iterator[None]:
         """For calls that cannot be given a timeout: `end` is called at the deadline and must make them return."""
-        if (left := self.left()) is None:
+        if self.left() is None:
             yield
             return
-        broken = threading.Event()
+        broken, done = threading.Event(), threading.Event()
 
-        def stop() -> None:
-            broken.set()
-            end()
+        def watch() -> None:
+            try:
+                self.wait(done)
+            except DeadlinePassed:
+                broken.set()
+                end()
 
-        timer = threading.Timer(left, stop)
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=watch, daemon=True).start()
         try:
             yield
         except Exception:
@@ -75,15 +89,15 @@ class Deadline:
                 raise DeadlinePassed from None
             raise
         finally:
-            timer.cancel()
+            done.set()
         if broken.is_set():
             raise DeadlinePassed
 
     def of(self, work: Callable[[], T]) -> T:
         """The result of work that nothing can break (a name look-up); at the deadline its thread is left to end."""
         promised = ahead(work)
-        if not wait((promised,), self.left()).done:
-            raise DeadlinePassed
+        while not wait((promised,), self.left()).done:
+            pass  # the deadline may have been moved
         return promised.result()
 
 

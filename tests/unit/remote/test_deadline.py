@@ -10,14 +10,58 @@ from tests.support.hostile import HOSTILE, talker
 from tests.support.waiting import slack
 
 from orchestrator.protocol.errors import InputError
-from orchestrator.remote.deadline import Deadline, DeadlinePassed, ahead, downloaded
+from orchestrator.remote import deadline as module
+from orchestrator.remote.deadline import AFTER_STOP_S, STOPPED_S, Deadline, DeadlinePassed, ahead, downloaded
 
 
 def test_a_wait_ends_at_the_deadline() -> None:
     start = time.monotonic()
     with pytest.raises(DeadlinePassed):
         Deadline(0.05).wait(threading.Event())
-    assert 0.04 < time.monotonic() - start < 5 * slack()
+    assert 0.04 < time.monotonic() - start < 5 * slack() + AFTER_STOP_S
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_who_stood_still_beyond_the_deadline_listens_once_more(clock: Clock) -> None:
+    """A minute of Ctrl-Z: what was answered meanwhile lies in the socket, unread."""
+    deadline = Deadline(30)
+    clock.now += 60
+    assert deadline.left() == AFTER_STOP_S
+    clock.now += AFTER_STOP_S
+    assert deadline.is_over
+    clock.now += 60  # whoever stands still again gets no more
+    with pytest.raises(DeadlinePassed):
+        deadline.left()
+
+
+def test_who_looked_in_time_gets_no_more(clock: Clock) -> None:
+    deadline = Deadline(30)
+    clock.now += 30 + STOPPED_S / 2
+    with pytest.raises(DeadlinePassed):
+        deadline.left()
+
+
+def test_a_call_is_broken_later_where_all_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole process is stopped in the call, and goes on after its deadline."""
+    monkeypatch.setattr(module, "STOPPED_S", 0.0)
+    monkeypatch.setattr(module, "AFTER_STOP_S", 60.0)
+    stop = threading.Event()
+    with Deadline(0.05).breaking(stop.set):
+        assert not stop.wait(0.5)
 
 
 @pytest.mark.parametrize("fault", [None, OSError("closed by us")])
