@@ -21,6 +21,7 @@ from tests.simulation.service import (
     VERBS,
     Service,
     inventory_of,
+    key_of,
     operated,
     serving,
     started,
@@ -134,12 +135,14 @@ def play_life(life: Life, seed: object = 0) -> Service:
 
 
 def _recover(service: Service) -> None:
-    """Raises Violated where the guard does not bring back what it can."""
+    """Raises Violated where the guard does not bring back what it can: with a key that its inventory does not have a
+    gang serves, and the router can't have it."""
     world = service.world
     wanted = [gang for name, gang in service.gangs.items() if _comes_back(service, name)]
 
     def back() -> bool:
-        return all(serving(gang) is not None and gang.url in service.router.behind() for gang in wanted)
+        behind = service.router.behind()
+        return all(serving(gang) is not None and (gang.url in behind or bool(key_of(gang))) for gang in wanted)
 
     world.run(world.now + RECOVERS_S, service.check, done=back)
     if not back():
@@ -151,7 +154,12 @@ def _comes_back(service: Service, name: str) -> bool:
     where a node of it is gone for good; where its operator has left it stopped to work on its nodes."""
     for_good = name in service.strikes and service.strikes[name].for_good
     ended = any(name in one.gangs and one.verb in ENDS for one in service.verbs)
-    return not for_good and not ended and not any(node.off for node in service.gangs[name].nodes)
+    return (
+        not for_good
+        and not ended
+        and not key_of(service.gangs[name])
+        and not any(node.off for node in service.gangs[name].nodes)
+    )
 
 
 def begin_to_serve(service: Service) -> None:

@@ -238,6 +238,13 @@ def test_a_guard_brings_a_gang_back_and_what_another_verb_loses_meanwhile_is_ann
     assert service.strikes == {} and len(service.router.behind()) == len(service.gangs)
 
 
+def test_a_guard_that_does_not_have_a_new_key_has_the_gang_serve() -> None:
+    """A change to that key was killed half-way, by an operator who has it."""
+    life = (GUARDED, Happens("new key", 0, 0.7), *happens(("up", 0, 5.6, "gang1")), Happens(living.KILLS, 0, 9.6))
+    service = play_life(life)
+    assert serving(service.gangs["gang1"]), service.told()
+
+
 def test_no_guard_starts_what_its_operator_has_left_stopped_to_work_on_it() -> None:
     service = play_life((GUARDED, *LEFT_BY_HAND))
     assert service.controllers[0].outcomes == ["maintenance gang0: interrupted"], service.told()
