@@ -156,6 +156,9 @@ PLAYED: Mapping[str, Play] = {
         lambda: stage.make_folders(str(folder), f"{folder}/gangs/g/runs/r"), folder
     ),
     "records/documents.py:RunRecord.event": lambda folder: documents.RunRecord(folder).event("x"),
+    "records/documents.py:expect_writable": lambda folder: documents.expect_writable(
+        folder / "x", "name another file with --out"
+    ),
     "records/documents.py:note": lambda _: documents.note("up", gang="g", holder={}),
     "records/documents.py:write_whole": lambda folder: documents.write_whole(folder / "a" / "x", "t", folders=0o700),
     "remote/app_archive.py:_keep": lambda folder: app_archive._keep(folder / "app", mock.Mock(digest="a", content=b"")),

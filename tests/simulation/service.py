@@ -61,7 +61,7 @@ from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.records import documents
 from orchestrator.records.plans import RecordedPlan, keep_plan
 from orchestrator.sweep.steps import turn
-from orchestrator.sweep.steps.turn import SweepTurn
+from orchestrator.sweep.steps.turn import sweep_turn
 
 SIZE = 2
 """Nodes of each gang."""
@@ -631,7 +631,7 @@ def _sweep(service: Service, inventory: Inventory, name: str, said: Said) -> Non
     (spec,) = chosen_gangs(inventory, (name,))
     alone, operation = replace(inventory, gangs=(spec,), router=None), operation_of(inventory)
     runs = any(node.agent_lives for node in _on(service, spec).nodes)
-    with SweepTurn(inventory, name, f"sweep {name}", UP_S) as held:
+    with sweep_turn(inventory, name, f"sweep {name}", UP_S) as held:
         if runs:
             held.wait(said)
             leave = partial(routing.withdraw, operation, (name,), partial(_say_swept, said, name))

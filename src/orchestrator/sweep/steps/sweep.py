@@ -49,7 +49,7 @@ from orchestrator.sweep.network import trial_of
 from orchestrator.sweep.next_step import Running, SweepStep, SweepStepKind, ended_with, next_step, with_result
 from orchestrator.sweep.noise import enough, point_of
 from orchestrator.sweep.steps.plans import PlannedSweep, SweepOptions, alone, up_request
-from orchestrator.sweep.steps.turn import SweepTurn
+from orchestrator.sweep.steps.turn import SweepTurn, sweep_turn
 
 Progress = Callable[[str, int, int], None]
 OF_THE_CANDIDATE = (FindingsError, GangFailed, InputError, NodeError, VerificationDiffers)
@@ -75,7 +75,7 @@ def sweep(
     Raises InputError where something serves that may not be stopped, GangFailed where what served before does not come
     up, and what ends a sweep early; what was measured is kept in any case.
     """
-    with SweepTurn(inventory, gang.name, options.command, options.timeout_s) as turn:
+    with sweep_turn(inventory, gang.name, options.command, options.timeout_s) as turn:
         run = _Sweep(inventory, gang, options, screen, turn, begun.record, begun.seconds)
         run.go_on()
         while run.step():

@@ -3,9 +3,9 @@ one out, and none adds a candidate to the router."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.raising import Watcher
@@ -13,24 +13,23 @@ from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.model.inventory import Inventory
 
 
+@contextmanager
+def sweep_turn(inventory: Inventory, gang: str, command: str, patience_s: float) -> Iterator[SweepTurn]:
+    """What its `wait` or `announce` took is held until the end. patience_s: how long `wait` waits."""
+    with ExitStack() as opened:
+        yield SweepTurn(inventory, gang, command, patience_s, opened)
+
+
 @dataclass
 class SweepTurn:
-    """A context manager: what `wait` or `announce` took is held until its end. patience_s: how long `wait` waits."""
+    """Of one sweep of this gang. _opened: gives back what it has taken"""
 
     inventory: Inventory
     gang: str
     command: str
     patience_s: float
+    _opened: ExitStack
     _turn: RouterTurn | None = None
-    _opened: ExitStack = field(default_factory=ExitStack)
-
-    def __enter__(self) -> SweepTurn:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.__exit__(kind, error, trace)
 
     @property
     def token(self) -> str:
