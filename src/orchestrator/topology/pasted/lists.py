@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.model.per_node import collected
@@ -76,15 +76,20 @@ def queried(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         return match[0]
     row = dict(zip(at.split(", "), match[0].split(", "), strict=False))
     if row.get("index", "0").isdecimal() and any("NVIDIA" in cell or "Tesla" in cell for cell in row.values()):
-        gpu: dict[str, Any] = {"index": int(row.get("index", len(facts.gpus)))}
-        gpu |= {own: row[name] for name, own in _QUERIED.items() if name in row}
-        if size := re.fullmatch(r"(\d{1,9}) MiB", row.get("memory.total [MiB]", "")):
-            gpu["memory"] = {"total": int(size[1]) << 20}
-        if len(widths := [row[name] for name in _WIDTHS if row.get(name, "").isdecimal()]) == len(_WIDTHS):
-            gpu["link"] = dict(zip(("width", "max_width"), map(int, widths), strict=True))
-        facts.gpus.append(gpu)
+        facts.gpus.append(_gpu_of(row, len(facts.gpus)))
         facts.driver = facts.driver or row.get("driver_version", "")
     return at
+
+
+def _gpu_of(row: Mapping[str, str], place: int) -> dict[str, Any]:
+    """A GPU by the cells of its row. place: its index, where no cell has it"""
+    gpu: dict[str, Any] = {"index": int(row.get("index", place))}
+    gpu |= {own: row[name] for name, own in _QUERIED.items() if name in row}
+    if size := re.fullmatch(r"(\d{1,9}) MiB", row.get("memory.total [MiB]", "")):
+        gpu["memory"] = {"total": int(size[1]) << 20}
+    if len(widths := [row[name] for name in _WIDTHS if row.get(name, "").isdecimal()]) == len(_WIDTHS):
+        gpu["link"] = dict(zip(("width", "max_width"), map(int, widths), strict=True))
+    return gpu
 
 
 def tested(lines: Sequence[Line]) -> Iterator[PastedFacts]:
