@@ -1,5 +1,5 @@
-"""Tests of the contract: well-formed rows, the stand-in in every row, the real engine in one of two scenarios, by
-turns."""
+"""Tests of the contract: well-formed rows, the stand-in in every row, the real engine without a model in every run and
+in a whole life by turns with tests/engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ from l40s_lab.engine.environment import ensure_engine, ensure_model
 _MOST_LAUNCHES = 2
 """Scenarios of the real engine that runs of the full test suite play in turn."""
 
+A_LIFE = "the real engine from nothing to nothing"
 BY_TURNS = [scenario for scenario in SCENARIOS if scenario.runs == "turns"]
 PLAYED = [scenario for scenario in SCENARIOS if scenario.runs != "lab"]
 
 
 def _name(scenario: Scenario) -> str:
     return scenario.name
+
+
+def _kind(scenario: Scenario) -> str:
+    """A whole life is played here or by tests/engine/test_two_nodes.py, on two nodes."""
+    return A_LIFE if scenario.name == "life" else scenario.name
 
 
 def _hold(scenario: Scenario, maker: Maker, folder: Path) -> None:
@@ -37,7 +43,7 @@ def test_the_stand_in(scenario: Scenario, tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.timeout(1900)
-@pytest.mark.parametrize("scenario", by_turns(BY_TURNS), ids=_name)
+@pytest.mark.parametrize("scenario", by_turns(BY_TURNS, of=_kind), ids=_name)
 def test_the_real_engine(scenario: Scenario, tmp_path: Path) -> None:
     _hold(scenario, real(ensure_engine()), tmp_path)
 

@@ -1,7 +1,7 @@
 """The real engines on two emulated nodes: from nothing to serving, measured, and after a killed rank back to nothing.
 
-A launch takes a minute, so all of it is one test; the gang scenario of `make contract` has the rest. `make long` plays
-vLLM's, whose packages alone take minutes to install.
+A launch takes a minute, so all of it is one test; the gang scenario of `make contract` has the rest. SGLang's is played
+by turns with the contract's life of one node. `make long` plays vLLM's, whose packages alone take minutes to install.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ LOAD = ("--input", "20", "--output", "10", "--prompts", "8", "--rate", "100", "-
 @pytest.mark.parametrize(
     ("engine", "title", "most"),
     [
-        ("sglang", "sglang::scheduler_TP1", "--max-running-requests"),
+        pytest.param(
+            *("sglang", "sglang::scheduler_TP1", "--max-running-requests"),
+            id="sglang",
+            marks=pytest.mark.turns(of="the real engine from nothing to nothing"),
+        ),
         pytest.param("vllm", "VLLM::Worker_TP1", "--max-num-seqs", marks=pytest.mark.long),
     ],
 )
