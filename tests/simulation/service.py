@@ -671,9 +671,9 @@ def _resume(_: Service, inventory: Inventory, name: str, said: Said) -> None:
 
 
 def _on(service: Service, spec: GangSpec) -> Gang:
-    """The simulated gang on these nodes, or most of them, however it is called."""
-    names = {node.name for node in spec.nodes}
-    return max(service.gangs.values(), key=lambda gang: len(names & set(gang.names)))
+    """The simulated gang on these nodes, or most of them, however it is called; of two with as many the leader's."""
+    names, leader = {node.name for node in spec.nodes}, spec.nodes[0].name
+    return max(service.gangs.values(), key=lambda gang: (len(names & set(gang.names)), leader in gang.names))
 
 
 def operation_of(inventory: Inventory) -> Operation:
