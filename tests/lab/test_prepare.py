@@ -18,7 +18,7 @@ import pytest
 import yaml
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import SmallLab, small_lab
-from tests.support.waiting import slack
+from tests.support.waiting import slack, until
 from tests.support.wheels import small_stack, wheel
 
 from .conftest import needs_root
@@ -167,7 +167,8 @@ def _up_by_the_narrow_rule_alone(nodes: Nodes) -> None:
         users = nodes.root(name, "ps -o user= -p $(pgrep -d, -f '[s]glang::|[a]gent.pyz') | sort -u")
         assert users.split() == ["l40s"]
     nodes.lab.deploy("down")
-    assert not any(nodes.root(name, "pgrep -u l40s || true") for name in NODES)
+    # a verb's own process ends with its connection, a moment after `down`
+    until(lambda: not any(nodes.root(name, "pgrep -u l40s || true") for name in NODES), 20, "no process of l40s left")
     for name in NODES:
         nodes.root(name, f"umask 226; echo '{ASKED}' >/etc/sudoers.d/operator")
 
