@@ -44,7 +44,7 @@ def write_whole(
 ) -> None:  # fmt: skip
     """Write a file by name; a reader never sees half of it. folders: mode of those above it that are missing. Raises
     InputError where it can't be written, and where it exists and may not be written over."""
-    draft = _draft_of(path)
+    draft = draft_of(path)
     try:
         if folders is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=folders)
@@ -66,7 +66,7 @@ def write_whole(
 def expect_writable(path: Path, fix: str, *, new: bool = False) -> None:
     """Before nodes are asked, or hours are measured, for what will be written there. new: it may not exist yet. Raises
     InputError."""
-    draft = _draft_of(path)
+    draft = draft_of(path)
     try:
         if new and os.path.lexists(path):
             raise InputError("exists already", where=str(path), fix=fix)
@@ -80,7 +80,8 @@ def expect_writable(path: Path, fix: str, *, new: bool = False) -> None:
         raise cant_be_written(path, failure, fix) from None
 
 
-def _draft_of(path: Path) -> Path:
+def draft_of(path: Path) -> Path:
+    """Beside a file, where this process writes it before it gets its name."""
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 

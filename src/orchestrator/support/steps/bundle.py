@@ -40,7 +40,7 @@ from orchestrator.model.secret_text import is_hidden, is_secret, long_enough
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol.errors import DeployError, InputError, VerificationDiffers
-from orchestrator.records.documents import cant_be_written, expect_writable
+from orchestrator.records.documents import cant_be_written, draft_of, expect_writable
 from orchestrator.remote.allowance import allotted
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.redaction import Pseudonyms, redact_under
@@ -102,10 +102,6 @@ def bundle(
     return SupportBundle(path=out, files=tuple(sorted(texts)), missing=scrubbed, bytes=_write(out, texts))
 
 
-def _draft_of(out: Path) -> Path:
-    return out.with_name(f".{out.name}.{os.getpid()}")
-
-
 def _manifest(about: Mapping[str, Any]) -> str:
     here = {"version": __version__, "python": platform.python_version(), "kernel": platform.release()}
     return _json({"format": 1, **here, "taken_at": time.time(), **about})
@@ -134,7 +130,6 @@ def scrubber_of(
     )
 
 
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _ANOTHER_FILE = "name another file with --out"
 _ORDINARY_FOLDERS = re.compile(r"/(?:[^/]*|opt/l40s(?:/.*)?|var/lib/l40s-deploy|tmp/.*|home/[^/]*)")
 
@@ -319,9 +314,9 @@ def _json(value: Any) -> str:
 
 
 def _write(out: Path, files: Mapping[str, str]) -> int:
-    draft = _draft_of(out)
+    draft = draft_of(out)
     try:
-        descriptor = os.open(draft, _NEW_FILE, 0o600)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
             for name, text in sorted(files.items()):
                 data = text.encode("utf-8", "backslashreplace")
