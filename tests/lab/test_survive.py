@@ -132,8 +132,6 @@ def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(route
         assert phases["weights"] <= phases[gang["start"]["longest"]] <= gang["start"]["seconds"]
         assert runs[0]["start"] == gang["start"]
         assert sorted(newest) == [on_three, gang["run_id"]], "one restart took it back"
-    words = said.read_text()
-    assert "continuing without it in" in words and f"on 3 of 4 nodes, without {lost}" in words
 
 
 @pytest.mark.long

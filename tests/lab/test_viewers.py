@@ -33,8 +33,8 @@ def lab() -> Iterator[SmallLab]:
     with small_lab("viewers", level=2) as made:
         if made.running_level() != 2:
             pytest.skip("nodes that boot systemd can't be had here")
-        for node in made.hosts():  # the nodes' sshd lets one user in alone
-            made.on(node, f"{ALLOW}; systemctl reload ssh || systemctl reload sshd")
+        for node in made.hosts():  # sshd lets one user in; a reload ends before it listens again
+            made.on(node, f"{ALLOW}; systemctl restart ssh || systemctl restart sshd")
             made.on(node, "useradd --create-home --shell /bin/bash --password '*' bob")
         made.serve()
         yield made
