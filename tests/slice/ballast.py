@@ -1,4 +1,4 @@
-"""Holds memory of every GPU, so that a card has no more left than a smaller one: `python ballast.py FREE_GIB`.
+"""Holds memory of GPUs, so that a card has no more left than a smaller one: `python ballast.py FREE_GIB [NUMBER ...]`.
 
 By a Python that has torch. Takes the memory when a line comes in, says in JSON what it has taken, and ends when its
 input ends.
@@ -12,15 +12,15 @@ import sys
 GIB = 1 << 30
 
 
-def main(free_gib: float) -> None:
-    """Of all GPUs."""
+def main(free_gib: float, numbers: list[int]) -> None:
+    """Of these GPUs, or of all."""
     import torch
 
     print("waiting", flush=True)
     if not sys.stdin.readline():
         return
     held, taken = [], []
-    for number in range(torch.cuda.device_count()):
+    for number in numbers or range(torch.cuda.device_count()):
         torch.zeros(1, device=f"cuda:{number}")
         free, total = torch.cuda.mem_get_info(number)
         held.append(torch.empty(free - int(free_gib * GIB), dtype=torch.uint8, device=f"cuda:{number}"))
@@ -32,4 +32,4 @@ def main(free_gib: float) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]))
+    main(float(sys.argv[1]), [int(word) for word in sys.argv[2:]])

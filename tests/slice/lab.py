@@ -25,6 +25,15 @@ from orchestrator.protocol.errors import DeployError
 ORIGINAL, REBLOCKED, ALONE, ALONE_INT8 = "slice-128", "slice-64", "slice-64-of-1", "slice-int8-of-1"
 BLOCKS = {ORIGINAL: 128, REBLOCKED: 64, ALONE: 64, ALONE_INT8: model.INT8}
 GRAPHS = (32, 128)
+POSING = "/opt/posing"
+"""tests/slice/posing, on a node."""
+POSED = "/tmp/posed"
+"""On a node, what it writes."""
+POSES = {
+    "as-an-l40s": {"PYTHONPATH": POSING, "POSE": POSED},
+    "with-tiles-of-sm80": {"PYTHONPATH": POSING, "POSE": POSED, "POSE_PLANT": "sm80"},
+}
+"""Environments of an engine that takes its GPU for an L40S."""
 LIMITS = ("--mem-fraction-static", "--max-total-tokens", "--context-length")
 """Of the stack, which are for a tiny model: without them the engine takes what it finds."""
 COUNTS = (1, 4, 32, 128)
@@ -52,6 +61,8 @@ class SliceLab(GpuLab):
         for directory, block in BLOCKS.items():
             for graphs in GRAPHS:
                 self._write_profile(directory, block, graphs)
+        for pose in POSES:
+            self._write_profile(ALONE, BLOCKS[ALONE], GRAPHS[-1], pose)
         document = yaml.safe_load(STACK.read_text())
         document["flags"] = {name: value for name, value in document["flags"].items() if name not in LIMITS}
         self.stack = self.folder / "stack" / STACK.name
@@ -71,9 +82,11 @@ class SliceLab(GpuLab):
         """Ranks that share a model."""
         return 1 if directory in (ALONE, ALONE_INT8) else self.cut
 
-    def _write_profile(self, directory: str, block: int, graphs: int) -> None:
-        name = profile_of(directory, graphs)
+    def _write_profile(self, directory: str, block: int, graphs: int, pose: str = "") -> None:
+        name = profile_of(directory, graphs, pose)
         described = model.profile(name, directory, self.sizes(directory), block, graphs)
+        if pose:
+            described["env"] = {"all": POSES[pose]}
         if not self.real:
             described["canary"]["expect_any"] = ["stand-in"]
         (self.folder / f"{name}.yml").write_text(yaml.safe_dump(described))
@@ -85,24 +98,25 @@ class SliceLab(GpuLab):
             self.on(node, f"mkdir -p {place} && cd {place} && touch .standin && cat >config.json", document.encode())
 
 
-def profile_of(directory: str, graphs: int) -> str:
-    """Name of a model's profile whose graphs go so far."""
-    return f"{directory}-graphs-{graphs}"
+def profile_of(directory: str, graphs: int, pose: str = "") -> str:
+    """Name of a model's profile whose graphs go so far. pose: of POSES"""
+    return f"{directory}-graphs-{graphs}{pose and f'-{pose}'}"
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A start. flags: of the engine, after those of stack and profile"""
+    """A start. flags: of the engine, after those of stack and profile; pose: of POSES"""
 
     directory: str
     graphs: int
     words: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     gang: str = "gang0"
+    pose: str = ""
 
     @property
     def model(self) -> str:
-        return profile_of(self.directory, self.graphs)
+        return profile_of(self.directory, self.graphs, self.pose)
 
     def command(self, stage: Stage, *options: str) -> list[str]:
         """Of `plan` and of `up`, after the verb, with these options."""
@@ -119,7 +133,7 @@ def begin(stage: Stage, wish: Wish, figures: dict[str, Any], ballast: Ballast | 
     looks: list[dict[str, Any]] = []
     began = time.monotonic()
     try:
-        code = _up(stage, wish, looks, ballast)
+        code = up(stage, wish, looks, ballast)
     finally:
         figures["up_s"] = round(time.monotonic() - began, 1)
         figures["engine"] = memory = engine_log.memory(logs(stage, wish.gang).values())
@@ -149,7 +163,7 @@ def planned(stage: Stage, wish: Wish) -> tuple[judging.Planned | None, dict[str,
     return (judging.Planned.of(memory) if memory.get("kv_tokens") else None), times
 
 
-def _up(stage: Stage, wish: Wish, looks: list[dict[str, Any]], ballast: Ballast | None) -> int:
+def up(stage: Stage, wish: Wish, looks: list[dict[str, Any]], ballast: Ballast | None) -> int:
     """Its exit code. The ballast is taken once the engine's processes are there: `up` refuses a GPU in use."""
     process = start(stage.lab, "up", *wish.command(stage, "--replace"))
     next_look = time.monotonic() + _LOOK_EACH_S

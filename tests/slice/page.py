@@ -74,6 +74,7 @@ def _tables(figures: Figures) -> Iterator[str]:
     yield from _profiles(parts)
     yield from _starts(parts)
     yield from _apart(figures)
+    yield from _posed(parts)
     yield from _swept(figures)
     yield from _where(parts)
 
@@ -242,6 +243,22 @@ def _apart(figures: Figures) -> Iterator[str]:
             yield (name, seen.get("up_s"), *speeds, *times, failed)
 
     yield from _table("A rank alone", words, columns, rows())
+
+
+def _posed(parts: Sequence[Result]) -> Iterator[str]:
+    with_kernels = [part for part in parts if part.figures.get("kernels")]
+    if not with_kernels:
+        return
+    columns = ("kernel", "forms", "shared memory, most bytes", "registers, most", "spilled, most")
+    words = (
+        "Triton kernels that the engine loaded on a GPU that said it was an L40S: PTX for sm_89, which ptxas assembled"
+        " for sm_90, so registers and spills are sm_90's. An L40S gives a block 101,376 bytes."
+    )
+    kernels = with_kernels[-1].figures["kernels"].items()
+    rows = (
+        (name, *(f"{seen[key]:,}" for key in ("forms", "shared", "registers", "spilled"))) for name, seen in kernels
+    )
+    yield from _table("As an L40S is asked for", words, columns, rows)
 
 
 def _swept(figures: Figures) -> Iterator[str]:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.gpu import tuned
 from tests.gpu.stage import MODELS, Otherwise, Shape, Stage, engine_python, with_what_was_seen
-from tests.gpu.steps import Record, Step, kill
-from tests.slice import eight, engine_log, judging
+from tests.gpu.steps import Record, Step, kill, played
+from tests.slice import eight, engine_log, judging, posed
 from tests.slice.lab import (
     ALONE,
     ALONE_INT8,
-    BLOCKS,
     GRAPHS,
     ORIGINAL,
     REBLOCKED,
     Served,
-    SliceLab,
     Wish,
     begin,
     keep_logs,
@@ -34,24 +30,29 @@ from tests.slice.lab import (
     planned,
     profile_of,
 )
-from tests.slice.watching import Ballast, Cards, Watch
+from tests.slice.playing import (
+    L40S_FLAGS,
+    L40S_FREE_GIB,
+    Told,
+    in_ram,
+    make,
+    profiles,
+    right,
+    sentence,
+    there,
+    watched,
+    wrong_with,
+)
+from tests.slice.watching import Ballast
 from tests.support.preloaded import L40S_DEPLOY
 
-Told = tuple[str, dict[str, Any]]
-L40S_FREE_GIB = 44.5
-"""What CUDA may have of an L40S before an engine starts: with what the driver keeps, NVML's 46,068 MiB."""
-L40S_FRACTION = "0.765"
-"""What SGLang takes for itself on a card of that size with this chunk."""
-L40S_CHUNK = "4096"
 LONG = 100_000
 MIDDLE = 2_000
-FILES_OF_A_RANK = 58 << 30
-"""Bytes of the models a rank while the original is there beside the re-blocked one."""
-MAKERS = 40
-"""Processes that write the files; RAM takes what they make."""
 FIRST_BATCHES = "1,32,128"
 NO_PREFILL_GRAPHS = ("--cuda-graph-backend-prefill", "disabled")
 CANDIDATES = 10
+TUNED_S = 300.0
+"""Of a start with tuned files, and its loads."""
 APART = {
     "formats": {
         "INT8": Wish(ALONE_INT8, 128),
@@ -70,9 +71,9 @@ def made(stage: Stage, _: Record) -> Told:
     """The files of 128x128, and re-blocked by the product."""
     figures: dict[str, Any] = {"in RAM": in_ram(MODELS, stage.count)}
     where = "RAM" if figures["in RAM"] else "disk"
-    if _there(REBLOCKED):
+    if there(REBLOCKED):
         return f"on {where}, from before", figures
-    figures[ORIGINAL] = _make(stage, ORIGINAL)
+    figures[ORIGINAL] = make(stage, ORIGINAL)
     began = time.monotonic()
     words = ["checkpoint", "reblock", str(MODELS / ORIGINAL), str(MODELS / REBLOCKED), "--block", "64"]
     done = subprocess.run([*L40S_DEPLOY, *words, "--jobs", "32"], capture_output=True, text=True, check=False)
@@ -85,73 +86,9 @@ def made(stage: Stage, _: Record) -> Told:
     return f"{said}; re-blocked in {figures['reblock_s']:.0f} s", figures
 
 
-def _make(stage: Stage, directory: str) -> dict[str, float]:
-    """What the maker says; {} where it is there already."""
-    assert isinstance(stage.lab, SliceLab)
-    if _there(directory):
-        return {}
-    cut = (stage.lab.cut_for(directory), stage.lab.layers, BLOCKS[directory], MAKERS)
-    words = [engine_python(real=True), "-m", "tests.slice.model", str(MODELS / directory), *map(str, cut)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Otherwise(f"{directory} was not made: {done.stderr[-400:]}")
-    seen: dict[str, float] = json.loads(done.stdout)
-    return seen
-
-
 def _reblocked(stage: Stage) -> str:
     """The model in blocks of 64 whose ranks here have the shapes of one of 32."""
     return REBLOCKED if stage.count > 1 else ALONE
-
-
-def _there(directory: str) -> bool:
-    """config.json is written last."""
-    return (MODELS / directory / "config.json").exists()
-
-
-def in_ram(folder: Path, ranks: int) -> bool:
-    """Whether the model's files lie in RAM. An empty folder is put there where all of them fit into a half of it."""
-    wanted = ranks * FILES_OF_A_RANK
-    found = subprocess.run(["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=False)
-    if found.stdout.strip() == "tmpfs":
-        return True
-    if any(folder.iterdir()) or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 2 * wanted:
-        return False
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={wanted}", "tmpfs", str(folder)]
-    return subprocess.run(mount, check=False).returncode == 0
-
-
-@contextmanager
-def watched(stage: Stage, figures: dict[str, Any]) -> Iterator[Watch]:
-    """Memory and clocks meanwhile, in the figures; what goes otherwise has them all."""
-    assert isinstance(stage.gpus, Cards)
-    watch = Watch(stage.gpus)
-    with with_what_was_seen(figures):
-        try:
-            yield watch
-        finally:
-            figures["memory"] = watch.ended()
-
-
-def wrong_with(stage: Stage, served: Served, figures: dict[str, Any]) -> list[str]:
-    """Where memory is not as planned or ran out, or a healthy node was called behind. Raises Otherwise where the gang
-    no longer serves, or goes on with another text."""
-    texts = list(logs(stage, served.gang).values())
-    wrong = judging.off(figures.get("plan_above_engine", {})) if stage.lab.real else []
-    wrong += figures.get("outside", []) if stage.lab.real else []
-    wrong += [f"out of memory: {line}" for line in engine_log.out_of_memory(texts)]
-    wrong += [f"a healthy node is called behind: {words}" for words in figures.get("called_behind", ())]
-    if (state := stage.gang(served.gang)["state"]) != "ready":
-        raise Otherwise("; ".join([*wrong, f"status says {state} at the end"]), **figures)
-    stage.continues(served.url, **figures)
-    return wrong
-
-
-def _right(wrong: list[str], figures: dict[str, Any]) -> Told:
-    """What a part says at its end. Raises Otherwise where something is wrong."""
-    if wrong:
-        raise Otherwise(f"{'; '.join(wrong)}; {_sentence(figures)}", **figures)
-    return _sentence(figures), figures
 
 
 def with_an_l40s_memory(graphs: int, directory: str = REBLOCKED, name: str = "") -> Callable[[Stage, Record], Told]:
@@ -162,16 +99,15 @@ def with_an_l40s_memory(graphs: int, directory: str = REBLOCKED, name: str = "")
     """
 
     def play(stage: Stage, record: Record) -> Told:
-        flags = ("--mem-fraction-static", L40S_FRACTION, "--chunked-prefill-size", L40S_CHUNK)
         if directory != REBLOCKED and stage.lab.real:
-            _make(stage, directory)
+            make(stage, directory)
         several = f" on {stage.lab.nodes} nodes" if stage.lab.nodes > 1 else " on one node"
         figures: dict[str, Any] = {"graphs": graphs, "layout": f"TP{stage.count}{several}"}
         ballast = Ballast(engine_python(real=True), L40S_FREE_GIB) if stage.lab.real else None
         idle = stage.gpus.idle
         try:
             with watched(stage, figures) as watch:
-                served = begin(stage, Wish(directory, graphs, flags=flags), figures, ballast)
+                served = begin(stage, Wish(directory, graphs, flags=L40S_FLAGS), figures, ballast)
                 figures["loads"] = served.loads(watch.mark)
                 if graphs == GRAPHS[0] and stage.lab.nodes == 1:
                     watch.mark(f"{LONG} tokens")
@@ -187,32 +123,9 @@ def with_an_l40s_memory(graphs: int, directory: str = REBLOCKED, name: str = "")
             stage.gpus.idle = idle
             if ballast is not None:
                 ballast.end()
-        return _right(wrong, figures)
+        return right(wrong, figures)
 
     return play
-
-
-def profiles(served: Served, counts: tuple[int, ...]) -> list[dict[str, Any]]:
-    """None of a stand-in."""
-    return [_profile(served, requests) for requests in counts] if served.stage.lab.real else []
-
-
-def _profile(served: Served, requests: int) -> dict[str, Any]:
-    """What could not be profiled says why, and the part goes on."""
-    try:
-        return served.profiled(requests)
-    except (Otherwise, OSError, ValueError) as error:
-        return {"requests": requests, "failed": str(error)}
-
-
-def _sentence(figures: dict[str, Any]) -> str:
-    speeds = ", ".join(f"{seen.get('decode_tok_s', 0):.0f} at {count}" for count, seen in figures["loads"].items())
-    least = figures["memory"].get("least_free_gib")
-    free = "" if least is None else f"; at least {least:.2f} GiB of a card stayed free"
-    said = f"ready after {figures['up_s']:.0f} s; tok/s {speeds}{free}"
-    off = figures.get("plan_above_engine", {})
-    words = ", ".join(f"{name.replace('_', ' ')} {off[name]:+.1%}" for name in ("weights", "kv_tokens") if name in off)
-    return f"{said}; plan against engine: {words}" if words else said
 
 
 def killed_and_restarted(stage: Stage, record: Record) -> Told:
@@ -248,7 +161,7 @@ def ranks_apart(variants: Mapping[str, Wish]) -> Callable[[Stage, Record], Told]
         stage.run("down", "--all", "--now")
         gangs = min(len(variants), stage.count)
         for directory in dict.fromkeys(wish.directory for wish in variants.values() if stage.lab.real):
-            _make(stage, directory)
+            make(stage, directory)
         with ThreadPoolExecutor(gangs) as pool:
             running = {
                 name: pool.submit(_alone, stage, replace(wish, gang=f"gang{place % gangs}"))
@@ -307,13 +220,56 @@ def _unseen(_: str) -> None:
     """Four ranks side by side have no memory of their own to watch."""
 
 
+def tuned_apart(stage: Stage, _: Record) -> Told:
+    """One rank alone with an L40S's memory, served; then its shapes tuned, and served so where there is time."""
+    gang, figures = "gang0", dict[str, Any]()
+    stage.run("down", gang, "--now")
+    if stage.lab.real:
+        make(stage, ALONE)
+    with with_what_was_seen(figures):
+        seen = figures["as it is"] = dict[str, Any](graphs=128, layout="TP1")
+        wrong = _one_rank(stage, gang, seen)
+        pack, figures["tuned"] = _tuned_pack(stage, ALONE, gang)
+        if stage.left_s > TUNED_S:
+            wrong += _with_pack(stage, Wish(ALONE, 128, flags=L40S_FLAGS, gang=gang), pack, figures["tuned"])
+    said = "; then tuned: ".join(sentence(seen) for seen in figures.values() if "loads" in seen)
+    said += f"; {len(figures['tuned']['before_and_after_us'])} shapes tuned in {figures['tuned']['seconds']:.0f} s"
+    if wrong:
+        raise Otherwise(f"{'; '.join(wrong)}; {said}", **figures)
+    return said, figures
+
+
+def _one_rank(stage: Stage, gang: str, figures: dict[str, Any]) -> list[str]:
+    """In words, what is wrong."""
+    ballast, idle = None, stage.gpus.idle
+    if stage.lab.real:
+        ballast = Ballast(engine_python(real=True), L40S_FREE_GIB, stage.gpus_of(gang))
+    try:
+        with watched(stage, figures, gang) as watch:
+            served = begin(stage, Wish(ALONE, 128, flags=L40S_FLAGS, gang=gang), figures, ballast)
+            figures["loads"] = served.loads(watch.mark)
+            figures["profiles"] = profiles(served, (4, 128))
+            return wrong_with(stage, served, figures)
+    finally:
+        keep_logs(stage, gang, "one-rank-end")
+        stage.run("down", gang, "--now")
+        stage.gpus.idle = idle
+        if ballast is not None:
+            ballast.end()
+
+
 def tuned_slice(stage: Stage, _: Record) -> Told:
     """The slice's shapes tuned, and served with what came out."""
     stage.run("down", "--now")
+    pack, figures = _tuned_pack(stage, _reblocked(stage), "gang0")
+    return right(_with_pack(stage, Wish(_reblocked(stage), 128), pack, figures), figures)
+
+
+def _tuned_pack(stage: Stage, directory: str, gang: str) -> tuple[Path, dict[str, Any]]:
     pack, figures = stage.lab.folder / "slice.tuned.tar.gz", dict[str, Any]()
-    words = tuned.run(pack, stage.lab.profile_of(profile_of(_reblocked(stage), 128)), batches=FIRST_BATCHES,
+    words = tuned.run(pack, stage.lab.profile_of(profile_of(directory, 128)), batches=FIRST_BATCHES,
                       candidates=CANDIDATES)  # fmt: skip
-    done = stage.run(*words, "--json", timeout=min(260.0, stage.left_s - 10))
+    done = stage.run(*words, "--gang", gang, "--json", timeout=min(260.0, stage.left_s - 10))
     if done.returncode:
         raise Otherwise(f"tuning run ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
     document = json.loads(done.stdout)
@@ -322,21 +278,43 @@ def tuned_slice(stage: Stage, _: Record) -> Told:
         f"{job['file'].partition(',device_name')[0]} at {job['batch']}": [job["before_us"], job["us"]]
         for job in document["jobs"]
     }
+    return pack, figures
+
+
+def _with_pack(stage: Stage, wish: Wish, pack: Path, figures: dict[str, Any]) -> list[str]:
+    """Served with what was tuned: in words, what is wrong."""
     pushed = stage.run("tuning", "push", str(pack))
     if pushed.returncode:
         raise Otherwise(f"tuning push ended with {pushed.returncode}: {pushed.stderr.strip()[-300:]}", **figures)
     try:
-        with watched(stage, figures) as watch:
-            served = begin(stage, Wish(_reblocked(stage), 128), figures)
-            figures["read"] = engine_log.tuned_files(logs(stage).values())
+        with watched(stage, figures, wish.gang) as watch:
+            served = begin(stage, wish, figures)
+            figures["read"] = engine_log.tuned_files(logs(stage, wish.gang).values())
             figures["loads"] = served.loads(watch.mark)
             wrong = wrong_with(stage, served, figures)
     finally:
-        stage.run("down", "--now")
+        stage.run("down", wish.gang, "--now")
         stage.run("tuning", "push", "--remove")
-    if not figures["read"]:
-        wrong.append("the engine does not say that it reads a tuned file")
-    return _right(wrong, figures)
+    return wrong if figures["read"] else [*wrong, "the engine does not say that it reads a tuned file"]
+
+
+def beside(*steps: Step) -> Callable[[Stage, Record], Told]:
+    """Each in a thread of its own, on a gang of its own; each is a result of its own."""
+
+    def play(stage: Stage, record: Record) -> Told:
+        def one(step: Step) -> str:
+            result = played(step.name, lambda: step.play(stage, record))
+            record(result)
+            return result.outcome
+
+        with ThreadPoolExecutor(len(steps)) as pool:
+            outcomes = dict(zip([step.name for step in steps], pool.map(one, steps), strict=True))
+        said = ", ".join(f"{name}: {outcome}" for name, outcome in outcomes.items())
+        if set(outcomes.values()) != {"as it should"}:
+            raise Otherwise(said)
+        return said, {}
+
+    return play
 
 
 def layouts(stage: Stage, _: Record) -> Told:
@@ -354,7 +332,7 @@ def layouts(stage: Stage, _: Record) -> Told:
             served = begin(stage, Wish(REBLOCKED, 128, words=words), seen)
             seen["loads"] = served.loads(watch.mark)
             wrong += [f"{name}: {words}" for words in wrong_with(stage, served, seen)]
-    said = "; ".join(f"{name}: {_sentence(seen)}" for name, seen in figures.items())
+    said = "; ".join(f"{name}: {sentence(seen)}" for name, seen in figures.items())
     if wrong:
         raise Otherwise(f"{'; '.join(wrong)}; {said}", **figures)
     return said, figures
@@ -409,6 +387,10 @@ def _of_one_rank() -> tuple[Step, ...]:
     )
 
 
+POSING = Step("one rank as an L40S", "on a GPU that says so", posed.as_an_l40s, apart, 250)
+TUNED_APART = Step("one rank, tuned", "served, then tuned", tuned_apart, apart, 260, alone=True)
+
+
 def _kernels() -> tuple[Step, ...]:
     """What needs no all-reduce."""
     return (
@@ -418,4 +400,6 @@ def _kernels() -> tuple[Step, ...]:
             for title, variants in APART.items()
         ),
         Step("tuning", "before and after", tuned_slice, one_node, 260, alone=True),
+        POSING,
+        Step("posing beside tuning", "a GPU each", beside(POSING, TUNED_APART), apart, 300, gpus=2),
     )

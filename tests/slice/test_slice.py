@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.gpu.figures import Figures, Result
-from tests.slice import asking, engine_log, judging, kernels, model, page, queue, watching
+from tests.slice import asking, engine_log, judging, kernels, model, page, posed, queue, watching
 from tests.slice.parts import parts
 
 from l40s_lab.processes import wait_until
@@ -189,6 +189,53 @@ def test_a_client_counts_only_while_all_are_answered() -> None:
 
 def test_reasons_for_slow_clocks_are_words() -> None:
     assert watching.reasons_in(0x4 | 0x40) == ["software power cap", "hardware thermal slowdown"]
+
+
+def test_what_took_its_gpu_for_an_l40s_is_read_off_its_lines() -> None:
+    hooked = "".join(f'{{"pid": 7, "hooked": "{name}"}}\n' for name in posed.HOOKED)
+    kernel = '{"pid": 7, "kernel": "_fwd", "shared": 65536, "registers": 255, "spilled": 8}\n'
+    fine = f"""{hooked}{{"pid": 7, "assembled": "_fwd", "ptx_for": "sm_89", "shared": 65536}}
+{kernel}{kernel}{{"pid": 7, "attention_for": [8, 9]}}
+{{"pid": 7, "deep_gemm": false}}
+{{"pid": 7, "hoo"""
+    lines = posed.seen_in(fine)
+    assert posed.not_as_asked(lines) == []
+    assert posed.kernels_of(lines) == {"_fwd": {"forms": 2, "shared": 65536, "registers": 255, "spilled": 8}}
+    large = {"kernel": "_fwd", "shared": 106496, "registers": 1, "spilled": 0}
+    other: list[dict[str, Any]] = [
+        {"ptx_for": "sm_90a"},
+        {"unwanted": "deep_gemm"},
+        {"deep_gemm": True},
+        large,
+        {"attention_for": [9, 0]},
+    ]
+    assert posed.not_as_asked([*lines, *other]) == [
+        "Triton compiled for sm_90a",
+        "deep_gemm was loaded",
+        "DeepGEMM is on",
+        "_fwd takes more shared memory than an L40S has",
+        "extend attention takes the tiles of [(8, 9), (9, 0)]",
+    ]
+    assert len(posed.not_as_asked([])) == len(posed.HOOKED)
+
+
+def test_hooks_take_hold_as_soon_as_a_module_was_loaded(tmp_path: Path) -> None:
+    """A torch and a toolchain that are none, in a process of their own."""
+    (tmp_path / "torch/cuda").mkdir(parents=True)
+    (tmp_path / "torch/__init__.py").write_text("")
+    (tmp_path / "torch/cuda/__init__.py").write_text(
+        "class Real:\n    major, minor, name, warp_size = 9, 0, 'NVIDIA H200', 32\n"
+        "def get_device_properties(device=None):\n    return Real()\n"
+        "def get_device_capability():\n    seen = get_device_properties()\n    return seen.major, seen.minor\n"
+    )
+    program = "import torch.cuda as c, os; p = c.get_device_properties(); print(*c.get_device_capability(), p.name,"
+    program += " p.warp_size, p.shared_memory_per_block_optin, os.environ['TRITON_CACHE_DIR'], sep='|')"
+    folders = f"{posed.HOOKS.parent}:{tmp_path}"
+    environment = {**os.environ, "PYTHONPATH": folders, "POSE": str(tmp_path / "posed")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"8|9|NVIDIA L40S|32|101376|{tmp_path}/posed/triton"
+    lines = posed.seen_in((tmp_path / "posed/seen.jsonl").read_text())
+    assert [line["hooked"] for line in lines] == ["torch.cuda"]
 
 
 class FakeCards(watching.Cards):

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,15 @@ class Cards(Gpus):
 
 
 class Watch(threading.Thread):
-    """From its start to `ended`: the least free memory of a GPU and its clocks, by what was going on."""
+    """From its start to `ended`: the least free memory of a GPU and its clocks, by what was going on.
 
-    def __init__(self, cards: Cards) -> None:
+    which: numbers of the GPUs; None for all
+    """
+
+    def __init__(self, cards: Cards, which: Sequence[int] | None = None) -> None:
         super().__init__(daemon=True)
         self._cards = cards
+        self._which = range(len(cards)) if which is None else which
         self._over = threading.Event()
         self._now = "start"
         self._least: dict[str, list[int]] = {}
@@ -80,10 +84,11 @@ class Watch(threading.Thread):
     def run(self) -> None:
         look = 0
         while not self._over.wait(_EACH_S):
-            now = self._now
-            self._least.setdefault(now, []).append(min(self._cards.free_mib()))
+            now, free = self._now, self._cards.free_mib()
+            self._least.setdefault(now, []).append(min(free[number] for number in self._which))
             if look % _CLOCKS_EVERY == 0:
-                for mhz, reasons in self._cards.clocks():
+                clocks = self._cards.clocks()
+                for mhz, reasons in (clocks[number] for number in self._which):
                     self._mhz.setdefault(now, []).append(mhz)
                     self._reasons[now] = self._reasons.get(now, 0) | reasons & ~HARMLESS
             look += 1
@@ -142,10 +147,10 @@ def _beside(bus: str) -> str:
 
 
 class Ballast:
-    """Memory of all GPUs that somebody else holds. free_gib: what is left on each"""
+    """Memory of GPUs that somebody else holds. free_gib: what is left on each; which: their numbers, none for all"""
 
-    def __init__(self, python: str, free_gib: float) -> None:
-        words = [python, "-m", "tests.slice.ballast", str(free_gib)]
+    def __init__(self, python: str, free_gib: float, which: Sequence[int] = ()) -> None:
+        words = [python, "-m", "tests.slice.ballast", str(free_gib), *map(str, which)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.free_gib = free_gib
         self.taken: list[dict[str, int]] = []
@@ -165,8 +170,8 @@ class Ballast:
         return max((card["total"] - card["left"] for card in self.taken), default=0)
 
     def end(self) -> None:
-        """Give it back."""
-        if self._process.stdin is not None:
+        """Give it back; again and again."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         try:
             self._process.wait(20)
