@@ -401,5 +401,6 @@ def _kernels() -> tuple[Step, ...]:
         ),
         Step("tuning", "before and after", tuned_slice, one_node, 260, alone=True),
         POSING,
+        TUNED_APART,
         Step("posing beside tuning", "a GPU each", beside(POSING, TUNED_APART), apart, 300, gpus=2),
     )
