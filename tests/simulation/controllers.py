@@ -319,7 +319,7 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
         if gang.net.passes(controller.name, node.name):
             asked = {key: value for key, value in request.as_json().items() if value is not None}
             stage.asked(controller, node, verb, asked)
-            VERBS[verb](node, asked, reply)
+            (node.verbs.get(verb) or VERBS[verb])(node, asked, reply)
 
     def reply(value: Any) -> None:
         if gang.net.passes(node.name, controller.name):

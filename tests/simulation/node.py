@@ -403,6 +403,8 @@ class Node:
     """The run that a person has ended."""
     answers: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {"error": "connection refused"}
     """What an HTTP request that it makes is answered."""
+    verbs: dict[str, Callable[..., None]] = field(default_factory=dict)
+    """Verbs that it answers in a way of its own."""
     lost_files: bool = False
     """Its state directory was removed, and nothing was staged since."""
     started_at: float = 0.0

@@ -26,9 +26,11 @@ from tests.simulation.controllers import (
     Controller,
     Event,
     Killed,
+    Reply,
     SimulatedFleet,
     Stage,
     Watcher,
+    answers,
     patches,
 )
 from tests.simulation.controllers import VERBS as NODE_VERBS
@@ -56,7 +58,7 @@ from orchestrator.model.chosen import called, chosen_gangs
 from orchestrator.model.inventory import ROUTER_GANG, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.protocol.errors import DeployError, InputError
-from orchestrator.protocol.report import AgentState, Report
+from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.records import documents
 from orchestrator.records.plans import RecordedPlan, keep_plan
@@ -71,6 +73,7 @@ TAKES_S = 0.6
 """Of a request: shorter than an engine drains, and so long that each of two gangs always has one."""
 CHECKS_S = 2.0
 """Between the router's checks of a worker's health."""
+ROUTER_STARTS_S = 0.8
 PORT = 30000
 """Of the router."""
 MODEL = "m"
@@ -125,21 +128,87 @@ def key_of(gang: Gang) -> str:
 
 @dataclass
 class RouterHost(Node):
-    """The machine of the router, whose agent and router live as long as it does."""
+    """The machine of the router, with its agent. runs: the router itself, which begins with what it was staged with and
+    without workers."""
+
+    runs: bool = True
+    lives: bool = True
+    ends: Callable[[], None] = lambda: None
+    """Called where the router ends."""
+
+    def __post_init__(self) -> None:
+        own: dict[str, Any] = {
+            "stage": RouterHost.stage, "arm": RouterHost.arm_it, "go": RouterHost.go, "stop": RouterHost.stop,
+        }  # fmt: skip
+        self.verbs = {name: answers(verb) for name, verb in own.items()}
 
     @property
     def agent_lives(self) -> bool:
-        return not self.off
+        return self.lives and not self.off
 
     def beats(self) -> None:
         """What its agent reports of the router, again and again."""
-        now = self.world.now
-        self.report = Report(
-            run_id="router", gang=ROUTER_GANG, node=self.name, node_rank=0, nnodes=1, members=(self.name,),
-            state=AgentState.READY, service_url="http://head:30000", service_healthy=True, service_checked_at=now,
-            started_at=1.0, updated_at=now,
-        )  # fmt: skip
+        if self.report is None:
+            self.note(AgentState.READY, "router")
+        elif self.lives:
+            self.note(self.report.state, self.report.run_id)
         self.world.after(CHECKS_S, self.beats)
+
+    def note(self, state: AgentState, run_id: str, **more: Any) -> None:
+        """Its report from now on."""
+        now, ready = self.world.now, state is AgentState.READY
+        self.report = Report(
+            run_id=run_id, gang=ROUTER_GANG, node=self.name, node_rank=0, nnodes=1, members=(self.name,),
+            plan_id=str(self.request.get("plan_id")), state=state, service_url="http://head:30000",
+            service_healthy=ready, service_checked_at=now if ready else 0.0, started_at=1.0, updated_at=now, **more,
+        )  # fmt: skip
+
+    def stage(self, request: dict[str, Any], reply: Reply) -> None:
+        """A new run of it."""
+        if self.lives:
+            raise DeployError("an agent of this gang runs already", where=self.name, fix="", kind="running")
+        self.request = {key: value for key, value in request.items() if key in StagingRequest.__dataclass_fields__}
+        self.note(AgentState.STAGED, str(request["run_id"]))
+        reply({"folder": "/nowhere"})
+
+    def arm_it(self, _: dict[str, Any], reply: Reply) -> None:
+        """Its agent lives from now on."""
+        self.lives = True
+        self._becomes(AgentState.ARMED, reply)
+
+    def go(self, _: dict[str, Any], reply: Reply) -> None:
+        """It starts, and is ready after a while."""
+        self._becomes(AgentState.STARTING, reply)
+        run_id = str(self.request["run_id"])
+
+        def ready() -> None:
+            if self.lives and self.report is not None and self.report.run_id == run_id:
+                self.runs = True
+                self.note(AgentState.READY, run_id)
+
+        self.world.after(ROUTER_STARTS_S, ready)
+
+    def _becomes(self, state: AgentState, reply: Reply) -> None:
+        self.note(state, str(self.request["run_id"]))
+        reply({"state": state.value})
+
+    def stop(self, request: dict[str, Any], reply: Reply) -> None:
+        """By an order."""
+        assert self.report is not None
+        if self.lives:
+            self.ordered = self.report.run_id if request.get("ordered") else self.ordered
+            self.end(AgentState.STOPPED)
+        else:
+            self.settle(clear=bool(request.get("clear")))
+        reply({"state": self.report.state.value, "alive": False})
+
+    def end(self, state: AgentState = AgentState.FAILED) -> None:
+        """The router and its agent have ended; by default it has died."""
+        assert self.report is not None
+        died = Cause(node=self.name, signal=9, text="the router was killed by SIGKILL")
+        self.lives = self.runs = False
+        self.note(state, self.report.run_id, cause=died if state is AgentState.FAILED else None)
+        self.ends()
 
 
 @dataclass
@@ -164,7 +233,23 @@ class SimulatedRouter:
     workers: dict[str, SimulatedWorker] = field(default_factory=dict)
     running: dict[str, int] = field(default_factory=dict)
     """Requests by URL."""
+    host: RouterHost | None = None
+    """Where it runs."""
     _made: int = 0
+
+    @property
+    def runs(self) -> bool:
+        """Whether it takes requests."""
+        return self.host is None or (self.host.runs and not self.host.off)
+
+    @property
+    def clients_key(self) -> str:
+        """That it was started with, asks its clients for and passes on; '' for none."""
+        staged = StagingRequest.read(self.host.request) if self.host is not None else None
+        secret = staged.secrets if isinstance(staged, StagingRequest) else None
+        files = secret.files if secret is not None else ()
+        words = [word for file in files for word in file.text.splitlines()]
+        return words[words.index("--api-key") + 1] if "--api-key" in words else ""
 
     def check(self) -> None:
         """Again and again, every worker's health."""
@@ -178,8 +263,11 @@ class SimulatedRouter:
         gang = next((gang for at, gang in self.gangs.items() if url.startswith(at)), None)
         if gang is not None:
             return self.of_gang(gang, url, str(asked.get("authorization", "")))
-        if not url.startswith("/"):
+        if not url.startswith("/") or not self.runs:
             return {"error": "connection refused"}
+        if url.startswith("/v1/"):
+            key = self.clients_key
+            return {"status": 401 if key and asked.get("authorization") != f"Bearer {key}" else 400}
         if method == "POST":
             self._made += 1
         number = f"w{self._made}" if method == "POST" else url.rpartition("/")[2]
@@ -215,8 +303,8 @@ class SimulatedRouter:
 
     def refused(self, url: str) -> bool:
         """Whether the gang there asks for another key than the router sends."""
-        key = key_of(self.gangs[url])
-        return bool(key) and all(one.key != key for one in self.workers.values() if one.url == url)
+        key, passed = key_of(self.gangs[url]), self.clients_key
+        return bool(key) and all((passed or one.key) != key for one in self.workers.values() if one.url == url)
 
     def behind(self) -> set[str]:
         """The URLs of the workers that count as healthy."""
@@ -225,6 +313,8 @@ class SimulatedRouter:
     def choose(self, model: str) -> tuple[str, Engine] | None:
         """Where a request goes: to the healthy worker of its model with the least load that takes the connection; None:
         503."""
+        if not self.runs:
+            return None
         healthy = sorted(self.behind(), key=lambda url: (self.running.get(url, 0), url))
         for url in healthy:
             engine = serving(self.gangs[url]) if url in self.gangs and self.gangs[url].model == model else None
@@ -318,6 +408,8 @@ class Service:
     """Of the guard beside it, where there is one."""
     strikes: dict[str, Strike] = field(default_factory=dict)
     """By gang, as it was started: what it has not recovered from yet. Its requests may be lost meanwhile."""
+    router_out: bool = False
+    """The router has ended, by an order or not, and since then no request of each model has been answered."""
     served: int = 0
     open: bool = False
     """Clients send requests."""
@@ -330,6 +422,7 @@ class Service:
         }
         self.head = RouterHost("head", self.world, net)
         self.router = SimulatedRouter(self.world, {gang.url: gang for gang in self.gangs.values()})
+        self.router.host, self.head.ends = self.head, self._router_ends
         self.head.answers = self.router.answers
         for gang in self.gangs.values():
             for node in gang.nodes:
@@ -355,6 +448,7 @@ class Service:
     def request(self) -> None:
         """One request of each model, and the next after a while."""
         self._recovered()
+        self.router_out = self.router_out and not self._router_is_back()
         for model in sorted({gang.model for gang in self.gangs.values()}) if self.open else ():
             chosen = self.router.choose(model)
             if chosen is not None:
@@ -368,6 +462,15 @@ class Service:
             else:
                 self._begin(*chosen)
         self.world.after(EVERY_S, self.request)
+
+    def _router_ends(self) -> None:
+        self.router.workers.clear()
+        self.router_out = True
+
+    def _router_is_back(self) -> bool:
+        """Whether a request of each model would be answered."""
+        chosen = [self.router.choose(model) for model in {gang.model for gang in self.gangs.values()}]
+        return all(one is not None and not self.router.refused(one[0]) for one in chosen)
 
     def model_of(self, gang: str) -> str:
         return self.gangs[gang].model if gang in self.gangs else MODEL
@@ -405,7 +508,7 @@ class Service:
     def _lose(self, how: str, model: str) -> None:
         """Excused where every gang of the model is out by what was announced, or by a fault."""
         of_model = [name for name, gang in self.gangs.items() if gang.model == model]
-        if model in self.none_left or all(map(self._is_excused, of_model)):
+        if self.router_out or model in self.none_left or all(map(self._is_excused, of_model)):
             self.excused += 1
         else:
             self.lost.append(Loss(self.world.now, model, how))
@@ -453,8 +556,8 @@ class Service:
 
     def changing(self, said: Said) -> bool:
         """Whether another verb is at work on another gang, and has something there that could be seen: one that is
-        about to start what is down may have been typed after this one has looked. A sweep of a gang that did not
-        serve holds nobody up: whoever takes the other gang out meanwhile is told that it is alone."""
+        about to start what is down may have been typed after this one has looked. A sweep that found the claim taken
+        holds nobody up: whoever takes the other gang out meanwhile is told that it is alone."""
         others = [
             (one, gang)
             for one in self.verbs
@@ -519,7 +622,8 @@ class Service:
         said.idle = frozenset(name for name in known if serving(self.gangs[name]) is None or self.is_ending(name))
         said.began = self.world.now
         self.verbs.append(said)
-        self.asked_for[controller.name] = (*meant, *said.gangs)
+        named = (ROUTER_GANG,) if verb.startswith(ROUTER_GANG) else ()
+        self.asked_for[controller.name] = (*meant, *said.gangs, *named)
         try:
             (EVERY_VERB | AT_ONCE_VERBS)[verb](self, inventory, gang, said)
             controller.outcomes.append(f"{verb} {gang}: done")
@@ -637,6 +741,7 @@ def _sweep(service: Service, inventory: Inventory, name: str, said: Said) -> Non
             leave = partial(routing.withdraw, operation, (name,), partial(_say_swept, said, name))
             down.refuse_leftovers(down.down(operation_of(alone), down.DownRequest(gangs=(name,)), before_stop=leave))
         for plan_id in planned.OTHERS:
+            held.announce(said)
             _up(plan_id)(service, alone, name, said)
             STAGE[0].sleep(MEASURED_S)
             entry.stop_measured(operation, name, f"sweep {name}", lambda words: said.step(name, words))
@@ -739,6 +844,16 @@ def _router_up(_: Service, inventory: Inventory, __: str, said: Said) -> None:
     routing.start_router(operation_of(inventory), said, command="router up")
 
 
+def _router_down(_: Service, inventory: Inventory, __: str, ___: Said) -> None:
+    routing.stop_router(operation_of(inventory), command="router down")
+
+
+def _router_anew(_: Service, inventory: Inventory, __: str, said: Said) -> None:
+    """As messages advise it."""
+    _router_down(_, inventory, __, said)
+    _router_up(_, inventory, __, said)
+
+
 def _router_add(_: Service, inventory: Inventory, name: str, __: Said) -> None:
     entry.add_gang(operation_of(inventory), name)
 
@@ -751,7 +866,13 @@ def _router_remove(
     entry.remove_gang(operation, name, ours, said)
 
 
-LOOKS = {"status": _status, "router up": _router_up, "router add": _router_add, "router remove": _router_remove}
+LOOKS = {
+    "status": _status,
+    "router up": _router_up,
+    "router anew": _router_anew,
+    "router add": _router_add,
+    "router remove": _router_remove,
+}
 """Verbs that touch no gang."""
 OTHER_RESTARTS: dict[str, Verb] = {
     "maintenance": lambda _, inventory, name, said: _restarted(inventory, name, said, MAINTENANCE, run="true"),
@@ -845,6 +966,7 @@ def operated(service: Service, count: int = 2) -> Iterator[Path]:
     more += [(restart, "refuse_starts", lambda *_, **__: None)]
     more += [(module, "facts_of_now", lambda *_: None) for module in (restart, restart_sequence)]
     more += [(module, "GangLock", _lock) for module in (down, restart, up_operation)]
+    more += [(routing, "GangLock", _lock)]
     more += planned.patches(partial(_on, service))
     more += [(turn, "connected", lambda inventory: contextlib.nullcontext(operation_of(inventory)))]
     more += [(claim, "RouterClaim", _claim), (maintenance, "time", moment)]

@@ -12,7 +12,7 @@ from tests.changes.test_changes import LOOKS_ONLY
 from tests.simulation import living
 from tests.simulation.gang import Violated
 from tests.simulation.living import Happens, Life, play_life
-from tests.simulation.service import AT_ONCE_VERBS, serving
+from tests.simulation.service import AT_ONCE_VERBS, NEW_KEY, OLD_KEY, key_of, serving
 from tests.support.waiting import crowded
 
 from orchestrator.cli.main import VERBS, every_parser, verbs_of
@@ -48,7 +48,7 @@ AS_TYPED = {
 """Verbs of a life as the command line has them, where it calls them otherwise."""
 ELSEWHERE = {
     "lock": "releases what a dead command left: test_simulation.py here lets such a lock go stale",
-    "router down": "ends the router itself, and says so: every request fails from then on",
+    "router down": "ends the router itself, and says so: keys are rotated with it below",
 }
 """Verbs that change what serves, and that no life draws."""
 
@@ -134,6 +134,15 @@ def test_who_takes_a_gang_out_waits_until_a_sweep_has_ended(verb: str) -> None:
     assert all(outcome.endswith(": done") for one in service.controllers for outcome in one.outcomes), service.told()
     assert any("waiting: " in words and "with `sweep gang0`" in words for words in waits.words), service.told()
     assert not any("waiting: " in words for words in holder.words) and not service.excused
+
+
+def test_nobody_counts_on_a_candidate_of_a_gang_that_did_not_serve() -> None:
+    """Its sweep stops it whenever it has measured it."""
+    life = (*happens(("down", 0, 0.1, "gang1"), ("sweep", 0, 6.0, "gang1")), *happens(("router up", 1, 9.5, "gang0")))
+    service = play_life((*life, *happens(("restart", 1, 10.5, "gang0"))))
+    added, waits = service.verbs[-2:]
+    assert any("not added to the router: c0 changes it with `sweep gang1`" in words for words in added.words), added
+    assert any("waiting: " in words and "with `sweep gang1`" in words for words in waits.words), service.told()
 
 
 def test_a_start_while_another_gang_is_swept_waits_for_nobody_and_adds_no_candidate() -> None:
@@ -249,6 +258,50 @@ def test_no_guard_starts_what_its_operator_has_left_stopped_to_work_on_it() -> N
     service = play_life((GUARDED, *LEFT_BY_HAND))
     assert service.controllers[0].outcomes == ["maintenance gang0: interrupted"], service.told()
     assert serving(service.gangs["gang0"]) is None
+
+
+KEYS_OF = {"gangs": ("a key", "new key"), "clients": ("clients' key", "clients' new key")}
+"""Before and after; a clients' key is the gangs' too, and the router passes it on."""
+STATES: dict[str, Life] = {
+    "both serve": (),
+    "one is out": happens(("router remove", 1, 28.0, "gang1")),
+    "one restarts": happens(("restart", 1, 28.9, "gang1")),
+}
+ROUTERS: dict[str, Life] = {
+    "stays": (),
+    "dies": (Happens(living.ROUTER_DIES, 0, 55.0), *happens(("router up", 0, 56.0, "gang0"))),
+    "anew": happens(("router anew", 0, 55.0, "gang0")),
+}
+
+
+def written(key: str, at: float) -> Life:
+    """By both operators."""
+    return tuple(Happens(key, by, at) for by in (0, 1))
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("whose", KEYS_OF)
+def test_a_key_is_rotated_in_every_state_and_no_request_is_lost(whose: str, state: str, router: str) -> None:
+    """Both gangs have a key; another one is written and given to gang1, then to gang0. A router that passes its
+    clients' key on has to begin anew in between, and until then the last gang with the former key is kept."""
+    before, after = KEYS_OF[whose]
+    has_it = happens(("up other", 0, 0.5, "gang0"), ("up other", 0, 10.0, "gang1"), ("router anew", 0, 20.0, "gang0"))
+    changes = happens(("up --replace", 0, 36.0, "gang1"), ("up --replace", 0, 46.0, "gang0"))
+    life = [*written(before, 0.1), *has_it, *written(after, 29.0), *changes, *STATES[state], *ROUTERS[router]]
+    last = happens(("up --replace", 0, 62.0, "gang0"))
+    service = play_life((*sorted(life, key=lambda one: one.at), *last))
+    keys = {name: key_of(gang) for name, gang in service.gangs.items()}
+    kept = whose == "clients" and router == "stays"
+    assert keys == {"gang0": OLD_KEY if kept else NEW_KEY, "gang1": NEW_KEY}, service.told()
+    reached = {url for url in service.router.behind() if not service.router.refused(url)}
+    assert len(reached) == (1 if kept else 2) and not service.router_out, service.told()
+
+
+def test_a_guard_brings_the_router_back_with_every_gang() -> None:
+    service = play_life((GUARDED, Happens(living.ROUTER_DIES, 0, 1.0)))
+    assert len(service.router.behind()) == 2 and not service.router_out, service.told()
 
 
 def wants_a_restart(state: GangState) -> Callable[..., str]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.support.dripping_node import drips, make_ready
+from tests.support.waiting import slack
 
 from orchestrator.cli.main import every_parser, main, verbs_of
 
@@ -29,6 +30,8 @@ ENDS_S = 2.0
 """For a verb that goes on for ever."""
 SEES_S = 6.0
 """The same where it is counted what a verb would wait for, without waiting."""
+MOST_SLACK = 10.0
+"""How many times longer a busy machine gives it."""
 AT_ONCE = 4
 INVENTORY = {
     "all": {
@@ -167,7 +170,7 @@ def play(folder: Path, kind: str, lines: Sequence[list[str]]) -> None:
     waiting: list[tuple[list[str], dict[str, int], float]] = []
     for line in (*lines, None):
         while len(waiting) >= AT_ONCE or (line is None and waiting):
-            waiting = [one for one in waiting if not _has_ended(*one, ends_s)]
+            waiting = [one for one in waiting if not _has_ended(*one, ends_s * min(slack(), MOST_SLACK))]
         if line is not None:
             waiting.append((line, *_begin(line, environment, folder, limit)))
 

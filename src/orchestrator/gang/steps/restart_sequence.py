@@ -23,7 +23,7 @@ from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock, user
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
-from orchestrator.gang.steps.router.client import Router
+from orchestrator.gang.steps.router.client import KeyNotPassed, Router
 from orchestrator.gang.steps.router.draining import wait_until_drained
 from orchestrator.gang.steps.router.routing import (
     NamesTwoModels,
@@ -285,6 +285,8 @@ class RestartSequence:
             refuse_other_keys(self.router, gangs)
         for turn in gangs if self.request.verb.before else ():
             self.router.refuse_planned_key(turn.plan.api_key, turn.plan.plan_id)
+        if self.request.verb.what is OperationKind.CHANGE:
+            self.router.refuse_last_key([turn.url for turn in gangs])
 
     @property
     def _waits_for_requests(self) -> bool:
@@ -439,14 +441,15 @@ def take_out(router: Router | None, gangs: Sequence[GangRestart], watcher: Watch
 
 
 def put_back(router: Router | None, views: Sequence[GangView], watcher: Watcher) -> None:
-    """Have requests go to these gangs again, by all names that each is to have. Raises why they can't."""
+    """Have requests go to these gangs again, by all names that each is to have. Raises why they can't; one whose key
+    the router does not pass on yet serves, and is said to be out."""
     if router is None:
         return
     agreed = [view for view in views if view.service_url]
     for view in agreed:
         watcher.step(view.name, "adding it to the router")
         failure = why_not_in(router, view, agreed)
-        if isinstance(failure, NamesTwoModels):
+        if isinstance(failure, (NamesTwoModels, KeyNotPassed)):
             say_failures({view.name: failure}, watcher)
         elif failure is not None:
             raise failure

@@ -43,6 +43,7 @@ is looked at, so that an address has MOST_OF_ONE tries in that time."""
 WRONG_KEPT_S = 30.0
 _sleep = asyncio.sleep
 _MOST_REQUEST = 16 << 10
+_ENDS_HEADERS = b"\r\n\r\n"
 _METHODS = "GET, HEAD, OPTIONS"
 _GZIP = re.compile(r"(?i)\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 """Wanted: not with a weight of zero (RFC 9110, 12.4.2)."""
@@ -110,6 +111,29 @@ async def _serve(desk: _Desk, listener: socket.socket, over: asyncio.Event) -> N
     await server.close_all_connections()
 
 
+class _Stream(IOStream):
+    """A client that has said that it will send nothing more still reads its answer (RFC 9112, 9.6: `nc -N`); Tornado's
+    own streams close then. One that ends before its request is complete is closed."""
+
+    _heard_all = _asked = False
+    _last = b""
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        """As Tornado's: None for nothing yet, 0 to be closed."""
+        count = super().read_from_fd(buf)
+        heard = self._last + bytes(buf[: count or 0])
+        self._asked, self._last = self._asked or _ENDS_HEADERS in heard, heard[-len(_ENDS_HEADERS) :]
+        self._heard_all = self._heard_all or count == 0
+        return None if count == 0 and self._asked else count
+
+    def _handle_events(self, fd: Any, events: int) -> None:
+        """The end of a stream can be read for ever."""
+        super()._handle_events(fd, events)
+        if self._heard_all and not self.closed() and (self._state or 0) & self.io_loop.READ:
+            self._state = (self._state or 0) & ~self.io_loop.READ
+            self.io_loop.update_handler(self.fileno(), self._state)
+
+
 class _Server(HTTPServer):
     """Connections that are bounded in number and time."""
 
@@ -126,6 +150,7 @@ class _Server(HTTPServer):
             self._end_oldest_of(who)
         elif len(self._open) >= MOST_CLIENTS:
             self._end_oldest_of(counts.most_common(1)[0][0])
+        stream = _Stream(stream.socket, max_buffer_size=stream.max_buffer_size, read_chunk_size=stream.read_chunk_size)
         self._open[stream] = who, time.monotonic()
         super().handle_stream(stream, address)
 

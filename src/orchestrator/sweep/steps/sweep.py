@@ -97,7 +97,8 @@ def untried(record: SweepRecord, options: SweepOptions) -> list[str]:
 
 @dataclass
 class _Sweep:
-    """turn: behind the router, held from the stop of what served until it, or the best, serves again
+    """turn: behind the router, held from the stop of what served, or the first start, until it, or the best, serves
+    again
     seconds: that each candidate will take, by id; began: of this call, for the budget"""
 
     inventory: Inventory
@@ -111,7 +112,13 @@ class _Sweep:
 
     def go_on(self) -> None:
         """Where an earlier call has taken out what served: others wait for this one again."""
-        if self.record.before is not None and taking_turns(self.inventory):
+        if self.record.before is not None:
+            self._announce()
+
+    def _announce(self) -> None:
+        """Have the turn if it is free: no other command counts on a candidate, adds it to the router or takes another
+        gang out beside it."""
+        if not self.turn.token and taking_turns(self.inventory):
             with self.screen.rising() as watcher:
                 self.turn.announce(watcher)
 
@@ -254,6 +261,7 @@ class _Sweep:
 
     def _measured(self, result: CandidateResult) -> CandidateResult:
         """Started, asked for its accepted answers, and measured at every load that is not measured yet."""
+        self._announce()
         self.screen.say(f"{result.candidate.id}: starting")
         result = self._started(result)
         self._check_answers(result)

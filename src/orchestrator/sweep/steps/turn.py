@@ -1,5 +1,5 @@
-"""A sweep's turn behind the router: for as long as a gang that served there is measured, no other command takes another
-one out, and none adds a candidate to the router."""
+"""A sweep's turn behind the router: for as long as a gang is measured, no other command takes another one out, and none
+adds a candidate to the router."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SweepTurn:
         turn.operation.fleet.let_go()  # a sweep takes hours, and asks over connections of its own
 
     def announce(self, watcher: Watcher) -> None:
-        """Of a gang that an earlier call has taken out: have the claim if it is free."""
+        """Of a gang that does not serve: have the claim if it is free."""
         self._opened_for(watcher).announce()
 
     def _opened_for(self, watcher: Watcher) -> RouterTurn:

@@ -107,6 +107,41 @@ def test_an_odd_request_is_answered_or_closed_and_makes_no_line(
     assert capfd.readouterr() == ("", "") and not caplog.records
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_who_will_send_no_more_still_gets_the_answer(apart: bool) -> None:
+    """As `nc -N` asks; the end comes with the request, or while the answer is made."""
+    begun, ends = threading.Event(), threading.Event()
+
+    def page(_: str) -> Page:
+        begun.set()
+        assert ends.wait(20)
+        return Page("x" * 300_000)
+
+    with serving({"/": page}, HERE, 0) as port, socket.create_connection((HERE, port), timeout=20) as line:
+        line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        if not apart:
+            line.shutdown(socket.SHUT_WR)
+        assert begun.wait(20)
+        if apart:
+            line.shutdown(socket.SHUT_WR)
+        before = time.process_time()
+        time.sleep(0.5)  # nothing spins meanwhile
+        assert time.process_time() - before < 0.4
+        ends.set()
+        told = b""
+        while part := line.recv(1 << 16):
+            told += part
+    assert told.startswith(b"HTTP/1.1 200 ") and told.endswith(b"x" * 300_000)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost"])
+def test_who_ends_before_a_request_is_closed_at_once(said: bytes) -> None:
+    with serving(PAGES, HERE, 0) as port, socket.create_connection((HERE, port), timeout=10) as line:
+        line.sendall(said)
+        line.shutdown(socket.SHUT_WR)
+        assert line.recv(100) == b""
+
+
 @pytest.mark.parametrize("kind", NEVER_ENDING)
 def test_who_never_ends_keeps_nobody_out_and_is_closed(kind: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "CONNECTION_S", 2.0)

@@ -286,6 +286,18 @@ def test_it_has_its_turn_behind_the_router_until_what_served_before_serves_again
     assert all(turns) and len(set(turns)) == 2 and holder() == "", turns
 
 
+def test_what_did_not_serve_has_its_turn_too(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else another command adds a candidate to the router, or takes another gang out and counts on it."""
+    announced: list[str] = []
+    host = NodeSpec(name="front", gang="router", node_rank=0, reach=Reach(connection="local", host="localhost"))
+    cluster.router = RouterSpec(node=host)
+    monkeypatch.setattr(RouterTurn, "announce", lambda turn: announced.extend(turn.gangs))
+    monkeypatch.setattr(Router, "view", lambda _: GangView(name="router", state=GangState.READY, service_healthy=True))
+    monkeypatch.setattr(Router, "workers", lambda _: ())
+    cluster.sweep()
+    assert set(announced) == {"gang0"}
+
+
 def test_the_best_is_kept(cluster: Cluster) -> None:
     cluster.gang.up(plan_id=BEFORE)
     found = cluster.sweep(replaces=True, keep_best=True)

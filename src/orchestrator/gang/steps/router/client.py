@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
 
 from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, Worker, workers
-from orchestrator.gang.steps.router.host import ask_from, ask_router, router_gang, staged_router
-from orchestrator.gang.steps.status.reports import see
+from orchestrator.gang.steps.router.host import ask_from, ask_router, router_ask, router_gang, staged_router
+from orchestrator.gang.steps.status.reports import request_keys, see
 from orchestrator.gang.view import GangView
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.deadlines import HEALTH_S, ROUTER_ASK_S, TAKE_IN_S, TAKE_OUT_S
@@ -30,6 +30,10 @@ POLL_S = 0.25
 ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
 _ANSWERS_TO_A_KEY = "/v1/models"
 """Of every engine; it asks for the API key, which the paths for health do not."""
+_ASKS_FOR_A_KEY = "/v1/chat/completions"
+"""Of the router; its other paths ask its clients for none."""
+_OF_NO_MODEL = {"model": "", "messages": []}
+"""Refused by the router itself: no gang hears of it."""
 _REFUSES_THE_KEY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _ACCEPTED = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED)
 
@@ -57,6 +61,10 @@ class RouterState:
 
 class KeyRefused(NodeError):
     """A gang refuses the key that the router would send."""
+
+
+class KeyNotPassed(KeyRefused):
+    """A gang has a newer key than a router that passes its clients' key on: it would refuse every request."""
 
 
 class Router:
@@ -162,6 +170,7 @@ class Router:
         more: of the entry. Whether that was accepted.
         """
         self.refuse_other_key(url)
+        self._refuse_passed_key(url)
         labels = {"labels": {RUN_LABEL: run}} if run else {}
         body = {"url": url, **self._key_of_gangs(), **labels, **more}
         if known is None:
@@ -171,6 +180,14 @@ class Router:
         if answer.status not in (*_ACCEPTED, HTTPStatus.CONFLICT):
             raise self._trouble(f"does not accept {url}", answer)
         return answer.status in _ACCEPTED
+
+    def accepts_key(self, url: str) -> bool:
+        """Whether this gang takes what the router would send to it from now on."""
+        try:
+            self.refuse_other_key(url)
+        except KeyRefused:
+            return False
+        return True
 
     def refuse_other_key(self, url: str) -> None:
         """Raises where this gang refuses the key, or none, that the router would send to it from now on. Its entry
@@ -195,6 +212,41 @@ class Router:
             where=self.spec.node.name,
             fix=f"{fix}, or give the gang the new one with `up --replace`",
         )
+
+    def asks_for_another_key(self) -> bool:
+        """Whether the running router refuses the gangs' key of now from its clients, whose key it passes on to gangs:
+        it was started with another one."""
+        key = self._key_of_gangs().get("api_key", "")
+        if not key or not _by_model(staged_router(self.fleet, self.spec)):
+            return False
+        asked = router_ask("POST", _ASKS_FOR_A_KEY, _OF_NO_MODEL, timeout_s=ROUTER_ASK_S)
+        asked = replace(asked, authorization=f"Bearer {key}")
+        (answer,) = ask_from(self.fleet, self.spec.node.name, [asked], **request_keys(self.spec.node, ROUTER_GANG))
+        return answer.status in _REFUSES_THE_KEY
+
+    def refuse_last_key(self, urls: Collection[str]) -> None:
+        """Raises where these gangs are the last ones that the running router can send requests to, and it passes
+        another key on than they are about to get."""
+        healthy = {worker.url for worker in self.workers() if worker.healthy}
+        if healthy and healthy <= {*urls} and self.asks_for_another_key():
+            raise self._not_passed(f"{', '.join(urls)} is the last that has that one, and was left as it is")
+
+    def _refuse_passed_key(self, url: str) -> None:
+        """Raises where this gang would refuse every client of the running router, though it accepts the file's key."""
+        if self.asks_for_another_key() and self._asks_for_a_key(url):
+            raise self._not_passed(f"{url} has the new one of {self.spec.gang_key_file} and was not added to it")
+
+    def _not_passed(self, what: str) -> KeyNotPassed:
+        return KeyNotPassed(
+            f"the running router asks its clients for the key that it was started with, and passes it on: {what}",
+            where=self.spec.node.name,
+            fix=f"{ANEW} which gives it the new key and takes its clients some seconds; then run the command again",
+        )
+
+    def _asks_for_a_key(self, url: str) -> bool:
+        asked = HttpRequest(url=f"{url}{_ANSWERS_TO_A_KEY}", authorization="Bearer ", timeout_s=HEALTH_S)
+        (answer,) = ask_from(self.fleet, self.spec.node.name, [asked])
+        return answer.status in _REFUSES_THE_KEY
 
     def refuse_planned_key(self, planned: str | None, plan_id: str) -> None:
         """Raises where a gang that starts with this key would refuse what the router sends to it from now on.

@@ -15,7 +15,7 @@ from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher, everybody_answers, raise_all
 from orchestrator.gang.steps.router.claim import claimed
-from orchestrator.gang.steps.router.client import ANEW, Router, RouterState
+from orchestrator.gang.steps.router.client import ANEW, KeyRefused, Router, RouterState
 from orchestrator.gang.steps.router.draining import requests_end
 from orchestrator.gang.steps.router.router_start import (
     installed_for,
@@ -95,7 +95,7 @@ def start_router(
         gangs = operation.look()  # one that became ready meanwhile found no router
     suits = not isinstance(wanted, Staged) or _suits(router, wanted)
     if not suits:
-        watcher.step(ROUTER_GANG, f"its settings differ from the current configuration. Apply them: {ANEW}")
+        watcher.step(ROUTER_GANG, f"its settings differ from the current configuration. {_how_to_apply(router, gangs)}")
     _say_limit(router, inventory, gangs, watcher)
     _say_elsewhere(gangs, watcher)
     _, failures = _take_in_undisturbed(operation, router, gangs, watcher, ours)
@@ -104,7 +104,7 @@ def start_router(
         raise wanted
     if failure is None:
         return router.state()
-    if not suits:
+    if not suits and not isinstance(failure, KeyRefused):
         failure.fix = f"it checks the gangs' health at a path that some gangs may not have: {ANEW} fixes that"
     raise failure
 
@@ -126,6 +126,14 @@ def _suits(router: Router, wanted: Staged) -> bool:
     """Whether it runs with these settings, or with those for gangs of any version."""
     at = installed_for(router)
     return router.view().plan_id in (wanted.plan_id, start_of(router, words.ANY_HEALTH, at).plan_id)
+
+
+def _how_to_apply(router: Router, gangs: Iterable[GangView]) -> str:
+    """The order in which a new key loses nothing: a gang first, so that the router has where to send requests."""
+    urls = [view.service_url for view in gangs if view.serves and view.service_url]
+    if urls and router.asks_for_another_key() and not any(map(router.accepts_key, urls)):
+        return f"No gang has the new key yet: run `up` with their model first, then {ANEW}"
+    return f"Apply them: {ANEW}"
 
 
 def _say_elsewhere(gangs: Iterable[GangView], watcher: Watcher) -> None:

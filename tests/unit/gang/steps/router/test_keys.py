@@ -18,7 +18,7 @@ from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.steps import raising, restart_sequence
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.router import client
-from orchestrator.gang.steps.router.client import KeyRefused, Router
+from orchestrator.gang.steps.router.client import KeyNotPassed, KeyRefused, Router
 from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
@@ -28,6 +28,7 @@ from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.staging import Endpoint, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 
+NO_KEY = "asks for none"
 URLS = {"a": "http://a", "b": "http://b"}
 
 
@@ -38,32 +39,44 @@ class Front:
     file: Path
     engines: dict[str, str] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    clients: str = ""
+    """The key that the router asks its clients for and passes on; '' for none."""
     most_lost: int = 0
     """Entries that a client could be sent to in vain, at the worst moment."""
 
-    def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
+    def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest], **___: object) -> list[HttpAnswer]:
         (ask,) = asks
         url, _, path = ask.url.removeprefix("http://").partition("/")
         if url:  # else it is for the router itself
             key = self.engines.get(f"http://{url}", "")
-            refused = path == "v1/models" and ask.authorization != f"Bearer {key}"
+            refused = path == "v1/models" and key != NO_KEY and ask.authorization != f"Bearer {key}"
             return [HttpAnswer(status=401 if refused else 200)]
         return [self._router(ask)]
 
     def _router(self, ask: HttpRequest) -> HttpAnswer:
+        if ask.url.startswith("/v1/"):
+            return HttpAnswer(status=401 if self.clients and ask.authorization != f"Bearer {self.clients}" else 400)
         if ask.method in ("POST", "PUT"):
             body = json.loads(ask.body or "")
             self.entries[body["url"]] = {"id": body["url"], "is_healthy": True, "models": [{"id": "m"}], **body}
         if ask.method == "DELETE":
             self.entries.pop(unquote(ask.url.rpartition("/")[2]))
         listed = list(self.entries.values())
-        self.most_lost = max(self.most_lost, sum(one["api_key"] != self.engines.get(one["url"]) for one in listed))
+        self.most_lost = max(self.most_lost, sum(not self.reaches(one) for one in listed))
         return HttpAnswer(status=200, body=json.dumps({"workers": listed}))
+
+    def reaches(self, entry: dict[str, Any]) -> bool:
+        """Whether the gang takes a client's request."""
+        return (self.clients or entry["api_key"]) == self.engines.get(entry["url"])
 
     @property
     def serving(self) -> list[str]:
         """Gangs that a client's request reaches."""
-        return sorted(url for url, one in self.entries.items() if one["api_key"] == self.engines.get(url))
+        return sorted(url for url, one in self.entries.items() if self.reaches(one))
+
+    def restart(self) -> None:
+        """With the file's key."""
+        self.entries, self.clients = {}, key_of(self)
 
 
 @pytest.fixture
@@ -116,22 +129,33 @@ def test_an_entry_stays_where_the_inventory_names_no_key_any_more(front: Front, 
     assert front.serving == sorted(URLS.values())
 
 
-def change(front: Front, monkeypatch: pytest.MonkeyPatch, name: str, what: OperationKind, key: str) -> None:
+SAID: list[str] = []
+LOCK: Any = SimpleNamespace(begin=lambda _: None, finish=lambda: None)
+
+
+def turn(front: Front, monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> GangRestart:
     """One gang's turn, after which its engine has this key."""
     url = URLS[name]
     spec = GangSpec(name=name, nodes=(NodeSpec(name=name, gang=name, node_rank=0, reach=Reach(host=name)),))
     served = GangView(name=name, state=GangState.READY, service_healthy=url in front.engines, service_url=url)
-    risen = replace(served, run_id="r2")
 
-    def stop(*_: object, **__: object) -> None:
-        front.engines.pop(url, None)
+    def at(gangs: Sequence[GangSpec]) -> list[str]:
+        return [gang.name for gang in gangs]
 
-    def raise_all(*_: object, **__: object) -> tuple[GangView, ...]:
-        front.engines[url] = key
-        return (risen,)
+    def stop(_: object, gangs: Sequence[GangSpec], *__: object, **___: object) -> None:
+        for one in at(gangs):
+            front.engines.pop(URLS[one], None)
 
-    def see(*_: object, **__: object) -> tuple[GangView, ...]:
-        return (replace(served, service_healthy=url in front.engines),)
+    def view(one: str, **more: Any) -> GangView:
+        return replace(served, name=one, service_url=URLS[one], service_healthy=URLS[one] in front.engines, **more)
+
+    def raise_all(_: object, starts: Sequence[Staged], *__: object, **___: object) -> tuple[GangView, ...]:
+        names = at([start.gang for start in starts])
+        front.engines |= {URLS[one]: key for one in names}
+        return tuple(view(one, run_id="r2") for one in names)
+
+    def see(_: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
+        return tuple(map(view, at(gangs)))
 
     monkeypatch.setattr(restart_sequence, "see", see)
     monkeypatch.setattr(restart_sequence, "stop", stop)
@@ -145,17 +169,24 @@ def change(front: Front, monkeypatch: pytest.MonkeyPatch, name: str, what: Opera
         leader=Endpoint(port=1),
         service=ServiceOrder(url=url),
     )
-    steps = RestartSequence(
+    return GangRestart(gang=spec, view=served, before=None, plan=Staged(gang=spec, requests={name: request}))
+
+
+def sequence(front: Front, what: OperationKind) -> RestartSequence:
+    SAID.clear()
+    return RestartSequence(
         fleet=SimpleNamespace(),  # type: ignore[arg-type]
         router=router(front),
         front=None,
-        watcher=SimpleNamespace(step=lambda *_: None),
+        watcher=SimpleNamespace(step=lambda _, words: SAID.append(words)),
         request=RestartRequest(verb=RestartVerb(what=what, rolls=True)),
         check=lambda _: None,
     )
-    lock: Any = SimpleNamespace(begin=lambda _: None, finish=lambda: None)
-    turn = GangRestart(gang=spec, view=served, before=None, plan=Staged(gang=spec, requests={name: request}))
-    steps.run([turn], {name: lock})
+
+
+def change(front: Front, monkeypatch: pytest.MonkeyPatch, name: str, what: OperationKind, key: str) -> None:
+    """One gang's turn alone."""
+    sequence(front, what).run([turn(front, monkeypatch, name, key)], {name: LOCK})
 
 
 @pytest.mark.parametrize("what", [OperationKind.RESTART, OperationKind.ROLLING, OperationKind.MAINTENANCE])
@@ -212,6 +243,34 @@ def test_the_key_changes_while_one_restarts(front: Front, monkeypatch: pytest.Mo
     assert front.serving == [URLS["b"]] and front.most_lost == 0
 
 
+def test_a_router_that_passes_its_clients_key_on_gets_no_gang_with_a_newer_one(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen of smg 1.13.0: the key of a worker's entry counts for nothing where a client sends one. The first gang waits
+    outside, the last one that the router can reach is not taken out, and after the router's restart it has its turn."""
+    front.clients = key_of(front)
+    both_serve(front)
+    rotate(front, "new")
+    turns = [turn(front, monkeypatch, name, key_of(front)) for name in URLS]
+    steps = sequence(front, OperationKind.CHANGE)
+    with pytest.raises(KeyNotPassed, match="http://b is the last"):
+        steps.run(turns, dict.fromkeys(URLS, LOCK))
+    assert front.serving == [URLS["b"]] and front.most_lost == 0 and front.engines[URLS["a"]] == key_of(front)
+    assert any("was not added" in words for words in SAID)
+    front.restart()
+    router(front).take_in(URLS["a"], "r2")
+    with pytest.raises(KeyRefused, match="still has the key"):
+        router(front).take_in(URLS["b"], "r1")
+    change(front, monkeypatch, "b", OperationKind.CHANGE, key_of(front))
+    assert front.serving == sorted(URLS.values()) and front.most_lost == 0
+
+
+def test_a_gang_that_asks_for_no_key_is_added_whatever_the_router_passes_on(front: Front) -> None:
+    front.clients, front.engines[URLS["a"]] = "sk-of-before", NO_KEY
+    router(front).take_in(URLS["a"], "r1")
+    assert list(front.entries) == [URLS["a"]]
+
+
 def test_a_plan_that_was_started_with_another_key_is_refused_before_anything_stops(front: Front) -> None:
     """`rollback` takes a plan's key back with it, which the router would not send."""
     asked = router(front)
@@ -247,7 +306,7 @@ def test_an_entry_that_is_taken_out_while_it_is_looked_at_is_left_out(
         router(front).take_out(url)
     ask_from = front.ask_from
 
-    def meanwhile(fleet: object, node: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
+    def meanwhile(fleet: object, node: str, asks: Sequence[HttpRequest], **_: object) -> list[HttpAnswer]:
         if asks[0].url == f"{url}/health":
             front.entries.pop(url, None)
         return ask_from(fleet, node, asks)

@@ -481,8 +481,10 @@ class Front:
         monkeypatch.setattr("orchestrator.gang.steps.router.host.ask_from", lambda *given, **_: self.ask_from(*given))
         monkeypatch.setattr(draining, "POLL_S", 0.0)
 
-    def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
+    def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest], **___: object) -> list[HttpAnswer]:
         (ask,) = asks
+        if ask.url.startswith("/v1/"):
+            return [HttpAnswer(status=400)]
         if ask.url.startswith("/"):
             if ask.method in ("POST", "PUT"):
                 return [self._told(ask.method, json.loads(ask.body or ""))]
