@@ -16,8 +16,17 @@ _INVISIBLE = re.compile(
 """Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt): shown as nothing."""
 
 
+_ESCAPED = re.compile(
+    r"\\+u(?!(?:00[01][0-9a-f]|00[89][0-9a-f]|0022|005c|007f|d[89a-f][0-9a-f]{2}))([0-9a-f]{4})", re.IGNORECASE
+)
+"""A character as JSON may have it, also of JSON within JSON: not quotes, backslashes, controls and half pairs, whose
+meaning would change."""
+
+
 def folded(text: str) -> str:
-    """Without what is not seen, and in the usual width: NFKC of Unicode's annex 15."""
+    """Without what is not seen, in the usual width (NFKC of Unicode's annex 15), characters as themselves."""
+    if "\\u" in text or "\\U" in text:
+        text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
     return text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)))
 
 
@@ -154,6 +163,13 @@ _SHAPES = (
             r"(?P<keep>\b(?i:auth(?:enticate)?)[ \t]+(?i:plain|login|xoauth2|oauthbearer)"
             r"(?:[ \t=]+|\s*\n(?:[^\n]{0,200}\n)??[^\n]{0,20}?))"
             r"(?!(?i:plain|login|xoauth2|cram|digest|ntlm|gssapi|oauthbearer|scram|external)\b)[A-Za-z0-9+/]{6,}={0,2}(?![\w.])"
+        ),
+    ),
+    _SecretShape(  # the same and redis' command alone: a word with a digit, after a user's name or none
+        ("auth ",),
+        re.compile(
+            r"(?P<keep>(?<![\w.-])AUTH[ \t]+(?:(?!(?i:plain|login|xoauth2)\b)[A-Za-z][\w.-]{0,63}[ \t]+)?['\"]?)"
+            r"(?=[^\s=:]*[0-9])(?=[^\s=:]*[A-Za-z])[^\s=:'\"]{6,}(?=[\s'\"]|\Z)"
         ),
     ),
     _SecretShape(

@@ -23,7 +23,8 @@ CANNOT_TELL = (
     "people's and projects' names in prose, and other machines' names without an address",
     "names of files and models: of a path below /data, /mnt and the like, and of a model's path, the end stays",
     "MAC addresses, GUIDs and serial numbers of other machines, where no word or form says that they are one",
-    "a name of one or two letters, or of letters alone within another word",
+    "a name of one or two letters, or of letters alone within another word; a user's name in another case",
+    "DOMAIN\\name where the name begins as \\n, \\t and the like; a MAC address of digits that may be a date and time",
     "text in pictures, in base64, compressed or in another encoding",
 )
 """For whoever reads a report before sending it."""
@@ -52,6 +53,21 @@ _PERSON = re.compile(
     r"(?P<who>[A-Za-z_][\w.-]{0,63}(?:(?<=[\w.-])@[\w.-]{1,64})?)(?![\w.-])"
 )
 """By the folder, variable or sentence that a name stands in: sudo's, sshd's and id's, and the comment of a key."""
+_ACCOUNT = re.compile(
+    r"(?<![\w-])arn:(?P<cloud>aws[\w-]{0,20}:[\w-]{1,40}:[\w-]{0,30}):(?P<account>[0-9]{12}):"
+    r"(?P<kind>(?:user|(?:assumed-)?role/[\w+=,.@-]{1,64}|federated-user|mfa|sts)/)?(?P<who>(?<=/)[\w+=,.@-]{1,64})?"
+    r"|(?<![\w\\:/.-])(?P<domain>[A-Z][A-Z0-9-]{1,14})(?P<slash>\\{1,4})(?P<member>[A-Zac-dg-mo-qsw-z][\w.-]{0,63})(?![\w\\])"
+)
+"""An ARN's account and who in it; DOMAIN\\user, but for names that begin as an escape of a text does (\\n, \\t)."""
+_DIGITS = re.compile(
+    r"(?P<labelled>(?i:(?<![a-z])(?:mac(?:[ _-]?addr(?:ess)?)?|hw[ _-]?addr|lladdr|(?:link/)?ether)"
+    r"\\*[\"']?\s*[:= ]\s*\\*[\"']?))?(?<![\w-])(?P<mac>[0-9]{2}(?:-[0-9]{2}){5})(?![\w-])"
+)
+"""A MAC address of digits alone, with dashes; without a word before it where it is no date and time of day."""
+_DATE = re.compile(
+    r"(?:[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[1-9]|[12][0-9]|3[01])-(?:0[1-9]|1[0-2])-[0-9]{2})"
+    r"-(?:[01][0-9]|2[0-3])-[0-5][0-9]-[0-5][0-9]"
+)
 _UNITS = r"(?:service|socket|timer|target|slice|scope|mount|path|conf|py|so|log|sock)"
 _MAIL = re.compile(
     rf"(?<![\w.+-])[\w.+-]{{1,64}}(?:@|%40)(?:[\w-]{{1,63}}\.){{1,8}}(?!{_UNITS}\b)[^\W\d_]{{2,24}}(?![\w-]|\.\w)"
@@ -121,6 +137,8 @@ class Scrubber:
         text = _PLACE.sub(self._shown_place, text)
         text = self._named.sub(self._called, text) if self.names else text
         text = _PERSON.sub(self._person, text)
+        if "arn:" in text or "\\" in text:
+            text = _ACCOUNT.sub(self._account, text)
         if "@" in text or "%40" in text:
             text = _MAIL.sub(lambda match: self._word("mail", match.group(), "e-mail address"), text)
         return self._without_numbers(text)
@@ -159,7 +177,7 @@ class Scrubber:
                 text = text.replace(number, other)
         text = _LABELLED.sub(self._labelled, text)
         text = _BARE.sub(self._bare, text)
-        return ANYTHING.sub(self._identity, text)
+        return _DIGITS.sub(self._of_digits, ANYTHING.sub(self._identity, text))
 
     def _identity(self, match: re.Match[str]) -> str:
         kind = str(match.lastgroup)
@@ -230,6 +248,23 @@ class Scrubber:
         if who.lower() in ACCOUNTS or who in self.names.values():
             return match.group()
         return f"{match['before']}{self._word('someone', who, 'other person')}"
+
+    def _account(self, match: re.Match[str]) -> str:
+        if match["domain"]:
+            domain = self._word("domain", match["domain"], "account")
+            return f"{domain}{match['slash']}{self._word('someone', match['member'], 'other person')}"
+        account = self._word("account", match["account"], "account")
+        who = self._word("someone", match["who"], "other person") if match["who"] else ""
+        return f"arn:{match['cloud']}:{account}:{match['kind'] or ''}{who}"
+
+    def _of_digits(self, match: re.Match[str]) -> str:
+        digits = match["mac"].replace("-", "")
+        is_one = match["labelled"] or digits in self._known_digits() or not _DATE.fullmatch(match["mac"])
+        if not is_one or match["mac"] in self.pseudonyms.given.values():
+            return match.group()
+        other = self.pseudonyms.mac(match["mac"])
+        self.replaced["MAC address"] += other != match["mac"]
+        return f"{match['labelled'] or ''}{other}"
 
     def _word(self, word: str, original: str, kind: str) -> str:
         self.replaced[kind] += 1

@@ -252,6 +252,8 @@ def test_names_in_any_spelling_and_places(text: str, shown: str | None) -> None:
             "0c-42-a1-03-5c-aa", "0C42.A103.5CAA", "0c:42:a1:03:5c:aa", "ip-10-20-30-40", "host_10_20_30_40",
             "0x0c42a103005caa00", "0c42a1fffe5caa00", "c4-70-bd-ff-ff-0a-12-3e",
         )),
+        *(("", digits) for digits in ("00-50-56-98-34-71", "52-54-00-12-34-56", "94-40-99-11-22-33")),
+        ("mac=", "26-11-28-13-44-21"), ("link/ether ", "26-11-28-13-44-21"),
         ("node_guid: 0x", "1234567890abcdef"), ("Port GUID: ", "0xe8ebd303009a1b2c"), ("hwaddr=", "0c42a1035caa"),
         ('"mac": "', "0c42a1035caa"), ("Serial Number                         : ", "1654922006536"),
         ("serial=", "MT2242X12345"), ("[SN] Serial number: ", "MT2242X12345"), ("Service Tag: ", "7XK92Z3"),
@@ -309,6 +311,27 @@ def test_a_number_in_a_writing_of_switches_and_disks_gets_another_one(text: str)
     assert "0c42a1" not in digits and "0e42a1fffe" not in digits and +clean.replaced
 
 
+@pytest.mark.parametrize(
+    ("text", "leaks"),
+    [
+        ("arn:aws:iam::123456789012:user/judy", ("123456789012", "judy")),
+        ("arn:aws:sts::123456789012:assumed-role/admin/judy@x denied", ("123456789012", "judy")),
+        ("arn:aws-cn:s3:::bucket arn:aws:ec2:eu-west-1:123456789012:instance/i", ("123456789012",)),
+        ("logon of ACME\\judy failed", ("ACME", "judy")),
+        (r'{"user": "ACME-LAB\\judy"}', ("ACME", "judy")),
+        (r"no\u0064e-7 \\u006eode7 \U006eode-7", ("de-7", "ode7", "ode-7")),
+        (r'{"\u5bc6\u7801": "s3cret-value"}', ("s3cret",)),
+        (r"pass\u0077ord=s3cret-value", ("s3cret",)),
+        ("sending AUTH s3cret77x", ("s3cret",)),
+        ("redis AUTH default s3cret77x", ("s3cret",)),
+    ],
+)
+def test_accounts_escapes_and_a_bare_auth_leave(text: str, leaks: tuple[str, ...]) -> None:
+    clean = named()
+    shown = clean.text(text)
+    assert not [leak for leak in leaks if leak in shown] and +clean.replaced, shown
+
+
 def test_a_short_name_is_no_part_of_an_address() -> None:
     """A node may be called as a MAC address begins."""
     assert named().text("ab:00:00:00:00:00").startswith("02:")
@@ -326,6 +349,7 @@ KEPT = (
     "/workspace/DeepSeek-V3/config.json",
     "GET /v1/chat/completions 200, POST /generate, /sys/class/net/eth0/mtu, /data/x.bin, serial=False, /proc/1/fd/3",
     "l40s/sglang@sha256:9f86d0 @torch.jit user@host SN: 1 sglang.srt.managers import root ubuntu",
+    r"ERROR\nline INFO\tx C:\\new {\"a\": \"\u0022\"} arn:aws:s3:::bucket 28-11-26-13-44-21 AUTH failed AUTH 200",
     "NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/0/GDRDMA/Shared",
 )
 
