@@ -20,6 +20,7 @@ from tests.simulation.commanding import UNHEALED_S
 from tests.simulation.explore import Explored, pairs, sampled, single
 from tests.simulation.gang import EPSILON_S, FAULTS, LEASE_S
 from tests.simulation.seeded import BUGS, Bug
+from tests.support.turns import head_commit
 
 PAGE = Path(__file__).with_name("simulation.md")
 SLICES = 64
@@ -130,7 +131,8 @@ def page(rows: list[tuple[str, Explored]], found: dict[Bug, bool], options: str)
     steps, cpu_s = (sum(getattr(explored, name) for _, explored in rows) for name in ("steps", "cpu_s"))
     lines = [
         INTRODUCTION,
-        f"`python -m tests.simulation {options}` wrote this page; `make simulate` plays every pair.",
+        f"`python -m tests.simulation {options}` wrote this page at commit {head_commit()[:8]};",
+        "`make simulate` plays every pair.",
         "",
         "| played | scenarios | steps |",
     ]

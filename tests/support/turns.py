@@ -44,7 +44,7 @@ _LINE = re.compile(r"^\| `(?P<row>.+)` \| (?P<when>[^|]+) \| (?P<at>[^|]*) \|$")
 
 def of_commit(name: str) -> int:
     """A seed of the commit's. name: of what is sampled"""
-    return _number(_commit(), name)
+    return _number(head_commit(), name)
 
 
 def drawn(name: str) -> int:
@@ -58,7 +58,7 @@ def sampled(name: str, rows: Sequence[T], play: int) -> list[T]:
     them with TURN=all. name: of what they are"""
     if os.environ.get("TURN") == ALL:
         return list(rows)
-    places = sorted(range(len(rows)), key=lambda place: _number(_commit(), f"{name} {place}"))[:play]
+    places = sorted(range(len(rows)), key=lambda place: _number(head_commit(), f"{name} {place}"))[:play]
     return [rows[place] for place in sorted(places)]
 
 
@@ -115,7 +115,7 @@ class Turns:
         """What was played in this run, with what the page says of it beside the time."""
 
     def pytest_report_header(self) -> str:
-        return f"variations: {self.turn or 'by turns'}, commit {_commit()[:12]}"
+        return f"variations: {self.turn or 'by turns'}, commit {head_commit()[:12]}"
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -124,13 +124,13 @@ class Turns:
         if self.turn == ALL or any("::" in word for word in config.args):
             return
         played = {row: when for row, (when, _) in read(_committed_page()).items()}
-        out = self.rows - chosen(kinds.values(), played, _commit())
+        out = self.rows - chosen(kinds.values(), played, head_commit())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
         items[:] = [item for item in items if item.nodeid not in out]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if MARK in report.keywords and (report.skipped or (report.when == "call" and report.passed)):
-            self.played[report.nodeid] = f"{_commit()[:12]} {'(skipped)' if report.skipped else ''}".strip()
+            self.played[report.nodeid] = f"{head_commit()[:12]} {'(skipped)' if report.skipped else ''}".strip()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -173,7 +173,7 @@ def _number(commit: str, name: str) -> int:
 
 
 @cache
-def _commit() -> str:
+def head_commit() -> str:
     """The checkout's; empty outside one."""
     return _git("rev-parse", "HEAD").strip()
 

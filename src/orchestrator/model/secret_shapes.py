@@ -23,11 +23,25 @@ _ESCAPED = re.compile(
 meaning would change."""
 
 
+_OTHERWISE = re.compile(
+    r"\\+x(?P<hex>2[de]|3[0-9ad]|4[0-9a-f]|5[0-9af]|6[1-9a-f]|7[0-9a])|&#(?:x(?P<of>[0-9a-f]{2})|0?(?P<ten>[0-9]{2,3}));",
+    re.IGNORECASE,
+)
+"""Letters, digits and the signs of names, as a writer of bytes or of HTML may have them without need."""
+
+
 def folded(text: str) -> str:
     """Without what is not seen, in the usual width (NFKC of Unicode's annex 15), characters as themselves."""
     if "\\u" in text or "\\U" in text:
         text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
+    if "\\x" in text or "&#" in text:
+        text = _OTHERWISE.sub(_itself, text)
     return text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)))
+
+
+def _itself(match: re.Match[str]) -> str:
+    code = int(match["hex"] or match["of"] or "0", 16) or int(match["ten"] or "0")
+    return chr(code) if 0x21 <= code <= 0x7E and chr(code) not in "\"'\\<>&" else match.group()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +180,10 @@ _SHAPES = (
         ),
     ),
     _SecretShape(  # the same and redis' command alone: a word with a digit, after a user's name or none
-        ("auth ",),
+        ("auth",),
         re.compile(
-            r"(?P<keep>(?<![\w.-])AUTH[ \t]+(?:(?!(?i:plain|login|xoauth2)\b)[A-Za-z][\w.-]{0,63}[ \t]+)?['\"]?)"
+            rf"(?P<keep>(?<![\w.-])AUTH(?:['\"]?[ \t,]+|{_LINE_END}\$[0-9]+{_LINE_END})"
+            rf"(?:(?!(?i:plain|login|xoauth2)\b)[A-Za-z][\w.-]{{0,63}}[ \t]+)?['\"]?)"
             r"(?=[^\s=:]*[0-9])(?=[^\s=:]*[A-Za-z])[^\s=:'\"]{6,}(?=[\s'\"]|\Z)"
         ),
     ),

@@ -56,12 +56,15 @@ _PERSON = re.compile(
 _ACCOUNT = re.compile(
     r"(?<![\w-])arn:(?P<cloud>aws[\w-]{0,20}:[\w-]{1,40}:[\w-]{0,30}):(?P<account>[0-9]{12}):"
     r"(?P<kind>(?:user|(?:assumed-)?role/[\w+=,.@-]{1,64}|federated-user|mfa|sts)/)?(?P<who>(?<=/)[\w+=,.@-]{1,64})?"
-    r"|(?<![\w\\:/.-])(?P<domain>[A-Z][A-Z0-9-]{1,14})(?P<slash>\\{1,4})(?P<member>[A-Zac-dg-mo-qsw-z][\w.-]{0,63})(?![\w\\])"
+    r"|(?<![\w\\:/.-])(?P<domain>[A-Z][A-Z0-9-]{1,14})(?P<slash>\\{1,4})"
+    r"(?P<member>[A-Zac-dg-mo-qsw-z][\w.-]{0,63})(?![\w\\])"
+    r"|(?<![\w.-])(?P<registry>[0-9]{12})(?=\.dkr\.ecr\.)"
 )
 """An ARN's account and who in it; DOMAIN\\user, but for names that begin as an escape of a text does (\\n, \\t)."""
 _DIGITS = re.compile(
     r"(?P<labelled>(?i:(?<![a-z])(?:mac(?:[ _-]?addr(?:ess)?)?|hw[ _-]?addr|lladdr|(?:link/)?ether)"
-    r"\\*[\"']?\s*[:= ]\s*\\*[\"']?))?(?<![\w-])(?P<mac>[0-9]{2}(?:-[0-9]{2}){5})(?![\w-])"
+    r"\\*[\"']?\s*[:= ]\s*\\*[\"']?))?"
+    r"(?<![\w-])(?P<mac>[0-9]{2}(?P<join>[-_])(?:[0-9]{2}(?P=join)){4}[0-9]{2})(?![\w-])"
 )
 """A MAC address of digits alone, with dashes; without a word before it where it is no date and time of day."""
 _DATE = re.compile(
@@ -137,7 +140,7 @@ class Scrubber:
         text = _PLACE.sub(self._shown_place, text)
         text = self._named.sub(self._called, text) if self.names else text
         text = _PERSON.sub(self._person, text)
-        if "arn:" in text or "\\" in text:
+        if "arn:" in text or "\\" in text or ".dkr." in text:
             text = _ACCOUNT.sub(self._account, text)
         if "@" in text or "%40" in text:
             text = _MAIL.sub(lambda match: self._word("mail", match.group(), "e-mail address"), text)
@@ -253,13 +256,15 @@ class Scrubber:
         if match["domain"]:
             domain = self._word("domain", match["domain"], "account")
             return f"{domain}{match['slash']}{self._word('someone', match['member'], 'other person')}"
-        account = self._word("account", match["account"], "account")
+        account = self._word("account", match["account"] or match["registry"], "account")
+        if match["registry"]:
+            return account
         who = self._word("someone", match["who"], "other person") if match["who"] else ""
         return f"arn:{match['cloud']}:{account}:{match['kind'] or ''}{who}"
 
     def _of_digits(self, match: re.Match[str]) -> str:
-        digits = match["mac"].replace("-", "")
-        is_one = match["labelled"] or digits in self._known_digits() or not _DATE.fullmatch(match["mac"])
+        digits, dashed = re.sub("[-_]", "", match["mac"]), match["mac"].replace("_", "-")
+        is_one = match["labelled"] or digits in self._known_digits() or not _DATE.fullmatch(dashed)
         if not is_one or match["mac"] in self.pseudonyms.given.values():
             return match.group()
         other = self.pseudonyms.mac(match["mac"])

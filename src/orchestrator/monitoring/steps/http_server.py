@@ -111,7 +111,7 @@ async def _serve(desk: _Desk, listener: socket.socket, over: asyncio.Event) -> N
     await server.close_all_connections()
 
 
-class _Stream(IOStream):
+class _HalfOpenStream(IOStream):
     """A client that has said that it will send nothing more still reads its answer (RFC 9112, 9.6: `nc -N`); Tornado's
     own streams close then. One that ends before its request is complete is closed."""
 
@@ -150,7 +150,9 @@ class _Server(HTTPServer):
             self._end_oldest_of(who)
         elif len(self._open) >= MOST_CLIENTS:
             self._end_oldest_of(counts.most_common(1)[0][0])
-        stream = _Stream(stream.socket, max_buffer_size=stream.max_buffer_size, read_chunk_size=stream.read_chunk_size)
+        stream = _HalfOpenStream(
+            stream.socket, max_buffer_size=stream.max_buffer_size, read_chunk_size=stream.read_chunk_size
+        )
         self._open[stream] = who, time.monotonic()
         super().handle_stream(stream, address)
 
