@@ -121,8 +121,10 @@ class _HalfOpenStream(IOStream):
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         """As Tornado's: None for nothing yet, 0 to be closed."""
         count = super().read_from_fd(buf)
-        heard = self._last + bytes(buf[: count or 0])
-        self._asked, self._last = self._asked or _ENDS_HEADERS in heard, heard[-len(_ENDS_HEADERS) :]
+        length = count or 0
+        heard = self._last + bytes(buf[:length])
+        self._asked = self._asked or _ENDS_HEADERS in heard
+        self._last = heard[-3:]
         self._heard_all = self._heard_all or count == 0
         return None if count == 0 and self._asked else count
 
