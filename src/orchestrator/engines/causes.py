@@ -33,6 +33,11 @@ _GPU_FAULT = (
     r"|device-side assert triggered|the launch timed out and was terminated|hardware stack error"
     r"|invalid program counter)"
 )
+_CUDA_SAYS = (
+    r"(?:CUDA|Cuda) (?:runtime |driver )?(?:[Ee]rror|failure|warning)"
+    r"(?: \d{1,4}| \(?\S{1,256}:\d{1,6}\)?| in \S{1,256})?:? ?'?"
+)
+"""Before CUDA's own words, as torch, NCCL, DeepEP, TensorRT-LLM, turbomind and llama.cpp write them."""
 _ASSERTION = r"\bblock: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,5},\d{1,5},\d{1,5}\] Assertion `"
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
@@ -247,7 +252,7 @@ COMMON = (
     CausePattern(
         id="GPU-OUT-OF-MEMORY",
         pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation"
-        r"|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|Cuda failure (?:\d{1,4} )?'out of memory'"
+        rf"|CUDA_ERROR_OUT_OF_MEMORY|{_CUDA_SAYS}out of memory|cudaMalloc failed: out of memory"
         r"|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [mc]alloc |Triton Error \[CUDA\]: out of memory",
         text="a GPU ran out of memory",
         fix="reduce --mem-fraction-static or the CUDA graph batch size; check for other processes on the GPU with"
@@ -261,11 +266,18 @@ COMMON = (
         " shows what is wrong with NVML",
         weak=True,
     ),
+    CausePattern(  # deepep, csrc/kernels: a wait in vain ends in trap()
+        id="EP-TIMEOUT",
+        pattern=r"\bdeep_ep\.cpp:\d{1,6} 'unspecified launch failure'",
+        text="DeepEP's kernels waited in vain for another rank's tokens: that rank is late or dead, or the way to it"
+        " (NVLink, RDMA with IBGDA) delivers nothing",
+        fix="read first whether another rank's log ends earlier; else test the RDMA ports, and compare NVSHMEM with"
+        " what this DeepEP was made for (deepep issues 137, 274, 707)",
+        weak=True,
+    ),
     CausePattern(
         id="GPU-KERNEL-FAULT",
-        pattern=rf"(?:CUDA (?:error|warning)(?: \(\S{{1,256}}:\d{{1,6}}\))?: |Cuda failure (?:\d{{1,4}} )?'"
-        r"|Triton Error \[CUDA\]: )"
-        rf"{_GPU_FAULT}",
+        pattern=rf"(?:{_CUDA_SAYS}|Triton Error \[CUDA\]: ){_GPU_FAULT}",
         text="a GPU kernel failed while it ran (illegal access, assertion): a bug in it, or a faulty GPU",
         fix="check this node's kernel log for Xid 13 or 31 (`dmesg -T | grep Xid`). If it is always the same GPU,"
         " replace that GPU; otherwise try the stack without CUDA graphs",
@@ -331,8 +343,8 @@ COMMON = (
     CausePattern(
         id="GPU-ARCH",
         pattern=r"no kernel image is available for execution|FP8 reduction support begins with sm90"
-        r"|Cuda failure (?:\d{1,4} )?'invalid device function'"
-        r"|CUDA error: invalid device function|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)"
+        rf"|{_CUDA_SAYS}invalid device function"
+        r"|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)"
         r"|ptxas .{0,128}\berror {0,4}: Feature '[^']{1,128}' (?:requires|not supported on) \.target",
         text="a library of the stack has no kernels for this GPU's architecture",
         fix="install builds of torch, sgl-kernel and flashinfer for it (compute capability: `nvidia-smi"
@@ -426,6 +438,15 @@ COMMON = (
         weak=True,
     ),
     CausePattern(
+        id="MODULE-MISFIT",
+        pattern=r"Module (?P<own>(?:nvidia[-_]|gdrdrv|mlx5|ib_)[\w-]{1,24}) not found in directory",
+        text="a kernel module does not exist for the running kernel: it was built for another, or its"
+        " package is missing",
+        fix="install the driver, or OFED, for the running kernel (`uname -r`), or build its modules anew (`dkms"
+        " autoinstall`)",
+        weak=True,
+    ),
+    CausePattern(
         id="GPU-DRIVER-MISSING",
         pattern=r"Found no NVIDIA driver on your system|Error: lib(?:cuda|nvidia-ml)\.so(?:\.1)?: cannot open shared"
         r"|nvidia-container-cli(?:\.real)?: initialization error: "
@@ -495,8 +516,9 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-NVLINK",
-        pattern=r"(?:CUDA error: |Cuda failure (?:\d{1,4} )?')uncorrectable NVLink error|cudaErrorNvlinkUncorrectable",
-        text="a GPU has an uncorrectable NVLink error",
+        pattern=r"(?:CUDA error: |Cuda failure (?:\d{1,4} )?')uncorrectable NVLink error|cudaErrorNvlinkUncorrectable"
+        r"|Invalid access of peer GPU memory over nvlink|CUDA_ERROR_CONTAINED|cudaErrorContained",
+        text="a GPU has an NVLink error that can't be corrected, or an access to another GPU's memory failed",
         fix=XIDS[74].fix,
     ),
     CausePattern(
@@ -970,8 +992,10 @@ COMMON = (
     CausePattern(
         id="PEER-MISSING",
         pattern=r"waiting for clients\. \d+/\d+ clients joined"
-        r"|The client socket has failed to connect(?!.{0,160}errno: 97\b)|wait timeout after \d{1,9}ms, keys: "
-        r"|DistStoreError: Socket Timeout|\bwaitForInput: .{0,200}\bremote=\[?(?P<peer>[^\]\s]{1,64})\]?:\d{1,5}\)"
+        r"|The client socket has failed to connect(?!.{0,160}errno: 9[79]\b)|wait timeout after \d{1,9}ms, keys: "
+        r"|DistStoreError: Socket Timeout|\bRendezvousTimeoutError\b|Timeout waiting for key: \S"
+        r"|\bncclUniqueId from \[\d{1,6}\] via c10d"
+        r"|\bwaitForInput: .{0,200}\bremote=\[?(?P<peer>[^\]\s]{1,64})\]?:\d{1,5}\)"
         r" timed out",
         text="not all nodes joined the rendezvous in time",
         fix="check the node that failed first, and that every node can reach the rendezvous port"

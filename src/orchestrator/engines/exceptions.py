@@ -264,10 +264,22 @@ RAISED = (
     ),
     CausePattern(  # cutlass/cutlass.h, cutlassGetStatusString
         id="KERNEL-REFUSED",
-        pattern=r"^RuntimeError: (?:\w{1,64}[,:] )?Error (?:Internal|Invalid (?:Problem|Layout|Data Type)|Not Supported"
-        r"|Misaligned Operand|Workspace Null)(?:\n|$)",
+        pattern=r"^(?:RuntimeError: (?:\w{1,64}[,:] )?|[^\n]{0,200}[Cc]utlass[^\n]{0,200}[:.] )Error"
+        r" (?:Internal|Invalid (?:Problem|Layout|Data Type)|Not Supported"
+        r"|Misaligned Operand|Workspace Null|Arch Mismatch)(?:\s|$)",
         text="a CUTLASS kernel refuses this shape or type, or could not start on this GPU",
         fix="choose another backend or quantisation for that part, or a stack that knows this GPU",
+        weak=True,
+    ),
+    CausePattern(  # sglang issue 4964; torch/_dynamo/exc.py
+        id="KERNEL-COMPILE",
+        pattern=r"^(?:torch\._dynamo\.exc\.)?(?:Unsupported: (?:Graph break|call_|Unsupported"
+        r"|\W)|TorchRuntimeError: |UserError: "
+        r"|InternalTorchDynamoError|FailOnRecompileLimitHit|ConstraintViolationError)|^torch\._dynamo\.exc\.\w",
+        text="torch.compile can't take the code of this model or of a kernel that it calls",
+        fix="start it without torch.compile (SGLang: remove --enable-torch-compile; vLLM:"
+        " --enforce-eager), or with another"
+        " attention backend; search the engine's issues for these words",
         weak=True,
     ),
     CausePattern(
@@ -442,6 +454,18 @@ RAISED = (
         fix="set --kv-cache-dtype auto, or choose another --attention-backend that takes this type",
         weak=True,
     ),
+    CausePattern(  # sglang issue 3658
+        id="ENGINE-DEFECT",
+        pattern=rf"^(?:{_OF_SHAPES}|ValueError: (?:output tensor size|[Ii]nput tensor"
+        rf"|[Tt]ensors? )|TypeError: linear\()"
+        r"[^\n]{0,512}\n\S{0,512}/torch/\S{1,200}\.py:\d",
+        text="the engine's own code handed torch tensors that do not fit each other: a defect for this"
+        " model, setting or"
+        " parallel degree, or a weight of another shape",
+        fix="search the engine's issues for these words; try its newest release, the model's usual settings and"
+        " quantisation, or another parallel degree",
+        weak=True,
+    ),
     CausePattern(
         id="SETTING-REFUSED",
         pattern=r"\bvalidation errors? for \w{1,64}(?:Config|Args)\b|^NotImplementedError: \S"
@@ -457,7 +481,7 @@ RAISED = (
         id="SETTING-REFUSED",
         pattern=rf"{_REFUSED}: (?!assert )[^\n]{{8,512}}"
         r"\n\S{0,512}/(?:server_args|arg_utils|model_config|arg_groups/\w{1,64}|vllm/config/\w{1,64}"
-        r"|vllm/config)\.py:\d",
+        r"|vllm/config|vllm/platforms/\w{1,32}|attention/selector|launch_server|srt/configs/\w{1,64})\.py:\d",
         text="the engine refuses a setting, or its combination with the model or this hardware",
         fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
         weak=True,

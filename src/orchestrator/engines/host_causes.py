@@ -48,6 +48,7 @@ HOST = (
         pattern=r"oom-kill:constraint=|\bOOM ?Killed\b|\boom[_-]kill event"
         r"|Exceeded (?:step|job) memory limit"
         r"|unit has been killed by the OOM killer|invoked oom-killer:|Failed with result 'oom-kill'"
+        r"|which exceeds the memory usage threshold of \d|Worker exit type: NODE_OUT_OF_MEMORY"
         r"|Killed \S{1,256} due to memory (?:pressure|used)|ray\.exceptions\.OutOfMemoryError|'(?:cicc|ptxas)' died due"
         r"|\bsending SIG(?:TERM|KILL) to process \d{1,9} uid \d"
         r"|srun: error: \S{1,128}: tasks? [\d,-]{1,64}: Out Of Memory"
@@ -289,6 +290,16 @@ HOST = (
         fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; as a proof, transfer over TCP",
         weak=True,
     ),
+    CausePattern(  # torchforge issue 493; EFA has queue pairs of its own kind alone (efadv_create_qp_ex)
+        id="IB-UNSUPPORTED",
+        pattern=r"\bibv_create_qp(?:_ex)?(?:\(\))? failed.{0,64}(?:Operation not supported|Function not implemented)"
+        r"|[Ff]ailed to create (?:extended )?(?:queue pair|QP)\b.{0,16}: (?:Operation not supported|Function not)",
+        text="a network card does not have the kind of queue pair that is asked of it, as EFA, which"
+        " needs libfabric, or"
+        " a virtual function",
+        fix="use the card's own plugin (EFA: aws-ofi-nccl, libfabric), or name other cards (NCCL_IB_HCA)",
+        weak=True,
+    ),
     CausePattern(
         id="IB-UNREACHABLE",
         pattern=r"ibrc\.cpp:\d{1,6}: non-zero status: (?:101|110|113) ibv_modify_qp failed"
@@ -374,8 +385,8 @@ HOST = (
     ),
     CausePattern(  # vllm issue 38529
         id="RAY-WORKER-LOST",
-        pattern=r"(?:^|[ :])\(raylet\b[^)]{0,64}\) A worker died or was killed while executing a task by an unexpected"
-        r" system",
+        pattern=r"A worker died or was killed while executing a task by an unexpected system"
+        r"|its worker process has died\. Worker exit type: (?:SYSTEM|WORKER)_ERROR",
         text="a worker of Ray ended without a word of its own: it crashed in native code, or was killed, as for lack of"
         " main memory",
         fix="read that worker's .err and .out of the newest session below /tmp/ray on its node, and its kernel log"
@@ -392,7 +403,7 @@ HOST = (
     CausePattern(  # sglang/srt/disaggregation/mooncake/conn.py, common/conn.py
         id="SERVER-UNREACHABLE",
         pattern=r"(?:Could not|Failed to|Error) fetch(?:ing)? (?:the )?prefill (?:parallel|server) info from "
-        r"(?:server |bootstrap(?:_addr|_server)?:? ?)(?P<peer>\d\S{1,64})",
+        r"(?:server |bootstrap(?:_addr|_server)?:? ?)(?P<peer>[\w\[]\S{1,128})",
         text="the decode instance can't reach the prefill instance's bootstrap server: that has ended or not started,"
         " or a firewall is between",
         fix="look whether the prefill instance runs and listens there (--disaggregation-bootstrap-port), and from the"
@@ -484,10 +495,11 @@ HOST = (
     ),
     CausePattern(
         id="PROCESS-CRASHED",
-        pattern=r"\bSegmentation fault\b.{0,8}\(core dumped\)|\*{3} SIGSEGV received"
-        r"|Fatal Python error: Segmentation fault|Failed core proc\(s\): \{[^}]{0,256}: -(?:4|6|7|11)\b"
+        pattern=r"\bSegmentation fault\b.{0,8}\(core dumped\)|\*{3} SIG(?:SEGV|ABRT) received"
+        r"|Fatal Python error: (?:Segmentation fault|Aborted)|Failed core proc\(s\): \{[^}]{0,256}: -(?:4|6|7|11)\b"
         r"|^(?:double free or corruption|corrupted size vs|munmap_chunk\(\)|(?:free|malloc|realloc)\(\): (?:in|un"
-        r"|mis|cor))|!{7} Segfault encountered !{7}",
+        r"|mis|cor))|!{7} Segfault encountered !{7}|^={4} backtrace \(tid: {0,8}\d|Caught signal (?:4|7|8|11) \("
+        r"|\] Signal: (?:Segmentation fault|Bus error|Illegal instruction) \(\d",
         text="a process crashed in native code, as by SIGSEGV; a stack below the line names the library, where there"
         " is one",
         fix="read that stack: of a compiler delete its cache, of a library install the version that the stack names",
@@ -514,6 +526,17 @@ HOST = (
         text="Slurm could not start the job's step on a node, for the reason in the line",
         fix="compare --cpus-per-task, --gpus-per-task and the binding with what the job has (`scontrol show job -d`),"
         " and read slurmd's log on that node",
+        weak=True,
+    ),
+    CausePattern(  # open-mpi, orte/mca/plm/rsh
+        id="JOB-NOT-STARTED",
+        pattern=r"^Host key verification failed\.|^(?:\S{1,128}: )?Permission denied \(publickey"
+        r"|\b(?:ORTE|PRTE) (?:was unable to reliably start|has lost communication with a remote daemon)"
+        r"|An (?:ORTE|PRTE) daemon has unexpectedly failed after launch",
+        text="mpirun or pdsh could not start its processes on another node: ssh refuses (an unknown"
+        " host's key, no key of"
+        " this user's), or the program is not there",
+        fix="try `ssh NODE true` as the same user, in the same container; compare the paths of mpirun on all nodes",
         weak=True,
     ),
     CausePattern(
@@ -745,6 +768,28 @@ HOST_GENERAL = (
         " and whether master_server_address leads there",
         weak=True,
     ),
+    CausePattern(  # mooncake issues 180, 709; mooncake-transfer-engine/src/transport; grpc, status codes
+        id="SERVER-UNREACHABLE",
+        pattern=r"\bE\d{4} \d\d:\d\d:[\d.]{2,12} {1,8}\d{1,9} \w{1,64}\.(?:cpp|cc"
+        r"|hpp):\d{1,6}\] (?:Failed to connect to"
+        r" (?:target|segment|peer|server)\b.{0,16}?(?P<peer>\S{1,128})|.{0,64}\brpc error, code: 14\b)",
+        text="a server or instance that this one asks (a metadata or store server, the other end of a"
+        " transfer, an engine"
+        " over gRPC) can't be reached",
+        fix="look whether it runs and listens at that address, and try its port from this node; in containers and pods,"
+        " whether both use the host's network",
+        secondary=True,
+    ),
+    CausePattern(  # k8s-device-plugin, internal/plugin/manager: no NVML and no Tegra
+        id="CONTAINER-TOOLKIT",
+        pattern=r"Incompatible (?:device discovery )?strategy detected|Incompatible platform detected",
+        text="the device plugin finds no NVIDIA driver in its own pod, so the node offers no GPU: the driver was not"
+        " loaded when it started, or the runtime that starts it is not NVIDIA's",
+        fix="see whether `nvidia-smi` answers on the node; make nvidia the runtime of the plugin's pod"
+        " (runtimeClassName),"
+        " then start that pod again",
+        weak=True,
+    ),
     CausePattern(
         id="UCX-FAILED",
         pattern=r"\bUCX  ?(?:ERROR|FATAL) {1,8}(?P<own>.{1,200})",
@@ -786,6 +831,6 @@ HOST_GENERAL = (
 TOLD_ALONE = frozenset(
     {"COLLECTIVE-TIMEOUT", "CPU-TOO-OLD", "EP-TIMEOUT", "LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING",
      "PROCESS-CRASHED", "PROCESS-KILLED", "RAY-HEAD-UNREACHABLE", "RAY-NODE-LOST", "RAY-WORKER-LOST",
-     "ROUTER-NO-WORKERS", "SERVER-SILENT", "UCX-FAILED"}
+     "ROUTER-NO-WORKERS", "SERVER-SILENT", "SERVER-UNREACHABLE", "UCX-FAILED"}
 )  # fmt: skip
 """Of causes that follow from another: where a log shows nothing else they tell its reader what to look at."""

@@ -97,10 +97,21 @@ _OWN = (
         fix="compare its flags (`l40s-deploy plan --show argv`) with those lines",
         weak=True,
     ),
+    CausePattern(  # vllm issues 31936, 43172
+        id="GPU-ARCH",
+        pattern=r"No valid attention backend found.{0,4000}\bcompute capability not supported",
+        text="vLLM has no attention kernel for this model, with these settings, on this GPU's architecture: its reasons"
+        " name each",
+        fix="use another stack, as a newer vLLM or SGLang, or another model; sparse MLA (DeepSeek V3.2,"
+        " GLM-5) has kernels"
+        " for few architectures",
+        weak=True,
+    ),
     CausePattern(
         id="MODEL-UNSUPPORTED",
         pattern=r"Head dimension \d{1,6} is not supported by|No valid attention backend found",
-        text="vLLM has no attention kernel for this model's head size on this device",
+        text="vLLM has no attention kernel for this model's head size, or the settings that its reasons name, on this"
+        " device",
         fix="use another stack (`l40s-deploy models MODEL`), or another model",
     ),
     CausePattern(

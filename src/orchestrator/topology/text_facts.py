@@ -46,6 +46,8 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_cards(snapshot),
         *_switches(also.get("switches")),
         *_redirecting(also.get("acs")),
+        *_booted(also),
+        *_limits(also),
         *_tested(also.get("tested")),
         *_nccl(part(also, "nccl")),
         *_ports(topology),
@@ -134,6 +136,24 @@ def _redirecting(acs: Any) -> Iterator[str]:
     if isinstance(acs, (list, tuple)) and len(acs) == 2 and all(isinstance(count, int) for count in acs):
         words = f"{acs[1]} redirect peer-to-peer traffic" if acs[1] else "none redirects peer-to-peer traffic"
         yield f"ACS of {counted(acs[0], 'function')}: {words}"
+
+
+def _booted(also: Mapping[str, Any]) -> Iterator[str]:
+    """What the kernel was told of the IOMMU and PCI, and says itself."""
+    if options := texts(also.get("boot")):
+        on = [option for option in options if option in ("intel_iommu=on", "amd_iommu=on")]
+        without = " (without iommu=pt)" if on and "iommu=pt" not in options else ""
+        yield f"the kernel's command line: {' '.join(options)}{without}"
+    if kind := also.get("iommu"):
+        yield f"the IOMMU: {kind}"
+
+
+def _limits(also: Mapping[str, Any]) -> Iterator[str]:
+    limit = also.get("memlock_kib")
+    if isinstance(limit, int):
+        yield "locked memory (ulimit -l): " + (f"{limit} KiB; RDMA needs unlimited" if limit >= 0 else "unlimited")
+    if also.get("shm_full") is True:
+        yield "/dev/shm has no room left"  # noqa: S108 - told, not used
 
 
 def _domains(topology: Topology) -> Iterator[str]:

@@ -30,6 +30,7 @@ from orchestrator.topology.pasted.read import read_pasted
 from orchestrator.topology.paths import NO_TREE, matrix, paths, shape, stated_groups
 from orchestrator.topology.redaction import redact
 from orchestrator.topology.stated import cards_of, lacking_of, recognised
+from orchestrator.topology.text_facts import text_facts
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 PASTED = RECORDED / "pasted"
@@ -740,6 +741,65 @@ def test_a_row_of_errors_is_a_gpu_that_does_not_answer() -> None:
     rows = [ROW.format(index, index + 5, cell) for index, cell in enumerate(("0", "ERR!", "N/A"))]
     (finding,) = (one for one in examine_given(Given({"n": only("\n".join(rows))})).findings if one.id == "GPU-HEALTH")
     assert (finding.severity.value, finding.title) == ("stop", "GPU 1 does not answer")
+
+
+def test_a_count_of_uncorrectable_errors_in_the_table_is_a_gpu_s() -> None:
+    rows = [ROW.format(index, index + 5, cell) for index, cell in enumerate(("0", "16", "N/A"))]
+    (finding,) = (one for one in examine_given(Given({"n": only("\n".join(rows))})).findings if one.id == "GPU-HEALTH")
+    assert (finding.severity.value, finding.title) == ("stop", "GPU 1 has 16 uncorrectable memory errors")
+
+
+def facts_of(text: str) -> tuple[str, ...]:
+    snapshot = only(text)
+    return text_facts(build(snapshot), snapshot)
+
+
+CONNECTED = "P2P Connectivity Matrix\n   D\\D   0   1   2\n     0\t   1   1   {0}\n     1\t   1   1   1\n"
+SIMPLE = "> Peer access from NVIDIA L40S (GPU0) -> NVIDIA L40S (GPU1) : {}\n"
+IOMMU = "[    0.5] iommu: Default domain type: {} (set via kernel command line)\n"
+DEVINFO = "hca_id: mlx5_0\nphys_port_cnt: 1\nport:   1\nstate:   PORT_ACTIVE (4)\nlink_layer:   InfiniBand\n"
+XID = "[12.3] NVRM: Xid (PCI:0000:c1:00): {}, pid=217, name=python3, Ch 00000008\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CONNECTED.format(1), "CUDA's devices that reach each other's memory: 0-1, 0-2, 1-2"),
+        (CONNECTED.format(0), "CUDA's devices that can't reach each other's memory: 0-2"),
+        (SIMPLE.format("Yes"), "CUDA's devices that reach each other's memory: 0-1"),
+        (SIMPLE.format("No"), "CUDA's devices that can't reach each other's memory: 0-1"),
+        ("n0$ ulimit -l\n64\n", "locked memory (ulimit -l): 64 KiB; RDMA needs unlimited"),
+        ("max locked memory       (kbytes, -l) unlimited\n", "locked memory (ulimit -l): unlimited"),
+        ("shm   64M   64M   0  100% /dev/shm\n", "/dev/shm has no room left"),
+        ("BOOT_IMAGE=/vmlinuz root=/dev/sda1 intel_iommu=on quiet\n",
+         "the kernel's command line: intel_iommu=on (without iommu=pt)"),
+        ('GRUB_CMDLINE_LINUX="quiet amd_iommu=on iommu=pt"\n', "the kernel's command line: amd_iommu=on iommu=pt"),
+        (IOMMU.format("Translated"), "the IOMMU: translated"),
+        (" IOMMU: disabled\n", "the IOMMU: disabled"),
+        (DEVINFO, "RDMA ports: ACTIVE, InfiniBand: mlx5_0"),
+        (XID.format(31), "the kernel's log: Xid 31 of the GPU at 0000:c1:00: an access to memory that is not mapped"),
+        ("\tGPU0\tGPU1\tCPU Affinity\tNUMA\nGPU0\t X \tPHB\t0-3\t1\nGPU1\tPHB\t X \t0-3\t1\n",
+         "NUMA domain 1: GPU0, GPU1"),
+    ],
+)  # fmt: skip
+def test_small_tools_tell_facts(text: str, words: str) -> None:
+    facts = facts_of(text)
+    assert any(fact.startswith(words) for fact in facts), facts
+    assert set(found(only(text))) <= {"NOT-RECORDED", "LIMITS"}
+
+
+@pytest.mark.parametrize(
+    ("line", "small"),
+    [
+        ("shm              64M     0   64M   0% /dev/shm", True),
+        ("tmpfs          65536     0 65536   0% /dev/shm", True),
+        ("tmpfs           504G  1.3G  503G   1% /dev/shm", False),
+        ("tmpfs      528276300     0 528276300   0% /dev/shm", False),
+        ("shm             1.0G     0  1.0G   0% /dev/shm", False),
+    ],
+)
+def test_room_in_shared_memory_by_df(line: str, small: bool) -> None:
+    assert (found(only(line)).get("LIMITS") == "stop") is small
 
 
 PORT = "CA '{}'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: {}\n\t\tPhysical state: {}\n\t\tRate: 200\n"

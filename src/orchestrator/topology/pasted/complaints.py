@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from orchestrator.protocol.xids import XIDS
 from orchestrator.topology.pasted.facts import Line, PastedFacts
 
 _PLACE = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
@@ -66,6 +67,18 @@ MARKS = (
 )
 """One of them is in each of these lines but ibstat's."""
 _MOST = 64
+_KERNEL_FAULT = "a kernel's fault that ended its process: a bug in it, or a faulty GPU where it is always the same"
+_OF_A_PROCESS = {
+    13: _KERNEL_FAULT,
+    31: "an access to memory that is not mapped, which ended its process: a bug in it, or a faulty GPU where it is"
+    " always the same",
+    43: "the driver ended its process's work there after a fault: the Xid before it tells which",
+    45: "a process's work there was cut off as it ended: the Xid before it tells why, if there is one",
+    69: _KERNEL_FAULT,
+    109: "a kernel did not end in time",
+}
+"""Xids that alone show no broken hardware (NVIDIA, Xid Errors)."""
+_FOUND_BY_RULE = {*XIDS, 63, 94}
 
 
 def among(lines: Sequence[Line]) -> list[Line]:
@@ -85,6 +98,8 @@ def kernel(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         return ""
     elif match.re in (XID, FALLEN):
         _keep_for_rule(facts, match["line"].strip())
+        if match.re is XID and int(match["xid"]) not in _FOUND_BY_RULE:
+            _keep(facts, "kernel", _other_xid(match))
     elif match.re is MLX5:
         port = f" port {match['port']}" if match["port"] else ""
         links: dict[str, str] = facts.also.setdefault("kernel_links", {})
@@ -92,6 +107,12 @@ def kernel(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     else:
         _keep(facts, "kernel", _of_device(match))
     return at
+
+
+def _other_xid(match: re.Match[str]) -> str:
+    """Of one that the rule GPU-XID leaves out: what it means, else the driver's own words."""
+    own = match["line"].partition("): ")[2].partition(", ")[2].strip()[:100]
+    return f"Xid {match['xid']} of the GPU at {match['place']}: {_OF_A_PROCESS.get(int(match['xid']), own)}"
 
 
 def _of_device(match: re.Match[str]) -> str:

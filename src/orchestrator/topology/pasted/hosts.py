@@ -1,14 +1,17 @@
 """What tools print of a host beside its GPUs and ports: its processors and memory (`numactl -H`, lscpu), slots
-(`dmidecode -t slot`), interfaces (ifconfig, ibdev2netdev), and how `nvidia-smi` says that GPUs are divided by MIG.
+(`dmidecode -t slot`), interfaces (ifconfig, ibdev2netdev), limits of a shell and of /dev/shm, how its kernel was
+booted, and how `nvidia-smi` says that GPUs are divided by MIG.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
-from orchestrator.topology.pasted.facts import PastedFacts
+from orchestrator.topology.pasted.facts import Line, PastedFacts
 
 NUMA_BEGIN = re.compile(r"available: (\d{1,4}) nodes? \([\d,-]{1,64}\)\s*")
 NUMA_NODE = re.compile(r"node (?P<node>\d{1,4}) (?P<field>cpus|size): ?(?P<value>.{0,2000})")
@@ -55,6 +58,56 @@ MIG_DEVICE = re.compile(
     r"\|\s{1,4}(?P<index>\d{1,3})\s{1,6}\d{1,3}\s{1,6}\d{1,3}\s{1,6}\d{1,3}\s{1,4}\|\s{1,16}\d{1,7}MiB / "
     r"{0,8}(?P<size>\d{1,7}) ?MiB\s.*"
 )
+
+BOOTED = re.compile(
+    r".{0,128}?(?:\bBOOT_IMAGE=\S{1,128} |\bGRUB_CMDLINE_LINUX(?:_DEFAULT)?=[\"'])(?P<options>.{1,1500}?)[\"']?"
+)
+IOMMU_KIND = re.compile(r".{0,64}?\biommu: Default domain type: (?P<kind>Translated|Passthrough)\b.{0,64}")
+"""Linux drivers/iommu/iommu.c."""
+GDS_IOMMU = re.compile(r"\s*IOMMU: (?P<kind>disabled|enabled)\s*")
+_OF_IOMMU = re.compile(r"(?:intel_|amd_)?iommu[.=]\S{1,64}|pci=\S{1,64}|pcie_(?:acs_override|aspm|ports)=\S{1,64}")
+
+_LOCKED = re.compile(r"max locked memory {1,16}\((?P<unit>kbytes), -l\) (?P<limit>unlimited|\d{1,20})\s*")
+_LOCKED_ASKED = re.compile(r".{0,128}?\bulimit (?:-[SH] ?)?-l\s*")
+_LOCKED_ANSWER = re.compile(r"(?P<limit>unlimited|\d{1,20})\s*")
+_SHM = re.compile(
+    r"\s*(?:shm|tmpfs|none|[\w./:-]{1,64})\s+(?P<size>\d{1,16}(?:\.\d{1,3})?)(?P<unit>[KMGT]?)i?B?\s+\S{1,16}\s+"
+    r"(?P<left>\S{1,16})\s+\d{1,3}%\s+/dev/shm\s*"
+)
+_SHM_PLACE = "/dev/shm"  # noqa: S108 - read, not used
+_UNITS = {unit: 1 << shift for unit, shift in (("", 10), ("K", 10), ("M", 20), ("G", 30), ("T", 40))}
+"""Of `df`, with -h and, in blocks of 1 KiB, without."""
+_NO_ROOM = re.compile(r"0[KMGT]?")
+
+
+def limits(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    """What `ulimit -l` or -a and `df` of /dev/shm print, the last of each."""
+    pairs = [*pairwise(lines), (lines[-1], lines[-1])] if lines else []
+    answers = [(line, _LOCKED.fullmatch(line.text) or _answer(line, below)) for line, below in pairs]
+    locked = [(line, match["limit"]) for line, match in answers if match]
+    rooms = [(line, match) for line in lines if _SHM_PLACE in line.text and (match := _SHM.fullmatch(line.text))]
+    if locked:
+        line, limit = locked[-1]
+        kib = -1 if limit == "unlimited" else int(limit)
+        yield PastedFacts("ulimit", line.number, line.node, also={"memlock_kib": kib})
+    if rooms:
+        line, match = rooms[-1]
+        size = int(float(match["size"]) * _UNITS[match["unit"]])
+        also = {"shm_full": bool(_NO_ROOM.fullmatch(match["left"]))}
+        yield PastedFacts("df /dev/shm", line.number, line.node, host={"shm_bytes": size}, also=also)
+
+
+def _answer(line: Line, below: Line) -> re.Match[str] | None:
+    return _LOCKED_ANSWER.fullmatch(below.text) if _LOCKED_ASKED.fullmatch(line.text) else None
+
+
+def boot(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line that tells how the kernel was booted: its options about the IOMMU and PCI, and what that led to."""
+    if match.re in (IOMMU_KIND, GDS_IOMMU):
+        facts.also["iommu"] = match["kind"].lower()
+    elif options := _OF_IOMMU.findall(match["options"]):
+        facts.also["boot"] = options
+    return at
 
 
 def numa(facts: PastedFacts, match: re.Match[str], at: str) -> str:

@@ -16,6 +16,12 @@ CUDA_DEVICE = re.compile(
     r"pciDeviceID: (?P<device>[0-9a-f]{1,2}), pciDomainID: ?(?P<domain>[0-9a-f]{1,8})\s*"
 )
 CUDA_ACCESS = re.compile(r"Device=(?P<one>\d{1,3}) (?P<can>CAN|CANNOT) Access Peer Device=(?P<other>\d{1,3})\s*")
+CUDA_MATRIX = re.compile(r"\s*P2P Connectivity Matrix\s*")
+CUDA_REACHED = re.compile(r"\s+(?P<own>\d{1,3})(?P<reached>(?:\s+[01]){2,64})\s*")
+SIMPLE_P2P = re.compile(
+    r"(?:> ?)?Peer(?:-to-Peer \(P2P\))? access from [\w .-]{3,60} \(GPU(?P<one>\d{1,3})\) -> [\w .-]{3,60}"
+    r" \(GPU(?P<other>\d{1,3})\) ?: (?P<can>Yes|No)\s*"
+)
 CUDA_SPEEDS = re.compile(
     r"\s*(?P<ways>Uni|Bi)directional P2P=(?P<p2p>Enabled|Disabled) Bandwidth .{0,24}Matrix \(GB/s\)\s*"
 )
@@ -40,21 +46,44 @@ def cuda(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     without P2P, of the matrix that a row belongs to."""
     if match.re is CUDA_SPEEDS:
         return match["p2p"] if match["ways"] == "Uni" else ""
+    if match.re is CUDA_MATRIX:
+        return _CONNECTED
     if match.re is CUDA_ROW:
         _speeds(facts, match, at)
+    elif match.re is CUDA_REACHED:
+        if at == _CONNECTED:
+            for place, can in enumerate(match["reached"].split()):
+                _reach(facts, match["own"], str(place), can=can == "1")
     elif match.re is CUDA_ACCESS:
-        pair = "-".join(sorted((match["one"], match["other"]), key=int))
-        peers: dict[str, Any] = facts.also.setdefault("peers", {})
-        peers[pair] = match["can"] == "CAN" and peers.get(pair, True)
+        _reach(facts, match["one"], match["other"], can=match["can"] == "CAN")
     else:
         address = f"{int(match['domain'], 16):04x}:{int(match['bus'], 16):02x}:{int(match['device'], 16):02x}.0"
         facts.gpus.append({"index": int(match["index"]), "name": match["name"], "pci_bus_id": address})
     return at
 
 
+_CONNECTED = "connected"
+
+
+def _reach(facts: PastedFacts, one: str, other: str, *, can: bool) -> None:
+    """A pair is told of twice: each way."""
+    if one != other:
+        pair = "-".join(sorted((one, other), key=int))
+        peers: dict[str, Any] = facts.also.setdefault("peers", {})
+        peers[pair] = can and peers.get(pair, True)
+
+
+def simple_p2p(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of CUDA's sample simpleP2P: whether one device reaches another's memory."""
+    _reach(facts, match["one"], match["other"], can=match["can"] == "Yes")
+    return at
+
+
 def _speeds(facts: PastedFacts, match: re.Match[str], p2p: str) -> None:
     """A row of GB/s to each device."""
-    speeds: dict[str, float] = facts.also.setdefault("peer_speeds", {}).setdefault(p2p, {}) if p2p else {}
+    if p2p not in ("Enabled", "Disabled"):
+        return
+    speeds: dict[str, float] = facts.also.setdefault("peer_speeds", {}).setdefault(p2p, {})
     speeds |= {
         f"{match['own']}-{place}": float(speed)
         for place, speed in enumerate(match["speeds"].split())

@@ -25,7 +25,8 @@ from orchestrator.topology.stated import PASTED
 FORMS = (
     "nvidia-smi topo -m or -p2p, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, ibstat,"
     " show_gids, ibdev2netdev, rdma link, ip -br addr, ifconfig, nvidia-smi, nvidia-smi -q, numactl -H, lscpu,"
-    " dmidecode -t slot, check_env of SGLang, collect_env of vLLM, dmesg, p2pBandwidthLatencyTest"
+    " dmidecode -t slot, check_env of SGLang, collect_env of vLLM, dmesg, /proc/cmdline, p2pBandwidthLatencyTest,"
+    " simpleP2P, gdscheck -p, ulimit -l, df /dev/shm"
 )
 _MOST_MACHINES = 64
 _LEFT_OUT = " (of other GPUs: left out)"

@@ -20,9 +20,13 @@ from orchestrator.topology.stated import WORD
 
 _HCA = re.compile(r"\s*(hca_id:\s+|CA '|Infiniband device ')([A-Za-z][\w.@-]{0,63})(?:'(?: port (\d{1,3}) status:)?)?")
 _VERBS = {"h": "ibv_devinfo", "C": "ibstat", "I": "ibstatus"}
-_FIELD = re.compile(r"\s+([\w. ]{2,24}):(?:\s+(.{1,128}))?")
+_FIELD = re.compile(
+    r"(?:\s+|(?=(?:fw_ver|board_id|port|state|phys_state|link_layer|active_(?:width|speed)):\s))"
+    r"([\w. ]{2,24}):(?:\s+(.{1,128}))?"
+)
+"""Without its indentation, as some forums leave it, only of names that are read."""
 _GID = re.compile(
-    r"\s+GID\[\s*(?P<index>\d{1,4})\]:\s+(?P<gid>[0-9a-fA-F:.]{2,64})(?:, (?P<kind>RoCE v[12]|IB/RoCE v1))?"
+    r"\s*GID\[\s*(?P<index>\d{1,4})\]:\s+(?P<gid>[0-9a-fA-F:.]{2,64})(?:, (?P<kind>RoCE v[12]|IB/RoCE v1))?"
 )
 _SHOWN_GID = re.compile(
     r"\s*(?P<device>[A-Za-z][\w.@-]{0,63})\s+(?P<port>\d{1,2})\s+(?P<index>\d{1,4})\s+"
@@ -47,7 +51,8 @@ _SMI_FIELD = re.compile(r"\s+([A-Z][\w .]{2,32}?)\s+: (.{1,96})")
 _SMI_SECTION = re.compile(r"\s*(\S.*)")
 _TABLE = re.compile(
     r"\|?\s*(?P<indices>\d{1,3})\s+(?P<name>[A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
-    r"\|\s+(?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])(?:.{0,64}\b(?P<error>ERR!))?.*",
+    r"\|\s+(?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])"
+    r"(?: {1,4}(?:On|Off|N/A) {0,4}\| {1,24}(?P<uncorrected>[1-9]\d{0,8}) \|?|(?:.{0,64}\b(?P<error>ERR!))?.*)",
     re.IGNORECASE,
 )
 _LISTED = re.compile(
@@ -80,6 +85,7 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     yield from _accesses(lines)
     yield from _acs_alone(lines)
     yield from lists.tested(lines)
+    yield from hosts.limits(lines)
     complaining = complaints.among(lines)
     for form, areas, begin, more, take in _TOOLS:
         pastes: list[PastedFacts] = []
@@ -236,6 +242,8 @@ def _gpus(facts: PastedFacts, match: re.Match[str], section: str) -> str:
     else:
         fields: dict[str, Any] = {name: word.strip() for name, word in match.groupdict("").items() if word}
         indices = fields.pop("indices", str(len(facts.gpus))).split(",")
+        if errors := fields.pop("uncorrected", ""):
+            fields["ecc"] = {"uncorrected": int(errors)}
         facts.gpus += [{"index": index, **fields} for index in sorted({int(gpu_index) for gpu_index in indices})]
     return section
 
@@ -283,7 +291,16 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
     ("the kernel's log", (), complaints.OF_KERNEL, (complaints.FALLEN_BELOW,), complaints.kernel),
     ("an error of nvidia-smi", (), (complaints.REFUSED,), (), complaints.refusal),
     ("an error of ibstat", (), (complaints.IBSTAT_STOPPED,), (), complaints.ibstat_stopped),
-    (lists.CUDA, (), (lists.CUDA_DEVICE, lists.CUDA_ACCESS, lists.CUDA_SPEEDS), (lists.CUDA_ROW,), lists.cuda),
+    ("the kernel's command line", (), (hosts.BOOTED, hosts.IOMMU_KIND), (), hosts.boot),
+    ("gdscheck -p", (), (hosts.GDS_IOMMU,), (), hosts.boot),
+    (
+        lists.CUDA,
+        (),
+        (lists.CUDA_DEVICE, lists.CUDA_ACCESS, lists.CUDA_MATRIX, lists.CUDA_SPEEDS),
+        (lists.CUDA_ROW, lists.CUDA_REACHED),
+        lists.cuda,
+    ),
+    ("simpleP2P", (), (lists.SIMPLE_P2P,), (), lists.simple_p2p),
     ("nvidia-smi --query-gpu", (), (lists.QUERY_HEAD,), (lists.QUERY_ROW,), lists.queried),
     ("nvidia-smi's MIG devices", (), (hosts.MIG_DEVICE,), (), hosts.mig_devices),
     ("a list of GPUs", (), (_LISTED,), (_DRIVER, hosts.MIG_LISTED), _gpus),
@@ -293,7 +310,8 @@ that of `nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""
 
 
 _TOPO, ACCESSES = "nvidia-smi topo -m", "nvidia-smi topo -p2p"
-_COLUMNS = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+_COLUMNS = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|(?<!GPU )NUMA$")
+"""The last: a heading that a terminal cut."""
 _HEAD = re.compile(r"[A-Za-z][\w.@-]{0,31}")
 _GPU = re.compile(r"GPU[0-9]{1,3}")
 _GLUED = re.compile(r"(?<=\d)(?=GPU|NIC|mlx\d_|(?:bnxt_|roce)\d)")
@@ -464,6 +482,7 @@ def _facts(
 ) -> PastedFacts:
     width = len(heads)
     cells = [(head, row[:width], row[width:][: len(columns)]) for head, row in rows.items()]
+    columns = ["NUMA Affinity" if column == "NUMA" else column for column in columns]
     numa = {head: dict(zip(columns, rest, strict=False)).get("NUMA Affinity", "") for head, _, rest in cells}
     gpus = filter(_GPU.fullmatch, heads)
     return PastedFacts(

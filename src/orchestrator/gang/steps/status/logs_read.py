@@ -102,6 +102,8 @@ _HOST = re.compile(
     r"\W{0,8}(?P<host>(?!(?:rank|default|worker|local)\W?\d|[EIWF]\d{4}\b)[A-Za-z](?=[\w.-]{0,63}\d)[\w.-]{1,63}"
     r"|\d{1,3}(?:\.\d{1,3}){3})(?:\W{1,4}[a-z][\w-]{0,62})?\W{1,4}"  # pdsh: a node; stern: a pod and its container
 )
+_WEB_SERVER_UP = "Application startup complete"
+"""Of uvicorn, once an engine has loaded: what it told before did not end it, whichever engine it is."""
 _LONGEST = 16 * 1024
 """Of a line; what follows is not searched."""
 
@@ -145,7 +147,7 @@ class LogsSummary:
 
 
 _TRIED_AGAIN = re.compile(
-    r"\[W\S{0,32} .{0,64}socket\.cpp(?!.{0,16}\[c10d\] waitForInput)"
+    r"\[W\S{0,32} .{0,64}?socket\.cpp(?!.{0,16}\[c10d\] waitForInput)"
     r"|^\[c10d\] The client socket has failed to connect"
 )
 _TEXTS = ("exception", "nccl_warning", "error", "next_log", "engine", "version", "nccl", "transport")
@@ -211,6 +213,8 @@ class _Stream:
             self._feed_of_torch(line.strip())
         self._feed_of_frames(line)
         self._unraised = self._unraised or UNRAISED in line
+        if _WEB_SERVER_UP in line:
+            self.watch.finish(float("inf"))
         if plain:
             self.watch.feed(line, 0.0, plain=True)
             return
@@ -491,11 +495,13 @@ def _first(weighed_causes: list[WeighedCause], streams: list[_Stream]) -> tuple[
     if weighed_causes:
         chosen = causes.choose({f"{place}": weighed for place, weighed in enumerate(weighed_causes)})
     if chosen is not None and chosen.signature == EXCEPTION:
-        return None, chosen.text.removeprefix("engine process exited: ")
+        words = chosen.text.removeprefix("engine process exited: ")
+        points = any(stream.watch.pointers.search(words) for stream in streams)
+        return (next(filter(_tells, _others(streams, None)), None) if points else None), words
     if chosen is None or chosen.secondary:
         if teller is not None and (known := _of_kind(exception, teller)):
             return known, exception
-        return (chosen if chosen is not None and _tells(chosen) else None), exception
+        return next(filter(_tells, (*filter(None, (chosen,)), *_others(streams, None))), None), exception
     return chosen, exception
 
 

@@ -199,6 +199,8 @@ def test_whatever_dresses_its_lines_the_cause_is_the_same(dress: str) -> None:
     for name in CASES[::6]:
         file = LOGS / f"{name}.log"
         lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        if len(lines) < 3:  # too few to tell a name before each from the words of one
+            continue
         bare, dressed = (read_logs({"a": log}).cause for log in (lines, [*map(DRESSES[dress], lines)]))
         if (bare.signature if bare else "") != (dressed.signature if dressed else ""):
             different[name] = dressed
