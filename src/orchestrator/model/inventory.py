@@ -162,11 +162,6 @@ class NodeSpec:
     """Finding ids (`ID` or `ID@node`) that the operator has accepted."""
     overrides: Overrides = Overrides()
 
-    @property
-    def login_only_looks(self) -> bool:
-        """Whether the inventory reaches it as one of its viewers, who may change nothing."""
-        return self.reach.user in self.viewers and not self.reach.become
-
     def http_place(self, address: str) -> str:
         """ADDRESS:PORT where it serves HTTP. address: by which others know it."""
         return host_port(address if self._serves_everywhere else self.http_host, self.ports.http)

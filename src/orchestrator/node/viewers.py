@@ -97,11 +97,17 @@ def is_one() -> bool:
     return os.geteuid() != 0 and any(map(_is_group, os.getgroups()))
 
 
+def only_looks(state: str) -> bool:
+    """Whether we are a viewer of a state directory, which is another user's."""
+    with contextlib.suppress(OSError):
+        return is_one() and os.stat(state).st_uid != os.geteuid()
+    return False
+
+
 def refuse_changes(state: str) -> None:
     """Raises DeployError where a viewer asks for what only the owner of a state directory may do."""
-    with contextlib.suppress(OSError):
-        if is_one() and os.stat(state).st_uid != os.geteuid():
-            raise refuse_change(state)
+    if only_looks(state):
+        raise refuse_change(state)
 
 
 def refuse_change(path: str) -> DeployError:

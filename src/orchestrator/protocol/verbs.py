@@ -207,12 +207,14 @@ class ReportAnswer(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryAnswer(Message):
-    """reports: one a kept run; events: of the run that was asked for, oldest first; audit: who worked on the gang."""
+    """reports: one a kept run; events: of the run that was asked for, oldest first; audit: who worked on the gang.
+    only_looks: who asks is a viewer there, and may change nothing."""
 
     now: float
     reports: tuple[Any, ...] = ()
     events: tuple[Mapping[str, Any], ...] = ()
     audit: tuple[Mapping[str, Any], ...] = ()
+    only_looks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

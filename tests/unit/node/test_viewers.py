@@ -63,6 +63,24 @@ def test_they_may_read_logs_where_a_file_says_so(state: Path) -> None:
     assert mode(a_run(state) / "engine.log") == 0o640
 
 
+@pytest.mark.parametrize(
+    ("user", "groups", "looks"),
+    [
+        (NOBODY, (os.getegid(),), True),
+        (NOBODY, (), False),
+        (0, (os.getegid(),), False),
+        (os.geteuid(), (os.getegid(),), False),
+    ],
+)
+def test_a_node_tells_who_only_looks(
+    state: Path, monkeypatch: pytest.MonkeyPatch, user: int, groups: tuple[int, ...], *, looks: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(os, "getgroups", lambda: list(groups))
+    answer = report.history({"state_dir": str(state), "gang": "g"})
+    assert answer.get("only_looks", False) is looks
+
+
 def test_without_viewers_nobody_else_may_read_anything(tmp_path: Path) -> None:
     run = a_run(tmp_path / "state")
     assert {mode(file) for file in run.iterdir()} == {0o600} and mode(run) == 0o711

@@ -243,6 +243,7 @@ def history(request: dict[str, Any]) -> dict[str, Any]:
         if asked.run_id
         else (),
         audit=_of_both(f"{gang}/{AUDIT}") if asked.audit else (),
+        only_looks=viewers.only_looks(state),
         now=time.time(),
     ).as_json()
 

@@ -92,7 +92,7 @@ def _histories(
 class Explanation:
     """One gang. verdict: None where no kept run failed. events: of that run on all nodes, where asked for.
     now: as it is at this moment; None where a run was named. only_looks: who asks may
-    change nothing (`l40s_viewers`)."""
+    change nothing, as a node tells (`l40s_viewers`)."""
 
     gang: str
     verdict: FailureVerdict | None
@@ -180,7 +180,7 @@ def _account(
         gang=gang.name,
         verdict=verdict,
         now=None if run else of_now(gang.name, kept),
-        only_looks=any(node.login_only_looks for node in gang.nodes),
+        only_looks=any(answer.only_looks for answer in answers.values.values()),
         events=run_events(fleet, gang, verdict.run_id) if events and verdict else (),
         failures=answers.failures,
     )
