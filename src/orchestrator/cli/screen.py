@@ -168,16 +168,19 @@ def _closed(way: int) -> IO[str]:
 
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
     from rich.console import Console
+    from rich.text import Text
 
     class Quiet(Console):
-        """A closed stdout is not an error; rich itself would exit with status 1. Words stay whole, those of tables too,
-        and lines that are too long keep their indent."""
+        """A closed stdout is not an error; rich itself would exit with status 1. Words stay whole, those of tables and
+        a path longer than a line too, and lines that are too long keep their indent."""
 
         def print(self, *things: Any, **options: Any) -> None:
             """As rich does."""
             wraps = not options.get("soft_wrap", self.soft_wrap)
-            whole = [_whole(part, self.width, wraps=wraps) for part in things]
-            super().print(*(line for ones in whole for line in ones), **options)
+            whole = [part for thing in things for part in _whole(thing, self.width, wraps=wraps)]
+            if wraps and all(isinstance(part, Text) for part in whole):  # they are in width already
+                options = {"no_wrap": True, "overflow": "ignore", "crop": False, **options}
+            super().print(*whole, **options)
 
         def on_broken_pipe(self) -> None:
             if stderr:
@@ -215,12 +218,7 @@ def hanging(text: Text, width: int) -> Text:
             lines.append(Text(indent, style=text.style).append_text(line[start : start + len(words)]))
             end = start + len(words)
     joined = Text("\n", end=text.end).join(lines)
-    joined.justify, joined.overflow, joined.no_wrap, joined.style = (
-        text.justify,
-        text.overflow,
-        text.no_wrap,
-        text.style,
-    )
+    joined.justify, joined.style = text.justify, text.style
     return joined
 
 
@@ -236,7 +234,7 @@ def fitted(table: Table, width: int) -> list[RenderableType]:
     widths = [_longest(cells, str.splitlines) for cells in texts]
     room = width - 2 * (len(widths) - 1)
     if sum(least) > room:
-        return _as_lines(table)
+        return [hanging(_as_lines(table), width)]
     if sum(widths) > room:
         while sum(widths) > room:
             widest = max(range(len(widths)), key=lambda place: widths[place] if widths[place] > least[place] else 0)
@@ -246,12 +244,12 @@ def fitted(table: Table, width: int) -> list[RenderableType]:
     return [table]
 
 
-def _as_lines(table: Table) -> list[RenderableType]:
+def _as_lines(table: Table) -> Text:
     from rich.text import Text
 
     rows = zip(*([column.header, *column.cells] for column in table.columns), strict=True)
     texts = (Text("  ").join(Text.assemble(cell) for cell in cells if str(cell)) for cells in rows)
-    return [Text("\n").join(text for text in texts if text.plain.strip())]  # print() puts blanks between several
+    return Text("\n").join(text for text in texts if text.plain.strip())  # print() puts blanks between several
 
 
 def _in_width(text: str) -> str:

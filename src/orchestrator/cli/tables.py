@@ -56,9 +56,12 @@ def fitted(table: Table, width: int, *, names: Collection[str]) -> tuple[Table, 
 
 
 def _folded(column: Column, rows: list[str]) -> Text | None:
-    """A column as one line; None where nothing is in it."""
+    """A column as one line; None where nothing is in it, and nothing was counted."""
     cells = [_text(value) for value in column.cells]
-    where = collected((value.plain, row) for value, row in zip(cells, rows, strict=True) if value.plain.strip())
+    nothing = ("", "0")
+    where = collected(
+        (value.plain, row) for value, row in zip(cells, rows, strict=True) if value.plain.strip() not in nothing
+    )
     if not where:
         return None
     styles = {value.plain: value.style for value in cells}

@@ -374,11 +374,10 @@ def _home(about: GangChoices, node: NodeSpec) -> tuple[str, str]:
     host, other = about.hosts[node.name], bool(node.engine_user or node.reach.become)
     if host.home and not other:
         return host.home, f"home directory of {host.user or 'the SSH user'} on this node"
-    why = (
-        f"the engine runs as {node.engine_user or 'the SSH user'}, not as the SSH user"
-        if other
-        else "the home directory was not read"
-    )
+    asked = "root" if node.reach.become else "the SSH user"
+    why = f"the engine runs as {node.engine_user or 'the SSH user'}, not as {asked}"
+    if not other:
+        why = "the home directory was not read"
     return _cache_base(about, node), f"this stack's caches: {why}"
 
 

@@ -108,6 +108,19 @@ def test_rows_of_a_table_that_is_too_wide_are_lines() -> None:
     assert list(map(str, fitted(table, 20))) == [f"name  value\none  {'v' * 15}\ntwo  {'v' * 15}"]
 
 
+def test_rows_that_do_not_fit_keep_their_indent_and_a_long_word_its_length() -> None:
+    table = plain_table("setting", "value", "source", left=("value", "source"))
+    table.add_row(cell("PATH"), cell("/opt/" + "v" * 30), cell("of the stack first, then the system's own"))
+    lines = str(fitted(table, 30)[0]).split("\n")
+    assert lines == [
+        "setting  value  source",
+        "PATH",
+        f"      /opt/{'v' * 30}",
+        "      of the stack first, then",
+        "      the system's own",
+    ]
+
+
 @pytest.fixture
 def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], Path]:
     """A shell's completion script, as a file."""

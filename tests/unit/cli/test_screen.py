@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from orchestrator.cli.screen import hanging, printable, uncoloured
+from orchestrator.cli.screen import _console, hanging, printable, uncoloured
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,12 @@ def test_styles_stay_where_they_were() -> None:
 def test_colours_are_taken_out_of_a_log_and_nothing_else() -> None:
     line = "\x1b[2m2026\x1b[0m \x1b[38;5;9mERROR\x1b[0m \x1b[2J"
     assert printable(uncoloured(line)) == "2026 ERROR \\x1b[2J"
+
+
+def test_a_word_longer_than_a_line_is_not_divided(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    path = "/root/.local/state/l40s-deploy/golden/a_model.json"
+    _console(True, stderr=False).print(f"  stored in {path}")
+    assert capsys.readouterr().out.split("\n")[:2] == ["  stored in", f"    {path}"]
