@@ -126,16 +126,29 @@ def _says(line: str, words: str) -> bool:
     return words in line or words.startswith(line)
 
 
-def _said_alike(accounts: Sequence[Explanation]) -> dict[str, list[str]]:
-    """Remarks that more than one gang has, with the gangs' names."""
-    remarks = collected((remark, account.gang) for account in accounts for remark in _remarks_of(account.now))
-    return {remark: gangs for remark, gangs in remarks.items() if len(gangs) > 1}
+def _said_alike(accounts: Sequence[Explanation]) -> dict[str, dict[str, str]]:
+    """What is remarked on more than one gang: for each of them, the nodes that it is remarked on."""
+    said: dict[str, dict[str, str]] = {}
+    for account in accounts:
+        for remark in _remarks_of(account.now):
+            nodes, words = _parted(remark, account.now)
+            said.setdefault(words, {})[account.gang] = nodes
+    return {words: gangs for words, gangs in said.items() if len(gangs) > 1}
 
 
-def _of_several(alike: Mapping[str, Sequence[str]]) -> Iterator[RenderableType]:
-    for gangs, remarks in collected((", ".join(gangs), remark) for remark, gangs in alike.items()).items():
+def _parted(remark: str, now: GangView | None) -> tuple[str, str]:
+    """'node0, node1: words' of a gang's nodes as both; without nodes '' and the remark."""
+    names, colon, words = remark.partition(": ")
+    nodes = {node.name for node in now.nodes} if now is not None else set()
+    return (names, words) if colon and nodes.issuperset(names.split(", ")) else ("", remark)
+
+
+def _of_several(alike: Mapping[str, Mapping[str, str]]) -> Iterator[RenderableType]:
+    for gangs, remarks in collected((", ".join(nodes_of), words) for words, nodes_of in alike.items()).items():
         yield f"{gangs}: worth knowing of each:"
-        yield from (f"  {remark}" for remark in remarks)
+        for words in remarks:
+            nodes = ", ".join(dict.fromkeys(filter(None, alike[words].values())))
+            yield f"  {nodes}: {words}" if nodes else f"  {words}"
 
 
 def show(account: Explanation, screen: Screen, *, everything: bool, told: Collection[str] = ()) -> None:
@@ -155,7 +168,7 @@ def _remarks_of(now: GangView | None) -> list[str]:
 
 def _standing(now: GangView | None, told: Collection[str]) -> Iterator[RenderableType]:
     wrong = [sentence(finding) for finding in now.findings] if now is not None else []
-    remarks = [remark for remark in _remarks_of(now) if remark not in told]
+    remarks = [remark for remark in _remarks_of(now) if _parted(remark, now)[1] not in told]
     if now is not None and remarks:
         yield f"{now.name}: {now.state.value} now, {'and not well' if wrong else 'worth knowing'}:"
         yield from (f"  {remark}" for remark in remarks)

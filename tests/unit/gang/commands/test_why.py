@@ -306,3 +306,22 @@ def test_what_two_gangs_say_alike_is_said_once_with_their_names(
         "  node4: slow",
         "gang1: no recorded run has failed",
     ]
+
+
+def test_what_nodes_of_several_gangs_have_alike_is_said_once_with_the_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remarks = {"gang0": "node0, node1: no tuned config", "gang1": "node2: no tuned config", "gang2": "node9: mine"}
+    accounts = []
+    for place, (name, remark) in enumerate(remarks.items()):
+        nodes = tuple(
+            NodeView(name=f"node{2 * place + rank}", node_rank=rank, state=NodeState.ABSENT) for rank in range(2)
+        )
+        now = GangView(name=name, state=GangState.READY, remarks=(remark,), nodes=nodes)
+        accounts.append(Explanation(gang=name, verdict=None, now=now, failures={}))
+    monkeypatch.setattr(why, "why", lambda *_, **__: accounts)
+    monkeypatch.setattr(why, "connected_cluster", lambda *_, **__: nullcontext())
+    why.run(argparse.Namespace(log=[], gang=[], all=False, run="", json=False), Screen())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["gang0, gang1: worth knowing of each:", "  node0, node1, node2: no tuned config"]
+    assert "  node9: mine" in lines and sum("tuned" in line for line in lines) == 1
