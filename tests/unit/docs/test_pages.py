@@ -106,6 +106,11 @@ def test_a_page_has_everything_that_the_code_has(name: str) -> None:
     assert [word for word in WANTED[name] if word not in page] == []
 
 
+def test_make_help_fits_a_terminal() -> None:
+    shown = re.findall(r"^([a-z0-9-]+):.*?## (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert shown and [name for name, words in shown if len(f"  make {name:10} {words}") > 80] == []
+
+
 def test_the_site_has_every_page_once() -> None:
     found = re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2])
     ours = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]

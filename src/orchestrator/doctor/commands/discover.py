@@ -34,7 +34,7 @@ EXAMPLE = """examples:
   l40s-deploy discover                              # the tree of every node of the inventory
   l40s-deploy discover --node node1 --save seen/    # one node; its snapshot goes to seen/node1.json
   l40s-deploy discover --from seen/                 # the same trees later, without contacting the nodes
-  l40s-deploy discover --from machine.tar.bz2 --accelerator 1bcf:0b4000  # of hwloc-gather-topology
+  l40s-deploy discover --from machine.tar.bz2 --accelerator 1bcf:0b4000  # what hwloc-gather-topology wrote
   l40s-deploy discover --matrix --from seen/        # path types as `nvidia-smi topo -m` prints them
   l40s-deploy discover --redact --save report/      # for a bug report: same trees and findings, no real names
 

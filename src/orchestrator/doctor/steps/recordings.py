@@ -289,6 +289,11 @@ def _texts_in(home: Path) -> dict[str, str]:
 
 def _of_text(node: str, file: str) -> Given:
     text = "\n".join(lines_of_file(file, _FIX))
+    if not text.strip():
+        where, fix = file, "see why what wrote it printed nothing"
+        if file == "-":
+            where, fix = "standard input", "run the command before the pipe alone, and see why it prints nothing"
+        raise InputError("is empty", where=where, fix=fix)
     name = node if file == "-" else Path(file).name.removesuffix(".gz").rpartition(".")[0] or node
     try:
         if text.lstrip().startswith("{") and '"format"' in text:

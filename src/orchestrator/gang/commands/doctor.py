@@ -35,7 +35,7 @@ EXAMPLE = """examples:
   l40s-deploy doctor --from snapshots/          # check what `discover --save snapshots/` wrote
   nvidia-smi topo -m | l40s-deploy doctor --from -
   l40s-deploy doctor --from node0=a.txt node1=b.txt  # pasted of two nodes: topo -m, lspci, NCCL's log, ...
-  l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000  # of hwloc-gather-topology
+  l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000  # what hwloc-gather-topology wrote
   l40s-deploy doctor --report wiring.html       # also write a page with drawings for the data centre
   l40s-deploy doctor --watch 10m                # check repeatedly; show only what is new or resolved
   l40s-deploy doctor --watch 10m --install      # the same as a systemd unit

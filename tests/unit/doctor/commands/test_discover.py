@@ -98,6 +98,7 @@ def test_unreachable_nodes_are_in_the_json_too(here: str, capsys: pytest.Capture
         (["--from", "{seen}", "--node", "nix"], "no node is called 'nix'"),
         (["--from", "{seen}/absent"], "does not exist"),
         (["--from", "/etc/hostname"], "contains nothing that is recognised"),
+        (["--from", "/dev/null"], "/dev/null: is empty"),
     ],
 )
 def test_wrong_input_is_one_message(
