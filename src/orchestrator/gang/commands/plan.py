@@ -123,7 +123,8 @@ def _diff(args: argparse.Namespace, screen: Screen) -> int:
     take_names(args)
     typed = request_of(args) if args.model or args.plan else None
     with connected(open_inventory(args, screen), asks_lost=False) as nodes:
-        request, operation = _on_its_nodes(args, typed or _of_what_runs(args, nodes), nodes, screen)
+        there = nodes if typed else nodes.as_standing()
+        request, operation = _on_its_nodes(args, typed or _of_what_runs(args, there), there, screen)
         plan, diffs = plan_and_diff(operation, request)
     _show_diff(plan, diffs, screen)
     return Exit.DIFFERS if args.exit_code and any(gang.differs for gang in diffs) else Exit.DONE

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --model MiniMax-M2 --replicas        # one engine per node, behind the router",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
-        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --without l40s-2   # it does not answer",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --without l40s-2   # l40s-2 does not answer",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest --nettest-min 70",
         "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
         "l40s-deploy up --plan plan.json --gate           # one gang first; if it is worse, back to what served",
@@ -95,7 +95,7 @@ def _serve(args: argparse.Namespace, operation: AskedOperation, request: UpReque
         return _interrupted(interrupted, request, screen)
     started = any(view.name not in outcome.ready_before for view in outcome.views)
     checks = answers("after_ready", operation, outcome.views, args, screen) if started else []
-    _show(outcome, screen, checks_json(checks), request.plan.without)
+    _show(outcome, screen, checks_json(checks), request)
     if not args.json:
         screen.show(*_clients_use(inventory, outcome.views))
     code = say_checks(checks, screen)
@@ -181,7 +181,7 @@ def _without_words(outcome: UpResult, left_out: Sequence[str]) -> str:
     return f"serves on fewer nodes, without {', '.join(left_out)}: `status` says degraded until all serve again"
 
 
-def _show(outcome: UpResult, screen: Screen, checks: Mapping[str, Any], left_out: Sequence[str]) -> None:
+def _show(outcome: UpResult, screen: Screen, checks: Mapping[str, Any], request: UpRequest) -> None:
     if screen.as_json:
         screen.json(
             {
@@ -199,8 +199,10 @@ def _show(outcome: UpResult, screen: Screen, checks: Mapping[str, Any], left_out
         screen.show(*gang_block(view))
         if view.name in outcome.ready_before:
             screen.show(f"{view.name} is already ready with this plan; nothing changed")
+            if request.before_go:
+                screen.show(f"  nor was anything tested: that is done before a start (`l40s-deploy down {view.name}`)")
         elif view.canary_text is not None:
             done = "changed to this plan" if view.name in outcome.changed else "ready"
             screen.show(f"{done} in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}")
-    if left_out:
-        screen.say(_without_words(outcome, left_out))
+    if request.plan.without:
+        screen.say(_without_words(outcome, request.plan.without))

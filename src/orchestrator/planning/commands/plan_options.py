@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import dropwhile
+from itertools import dropwhile, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,9 +251,10 @@ def _finding(finding: Finding, screen: Screen) -> None:
 
 
 def _span(ranks: tuple[int, ...]) -> str:
-    if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[0] + len(ranks))):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
+    """'0-3 0-3': ranks in a row as one, as `status` has them."""
+    rows = groupby(enumerate(ranks), lambda placed: placed[1] - placed[0])
+    ends = [(row[0], row[-1]) for row in ([rank for _, rank in placed] for _, placed in rows)]
+    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in ends)
 
 
 def known(stacks: Iterable[Stack]) -> tuple[Stack, ...]:

@@ -16,6 +16,8 @@ from tests.support.reference_plan import plan_of
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import plan as verb
+from orchestrator.gang.steps.operation import Operation
+from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.model.inventory import Inventory, Overrides, RouterSpec
 from orchestrator.model.plan import Plan
@@ -33,6 +35,14 @@ def planned(**changes: object) -> Plan:
 
 PROFILE, STACK = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
 CLUSTER = Inventory(path="hosts.yml", gangs=(replace(gang(4), spares=(reference_node("spare0", 4, spare=True),)),))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shown"),
+    [((), ""), ((4,), "4"), (tuple(range(8)), "0-7"), ((0, 1, 2, 3, 0, 1, 2, 3), "0-3 0-3"), ((0, 0, 1), "0 0-1")],
+)
+def test_ranks_of_a_node_are_shown_as_status_has_them(ranks: tuple[int, ...], shown: str) -> None:
+    assert plan_options._span(ranks) == shown
 
 
 def test_spares_are_listed(run) -> None:  # type: ignore[no-untyped-def]
@@ -240,11 +250,17 @@ def test_a_script_is_told_whether_something_differs(
 
 def test_a_difference_without_a_model_plans_what_was_asked_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted: list[PlanRequest] = []
+    names: list[str] = []
 
-    def compared(_: object, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:
+    def compared(operation: Operation, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:
+        names[:] = [gang.name for gang in operation.inventory.gangs]
         wanted.append(request)
         return planned(), (SAME,)
 
+    def replicas(self: Operation) -> Operation:
+        return self.on(as_replicas(self.inventory, ()))
+
+    monkeypatch.setattr(Operation, "as_standing", replicas)
     before = Asked(model=PROFILE.name, stack="sglang-0.5.23", ep=2, extra_args=("--enable-metrics",))
     monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
     monkeypatch.setattr(plan_options, "open_inventory", lambda *_: CLUSTER)
@@ -252,6 +268,7 @@ def test_a_difference_without_a_model_plans_what_was_asked_for_before(monkeypatc
     monkeypatch.setattr(verb, "asked_before", lambda *_: before)
     assert verb.run(parse("--diff"), Screen()) == verb.run(parse("--diff", "gang0"), Screen()) == 0
     assert [(request.asked, request.gangs) for request in wanted] == [(before, ()), (before, ("gang0",))]
+    assert names == ["gang0-0", "gang0-1", "gang0-2", "gang0-3"]
     verb.run(parse("--diff", "--stack", "sglang-0.4.4"), Screen())
     assert (wanted[-1].model, wanted[-1].stack, wanted[-1].ep) == (PROFILE.name, "sglang-0.4.4", None)
     with pytest.raises(InputError, match="no model was given"):

@@ -73,7 +73,9 @@ def test_ready(run: Run) -> None:
     code, out, _ = run(outcome())
     assert code == 0 and "ready in 12.3 s; canary: 'Paris" in out and "\x07" not in out
     code, out, _ = run(outcome(before=True))
-    assert code == 0 and "g is already ready with this plan; nothing changed" in out
+    assert code == 0 and "g is already ready with this plan; nothing changed" in out and "tested" not in out
+    code, out, _ = run(outcome(before=True), "--nettest")
+    assert code == 0 and "nor was anything tested: that is done before a start (`l40s-deploy down g`)" in out
 
 
 def test_the_document(run: Run) -> None:
