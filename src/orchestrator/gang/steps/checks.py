@@ -32,7 +32,7 @@ from orchestrator.topology.gpus import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRefusal:
+class Objection:
     """What forbids a start. nodes: those that do not answer or that a start is refused on.
     outdated: it is the plan that these nodes can't carry out any more; a new one would do without what is gone.
     accept: what sets it aside, where it is a finding of the doctor."""
@@ -61,7 +61,7 @@ def refuse_starts(fleet: Fleet, plans: Sequence[Staged], watcher: Watcher, *, ac
 
 def against_starts(
     fleet: Fleet, plans: Sequence[Staged], watcher: Watcher, *, accept: Collection[str] = ()
-) -> StartRefusal | None:
+) -> Objection | None:
     """What forbids a start: a node that does not answer, the first finding of severity stop, a node without any RDMA
     port under a plan that needs one, or what a node's agent would refuse; None for none of these.
 
@@ -99,19 +99,19 @@ def standing_stops(fleet: Fleet, gang: GangSpec) -> tuple[tuple[Finding, ...], f
     return tuple(forbidding(left, strict=False)), (unread | {""}) if unread else unread
 
 
-def objection(examined: Examination, gang: str) -> StartRefusal | None:
+def objection(examined: Examination, gang: str) -> Objection | None:
     """What of the doctor's answer forbids a start of this gang."""
     stops = forbidding(examined.findings, strict=False)
     nodes = (*examined.failures, *dict.fromkeys(finding.node for finding in stops if finding.node))
     for failure in examined.failures.values():
-        return StartRefusal(error=failure, nodes=nodes)
+        return Objection(error=failure, nodes=nodes)
     for finding in stops:
         error = FindingsError(f"{finding.id}: {finding.title}", where=finding.node or f"gang {gang}", fix=finding.fix)
-        return StartRefusal(error=error, nodes=nodes, accept=finding.id + (f"@{finding.node}" if finding.node else ""))
+        return Objection(error=error, nodes=nodes, accept=finding.id + (f"@{finding.node}" if finding.node else ""))
     return None
 
 
-def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> StartRefusal | None:
+def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> Objection | None:
     for node in plan.gang.nodes:
         if node.name in nodes and off_the_rails(plan.requests[node.name], Machine(node, nodes[node.name])):
             error = InputError(
@@ -120,7 +120,7 @@ def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> StartRefusal | Non
                 fix="bring a port up (`l40s-deploy doctor` shows how), or have the gang planned anew, over TCP: run"
                 f" `l40s-deploy up --model {shlex.quote(plan.model)} --gang {plan.gang.name}`",
             )
-            return StartRefusal(error=error, outdated=True)
+            return Objection(error=error, outdated=True)
     return None
 
 
@@ -139,7 +139,7 @@ def refuse_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> None:
         raise against.error
 
 
-def against_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> StartRefusal | None:
+def against_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> Objection | None:
     """What the nodes' agents would refuse: no stack or model, another checkpoint than the others have, a port or a GPU
     that somebody else holds."""
     plan_of = {node.name: plan for plan in plans for node in plan.gang.nodes}
@@ -153,11 +153,11 @@ def against_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> StartRefusal | No
     answers = fleet.on_every(one, only=list(plan_of))
     refused = {name: _refusal(name, answer) for name, answer in answers.values.items() if answer.refusals}
     for error in (*answers.failures.values(), *refused.values()):
-        return StartRefusal(error=error, nodes=(*answers.failures, *refused))
+        return Objection(error=error, nodes=(*answers.failures, *refused))
     for plan in plans:
         checkpoints = {name: answers.values[name].checkpoint for name in plan.requests if name in answers.values}
         if different := other_checkpoint(plan.requests, checkpoints):
-            return StartRefusal(error=different)
+            return Objection(error=different)
     return None
 
 

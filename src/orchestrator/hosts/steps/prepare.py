@@ -83,10 +83,10 @@ def tasks_of(inventory: Inventory, request: PrepareRequest) -> dict[str, int]:
     if len(plays) == 1:
         return dict.fromkeys(names, plays[0])
     gangs, router = {node.name for node in inventory.nodes}, _router(inventory, names)
-    return {
-        name: plays[0] * (name in gangs) + plays[1] * (router is not None and router.node.name == name)
-        for name in names
-    }
+    counts = {name: plays[0] if name in gangs else 0 for name in names}
+    if router is not None:
+        counts[router.node.name] += plays[1]
+    return counts
 
 
 def prepare(

@@ -41,7 +41,7 @@ from orchestrator.gang.guarding import (
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.remarks import powerless, unaccepted, with_findings
 from orchestrator.gang.steps import raising
-from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
+from orchestrator.gang.steps.checks import Objection, against_starts, objection
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.examination import examine
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
@@ -376,7 +376,7 @@ class GangPost:
             self._failed(why)
         except FindingsError as refused:
             self._remember(before)
-            self._hold_back(decision.why, StartRefusal(error=refused), on_fewer=True)
+            self._hold_back(decision.why, Objection(error=refused), on_fewer=True)
         except DeployError as failure:
             if spares:  # whatever the reason was, the next start is without them
                 self._remember(replace(before, unfit=tuple(dict.fromkeys((*before.unfit, *spares)))))
@@ -399,7 +399,7 @@ class GangPost:
                     self.memory = replace(self.memory, replanned=now.plan_id)
             except (InputError, FindingsError) as impossible:
                 self._remember(before)
-                against = StartRefusal(error=impossible, outdated=True)
+                against = Objection(error=impossible, outdated=True)
             except DeployError as failure:
                 self._warn(f"planning it anew did not help: {failure.where}: {failure.what}")
                 return
@@ -425,13 +425,13 @@ class GangPost:
         self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
         return self.view
 
-    def _against_the_rest(self, there: GangSpec) -> StartRefusal | None:
+    def _against_the_rest(self, there: GangSpec) -> Objection | None:
         """What the doctor has against a start on just these nodes; None for nothing."""
         self.watcher.step(self.gang.name, f"running doctor on {', '.join(node.name for node in there.nodes)}")
         try:
             return objection(examine(self.fleet, {node.name: node for node in there.nodes}), self.gang.name)
         except DeployError as failure:
-            return StartRefusal(error=failure)
+            return Objection(error=failure)
 
     def _who_knows(self, there: GangSpec) -> GangSpec:
         """Those of these nodes that know what was asked of the gang: members of its newest run, else whoever is none
@@ -469,7 +469,7 @@ class GangPost:
             self._warn(f"{why}; not on all nodes yet: {failure.where}: {failure.what}")
         self.memory = not_back_yet(self.memory, time.monotonic(), self.request.policy)
 
-    def _lost(self, missing: Collection[str], seen: Cluster, asked: Asked) -> StartRefusal | None:
+    def _lost(self, missing: Collection[str], seen: Cluster, asked: Asked) -> Objection | None:
         """A GPU that one of these nodes had in its last plan and has lost: its rank moves to another one by an
         operator's plan only."""
         for node in (member for member in self.gang.nodes if member.name in missing):
@@ -478,7 +478,7 @@ class GangPost:
                 if lost := lost_gpus(request, seen.topologies[node.name]):
                     fix = words_to_return(self.gang, asked)
                     words = f"it lost {', '.join(lost)}; to use others: {fix}"
-                    return StartRefusal(error=FindingsError(words, where=node.name, fix=fix))
+                    return Objection(error=FindingsError(words, where=node.name, fix=fix))
         return None
 
     def _say_how_to_return(self, why: str, command: str) -> None:
@@ -509,7 +509,7 @@ class GangPost:
             raise outcome.failure
         return outcome
 
-    def _against(self, operation: Operation, now: GangView, left: GangOperation | None) -> StartRefusal | None:
+    def _against(self, operation: Operation, now: GangView, left: GangOperation | None) -> Objection | None:
         """What would stop a start stops a restart too; None for nothing.
 
         left: what a command has begun and not finished, if that is to be finished
@@ -526,9 +526,9 @@ class GangPost:
         except DeployError as failure:
             if isinstance(failure, InputError) and left is not None:
                 return None  # its nodes do not hold one plan: what was begun needs none
-            return StartRefusal(error=failure)
+            return Objection(error=failure)
 
-    def _hold_back(self, why: str, against: StartRefusal, *, on_fewer: bool = False) -> None:
+    def _hold_back(self, why: str, against: Objection, *, on_fewer: bool = False) -> None:
         now, policy = time.monotonic(), self.request.policy
         words = f"{against.error.where}: {against.error.what}; {against.error.fix}"
         self.memory = held_back(
@@ -605,7 +605,7 @@ class RouterPost(GangPost):
     def _is_due(self) -> bool:
         return False
 
-    def _against(self, *_: object) -> StartRefusal | None:
+    def _against(self, *_: object) -> Objection | None:
         """It needs nothing that the doctor checks."""
         return None
 

@@ -16,7 +16,7 @@ from tests.support.local_gang import Notes
 
 from orchestrator.gang.guarding import GuardAction, Policy
 from orchestrator.gang.overview import RouterGlance
-from orchestrator.gang.steps.checks import StartRefusal
+from orchestrator.gang.steps.checks import Objection
 from orchestrator.gang.steps.guard import post as posts
 from orchestrator.gang.steps.guard import watches
 from orchestrator.gang.steps.guard.guard import guard
@@ -264,9 +264,9 @@ class Cluster(Notes):
         planned = SimpleNamespace(gpus=(0, 1), gpu_uuids=("GPU-a", "GPU-b"))
         return SimpleNamespace(requests={one.name: planned for one in gang.nodes})
 
-    def against_starts(self, *_: object) -> StartRefusal | None:
+    def against_starts(self, *_: object) -> Objection | None:
         error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
-        return StartRefusal(error=error, outdated=True) if self.off else None
+        return Objection(error=error, outdated=True) if self.off else None
 
 
 def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> GangPost:
