@@ -128,12 +128,12 @@ def _says(line: str, words: str) -> bool:
 
 def _said_alike(accounts: Sequence[Explanation]) -> dict[str, dict[str, str]]:
     """What is remarked on more than one gang: for each of them, the nodes that it is remarked on."""
-    said: dict[str, dict[str, str]] = {}
+    everything: dict[str, dict[str, str]] = {}
     for account in accounts:
         for remark in _remarks_of(account.now):
             nodes, words = _parted(remark, account.now)
-            said.setdefault(words, {})[account.gang] = nodes
-    return {words: gangs for words, gangs in said.items() if len(gangs) > 1}
+            everything.setdefault(words, {})[account.gang] = nodes
+    return {words: gangs for words, gangs in everything.items() if len(gangs) > 1}
 
 
 def _parted(remark: str, now: GangView | None) -> tuple[str, str]:
