@@ -4,6 +4,7 @@ router with two gangs no request is lost; a gang that serves alone is down meanw
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,38 @@ def test_a_slower_plan_is_found_by_the_bench_of_the_old_one(lab: SmallLab) -> No
     words = gate(lab, 7, STANDIN_STEP_MS="200")
     assert "speed, 8 at once" in words and "slower" in words, words
     assert lab.json("status")["gangs"][0]["plan_id"] == before
+
+
+@pytest.mark.turns(of="gate: interrupted before its verdict")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_a_plan_without_its_verdict_gets_no_requests(lab: SmallLab, sent: signal.Signals) -> None:
+    """Whoever finishes what the gate had begun brings the old plan back: nobody knows whether the new one is right."""
+    before = lab.json("status")["gangs"]
+    plan_for(lab, STANDIN_WRONG_TOKEN="1")
+    with Load(lab.router_url, MODEL, clients=2, pause_s=0.1) as load:
+        interrupted(lab, sent)
+        assert workers(lab) == 1, "what was not judged is not behind the router"
+        assert "up --gate" in lab.deploy("status", code=None).stdout
+        lab.deploy("up", timeout=300)
+        after = lab.json("status")["gangs"]
+        assert [gang["plan_id"] for gang in after] == [gang["plan_id"] for gang in before]
+        assert workers(lab) == 2
+    assert load.bad == [] and load.good > 20
+    assert "is now" in gate(lab, 7, STANDIN_WRONG_TOKEN="1")
+
+
+def workers(lab: SmallLab) -> int:
+    """How many gangs get requests."""
+    return sum(worker["healthy"] for worker in lab.json("router", "status")["workers"])
+
+
+def interrupted(lab: SmallLab, sent: signal.Signals) -> None:
+    """`up --gate` that ends while it asks the new plan."""
+    process = lab.start("up", "--model", str(lab.profile), "--gate")
+    assert process.stdout is not None
+    assert any("gate: asking the new plan" in line for line in process.stdout)
+    process.send_signal(sent)
+    process.communicate(timeout=120)
 
 
 @pytest.mark.turns(of="gate: the better plan serves at the end")

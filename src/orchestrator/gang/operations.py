@@ -10,6 +10,8 @@ from typing import Any
 
 from orchestrator.protocol.message import Message
 
+NO_VERDICT = "its `up --gate` came to no verdict, so that `up` returns to the plan before"
+
 
 class OperationKind(str, Enum):
     """The operation, in the words shown to a user."""
@@ -29,6 +31,7 @@ class GangOperation(Message):
     command:  as typed, and who typed it, where and when (epoch seconds of that machine)
     options:  of the command, for the command that finishes it
     by_hand:  its operator left it stopped to work on its nodes: only a command finishes it
+    unjudged: a gate has not let its new plan pass: no request goes to it, and who finishes it brings was_run's back
     """
 
     gang: str
@@ -41,6 +44,11 @@ class GangOperation(Message):
     since: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
     by_hand: bool = False
+    unjudged: bool = False
+
+    def lets_in(self, run_id: str) -> bool:
+        """Whether the router may send requests to this run of the gang."""
+        return not self.unjudged or run_id == self.was_run
 
 
 def together(kept: Iterable[object]) -> GangOperation | None:
@@ -75,6 +83,7 @@ def sentence(interrupted: Sequence[GangOperation]) -> list[str]:
         waiting = [operation.gang for operation in mine if not operation.turning]
         where = [f"{', '.join(turning)} partly done"] if turning else []
         where += [f"{', '.join(waiting)} not started"] if waiting else []
+        where += [NO_VERDICT] if any(operation.unjudged and operation.turning for operation in mine) else []
         lines.append(
             f"a {what.value} was interrupted ({mine[0].who}@{mine[0].host}): {'; '.join(where)}: run `l40s-deploy up`"
         )

@@ -46,6 +46,13 @@ def test_one_line_for_each_operation() -> None:
     assert sentence([]) == []
 
 
+def test_a_plan_without_a_verdict_is_told_and_not_let_in() -> None:
+    left = replace(SOME, what=OperationKind.CHANGE, turning=True, unjudged=True)
+    assert left.lets_in("r1") and not left.lets_in("r2") and replace(left, unjudged=False).lets_in("r2")
+    (line,) = sentence([left, replace(SOME, what=OperationKind.CHANGE, gang="b")])
+    assert "b not started; its `up --gate` came to no verdict, so that `up` returns to the plan before: run" in line
+
+
 GUARDED = [
     (GangState.ABSENT, None, GuardAction.NOTHING),
     (GangState.ABSENT, SOME, GuardAction.NOTHING),

@@ -29,6 +29,7 @@ from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router
 from orchestrator.gang.steps.router.mixing import refuse_mixed_models
 from orchestrator.gang.steps.router.routing import (
+    leave_router,
     rejoin,
     serving_of,
     take_in_serving,
@@ -360,7 +361,11 @@ def finish(
         lock.begin(replace(begun, turning=False))
         return None
     watcher.step(gang.name, f"finishing the {begun.what.value} that {begun.who}@{begun.host} began")
-    if view.state is GangState.DEGRADED and not view.serves:
+    if view.running and not begun.lets_in(view.run_id):
+        watcher.step(gang.name, "its gate came to no verdict on the new plan: returning to the plan before")
+        leave_router(router, view)
+        stop(fleet, [gang], watcher, now=False)
+    elif view.state is GangState.DEGRADED and not view.serves:
         stop(fleet, [gang], watcher, now=True)
     view = _serving_again(fleet, gang, begun, watcher, timeout_s)
     rejoin(router, [view], watcher)
@@ -376,6 +381,8 @@ def _serving_again(fleet: Fleet, gang: GangSpec, begun: GangOperation, watcher: 
         plan = staged_plan(fleet, gang, run_id=run_id).again(now, going_back=bool(run_id))
         return raising.raise_all(fleet, [plan], watcher, timeout_s=timeout_s)[0]
 
+    if begun.unjudged:
+        return start(begun.was_run)
     try:
         plan_id = staged_plan(fleet, gang).plan_id
     except InputError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -167,6 +167,7 @@ class RestartSequence:
             command ran its checks of all
     accept: raises where what came up is not what was wanted
     our_turn: raises where another command has taken over the turn behind the router; asked before a gang goes down
+    judged: gangs whose new plan `accept` judges: without its verdict no request goes to it
     """
 
     fleet: Fleet
@@ -179,6 +180,7 @@ class RestartSequence:
     before_go: raising.BeforeGo | None = None
     accept: Callable[[Sequence[GangView]], None] = lambda _: None
     our_turn: Callable[[], None] = lambda: None
+    judged: Collection[str] = ()
     views: tuple[GangView, ...] = ()
     """Of the gangs that serve again."""
     returned: set[str] = field(default_factory=set)
@@ -207,6 +209,7 @@ class RestartSequence:
                 host=socket.gethostname(),
                 since=time.time(),
                 options=options,
+                unjudged=turn.name in self.judged,
             )
             self._begun[turn.name] = locks[turn.name], begun
         try:
@@ -318,6 +321,7 @@ class RestartSequence:
                     before_go=self.before_go,
                 )
                 self.accept(self._risen)
+                self._keep([turn.name for turn in gangs if turn.name in self.judged], unjudged=False)
             case RestartStep.BACK if self.router is None:
                 rejoin(self.front, self._risen, self.watcher)
             case RestartStep.BACK:
@@ -337,7 +341,8 @@ class RestartSequence:
             if step is RestartStep.ASIDE:
                 self._keep([turn.name for turn in gangs], turning=False)
             elif self.router is not None:
-                say_failures(take_in_all(self.router, self._now(gangs)), self.watcher)
+                now = [view for view in self._now(gangs) if self._begun[view.name][1].lets_in(view.run_id)]
+                say_failures(take_in_all(self.router, now), self.watcher)
 
     def _outcome(self, gangs: Sequence[GangRestart], later: Sequence[str], step: RestartStep) -> str:
         """What became of these gangs after a failure, and of the others, as text."""
@@ -365,7 +370,8 @@ class RestartSequence:
                 return "; ".join(
                     f"{view.name} {_is_down(view)}; continue: l40s-deploy up {view.name}" for view in self._now(gangs)
                 )
-        return ""
+        without = [turn.name for turn in gangs if turn.name in self._begun and self._begun[turn.name][1].unjudged]
+        return _no_verdict(without, self.router) if step is RestartStep.START and without else ""
 
     def _go_back(self, turn: GangRestart) -> str:
         """Start what it ran before again; returns the outcome as text."""
@@ -387,6 +393,14 @@ class RestartSequence:
         self._finished([turn.name])
         self.returned.add(turn.name)
         return f"{turn.name} is back on {self.request.verb.returns} {turn.before.plan_id}"
+
+
+def _no_verdict(gangs: Sequence[str], router: Router | None) -> str:
+    names, goes = ", ".join(gangs), "gets no requests" if router is not None else "serves"
+    return (
+        f"the gate came to no verdict on {names}, whose new plan {goes}: `l40s-deploy up {names}` returns to the plan"
+        " before, this command to judge anew, and without --gate to take it as it is"
+    )
 
 
 def _is_down(view: GangView) -> str:

@@ -25,19 +25,19 @@ from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.operation import AskedOperation, Operation
 from orchestrator.gang.steps.raising import Watcher, raise_all
-from orchestrator.gang.steps.restart import forget_begun, go_on
+from orchestrator.gang.steps.restart import forget_begun, go_on, resume
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartRequest, RestartSequence, RestartVerb
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import KeyRefused, Router
 from orchestrator.gang.steps.router.mixing import forget_other_models, refuse_mixed_models
 from orchestrator.gang.steps.router.routing import add_to_router, say_failures, serving_of
 from orchestrator.gang.steps.staging import Staged, newest_run, staged_plan
-from orchestrator.gang.steps.status.reports import as_it_runs, begun_on
+from orchestrator.gang.steps.status.reports import as_it_runs, begun_on, interrupted
 from orchestrator.gang.steps.up_operation import Gated, GateJudge, UpOperation, UpRequest, UpResult, prepared, starts_of
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import reported_profile, reported_stack
 from orchestrator.model.advice import start_with_a_model
-from orchestrator.model.chosen import without
+from orchestrator.model.chosen import chosen_gangs, without
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.planning.plan_file import GangDiff, summary
@@ -57,7 +57,7 @@ def up(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> UpRes
     needs `replace`; NodeError where a node's checks refuse; GangFailed with the one cause and with what the gangs run
     afterwards. KeyboardInterrupt detaches; Undone where a gang's ranks had not started.
     """
-    done, begun = _serve(operation, request, watcher)
+    done, begun = _serve(_judged_anew(operation, request, watcher), request, watcher)
     if request.strict:
         refuse_transport(operation, done.views, command=request.command)
     try:
@@ -66,6 +66,25 @@ def up(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> UpRes
         return _go_on(operation, done, begun, request, watcher)
     except DeployError as failure:
         return replace(done, failure=failure)
+
+
+def _judged_anew(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> AskedOperation:
+    """Where an earlier gate came to no verdict, its gang is on the plan before again: what this one compares with."""
+    gangs = chosen_gangs(operation.inventory, request.plan.gangs)
+    begun = interrupted(operation.fleet, gangs) if request.gate is not None else ()
+    left = tuple(each.gang for each in begun if each.unjudged and each.turning)
+    if not left:
+        return operation
+    resume(operation, left, watcher, command=request.command, timeout_s=request.timeout_s)
+    return operation.asked()
+
+
+def _taken_as_they_are(here: UpOperation, begun: Sequence[GangOperation]) -> None:
+    """Without --gate the plan on which one came to no verdict is what its operator wants."""
+    same = set(_of_plan(here.plan.plan_id, here.views))
+    for left in begun:
+        if left.unjudged and left.gang in same:
+            here.locks[left.gang].begin(replace(left, unjudged=False))
 
 
 def _serve(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> tuple[UpResult, Sequence[GangOperation]]:
@@ -83,6 +102,7 @@ def _serve(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> t
                 rise, turns = _change(here)
                 refuse_on_nodes(here.fleet, [turn.plan for turn in turns])
                 refuse_mixed_models(here.router, (*here.views, *here.others), _plans(rise, turns))
+                _taken_as_they_are(here, begun)
                 forget_other_models(here.router, here.views, {start.gang.name: start for start in rise})
                 views, started = _rise(here, rise, turn)
                 risen |= started
@@ -181,6 +201,7 @@ def _sequence(
         check=lambda batch: refuse_on_nodes(here.fleet, [member.plan for member in batch]),
         accept=partial(_accept, request.strict, judges, here.watcher),
         our_turn=turn.still_ours,
+        judged=judges,
     )
 
 

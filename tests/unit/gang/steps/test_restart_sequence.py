@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
-from orchestrator.protocol.errors import InputError
+from orchestrator.protocol.errors import DeployError, InputError, Unreachable
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))
@@ -102,6 +103,35 @@ def test_without_a_router_only_who_redirects_requests_waits_for_the_last_one(
     lock: Any = SimpleNamespace(begin=lambda _: None, finish=lambda: None)
     steps.run([turn], {"g": lock})
     assert order[0] == ("set_aside" if redirected else "stop")
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(), Unreachable("no route", where="node0", fix="look")])
+def test_what_a_gate_did_not_let_pass_gets_no_requests(monkeypatch: pytest.MonkeyPatch, ends: BaseException) -> None:
+    """Not in passing either, when what is begun is put back."""
+    entered: list[GangView] = []
+    new = GangView(name="g", state=GangState.READY, service_url="u", run_id="new")
+    for name in ("set_aside", "stop"):
+        monkeypatch.setattr(restart_sequence, name, lambda *_, **__: None)
+    monkeypatch.setattr(raising, "raise_all", lambda *_, **__: (new,))
+    monkeypatch.setattr(restart_sequence, "see", lambda *_, **__: (new,))
+
+    def take_in_all(_: object, views: Iterable[GangView]) -> dict[str, DeployError]:
+        entered.extend(views)
+        return {}
+
+    monkeypatch.setattr(restart_sequence, "take_in_all", take_in_all)
+    kept: list[GangOperation] = []
+    steps, turn = maintenance([], None)
+
+    def judge(_: object) -> None:
+        assert kept[-1].unjudged
+        raise ends
+
+    steps.request = replace(steps.request, verb=RestartVerb(what=OperationKind.CHANGE, rolls=True))
+    steps.judged, steps.accept = ("g",), judge
+    with pytest.raises(type(ends)):
+        steps.run([turn], {"g": SimpleNamespace(begin=kept.append)})  # type: ignore[dict-item]
+    assert entered == [] and kept[-1].turning and kept[-1].unjudged
 
 
 KEPT = {"timeout_s": 7.0, "of a later release": 1, "command": "no", "verb": "no"}

@@ -20,8 +20,9 @@ from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import AskedOperation, Operation, connected
 from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.restart import resume
 from orchestrator.gang.steps.staging import staged_plan
-from orchestrator.gang.steps.status.reports import see
+from orchestrator.gang.steps.status.reports import begun_on, see
 from orchestrator.gang.steps.up import asked_of, leave
 from orchestrator.gang.steps.up_operation import (
     BeforeGoCheck,
@@ -210,6 +211,42 @@ def test_a_gate_sees_both_plans_and_what_does_not_pass_returns(
     assert passes or "GATE-FAILED: slower" in refused[0]
     view = gang.view()
     assert (view.state, view.plan_id) == (GangState.READY, "plan2" if passes else "plan1")
+
+
+@dataclass
+class Interrupted(ToldGate):
+    """Its operator has no more patience, or its machine is switched off."""
+
+    ends: BaseException = field(default_factory=KeyboardInterrupt)
+
+    def __call__(self, view: GangView, watcher: Watcher) -> None:
+        raise self.ends
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("then", ["up", "up --gate", "the same without --gate"])
+def test_a_gate_without_a_verdict_leaves_a_plan_that_its_operator_alone_can_take(
+    served: Served, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    gang, plan = served
+    changed, notes = with_env(replace(plan, plan_id="plan2"), NEW="1"), Notes()
+    with pytest.raises(KeyboardInterrupt):
+        up(gang, changed, monkeypatch, replace_it=True, gate=Interrupted(gang, passes=True), notes=notes)
+    assert any("the gate came to no verdict on gang0, whose new plan serves" in words for words in notes.steps)
+    assert gang.view().plan_id == "plan2"
+    if then == "up":
+        with connected(gang.inventory) as operation:
+            resume(operation, (), Notes(), command="up", timeout_s=20.0)
+    elif then == "up --gate":
+        gate = ToldGate(gang, passes=True)
+        assert up(gang, changed, monkeypatch, replace_it=True, gate=gate).changed == ("gang0",)
+        assert [words.partition(",")[0] for words in gate.seen] == ["before: plan1 of plan1", "after: plan2"]
+    else:
+        assert up(gang, changed, monkeypatch).ready_before == {"gang0"}
+    view = gang.view()
+    assert (view.state, view.plan_id) == (GangState.READY, "plan1" if then == "up" else "plan2")
+    with connected(gang.inventory) as operation:
+        assert begun_on(operation.fleet, (gang.gang,)) == ()
 
 
 @pytest.mark.turns

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.engines import router as words
 from orchestrator.engines.serving import UNKNOWN_MODEL, Worker, run_entry
 from orchestrator.gang.agreement import DISAGREES
+from orchestrator.gang.operations import NO_VERDICT
 from orchestrator.gang.serving import UNKNOWN_NAMES, Names, Serving, lost_names, name_words, names_of
 from orchestrator.gang.steps.changes import GangRehearsal, would, would_stop
 from orchestrator.gang.steps.down import DOWN, StopResult, stop_gangs, told_to_end
@@ -26,7 +27,7 @@ from orchestrator.gang.steps.router.router_start import (
     start_of,
 )
 from orchestrator.gang.steps.staging import Staged
-from orchestrator.gang.steps.status.reports import refuse_elsewhere
+from orchestrator.gang.steps.status.reports import begun_on, refuse_elsewhere
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import HEALTH_S, ROUTER_START_S, STOP_S
@@ -196,7 +197,7 @@ def _take_in_undisturbed(
     behind = {worker.url for worker in router.workers()}
     serving = [view for view in _not_changed_by_others(router, gangs, watcher, ours) if view.serves]
     ending = told_to_end(operation.fleet, _specs(operation, serving))
-    views = _without(serving, ending)
+    views = _without(serving, ending | _say_unjudged(operation, _new_behind(serving, behind), watcher))
     failures = take_in_all(router, views)
     added = [view for view in _new_behind(views, behind) if view.name not in failures]
     ending |= _ended_meanwhile(operation, added)
@@ -212,6 +213,18 @@ def _take_in_undisturbed(
 def _specs(operation: Operation, views: Iterable[GangView]) -> list[GangSpec]:
     names = {view.name for view in views}
     return [gang for gang in operation.inventory.gangs if gang.name in names]
+
+
+def _say_unjudged(operation: Operation, views: Sequence[GangView], watcher: Watcher) -> frozenset[str]:
+    """Names of those that run a plan on which a gate came to no verdict."""
+    if not views:
+        return frozenset()
+    runs = {view.name: view.run_id for view in views}
+    begun = begun_on(operation.fleet, _specs(operation, views))
+    left = frozenset(one.gang for one in begun if not one.lets_in(runs[one.gang]))
+    for name in sorted(left):
+        watcher.step(name, f"not added to the router: {NO_VERDICT}")
+    return left
 
 
 def _ended_meanwhile(operation: Operation, added: Sequence[GangView]) -> frozenset[str]:
@@ -399,6 +412,12 @@ def rejoin(router: Router | None, views: Iterable[GangView], watcher: Watcher) -
         say_failures({ROUTER_GANG: lost}, watcher)
     if now.serves:
         say_failures(take_in_all(router, views), watcher)
+
+
+def leave_router(router: Router | None, view: GangView) -> None:
+    """Have no new request go to this gang, where a router serves."""
+    if router is not None and view.service_url and router.view().serves:
+        router.take_out(view.service_url)
 
 
 def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:

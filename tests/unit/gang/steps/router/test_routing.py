@@ -17,7 +17,7 @@ from tests.support.commands import router_of, unasked
 from orchestrator.engines import router as words
 from orchestrator.engines.serving import RUN_LABEL, UNKNOWN_MODEL, ServedModel, Worker
 from orchestrator.gang.claims import Found
-from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import down, operation, restart, restart_sequence
 from orchestrator.gang.steps.restart_sequence import ROLLING, RestartRequest
@@ -213,6 +213,19 @@ def test_what_another_command_takes_out_meanwhile_is_taken_out_again(
     add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert behind_at_looks == [False, True] and world.behind == ["http://a", "http://c"]
     assert any("b: not added to the router: bob@desk (pid 7) changes it" in words for words in world.said)
+
+
+@pytest.mark.parametrize(("was_run", "enters"), [("old", False), ("", True)])
+def test_nobody_adds_a_plan_on_which_a_gate_came_to_no_verdict(
+    world: World, monkeypatch: pytest.MonkeyPatch, was_run: str, enters: bool
+) -> None:
+    """The plan before may enter: the gate had not come to the stop."""
+    world.router = router(GangState.READY)
+    begun = GangOperation(gang="b", what=OperationKind.CHANGE, turning=True, was_run=was_run, unjudged=True)
+    monkeypatch.setattr(routing, "begun_on", lambda _, gangs: (begun,) if "b" in [gang.name for gang in gangs] else ())
+    add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert ("http://b" in world.behind) is enters
+    assert any(words.startswith("b: not added to the router: its `up --gate`") for words in world.said) is not enters
 
 
 @pytest.mark.parametrize("looks", [1, 2])
