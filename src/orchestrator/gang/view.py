@@ -126,6 +126,7 @@ class GangView:
     gathering: bool = False
     late: Cause | None = None
     service_url: str = ""
+    told_url: str = ""
     service_healthy: bool | None = None
     canary_text: str | None = None
     certificate: str = ""
@@ -260,6 +261,7 @@ def _service(leader: Report | None) -> dict[str, Any]:
     healthy, text = _healthy(leader), leader.canary_text
     return {
         "service_url": leader.service_url,
+        "told_url": leader.service_url,
         "service_healthy": healthy,
         "canary_text": text,
         "certificate": leader.certificate,

@@ -93,6 +93,11 @@ class Baseline(Subject):
     batch_noise: float | None = None
 
     @property
+    def known(self) -> dict[str, PromptBaseline]:
+        """Of its prompts those that this release can ask: a later one may have accepted more."""
+        return {name: self.prompts[name] for name in PROMPTS if name in self.prompts}
+
+    @property
     def varies(self) -> tuple[str, ...]:
         """Prompts whose answer the accepted engine varied by itself."""
         return tuple(prompt for prompt, accepted in self.prompts.items() if accepted.varies_from is not None)

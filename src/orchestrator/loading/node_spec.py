@@ -69,9 +69,9 @@ class Variables:
         """A file's path on the controller."""
         return self.text(name, r"~?/[^\x00-\x1f\x7f]*", "a file's path on the controller, absolute or from ~/")
 
-    def number(self, name: str, low: int, high: int) -> int | None:
+    def number(self, name: str, low: int, high: int, *, what: str = "an integer") -> int | None:
         """An integer within bounds; a text of digits counts."""
-        return None if (number := self._bounded(name, low, high, int, "an integer")) is None else int(number)
+        return None if (number := self._bounded(name, low, high, int, what)) is None else int(number)
 
     def seconds(self, name: str, low: int, high: int) -> float | None:
         """A duration within bounds, in seconds: a number, or a text such as 90, 5s, 10m or 2h."""
@@ -318,7 +318,7 @@ def most_requests(variables: Variables, name: str) -> str:
     """A number in digits, AUTO, or '' where nothing is said."""
     if variables.text(name) == AUTO:
         return AUTO
-    number = variables.number(name, 1, MOST_REQUESTS)
+    number = variables.number(name, 1, MOST_REQUESTS, what=f"{AUTO} or an integer")
     return "" if number is None else str(number)
 
 

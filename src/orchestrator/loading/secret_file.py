@@ -86,17 +86,17 @@ def read_certificate(cert: Path, *, where: str) -> str:
         raise InputError(f"{cert} holds no PEM certificate", where=where, fix=fix) from None
 
 
-def read_certified_key(cert: Path, key: Path, *, where: str) -> CertifiedKey:
+def read_certified_key(cert: Path, key: Path, *, where: str, key_where: str) -> CertifiedKey:
     """Both files, if they belong together. Raises InputError."""
     text = read_certificate(cert, where=where)
     first = x509.load_pem_x509_certificate(text.encode())
-    private = read_private_text(key, what="the certificate's private key", where=where)
+    private = read_private_text(key, what="the certificate's private key", where=key_where)
     try:
         public = load_pem_private_key(private.encode(), password=None).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
         what = f"{key} holds no PEM private key, or one with a password"
         fix = f"openssl pkey -in {key} -out plain.pem, mode 0600, and name plain.pem"
-        raise InputError(what, where=where, fix=fix) from None
+        raise InputError(what, where=key_where, fix=fix) from None
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if public.public_bytes(*form) != first.public_key().public_bytes(*form):
         what = f"{key} is not the key of the certificate in {cert}"

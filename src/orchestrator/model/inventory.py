@@ -218,6 +218,7 @@ ROUTER_GANG = "router"
 """The name of the router's own gang of one node, and of its group in the inventory."""
 ROUTER_POLICIES = ("cache_aware", "power_of_two", "round_robin", "random")
 """How the router chooses a gang for a request, as both of its releases name it; the first is the usual one."""
+_RUNS_AT = re.compile(r"(?P<scheme>https?)://(?P<host>[^/@]+):(?P<port>[0-9]{1,5})")
 _GANG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -262,6 +263,12 @@ class RouterSpec:
         if self.node.reach.connection == "local" and host == self.node.name:
             host = "127.0.0.1"
         return f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
+
+    def url_of(self, running: str) -> str:
+        """The same of the router that runs, which may have been started with another port, or without TLS. running:
+        where it serves on its own host, '' for none"""
+        at, mine = _RUNS_AT.fullmatch(running), _RUNS_AT.fullmatch(self.url)
+        return f"{at['scheme']}://{mine['host']}:{at['port']}" if at and mine else self.url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,14 @@ def kept_sweep(like: SweepRecord) -> SweepRecord | None:
     return read_document(sweep_file(like), _made)
 
 
+def sweep_that_started(plan_id: str, beside: SweepRecord) -> SweepRecord | None:
+    """Another kept sweep of this one's gang, on the same nodes, that has started this plan as a candidate; None where
+    there is none."""
+    mine = (record for record in _all() if (record.gang, record.addresses) == (beside.gang, beside.addresses))
+    others = (record for record in mine if sweep_file(record) != sweep_file(beside))
+    return next((record for record in others if plan_id in record.started), None)
+
+
 def sweeps_of(gang: GangSpec, model: str) -> tuple[SweepRecord, ...]:
     """Every sweep on these very nodes, as SSH reaches them, that this model has a part in: newest first."""
     addresses = tuple(addresses_of(gang.nodes))

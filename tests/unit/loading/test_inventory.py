@@ -363,6 +363,8 @@ def test_how_many_requests_it_lets_in(tmp_path: Path) -> None:
     assert read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: auto}}}\n").max_requests == "auto"
     with pytest.raises(InputError, match="an integer from 1 to 100000"):
         read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: 0}}}\n")
+    with pytest.raises(InputError, match="wanted auto or an integer from 1"):
+        read(tmp_path, "router: {hosts: {a: {l40s_router_max_requests: many}}}\n")
 
 
 @pytest.mark.parametrize(("written", "read_as"), [("auto", "auto"), ("64", "64"), ("'64'", "64")])

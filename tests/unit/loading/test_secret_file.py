@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support.certificates import certified_key
 
 from orchestrator.loading.secret_file import read_api_key, read_certified_key, read_private_line
 from orchestrator.protocol.errors import InputError
@@ -59,7 +60,15 @@ def test_no_file_and_no_text(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not a regular file"):
             read_api_key(path, where="x")
         with pytest.raises(InputError, match="not a regular file"):
-            read_certified_key(path, path, where="x")
+            read_certified_key(path, path, where="x", key_where="y")
+
+
+def test_which_of_two_files_is_wrong_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text(certified_key("router.example")[0])
+    for cert, where in (("cert.pem", "the key's"), ("none.pem", "the certificate's")):
+        with pytest.raises(InputError, match="can't be read") as told:
+            read_certified_key(tmp_path / cert, tmp_path / "none.pem", where="the certificate's", key_where="the key's")
+        assert told.value.where == where
 
 
 def test_a_private_line_may_have_blanks_but_one_line_only(tmp_path: Path) -> None:

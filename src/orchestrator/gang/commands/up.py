@@ -97,7 +97,7 @@ def _serve(args: argparse.Namespace, operation: AskedOperation, request: UpReque
     checks = answers("after_ready", operation, outcome.views, args, screen) if started else []
     _show(outcome, screen, checks_json(checks), request)
     if not args.json:
-        screen.show(*_clients_use(inventory, outcome.views))
+        screen.show(*_clients_use(inventory, outcome.views, outcome.router_url))
     code = say_checks(checks, screen)
     if outcome.failure is not None:  # that they do serve is shown first
         raise outcome.failure
@@ -127,11 +127,11 @@ def _request(
     )
 
 
-def _clients_use(inventory: Inventory, views: Iterable[GangView]) -> list[str]:
+def _clients_use(inventory: Inventory, views: Iterable[GangView], router_url: str) -> list[str]:
     """Where requests go: to the router where there is one, else to each gang that serves."""
     serving = [view for view in views if view.serves]
     if inventory.router is not None and serving:
-        return [f"clients use {inventory.router.url} (the router)"]
+        return [f"clients use {router_url or inventory.router.url} (the router)"]
     return [f"clients use {view.service_url} ({view.name})" for view in serving if view.service_url]
 
 

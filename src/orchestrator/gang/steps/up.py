@@ -61,7 +61,8 @@ def up(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> UpRes
     if request.strict:
         refuse_transport(operation, done.views, command=request.command)
     try:
-        add_to_router(operation, done.views, watcher, command=request.command, ours=request.turn)
+        front = add_to_router(operation, done.views, watcher, command=request.command, ours=request.turn)
+        done = replace(done, router_url=front.url if front is not None else "")
         forget_begun(operation, [left.gang for left in begun], request.command)
         return _go_on(operation, done, begun, request, watcher)
     except DeployError as failure:

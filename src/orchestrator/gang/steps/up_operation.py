@@ -123,6 +123,8 @@ class UpResult:
     ready_before: frozenset[str]
     seconds: float
     changed: tuple[str, ...] = ()
+    router_url: str = ""
+    """Where clients find the router that runs; '' where none was looked at."""
     failure: DeployError | None = None
     """Why the router does not send requests to all that serve, or what was begun before could not be finished."""
 

@@ -64,7 +64,8 @@ class Gate:
         kept = golden.kept(fleet, gang, _quiet)
         baseline = kept.baseline
         if baseline is None or baseline.batch_noise is None:
-            baseline, _ = golden.measured(fleet, gang, kept.subject, url, _quiet)
+            now, _ = golden.measured(fleet, gang, kept.subject, url, _quiet)
+            baseline = now if baseline is None else replace(baseline, batch_noise=now.batch_noise)
         answers = graded(fleet, gang, url, kept.subject.model, self.questions, _quiet)
         return _Judge(
             gate=self,

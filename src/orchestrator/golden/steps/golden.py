@@ -140,7 +140,7 @@ def checked(fleet: Fleet, gang: GangSpec, golden: Golden, progress: Progress) ->
     """The same with this baseline, wherever it comes from."""
     assert golden.baseline is not None
     url = serving_view(fleet, gang, why="there is no text to check").service_url
-    accepted = {name: golden.baseline.prompts[name] for name in PROMPTS if name in golden.baseline.prompts}
+    accepted = golden.baseline.known
     comparisons: dict[str, AnswerComparison] = {}
     for _ in range(REPEATS):
         open_ = [name for name in accepted if name not in comparisons or not comparisons[name].same]
@@ -177,7 +177,7 @@ def checked_in_batches(fleet: Fleet, gang: GangSpec, golden: Golden, progress: P
 def _in_batches(
     fleet: Fleet, gang: GangSpec, url: str, baseline: Baseline, requests: int, progress: Progress
 ) -> tuple[BatchedAnswer, ...]:
-    asked_for = batches(requests, tuple(baseline.prompts))
+    asked_for = batches(requests, tuple(baseline.known))
     answers: list[BatchedAnswer] = []
     for number, batch in enumerate(asked_for):
         progress(f"{gang.name}, batches", number, len(asked_for))
@@ -329,7 +329,11 @@ def _while_idle(fleet: Fleet, gang: GangSpec, golden: Golden) -> Golden:
     try:
         url = serving_view(fleet, gang, why="there is no text to check").service_url
         refuse_busy(fleet, gang, url, why="others wait meanwhile")
-        (batch, *_) = batches(BY_GUARD, tuple(golden.baseline.prompts))
-        return _judged_in_batches(fleet, gang, url, golden, asked_at_once(fleet, gang, url, batch))
+        answers = [
+            answer
+            for batch in batches(BY_GUARD, tuple(golden.baseline.known))[:1]
+            for answer in asked_at_once(fleet, gang, url, batch)
+        ]
+        return _judged_in_batches(fleet, gang, url, golden, answers)
     except DeployError:
         return golden

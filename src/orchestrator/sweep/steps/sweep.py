@@ -22,7 +22,7 @@ from orchestrator.gang.steps.raising import Watcher, everybody_answers
 from orchestrator.gang.steps.router.entry import stop_measured
 from orchestrator.gang.steps.router.routing import withdraw
 from orchestrator.gang.steps.up import asked_of, planned_again, up
-from orchestrator.gang.steps.up_operation import UpRequest
+from orchestrator.gang.steps.up_operation import UpRequest, UpResult
 from orchestrator.gang.view import GangView
 from orchestrator.golden.steps import golden
 from orchestrator.model.gang_state import GangState
@@ -43,7 +43,7 @@ from orchestrator.protocol.errors import (
     VerificationDiffers,
 )
 from orchestrator.protocol.staging import Asked
-from orchestrator.records.sweeps import keep_sweep
+from orchestrator.records.sweeps import keep_sweep, sweep_that_started
 from orchestrator.sweep.budget import CUT, took
 from orchestrator.sweep.network import trial_of
 from orchestrator.sweep.next_step import Running, SweepStep, SweepStepKind, ended_with, next_step, with_result
@@ -99,7 +99,8 @@ def untried(record: SweepRecord, options: SweepOptions) -> list[str]:
 class _Sweep:
     """turn: behind the router, held from the stop of what served, or the first start, until it, or the best, serves
     again
-    seconds: that each candidate will take, by id; began: of this call, for the budget"""
+    seconds: that each candidate will take, by id; began: of this call, for the budget
+    ended_before: the run that had ended when this step began: nobody has stopped it since"""
 
     inventory: Inventory
     gang: GangSpec
@@ -109,6 +110,7 @@ class _Sweep:
     record: SweepRecord
     seconds: Mapping[str, float]
     began: float = field(default_factory=time.monotonic)
+    ended_before: str = ""
 
     def go_on(self) -> None:
         """Where an earlier call has taken out what served: others wait for this one again."""
@@ -125,6 +127,7 @@ class _Sweep:
     def step(self) -> bool:
         """Take the next step; False once nothing is left to do."""
         view = self._look()
+        self.ended_before = "" if view.running else view.run_id
         running = Running(view.plan_id if view.running else "", view.serves)
         step = next_step(
             self.record,
@@ -173,19 +176,34 @@ class _Sweep:
 
     def _stop(self, view: GangView) -> None:
         """What somebody else has started is remembered, and leaves the router first."""
-        ours = view.plan_id in self.record.started
-        if ours:
+        if view.plan_id in self.record.started:
             self._stop_candidate()
+            return
+        with self.screen.rising() as watcher:
+            self.turn.wait(watcher)
+        view = self._look()  # what was seen before the wait may have been changed since
+        if not view.running:
+            return
+        if (other := sweep_that_started(view.plan_id, self.record)) is not None:
+            self._take_over(other, view.plan_id)
             return
         self._keep(replace(self.record, before=self._asked(), before_plan=view.plan_id, kept=""))
         self._say_others()
         with self.screen.rising() as watcher, connected(self.inventory) as operation:
-            self.turn.wait(watcher)
             name = self.gang.name
             request = DownRequest(gangs=(name,), command=self.options.command)
             leave = partial(withdraw, operation, (name,), partial(self._say_alone, watcher))
             # before the stop, under its lock: a gang that somebody else holds stays in the router
             refuse_leftovers(down(operation, request, before_stop=leave))
+
+    def _take_over(self, other: SweepRecord, plan_id: str) -> None:
+        """A candidate of another sweep that did not end is nobody's service: what that one stopped serves again."""
+        then = f"; at the end serves what that one has stopped, plan {other.before_plan}" if other.before else ""
+        self.screen.say(f"{self.gang.name}: plan {plan_id} is a candidate of another sweep, which did not end{then}")
+        started = (*self.record.started, plan_id)
+        mine = replace(self.record, before=other.before, before_plan=other.before_plan, started=started, kept="")
+        self._keep(mine)  # first: killed in between, both know it
+        keep_sweep(replace(other, before=None, before_plan="", started=()))
 
     def _say_alone(self, watcher: Watcher, last: Collection[str]) -> None:
         """Before its requests fail."""
@@ -324,7 +342,7 @@ class _Sweep:
         other_plan = view.running and view.plan_id not in self.record.started
         refused_while_serving = isinstance(failure, InputError) and view.serves
         stopped = bool(view.ordered) and not view.running and view.plan_id == result.plan_id
-        return other_plan or refused_while_serving or stopped
+        return other_plan or refused_while_serving or (stopped and view.run_id != self.ended_before)
 
     def _failed(self, result: CandidateResult, failure: DeployError) -> CandidateResult:
         """With its cause, and nothing of it left. Raises the failure where it is not the candidate's own: a node does
@@ -342,8 +360,19 @@ class _Sweep:
 
     def _keep_best(self, step: SweepStep) -> None:
         assert step.result is not None
-        self.screen.say(f"{self.gang.name}: serving the best, {step.result.candidate.id}")
-        self._serve(self.inventory, up_request(self.record, step.result, self.options))
+        best_one = step.result.candidate.id
+        self.screen.say(f"{self.gang.name}: serving the best, {best_one}")
+        try:
+            outcome = self._served(self.inventory, up_request(self.record, step.result, self.options))
+        except OF_OTHERS:
+            raise
+        except OF_THE_CANDIDATE as failure:
+            ended = self._failed(step.result, failure)
+            self.screen.say(f"{self.gang.name}: {best_one} does not come up again: {ended.cause}")
+            self._keep_result(ended)  # the next best, or what served before
+            return
+        if outcome.failure is not None:
+            raise outcome.failure
 
     def _return(self) -> None:
         asked = self.record.before
@@ -353,15 +382,15 @@ class _Sweep:
         request = UpRequest(
             plan=plan, command=self.options.command, timeout_s=self.options.timeout_s, accept=asked.accept
         )
-        self._serve(inventory, request)
+        outcome = self._served(inventory, request)
+        if outcome.failure is not None:
+            raise outcome.failure
 
-    def _serve(self, inventory: Inventory, request: UpRequest) -> None:
+    def _served(self, inventory: Inventory, request: UpRequest) -> UpResult:
         """Behind the router again. From here on it is no candidate that may be stopped."""
         self._keep(replace(self.record, started=()))
         with self.screen.rising() as shown, connected(inventory) as operation:
-            outcome = up(operation.asked(), replace(request, turn=self.turn.token), shown)
-        if outcome.failure is not None:
-            raise outcome.failure
+            return up(operation.asked(), replace(request, turn=self.turn.token), shown)
 
 
 def _with_env(node: NodeSpec, env: Mapping[str, str]) -> NodeSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,6 +26,7 @@ from orchestrator.golden.answers import (
     Subject,
 )
 from orchestrator.golden.commands.golden import _print
+from orchestrator.golden.steps import gate as gating
 from orchestrator.golden.steps import golden
 from orchestrator.golden.steps.golden import Golden
 from orchestrator.model.gang_state import GangState
@@ -127,3 +129,43 @@ def test_what_is_no_baseline_names_its_file_and_the_fix(tmp_path: Path, text: st
         golden.read_baseline(file)
     assert told.value.where == str(file)
     assert "golden accept" in told.value.fix
+
+
+def later_release() -> Golden:
+    """A baseline with prompts that only a later release has."""
+    known = checked(GoldenVerdict.SAME, RIGHT)
+    assert known.baseline is not None
+    prompts = {"of-a-later-release": known.baseline.prompts["english-fact"]}
+    return replace(known, baseline=replace(known.baseline, prompts=prompts))
+
+
+def test_prompts_of_a_later_release_are_left_out_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("serving_view", "refuse_busy"):
+        monkeypatch.setattr(golden, name, Mock())
+    monkeypatch.setattr(golden, "asked", lambda *_: iter(()))
+    monkeypatch.setattr(golden, "asked_at_once", Mock(side_effect=AssertionError("nothing is known to ask")))
+    nobody = Fleet([])
+    done = golden.checked_in_batches(nobody, gang(), later_release(), lambda *_: None, requests=16)
+    assert done.in_batches is not None and done.in_batches.answers == 0
+    monkeypatch.setattr(golden, "check_gang", lambda *_: later_release())
+    assert golden.finding(nobody, gang()) is None, "as the guard asks"
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_gate_holds_the_new_plan_against_what_was_accepted_where_only_the_noise_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    """Of a baseline that an earlier release has kept."""
+    kept = checked(GoldenVerdict.NONE)
+    now = replace(kept.baseline, made_at=2.0, batch_noise=0.25) if kept.baseline is not None else None
+    monkeypatch.setattr(golden, "kept", lambda *_: kept if accepted else replace(kept, baseline=None))
+    monkeypatch.setattr(golden, "measured", lambda *_: (now, ()))
+    for name in ("_kernels", "serving_view", "graded"):
+        monkeypatch.setattr(gating, name, Mock())
+    monkeypatch.setattr(gating, "old_speeds", lambda *_: ())
+    gated: Any = Mock()
+    gated.here.as_they_run = lambda gangs: gangs
+    judge = gating.Gate(within=0.05, timeout_s=1.0).before(gated, Mock())
+    assert (judge.accepted, judge.baseline.made_at, judge.baseline.batch_noise) == (
+        (True, 1.0, 0.25) if accepted else (False, 2.0, 0.25)
+    )

@@ -17,7 +17,7 @@ from tests.unit.sweep.made import LOAD, record, result
 from orchestrator.bench.steps import bench as benching
 from orchestrator.engines.serving import ServedModel, Worker
 from orchestrator.engines.settings import NCCL_TRIALS
-from orchestrator.gang.steps.down import down
+from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.operation import connected
 from orchestrator.gang.steps.router import claim, entry, routing
 from orchestrator.gang.steps.router.claim import RouterTurn
@@ -303,6 +303,68 @@ def test_the_best_is_kept(cluster: Cluster) -> None:
     found = cluster.sweep(replaces=True, keep_best=True)
     view = cluster.gang.view()
     assert (view.plan_id, view.serves, found.kept) == ("plan-b", True, "b")
+
+
+@pytest.mark.turns(of="sweep: the best does not come up again")
+@pytest.mark.parametrize("all_fail", [False, True], ids=["the next best", "what served before"])
+def test_where_the_best_does_not_come_up_again_the_gang_is_not_left_empty(cluster: Cluster, all_fail: bool) -> None:
+    cluster.gang.up(plan_id=BEFORE)
+    up, broken = cluster._raise, "abc" if all_fail else "b"
+
+    def broken_later(name: Any) -> None:
+        if len(cluster.ran) == 6 and name in list(broken) and not cluster.gang.view().running:
+            raise GangFailed("CUDA out of memory", where="gang gang0", fix="x")
+        up(name)
+
+    cluster._raise = broken_later  # type: ignore[method-assign, assignment]
+    found = cluster.sweep(replaces=True, keep_best=True)
+    view = cluster.gang.view()
+    wanted = (BEFORE, "before") if all_fail else ("plan-c", "c")
+    assert (view.serves, view.plan_id, found.kept) == (True, *wanted)
+    assert {cluster.states()[name] for name in broken} == {"failed"}
+    assert any("b does not come up again: CUDA out of memory" in words for words in cluster.said)
+
+
+def of_another_load() -> SweepRecord:
+    """Where this machine keeps another sweep of the gang."""
+    return replace(record(*map(candidate, "abc"), gang="gang0"), load=replace(LOAD, requests=(16,)))
+
+
+def test_a_sweep_of_another_load_returns_to_what_the_interrupted_one_has_stopped(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its candidate is nobody's service."""
+    cluster.gang.up(plan_id=BEFORE)
+    cluster.says["b", 4] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.sweep(replaces=True)
+    assert cluster.gang.view().plan_id == "plan-b"
+    monkeypatch.setattr(sweeping, "asked_of", None)  # what runs is no service
+    monkeypatch.setattr(cluster, "record", lambda *_: kept_sweep(of_another_load()) or of_another_load())
+    found = cluster.sweep(replaces=True)
+    assert (cluster.gang.view().plan_id, cluster.gang.view().serves, found.kept) == (BEFORE, True, "before")
+    old = kept_sweep(record(gang="gang0"))
+    assert old is not None and (old.before, old.started) == (None, ())
+    assert any("a candidate of another sweep" in words for words in cluster.said)
+
+
+def test_what_another_command_has_changed_during_the_wait_for_the_turn_is_what_it_returns_to(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.gang.up(plan_id=BEFORE)
+
+    def changed(_: RouterTurn) -> bool:
+        if cluster.gang.view().plan_id == BEFORE:
+            with connected(cluster.gang.inventory) as operation:
+                down(operation, DownRequest(gangs=("gang0",), now=True))
+            cluster.gang.up(plan_id="plan-changed")
+        return True
+
+    monkeypatch.setattr(RouterTurn, "wait", changed)
+    cluster.says["a"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.sweep(replaces=True)
+    assert cluster.record().before_plan == "plan-changed"
 
 
 @pytest.mark.turns

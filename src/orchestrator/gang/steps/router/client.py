@@ -27,7 +27,7 @@ from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
 
 POLL_S = 0.25
-ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
+ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`"
 _ANSWERS_TO_A_KEY = "/v1/models"
 """Of every engine; it asks for the API key, which the paths for health do not."""
 _ASKS_FOR_A_KEY = "/v1/chat/completions"
@@ -78,7 +78,8 @@ class Router:
     def state(self) -> RouterState:
         """Look at its agent, and at its workers where it serves."""
         view = self.view()
-        return RouterState(view=view, url=self.spec.url, workers=self.workers() if view.service_healthy else ())
+        url = self.spec.url_of(view.told_url if view.running else "")
+        return RouterState(view=view, url=url, workers=self.workers() if view.service_healthy else ())
 
     def view(self) -> GangView:
         """Look at its agent."""

@@ -15,6 +15,7 @@ from orchestrator.engines.engine import STUB_FILE, Engine
 from orchestrator.engines.registry import engine_of, newest
 from orchestrator.gang.steps.router.client import Router, key_in
 from orchestrator.gang.steps.router.host import (
+    TLS_CERT,
     ask_from,
     certificate_file,
     installed_router,
@@ -139,7 +140,8 @@ def _certified_key(spec: RouterSpec) -> CertifiedKey | None:
     if spec.tls_cert is None or spec.tls_key is None:
         return None
     cert, key = (Path(file).expanduser() for file in (spec.tls_cert, spec.tls_key))
-    return read_certified_key(cert, key, where=f"inventory: {spec.node.name}: l40s_router_tls_cert")
+    place = f"inventory: {spec.node.name}"
+    return read_certified_key(cert, key, where=f"{place}: {TLS_CERT}", key_where=f"{place}: l40s_router_tls_key")
 
 
 def refuse_expired(spec: RouterSpec) -> None:

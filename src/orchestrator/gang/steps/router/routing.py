@@ -286,7 +286,7 @@ def mixed_models(spec: RouterSpec, gang: str, names: Serving) -> FindingsError:
         f"ROUTER-MODEL-MIXED: the router on {spec.node.name} is {words.SGLANG_ROUTER.name}, which does not look at the"
         f" model that a request names: gangs with different models ({served}) would answer for each other",
         where=f"gang {gang}",
-        fix=f"install {words.SMG.name} with `l40s-deploy prepare --tags router_env`, then run {ANEW} which takes its"
+        fix=f"install {words.SMG.name} with `l40s-deploy prepare --tags router_env`, then run {ANEW}, which takes its"
         " clients some seconds",
     )
 
@@ -391,15 +391,15 @@ def would_stop_router(operation: Operation) -> tuple[GangRehearsal, ...]:
 
 def add_to_router(
     operation: Operation, views: Iterable[GangView], watcher: Watcher, *, command: str, ours: str = ""
-) -> None:
+) -> RouterState | None:
     """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router.
 
     ours: as of `_not_changed_by_others`.
     """
     if operation.router is None or not any(view.service_healthy for view in views):
-        return
+        return None
     watcher.step(ROUTER_GANG, "starting, and adding the gangs that became ready")
-    start_router(operation, watcher, command=command, ours=ours)
+    return start_router(operation, watcher, command=command, ours=ours)
 
 
 def rejoin(router: Router | None, views: Iterable[GangView], watcher: Watcher) -> None:

@@ -150,7 +150,7 @@ def glance(fleet: Fleet, spec: RouterSpec) -> RouterGlance:
     if workers is not None and not view.running:
         workers = None
     return RouterGlance(
-        url=spec.url,
+        url=spec.url_of(view.told_url if view.running else ""),
         node=spec.node.name,
         state=view.state,
         workers=workers,

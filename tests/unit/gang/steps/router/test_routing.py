@@ -25,7 +25,7 @@ from orchestrator.gang.steps.router import claim, client, draining, router_start
 from orchestrator.gang.steps.router.claim import RouterTurn
 from orchestrator.gang.steps.router.client import Router, RouterState
 from orchestrator.gang.steps.router.router_start import start_of
-from orchestrator.gang.steps.router.routing import add_to_router, rejoin
+from orchestrator.gang.steps.router.routing import add_to_router, rejoin, router_state
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import AUTO, GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
@@ -173,7 +173,17 @@ def test_a_router_that_serves_with_other_settings_is_left_alone_and_takes_the_ga
     world.router = router(GangState.READY, "other")
     add_to_router(unasked(INVENTORY), world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://a", "http://b", "http://c"] and not world.started
-    assert any("`l40s-deploy router down`" in words for words in world.said)
+    assert any(words.endswith("`l40s-deploy router down`, then `l40s-deploy router up`") for words in world.said)
+
+
+def test_clients_are_told_of_the_router_that_runs(world: World, tmp_path: Path) -> None:
+    """TLS and another port, which its inventory has since, are not there before it is started anew."""
+    world.router = replace(router(GangState.READY, "other"), told_url="http://127.0.0.1:30001")
+    spec = replace(guarded(tmp_path), port=30002)
+    now = add_to_router(unasked(replace(INVENTORY, router=spec)), world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert now is not None and (now.url, spec.url) == ("http://localhost:30001", "https://localhost:30002")
+    world.router = router(GangState.ABSENT)
+    assert router_state(unasked(replace(INVENTORY, router=spec))).url == spec.url
 
 
 @pytest.mark.parametrize(
