@@ -1,5 +1,6 @@
 """`sweep` with the real engine on two emulated nodes: four candidates, the controller killed three times, and
-what served before serves again. A launch takes a minute, so all of it is one test."""
+what served before serves again; and of two gangs behind the router the one that is not measured serves on. A launch
+takes a minute, so that each is one test."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.load import complete
+from tests.support.load import Load, complete
+from tests.support.ports import free_port
+from tests.support.router import ROUTER_PORTS, router_environment, router_group
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import slack, until
 
@@ -20,12 +23,15 @@ pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.long, pytest.mark
 
 RUNS_S = 1900.0
 LOADS = (1, 2)
+LAYOUTS = ("--layout", "tp2", "--layout", "pp2,tp1")
+OF_ONE = ("gang0", "--layout", "tp1")
 
 
-def words(lab: SmallLab) -> tuple[str, ...]:
+def words(lab: SmallLab, *what: str) -> tuple[str, ...]:
+    """what: gang and layouts"""
     return (
-        *("sweep", "--model", lab.model, "--load", ",".join(map(str, LOADS)), "--input", "20", "--output", "10"),
-        *("--layout", "tp2", "--layout", "pp2,tp1", "--vary", "chunk=256,512", "--no-nccl", "--replace"),
+        *("sweep", *what, "--model", lab.model, "--load", ",".join(map(str, LOADS)), "--input", "20", "--output", "10"),
+        *("--vary", "chunk=256,512", "--no-nccl", "--replace"),
     )
 
 
@@ -36,9 +42,9 @@ def points(lab: SmallLab) -> dict[str, list[dict[str, Any]]]:
     return {result["candidate"]["id"]: result["points"] for result in results}
 
 
-def kill_after(lab: SmallLab, wanted: int) -> dict[str, list[dict[str, Any]]]:
+def kill_after(lab: SmallLab, wanted: int, *what: str) -> dict[str, list[dict[str, Any]]]:
     """What is measured when the controller is killed, once so many points are."""
-    process = lab.start(*words(lab))
+    process = lab.start(*words(lab, *what))
     until(
         lambda: sum(map(len, points(lab).values())) >= wanted or process.poll() is not None, RUNS_S * slack(), "points"
     )
@@ -53,8 +59,8 @@ def test_four_candidates_and_three_kills_leave_one_table_and_the_service() -> No
     with small_lab(f"sweep-{os.getpid()}", engine="sglang") as lab:
         lab.serve()
         before = lab.gang()
-        at_kill = [kill_after(lab, wanted) for wanted in (1, 3, 6)]
-        done = lab.deploy(*words(lab), "--json", timeout=RUNS_S)
+        at_kill = [kill_after(lab, wanted, *LAYOUTS) for wanted in (1, 3, 6)]
+        done = lab.deploy(*words(lab, *LAYOUTS), "--json", timeout=RUNS_S)
         found = json.loads(done.stdout)["sweep"]
         states = {one["id"]: (one["state"], one["cause"]) for one in found["candidates"]}
         assert states == dict.fromkeys(
@@ -70,3 +76,36 @@ def test_four_candidates_and_three_kills_leave_one_table_and_the_service() -> No
         gang = lab.gang()
         assert (gang["state"], gang["plan_id"]) == ("ready", before["plan_id"])
         assert complete(gang["service"]["url"], lab.model, CANARY_PROMPT, len(CANARY_TEXT)) == CANARY_TEXT
+
+
+def workers(lab: SmallLab) -> int:
+    """How many gangs the router counts as healthy."""
+    return sum(worker["healthy"] for worker in lab.json("router", "status")["workers"])
+
+
+def test_the_gang_that_serves_on_loses_no_request_through_three_kills() -> None:
+    with small_lab(f"sweeps-{os.getpid()}", engine="sglang", gangs=2, nodes=1) as lab:
+        port = free_port(adjacent=ROUTER_PORTS)
+        lab.write_inventory(router=router_group(router_environment(), lab.folder / "router", port))
+        try:
+            lab.serve()
+            before = lab.json("status")["gangs"]
+            # what it asks ends with an e, and this engine says the next letters
+            with Load(f"http://127.0.0.1:{port}", lab.model, clients=2, pause_s=0.5, wants='"text":"f') as load:
+                at_kill = [kill_after(lab, wanted, *OF_ONE) for wanted in (1, 2, 3)]
+                done = lab.deploy(*words(lab, *OF_ONE), "--json", timeout=RUNS_S)
+                until(lambda: workers(lab) == 2, 60, "both get requests again")
+            print(f"{load.good} requests answered, {len(load.bad)} not, the slowest after {load.slowest_s:.1f} s")
+            assert load.bad == [] and load.good >= 100
+            found = json.loads(done.stdout)["sweep"]
+            assert {one["id"]: one["state"] for one in found["candidates"]} == dict.fromkeys(
+                ("tp1+chunk=256", "tp1+chunk=512"), "measured"
+            )
+            now = points(lab)
+            for then in at_kill:
+                assert all(now[name][: len(known)] == known for name, known in then.items())
+            after = lab.json("status")["gangs"]
+            assert [gang["state"] for gang in after] == ["ready"] * 2 and found["kept"] == "before"
+            assert after[1]["run_id"] == before[1]["run_id"], "the other gang was never touched"
+        finally:
+            lab.deploy("router", "down", code=None)
