@@ -76,15 +76,15 @@ def together(kept: Iterable[object]) -> GangOperation | None:
 
 def sentence(interrupted: Sequence[GangOperation]) -> list[str]:
     """For a user: what was interrupted, how far it got, and how to continue; one line per operation."""
-    lines = []
-    for what in dict.fromkeys(operation.what for operation in interrupted):
-        mine = [operation for operation in interrupted if operation.what is what]
-        turning = [operation.gang for operation in mine if operation.turning]
-        waiting = [operation.gang for operation in mine if not operation.turning]
-        where = [f"{', '.join(turning)} partly done"] if turning else []
-        where += [f"{', '.join(waiting)} not started"] if waiting else []
-        where += [NO_VERDICT] if any(operation.unjudged and operation.turning for operation in mine) else []
-        lines.append(
-            f"a {what.value} was interrupted ({mine[0].who}@{mine[0].host}): {'; '.join(where)}: run `l40s-deploy up`"
-        )
-    return lines
+    kinds = dict.fromkeys(operation.what for operation in interrupted)
+    return [_line([operation for operation in interrupted if operation.what is what]) for what in kinds]
+
+
+def _line(mine: Sequence[GangOperation]) -> str:
+    first = mine[0]
+    turning = [operation.gang for operation in mine if operation.turning]
+    waiting = [operation.gang for operation in mine if not operation.turning]
+    where = [f"{', '.join(turning)} partly done"] if turning else []
+    where += [f"{', '.join(waiting)} not started"] if waiting else []
+    where += [NO_VERDICT] if any(operation.unjudged and operation.turning for operation in mine) else []
+    return f"a {first.what.value} was interrupted ({first.who}@{first.host}): {'; '.join(where)}: run `l40s-deploy up`"

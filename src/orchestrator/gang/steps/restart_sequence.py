@@ -320,12 +320,15 @@ class RestartSequence:
                     undo_on_interrupt=self.undo_on_interrupt,
                     before_go=self.before_go,
                 )
-                self.accept(self._risen)
-                self._keep([turn.name for turn in gangs if turn.name in self.judged], unjudged=False)
+                self._judge(gangs)
             case RestartStep.BACK if self.router is None:
                 rejoin(self.front, self._risen, self.watcher)
             case RestartStep.BACK:
                 put_back(self.router, self._where_they_serve(gangs), self.watcher)
+
+    def _judge(self, gangs: Sequence[GangRestart]) -> None:
+        self.accept(self._risen)
+        self._keep([turn.name for turn in gangs if turn.name in self.judged], unjudged=False)
 
     def _where_they_serve(self, gangs: Sequence[GangRestart]) -> list[GangView]:
         """Those that have come up, with their addresses by the plan."""
@@ -370,8 +373,17 @@ class RestartSequence:
                 return "; ".join(
                     f"{view.name} {_is_down(view)}; continue: l40s-deploy up {view.name}" for view in self._now(gangs)
                 )
-        without = [turn.name for turn in gangs if turn.name in self._begun and self._begun[turn.name][1].unjudged]
-        return _no_verdict(without, self.router) if step is RestartStep.START and without else ""
+        return self._no_verdict(gangs) if step is RestartStep.START else ""
+
+    def _no_verdict(self, gangs: Sequence[GangRestart]) -> str:
+        names = ", ".join(turn.name for turn in gangs if self._begun[turn.name][1].unjudged)
+        if not names:
+            return ""
+        goes = "gets no requests" if self.router is not None else "serves"
+        return (
+            f"the gate came to no verdict on {names}, whose new plan {goes}: `l40s-deploy up {names}` returns to the"
+            " plan before, this command to judge anew, and without --gate to take it as it is"
+        )
 
     def _go_back(self, turn: GangRestart) -> str:
         """Start what it ran before again; returns the outcome as text."""
@@ -393,14 +405,6 @@ class RestartSequence:
         self._finished([turn.name])
         self.returned.add(turn.name)
         return f"{turn.name} is back on {self.request.verb.returns} {turn.before.plan_id}"
-
-
-def _no_verdict(gangs: Sequence[str], router: Router | None) -> str:
-    names, goes = ", ".join(gangs), "gets no requests" if router is not None else "serves"
-    return (
-        f"the gate came to no verdict on {names}, whose new plan {goes}: `l40s-deploy up {names}` returns to the plan"
-        " before, this command to judge anew, and without --gate to take it as it is"
-    )
 
 
 def _is_down(view: GangView) -> str:
