@@ -107,6 +107,7 @@ class GangView:
     proved:    features that the plan asks for and the engine's log confirms, with the nodes if not all confirm them
     ordered:   names of the nodes that know that a person has ended this run
     served:    names that its engine answers to; () where an older release started it (gang/serving.py: names_of)
+    told_url: where its leader says that it serves; service_url is what of that is believed
     certificate: PEM text of what its clients are shown; '' for none, or where an older release started it
     request_limit: most requests that may wait in it; of a router: most that it lets in at once; None: no limit
     runs_at_once: requests of usual length that it runs at once, by its plan; None where that is not known

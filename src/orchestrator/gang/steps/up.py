@@ -80,11 +80,11 @@ def _judged_anew(operation: AskedOperation, request: UpRequest, watcher: Watcher
     return operation.asked()
 
 
-def _taken_as_they_are(here: UpOperation, begun: Sequence[GangOperation]) -> None:
-    """Without --gate the plan on which one came to no verdict is what its operator wants."""
-    same = set(_of_plan(here.plan.plan_id, here.views))
+def _taken_as_they_are(here: UpOperation, begun: Sequence[GangOperation], rise: Sequence[Staged]) -> None:
+    """Without --gate the plan on which one came to no verdict is what its operator wants, where it runs or starts."""
+    rising = {start.gang.name for start in rise}
     for left in begun:
-        if left.unjudged and left.gang in same:
+        if left.unjudged and left.gang in rising:
             here.locks[left.gang].begin(replace(left, unjudged=False))
 
 
@@ -103,7 +103,7 @@ def _serve(operation: AskedOperation, request: UpRequest, watcher: Watcher) -> t
                 rise, turns = _change(here)
                 refuse_on_nodes(here.fleet, [turn.plan for turn in turns])
                 refuse_mixed_models(here.router, (*here.views, *here.others), _plans(rise, turns))
-                _taken_as_they_are(here, begun)
+                _taken_as_they_are(here, begun, rise)
                 forget_other_models(here.router, here.views, {start.gang.name: start for start in rise})
                 views, started = _rise(here, rise, turn)
                 risen |= started

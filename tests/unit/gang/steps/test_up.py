@@ -223,8 +223,13 @@ class Interrupted(ToldGate):
         raise self.ends
 
 
+def let_in(operation: Operation, gang: LocalGang) -> Iterator[bool]:
+    """Whether what was begun lets the run that it has now in."""
+    return (begun.lets_in(gang.view().run_id) for begun in begun_on(operation.fleet, (gang.gang,)))
+
+
 @pytest.mark.turns
-@pytest.mark.parametrize("then", ["up", "up --gate", "the same without --gate"])
+@pytest.mark.parametrize("then", ["up", "up --gate", "the same without --gate", "once it has ended"])
 def test_a_gate_without_a_verdict_leaves_a_plan_that_its_operator_alone_can_take(
     served: Served, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
@@ -242,7 +247,13 @@ def test_a_gate_without_a_verdict_leaves_a_plan_that_its_operator_alone_can_take
         assert up(gang, changed, monkeypatch, replace_it=True, gate=gate).changed == ("gang0",)
         assert [words.partition(",")[0] for words in gate.seen] == ["before: plan1 of plan1", "after: plan2"]
     else:
-        assert up(gang, changed, monkeypatch).ready_before == {"gang0"}
+        if then == "once it has ended":
+            with connected(gang.inventory) as operation:
+                stop(operation.fleet, [gang.gang], Notes(), now=True)
+        entered: list[bool] = []
+        monkeypatch.setattr(up_module, "add_to_router", lambda here, *_, **__: entered.extend(let_in(here, gang)))
+        up(gang, changed, monkeypatch)
+        assert entered == [True], "the router may have it, before the record is gone"
     view = gang.view()
     assert (view.state, view.plan_id) == (GangState.READY, "plan1" if then == "up" else "plan2")
     with connected(gang.inventory) as operation:
