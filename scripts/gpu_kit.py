@@ -43,7 +43,7 @@ OF_THE_SYSTEM = ("ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", 
 OTHER_VERSION = {"transformers", "tokenizers"}
 """The machine has them, in a version that the engine does not take."""
 PARTS_NEVER_LOADED = (
-    "sgl_kernel/flash_ops*.so", "sgl_kernel/infllm_ops*.so", "sgl_kernel/flashmla_ops*.so", "sgl_kernel/sm100",
+    "sgl_kernel/flash_ops*.so", "sgl_kernel/infllm_ops*.so", "sgl_kernel/flashmla_ops*.so",
     "include", "lib", "xgrammar/lib", "flashinfer/data/cutlass/examples", "flashinfer/data/cutlass/test",
     "flashinfer/data/cutlass/python", "flashinfer/data/cutlass/media", "flashinfer/data/cutlass/docs",
     "flashinfer/data/csrc/cake_*", "flashinfer/data/csrc/kda", "flashinfer/data/csrc/gdn",

@@ -15,9 +15,9 @@ from orchestrator.model.profile import ModelProfile, Part
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK, Fits
 from orchestrator.protocol.planned import Layout
 
-_SOURCE = "thirteen starts of the slice of DeepSeek-V3 on 2 and 4 H100 and on 1 and 2 H200"
-_TENSOR_S = (0.38e-3, 0.65e-3)
-"""Of each tensor, from RAM: 90,427 tensors took 34 to 57 s, of files of 22, 43 and 85 GB alike (tests/slice)."""
+_SOURCE = "sixteen starts of the slice of DeepSeek-V3 on 2 and 4 H100 and on 1 and 2 H200"
+_TENSOR_S = (0.34e-3, 0.65e-3)
+"""Of each tensor, from RAM: 90,427 tensors took 31 to 57 s, of files of 22, 43 and 85 GB alike (tests/slice)."""
 _COPY = (8e9, 1e9)
 """Bytes a second of one rank's share to its GPU: an allowance; the slice's 22 GB of each took less than its tensors."""
 _IMPORTS: Seconds = (20.0, 50.0)
@@ -25,8 +25,8 @@ _IMPORTS: Seconds = (20.0, 50.0)
 _NCCL_S, _NCCL_RANK_S = 1.5, 0.5
 """2 to 3 s were seen for 4 ranks; more of them take up to so much each: an allowance, until 32 were measured."""
 _POOL: Seconds = (0.1, 2.0)
-_WARM_UP: Mapping[bool, Seconds] = {True: (9.0, 26.0), False: (1.5, 5.0)}
-"""First: 9 to 13 s with empty kernel caches, 25 on two nodes; else 2 to 4."""
+_WARM_UP: Mapping[bool, Seconds] = {True: (8.5, 26.0), False: (1.3, 5.0)}
+"""First: 8.5 to 13 s with empty kernel caches, 25 on two nodes; else 1.3 to 4."""
 
 
 def tensors(profile: ModelProfile) -> int:

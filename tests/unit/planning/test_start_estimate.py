@@ -25,15 +25,21 @@ def recorded() -> list[Any]:
     """Every start of the slice that came to ready, with the files in RAM; `restart` had graphs to 128 before it."""
     found = []
     for result in RESULTS:
-        start = result["figures"].get("start", {})
-        if start.get("phases"):
+        for way, figures in _starts(result["figures"]) if not result["step"].startswith("ranks apart") else ():
             most = result["step"].rpartition(" ")[2] if "graphs to" in result["step"] else "128"
-            name = f"{result['step']}, {result['at']}"
-            cold = not result["figures"].get("compiled_before", most != "32")
-            machine = (result["engine"].split()[1], int(result["gpus"][0]))
-            nodes = machine[1] if result["step"].startswith("several nodes") else 1
-            found.append(pytest.param(int(most), (*machine, nodes), cold, start, id=name))
+            name = f"{result['step']}{way}, {result['at']}"
+            cold = not figures.get("compiled_before", most != "32")
+            ranks = 1 if result["step"].startswith("one rank") else int(result["gpus"][0])
+            nodes = ranks if result["step"].startswith("several nodes") else 1
+            machine = (result["engine"].split()[1], ranks, nodes)
+            found.append(pytest.param(int(most), machine, cold, figures["start"], id=name))
     return found
+
+
+def _starts(figures: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """One part may start several times."""
+    parts = [("", figures), *((f", {name}", seen) for name, seen in figures.items() if isinstance(seen, dict))]
+    return [(way, seen) for way, seen in parts if seen.get("start", {}).get("phases")]
 
 
 def calculated(most: int, ranks: int, version: str = "0.5.17", nodes: int = 1) -> StartEstimate:
@@ -67,11 +73,11 @@ def test_every_recorded_start_lies_in_its_interval(
 
 
 def test_an_interval_is_no_barn_door() -> None:
-    """From RAM the longest start takes at most twice the shortest one."""
+    """From RAM the longest start takes little more than twice the shortest one, as those that were seen."""
     found = calculated(32, 4)
     for phases in (found.first, found.again):
         least, most = total(phases)
-        assert most < 2.1 * least
+        assert most < 2.2 * least
 
 
 def test_between_nodes_the_captured_sizes_of_prefill_cross_the_network() -> None:
@@ -100,12 +106,12 @@ def of_files(read: int, room: int, layout: Layout = TP32) -> StartEstimate:
 
 def test_loading_is_the_slowest_of_disk_tensors_and_copies() -> None:
     fits = of_files(689 * 10**9, 10**12)
-    assert fits.first["weights"] == pytest.approx((35.0, 689.0), abs=0.1)
-    assert fits.again["weights"] == pytest.approx((35.0, 59.8), abs=0.1)
+    assert fits.first["weights"] == pytest.approx((31.3, 689.0), abs=0.1)
+    assert fits.again["weights"] == pytest.approx((31.3, 59.8), abs=0.1)
     short = of_files(689 * 10**9, 189 * 10**9)
     assert short.again["weights"] == pytest.approx((100.0, 689.0), abs=0.1), "500 of 689 GB at least, all at most"
     staged = of_files(172 * 10**9, 10**12, PP4)
-    assert staged.again["weights"][0] == pytest.approx(35.0 / 4, abs=0.1), "a stage's tensors alone"
+    assert staged.again["weights"][0] == pytest.approx(31.3 / 4, abs=0.1), "a stage's tensors alone"
     assert "graphs" not in staged.first, "not measured for such a rank"
     assert "beside its graphs, which are not measured" in words(staged)
 
@@ -113,9 +119,9 @@ def test_loading_is_the_slowest_of_disk_tensors_and_copies() -> None:
 def test_a_plan_says_it_as_an_interval_with_its_source() -> None:
     plan = plan_of(stack="sglang-0.5.23").gangs[0]
     (line,) = (line for line in plan.memory.explanation if line.startswith("start: "))
-    assert "the first one" in line and "; later ones" in line and "graphs 3.2 to 7.0 min" in line
+    assert "the first one" in line and "; later ones" in line and "graphs 3.1 to 7.0 min" in line
     assert line.endswith("the slice of DeepSeek-V3 on 2 and 4 H100 and on 1 and 2 H200, for disks of 1 GB/s or more")
-    assert plan.start is not None and plan.start.first["graphs"] == (192.6, 420.5)
+    assert plan.start is not None and plan.start.first["graphs"] == (183.6, 420.5)
     assert plan_of(stack="sglang-0.5.23-cpu").gangs[0].start is None
     assert estimate(FINE, TP32, of(CPU, gpu_total=None), read=9, fits={}) is None and words(None) == ""
 
