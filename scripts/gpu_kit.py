@@ -1,4 +1,4 @@
-"""`python3.12 scripts/gpu_kit.py WORK OUT [PART ...]`: what tests/gpu needs on a GPU machine without a network.
+"""`PYTHONPATH=src python3.12 scripts/gpu_kit.py WORK OUT [PART ...]`: what GPU tests need without a network.
 
 WORK keeps what was downloaded and unpacked; OUT gets one archive a part, for scripts/gpu_install.py:
 
