@@ -290,26 +290,35 @@ def _texts_in(home: Path) -> dict[str, str]:
 def _of_text(node: str, file: str) -> Given:
     text = "\n".join(lines_of_file(file, _FIX))
     if not text.strip():
-        where, fix = file, "see why what wrote it printed nothing"
-        if file == "-":
-            where, fix = "standard input", "run the command before the pipe alone, and see why it prints nothing"
-        raise InputError("is empty", where=where, fix=fix)
+        raise _nothing_in(file)
     name = node if file == "-" else Path(file).name.removesuffix(".gz").rpartition(".")[0] or node
     try:
         if text.lstrip().startswith("{") and '"format"' in text:
             snapshot = snapshot_from_json(json.loads(text))
             return Given({snapshot.node: snapshot})
-        start, end = text.find("<system"), text.rfind("</system>")
-        if start >= 0 and end < start and _HAS_DEVICES.search(text, start):
-            text = closed(text[start:])
-            start, end = 0, text.rfind("</system>")
-        if 0 <= start < end or file.endswith(".xml"):
-            text = text[start : end + len("</system>")] if 0 <= start < end else text
+        xml = _system_in(text)
+        if xml or file.endswith(".xml"):
             empty = Snapshot(node=name, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED})
-            return Given({name: empty}, {name: topology_of_xml(text, name)})
+            return Given({name: empty}, {name: topology_of_xml(xml or text, name)})
     except (ValueError, RecursionError) as wrong:
         raise InputError(str(wrong), where=file, fix=_FIX) from None
     return Given(read_pasted({name: text}, name))
+
+
+def _system_in(text: str) -> str:
+    """The <system> element of NCCL's topology, closed where the text ends within it; '' if there is none."""
+    start, end = text.find("<system"), text.rfind("</system>")
+    if start >= 0 and end < start and _HAS_DEVICES.search(text, start):
+        text = closed(text[start:])
+        start, end = 0, text.rfind("</system>")
+    return text[start : end + len("</system>")] if 0 <= start < end else ""
+
+
+def _nothing_in(file: str) -> InputError:
+    if file == "-":
+        fix = "run the command before the pipe alone, and see why it prints nothing"
+        return InputError("is empty", where="standard input", fix=fix)
+    return InputError("is empty", where=file, fix="see why what wrote it printed nothing")
 
 
 def examine_given(
