@@ -61,8 +61,9 @@ DIAL_S = 9.0
 DIAL_TRY_S = 1.0
 UNHEARD_TRY_S = 0.3
 """Where a node does not hear itself: only whether its ARP is answered can be seen, and that takes milliseconds."""
-LISTEN_S = 11.0
-"""Longer than any node dials, by what the slowest of them may begin later."""
+LISTEN_S = 30.0
+"""Longer than any node dials, by what the slowest of them may begin later: a busy one listens seconds after the first.
+A listener ends with its reader, so that a longer time costs nothing."""
 LISTENER_END_S = 5.0
 """A listener notices within 0.2 s that its reader is gone."""
 INIT_CONNECT_S = 10.0

@@ -3,6 +3,7 @@ rail; and between a node's own cards. And their labels."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from orchestrator.protocol.looks import (
     LabelsRequest,
     Listening,
     ListenRequest,
+    Outcome,
     Trial,
 )
 from orchestrator.protocol.message import parsed
@@ -52,7 +54,8 @@ MOST_TRIED_ACROSS = 8
 
 
 def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
-    """All trials between the nodes of each gang. A node that fails to listen or dial gives none of its own."""
+    """All trials between the nodes of each gang. A node that fails to listen or dial gives none of its own, and where
+    the nodes took so long that a listener may have ended before, only what passed is told: the rest is not known."""
     addresses = {name: choice.address for name, choice in cluster.tcp.items()}
     nodes = {node.name: node for node in cluster.nodes}
     ways = {name: dict(_rail_addresses(node)) for name, node in nodes.items()}
@@ -72,6 +75,7 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
         value = first.get("value") if isinstance(first, dict) else first
         return node_app.answer_of(session, "listen", value, Listening)
 
+    began = time.monotonic()
     opened = fleet.on_every(listen, only=set(addresses)).values
 
     def dial(session: Session) -> list[Trial]:
@@ -84,11 +88,13 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
 
     try:
         tried = fleet.on_every(dial, only=set(opened))
+        all_listened = time.monotonic() - began < LISTEN_S
     finally:
         for lines in listeners.values():
             getattr(lines, "close", lambda: None)()
         _let_ports_go(fleet, opened)
-    return tuple(trial for trials in tried.values.values() for trial in trials)
+    trials = (trial for of_node in tried.values.values() for trial in of_node)
+    return tuple(trial for trial in trials if all_listened or trial.outcome is Outcome.OPEN)
 
 
 def _let_ports_go(fleet: Fleet, opened: Mapping[str, Listening]) -> None:

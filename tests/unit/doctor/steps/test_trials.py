@@ -124,6 +124,16 @@ def test_its_listeners_have_ended_when_the_trials_have(fleet: Nodes, port: int) 
         mine.bind((HERE, port))  # EADDRINUSE where one still listens
 
 
+@pytest.mark.parametrize(("listens_s", "outcomes"), [(30.0, ["open", "refused"]), (0.0, ["open"])])
+def test_what_did_not_pass_is_not_known_where_a_listener_may_have_ended_before(
+    fleet: Nodes, monkeypatch: pytest.MonkeyPatch, listens_s: float, outcomes: list[str]
+) -> None:
+    monkeypatch.setattr(looking, "LISTEN_S", listens_s)
+    ways = [{**WAY, "source": "a"}, {**WAY, "source": "a", "outcome": "refused"}]
+    monkeypatch.setattr(node_app, "call", lambda *_, **__: ways)
+    assert [trial.outcome.value for trial in ways_of(fleet)] == outcomes
+
+
 def test_the_same_rail_is_found_under_other_names_and_every_other_rail_is_tried() -> None:
     mine = {"mlx5_0": ("192.0.2.1", "ens1"), "mlx5_2": ("198.51.100.1", "ens2")}
     theirs = {"rocep1": ("192.0.2.2", "enp1"), "rocep2": ("198.51.100.2", "enp2")}
