@@ -241,7 +241,7 @@ class Router:
         return KeyNotPassed(
             f"the running router asks its clients for the key that it was started with, and passes it on: {what}",
             where=self.spec.node.name,
-            fix=f"{ANEW} which gives it the new key and takes its clients some seconds; then run the command again",
+            fix=f"{ANEW}, which gives it the new key and takes its clients some seconds; then run the command again",
         )
 
     def _asks_for_a_key(self, url: str) -> bool:
