@@ -445,4 +445,5 @@ CHANGED: dict[str, Callable[[Scene], None]] = {
     "older release": _staged(cache="/var/cache"),
     "newer release": _staged(protocol=99, sharded_how="ring"),
 }
-VERBS_PLAYED = {**VERBS, **OTHER_RESTARTS, **LOOKS}
+_TWO_OF_THESE = ("router anew",)
+VERBS_PLAYED = {verb: play for verb, play in {**VERBS, **OTHER_RESTARTS, **LOOKS}.items() if verb not in _TWO_OF_THESE}

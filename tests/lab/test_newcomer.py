@@ -57,6 +57,7 @@ def typed() -> list[str]:
 
 ELSEWHERE = {
     "l40s-deploy --help": "tests/unit/cli/test_help.py",
+    "l40s-deploy down --all": "tests/lab/test_rolling_restart.py",
     "l40s-deploy doctor --example articles": "tests/unit/gang/commands/test_doctor.py",
     "nvidia-smi topo -m | l40s-deploy doctor --from -": "tests/unit/doctor/commands/test_discover.py",
     "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64": "tests/unit/gang/commands/test_plan.py",

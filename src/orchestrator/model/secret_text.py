@@ -77,8 +77,10 @@ follows Bearer, and a long word that has no words in it: digits and letters of b
 _HOOKS = re.compile(r"\bhooks\.slack\.com/\S+|\b(?:web)?hook(?:s|b2)?/[\w/@-]{16,}")
 """Addresses whose path is the secret. One may hold an @, which ends no user's name."""
 _IN_TAGS = re.compile(
-    r"(?i)(?P<name><[\w:.-]{0,60}(?:passw|pwd|token|secret|api[_-]?key)[\w:.-]{0,60}(?:\s[^<>]{0,200})?>)[^<]+(?=</)"
+    r"(?i)(?P<name><[\w:.-]{0,60}(?:passw|pwd|token|secret|api[_-]?key)[\w:.-]{0,60}(?:\s[^<>]{0,200})?>)"
+    rf"(?:[^<]|{HIDDEN})+(?=</)"
 )
+"""A part of what it holds may be hidden already."""
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL
 )

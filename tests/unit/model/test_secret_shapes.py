@@ -61,6 +61,7 @@ from orchestrator.model.secret_text import HIDDEN, without_secrets
         "\u30d1\u30b9\u30ef\u30fc\u30c9\uff1ahunter22",
         "Passwort: hunter22",
         "\u5bc6\u7801:\nhunter22",
+        "<password>hunter22 C9xgMU1lkaMFZ5GBAa1PBle8 hunter22</password>",
         "entry: anna:$6$saltsalt$hunter22hunter22./:19000:0",
         "getent: anna:$y$j9T$F5Jx5$hunter22hunter22:",
         "hash $2b$12$hunter22hunter22hunter22",

@@ -34,7 +34,7 @@ def maintenance(order: list[str], work: Any, *, now: bool = False) -> tuple[Rest
     view = GangView(name="g", state=GangState.READY, service_url="u")
     steps = RestartSequence(
         fleet=SimpleNamespace(),  # type: ignore[arg-type]
-        router=SimpleNamespace(),  # type: ignore[arg-type]
+        router=SimpleNamespace(refuse_last_key=lambda _: None),  # type: ignore[arg-type]
         front=None,
         watcher=SimpleNamespace(step=lambda *_: None),
         request=RestartRequest(verb=RestartVerb(what=OperationKind.MAINTENANCE, work=work), now=now),

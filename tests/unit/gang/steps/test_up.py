@@ -367,6 +367,9 @@ class Router:
         self.out.append(url)
         self.addresses.remove(url)
 
+    def refuse_last_key(self, urls: Sequence[str]) -> None:
+        """It passes on the key that all have."""
+
 
 @pytest.mark.turns
 @pytest.mark.parametrize("rises", [pytest.param(True, id="it-rises"), pytest.param(False, id="it-does-not")])
