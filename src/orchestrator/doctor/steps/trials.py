@@ -4,7 +4,7 @@ rail; and between a node's own cards. And their labels."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -71,9 +71,7 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
         )
         lines = node_app.stream(session, "listen", request, _LISTENS)
         listeners[spec.name] = lines
-        first = parsed(next(iter(lines), b"{}"))
-        value = first.get("value") if isinstance(first, dict) else first
-        return node_app.answer_of(session, "listen", value, Listening)
+        return _listening(session, lines)
 
     began = time.monotonic()
     opened = fleet.on_every(listen, only=set(addresses)).values
@@ -88,13 +86,24 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
 
     try:
         tried = fleet.on_every(dial, only=set(opened))
-        all_listened = time.monotonic() - began < LISTEN_S
+        took_s = time.monotonic() - began
     finally:
         for lines in listeners.values():
             getattr(lines, "close", lambda: None)()
         _let_ports_go(fleet, opened)
-    trials = (trial for of_node in tried.values.values() for trial in of_node)
-    return tuple(trial for trial in trials if all_listened or trial.outcome is Outcome.OPEN)
+    trials = tuple(trial for of_node in tried.values.values() for trial in of_node)
+    return trials if took_s < LISTEN_S else _passed(trials)
+
+
+def _listening(session: Session, lines: Iterator[bytes]) -> Listening:
+    """A listener's first line: what is open."""
+    first = parsed(next(iter(lines), b"{}"))
+    value = first.get("value") if isinstance(first, dict) else first
+    return node_app.answer_of(session, "listen", value, Listening)
+
+
+def _passed(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    return tuple(trial for trial in trials if trial.outcome is Outcome.OPEN)
 
 
 def _let_ports_go(fleet: Fleet, opened: Mapping[str, Listening]) -> None:

@@ -360,15 +360,15 @@ class _Sweep:
 
     def _keep_best(self, step: SweepStep) -> None:
         assert step.result is not None
-        best_one = step.result.candidate.id
-        self.screen.say(f"{self.gang.name}: serving the best, {best_one}")
+        candidate = step.result.candidate.id
+        self.screen.say(f"{self.gang.name}: serving the best, {candidate}")
         try:
             outcome = self._served(self.inventory, up_request(self.record, step.result, self.options))
         except OF_OTHERS:
             raise
         except OF_THE_CANDIDATE as failure:
             ended = self._failed(step.result, failure)
-            self.screen.say(f"{self.gang.name}: {best_one} does not come up again: {ended.cause}")
+            self.screen.say(f"{self.gang.name}: {candidate} does not come up again: {ended.cause}")
             self._keep_result(ended)  # the next best, or what served before
             return
         if outcome.failure is not None:

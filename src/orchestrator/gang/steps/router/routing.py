@@ -221,7 +221,7 @@ def _say_unjudged(operation: Operation, views: Sequence[GangView], watcher: Watc
         return frozenset()
     runs = {view.name: view.run_id for view in views}
     begun = begun_on(operation.fleet, _specs(operation, views))
-    left = frozenset(one.gang for one in begun if not one.lets_in(runs[one.gang]))
+    left = frozenset(each.gang for each in begun if not each.lets_in(runs[each.gang]))
     for name in sorted(left):
         watcher.step(name, f"not added to the router: {NO_VERDICT}")
     return left
