@@ -2,6 +2,7 @@
 
 Every part of the architecture is there. Its weights are random; the layers neither outweigh the embedding nor are lost
 in it: a greedy generation from letters is known, and the log-probabilities of other tokens show the layers' arithmetic.
+A prediction layer behind them drafts the letter after the next.
 `python -m tests.gpu.checkpoint make DIR BLOCK` and `... reference DIR OUT.json`, by a Python that has torch.
 """
 
@@ -35,6 +36,7 @@ DIMENSIONS = {
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
+    "num_nextn_predict_layers": 1,
 }
 _SHARDS = 2
 NONE: Mapping[str, int] = MappingProxyType({})
@@ -88,6 +90,7 @@ def config_of(
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",
+        "num_nextn_predict_layers": 0,
         **dimensions,
         **dict.fromkeys(("attention_bias", "tie_word_embeddings"), False),
         "attention_dropout": 0.0,
@@ -100,7 +103,6 @@ def config_of(
         "moe_layer_freq": 1,
         "n_group": groups,
         "norm_topk_prob": True,
-        "num_nextn_predict_layers": 0,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000,
         "rope_scaling": {
@@ -182,7 +184,7 @@ def _tensors(torch: Any, block: int) -> dict[str, Any]:
     plain("lm_head.weight", head)
     ones("model.norm.weight", hidden)
     query = size["qk_nope_head_dim"] + size["qk_rope_head_dim"]
-    for layer in range(layers):
+    for layer in range(layers + size["num_nextn_predict_layers"]):
         name = f"model.layers.{layer}"
         ones(f"{name}.input_layernorm.weight", hidden)
         ones(f"{name}.post_attention_layernorm.weight", hidden)
@@ -202,6 +204,13 @@ def _tensors(torch: Any, block: int) -> dict[str, Any]:
         for expert in range(size["n_routed_experts"]):
             gated(f"{name}.mlp.experts.{expert}", size["moe_intermediate_size"])
         gated(f"{name}.mlp.shared_experts", size["moe_intermediate_size"] * size["n_shared_experts"])
+    for layer in range(layers, layers + size["num_nextn_predict_layers"]):
+        name = f"model.layers.{layer}"
+        plain(f"{name}.embed_tokens.weight", embedding)
+        for norm in ("enorm", "hnorm", "shared_head.norm"):
+            ones(f"{name}.{norm}.weight", hidden)
+        plain(f"{name}.eh_proj.weight", torch.eye(hidden, 2 * hidden))
+        plain(f"{name}.shared_head.head.weight", head)
     return tensors
 
 
@@ -261,8 +270,10 @@ def reference(folder: Path, out: Path) -> None:
     block = settings.pop("quantization_config")["weight_block_size"][0]
     stored = {name: value for file in folder.glob("*.safetensors") for name, value in load_file(file).items()}
     weights = {}
+    layers = settings["num_hidden_layers"]
+    drafting = tuple(f"model.layers.{layers + layer}." for layer in range(settings["num_nextn_predict_layers"]))
     for name, stored_weight in stored.items():
-        if name.endswith("_scale_inv"):
+        if name.endswith("_scale_inv") or name.startswith(drafting):
             continue
         weight, scale = stored_weight.float(), stored.get(f"{name}_scale_inv")
         if scale is not None:

@@ -84,6 +84,29 @@ def golden_under_load(stage: Stage, _: object = None) -> tuple[str, dict[str, An
     return f"{told}, all as accepted", figures
 
 
+DRAFTED_S = 30.0
+"""Until the engine has told how many tokens its last steps gave."""
+
+
+def draft(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
+    """The accepted answers from a gang that drafts by the checkpoint's own layer, alone and among others; `up` compares
+    them as well."""
+    stage.ready()
+    _wanted(stage, 0, "golden", "accept")
+    stage.up("--replace", "--draft", "mtp")
+    found = _check(stage, "--requests", str(AT_ONCE))
+    until = time.monotonic() + (DRAFTED_S if stage.lab.real else 0.0)
+    while (tokens := stage.gang()["serving"]["accept_length"]) is None and time.monotonic() < until:
+        stage.continues(stage.service())
+    batch = found["gangs"][0]["in_batches"]
+    figures = {"verdict": found["verdict"], "alone": len(found["prompts"]), "among_others": batch["answers"]}
+    figures |= {"differ": batch["differ"], "accept_length": tokens}
+    _wanted(stage, 0, "down", "--now")
+    if found["verdict"] != "same" or (stage.lab.real and tokens is None):
+        raise Otherwise(f"golden check says {found['verdict']}, a step gives {tokens} tokens", **figures)
+    return f"the accepted answers, {figures['among_others']} among others too; {tokens} tokens a step", figures
+
+
 def _check(stage: Stage, *words: str) -> dict[str, Any]:
     began = time.monotonic()
     done = stage.run("golden", "check", *words, "--json", timeout=min(_CLIENT_S, stage.left_s - 5))
@@ -124,20 +147,22 @@ def is_apart(apart: float, noise: float) -> bool:
     return abs(apart) > max(NOISE, noise)
 
 
-SWEPT = (1, 4, 32)
-"""Requests at once; the largest is above the batches that the checkpoint's profile captures graphs for."""
+SWEPT = (4, 32)
+"""Requests at once; the larger is above the batches that the checkpoint's profile captures graphs for."""
 SWEEP_S = 480.0
 
 
 def sweep(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
-    """With and without graphs, then the layouts of all GPUs: what the first call has measured, the second knows."""
+    """With and without graphs, with and without drafts, then the layouts of all GPUs: what one call has measured, the
+    next knows."""
     _wanted(stage, 0, "down", "--all")
     number = stage.count
     layouts = [f"tp{number}", f"pp{number},tp1", f"tp{number},dp{number}"]
     if number > 2:
         layouts.insert(1, f"pp2,tp{number // 2}")
     began = time.monotonic()
-    swept(stage, "--layout", layouts[0], "--vary", "graphs=on,off", "--no-nccl")
+    for settings in ("graphs=on,off", "draft=off,mtp"):
+        swept(stage, "--layout", layouts[0], "--vary", settings, "--no-nccl")
     page = stage.kept / "sweep.html"
     chosen = [word for layout in layouts for word in ("--layout", layout)]
     found = swept(stage, *chosen, "--html", str(page))
@@ -147,7 +172,8 @@ def sweep(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
         "candidates": list(map(points, found["candidates"])),
     }
     states = {candidate["id"]: candidate["state"] for candidate in found["candidates"]}
-    if set(states) != {*layouts, f"{layouts[0]}+graphs=off"} or set(states.values()) != {"measured"}:
+    varied = {f"{layouts[0]}+{setting}" for setting in ("graphs=off", "draft=mtp")}
+    if set(states) != {*layouts, *varied} or set(states.values()) != {"measured"}:
         stage.keep("sweep")
         raise Otherwise(f"not every candidate is measured: {states}", **figures)
     if stage.gang()["state"] not in ("absent", "stopped"):

@@ -594,6 +594,7 @@ STEPS = (
     Step("tuning", "kernels tuned, killed, resumed, read", tuned.tuning, one_gang, 240, alone=True),
     Step("golden", "accepted answers, asked again", measuring.golden, one_gang, 110),
     Step("golden under load", "accepted answers among others", measuring.golden_under_load, one_gang, 200),
+    Step("draft", "accepted answers with drafts", measuring.draft, one_gang, 200),
     Step("bench", "beside the engine's client by hand", measuring.bench, one_gang, 400),
     Step("sweep", "layouts and settings, one after the other", measuring.sweep, one_gang, 300, gpus=2),
     Step("kills", "each rank of one gang killed", kills_of_one_gang, one_gang, 70),
