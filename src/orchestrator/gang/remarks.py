@@ -10,11 +10,13 @@ from datetime import datetime, timedelta
 from orchestrator.gang.view import GangView
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
+from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.severity import Severity
 
 ROUTER_ENTRY = "ROUTER-ENTRY-MISSING"
 POWERLESS = "GUARD-POWERLESS"
 CERTIFICATE = "CERT-EXPIRES"
+TLS_FILES = "ROUTER-TLS-FILES"
 SOON = timedelta(days=14)
 """A certificate that expires earlier is told of: an authority takes days, and some renew theirs that early."""
 
@@ -84,6 +86,15 @@ def of_certificate(until: datetime | None, now: datetime, newer: datetime | None
         fix = f"put a new one and its key where {where} says, then `l40s-deploy router down`, `l40s-deploy router up`"
     severity = Severity.NOTE if until > now else Severity.STOP
     return (Finding(id=CERTIFICATE, severity=severity, node="", title=title, fix=fix),)
+
+
+def of_tls_files(error: InputError | None) -> tuple[Finding, ...]:
+    """What is wrong about the files that the running router would be started with again. error: why they would not do;
+    None for nothing"""
+    if error is None:
+        return ()
+    title = f"the router serves, and the next start of it will be refused: {error.what}"
+    return (Finding(id=TLS_FILES, severity=Severity.NOTE, node="", title=title, fix=error.fix),)
 
 
 def powerless(view: GangView, why: str, fix: str) -> Finding:

@@ -71,6 +71,9 @@ _OTHERS = (
           "speed and ends nothing."),
     _gang("ROUTER-ENTRY-MISSING", "a gang serves, and the router sends it no requests",
           "Its entry is missing or unhealthy there. `router up` adds every gang that serves."),
+    _gang("ROUTER-TLS-FILES", "a TLS router serves, and the files of its certificate and key would not start it again",
+          "It read them at its start. If its process ends or its machine restarts, it stays down until the files are "
+          "there and belong together. Told on the machine that has at least one of them."),
     _plan("DRIVER-OLD", "the NVIDIA driver is too old for the stack",
           "The stack's CUDA runtime refuses to start on an older driver.", "NVIDIA CUDA compatibility tables"),
     _plan("GLIBC-OLD", "the node's C library is too old for the stack's packages",

@@ -6,6 +6,7 @@ Our own machine needs to reach SSH only, so the router is asked on its host.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.engines.serving import CERTIFICATE_FILE
-from orchestrator.gang.remarks import of_certificate
+from orchestrator.gang.remarks import of_certificate, of_tls_files
 from orchestrator.gang.steps.status.reports import request_keys
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
@@ -31,6 +32,7 @@ from orchestrator.remote.node_app import ask, ask_http, ask_staged
 
 if TYPE_CHECKING:
     from orchestrator.engines.router import InstalledRouter
+    from orchestrator.loading.secret_file import CertifiedKey
 
 
 def router_gang(spec: RouterSpec) -> GangSpec:
@@ -89,8 +91,8 @@ TLS_CERT = "l40s_router_tls_cert"
 
 
 def certificate_findings(spec: RouterSpec, view: GangView) -> tuple[Finding, ...]:
-    """What is wrong about the certificate that the running router shows. A file of this machine that can't be read is
-    no newer one."""
+    """What is wrong about the certificate that the running router shows, and about the files of this machine that it
+    would be started with again. A certificate's file that can't be read is no newer one."""
     if not view.serves or not view.certificate:
         return ()
     from orchestrator.loading.secret_file import read_certificate, valid_until  # what most looks do not need
@@ -99,7 +101,32 @@ def certificate_findings(spec: RouterSpec, view: GangView) -> tuple[Finding, ...
     if spec.tls_cert is not None:
         with suppress(InputError):
             newer = valid_until(read_certificate(Path(spec.tls_cert).expanduser(), where=TLS_CERT))
-    return of_certificate(valid_until(view.certificate), datetime.now(timezone.utc), newer, TLS_CERT)
+    expires = of_certificate(valid_until(view.certificate), datetime.now(timezone.utc), newer, TLS_CERT)
+    return (*expires, *of_tls_files(_why_unfit(spec)))
+
+
+def certified_key(spec: RouterSpec) -> CertifiedKey | None:
+    """The certificate and key that the router is started with, as the controller's files say now; None for plain HTTP.
+    Raises InputError."""
+    from orchestrator.loading.secret_file import read_certified_key
+
+    if spec.tls_cert is None or spec.tls_key is None:
+        return None
+    cert, key = (Path(file).expanduser() for file in (spec.tls_cert, spec.tls_key))
+    place = f"inventory: {spec.node.name}"
+    return read_certified_key(cert, key, where=f"{place}: {TLS_CERT}", key_where=f"{place}: l40s_router_tls_key")
+
+
+def _why_unfit(spec: RouterSpec) -> InputError | None:
+    """Why the files that TLS needs would not start the router again; None where they would, where a start needs none,
+    and where they may not be this user's to read: both are elsewhere, or another user's."""
+    try:
+        certified_key(spec)
+    except InputError as error:
+        files = [Path(file).expanduser() for file in (spec.tls_cert, spec.tls_key) if file is not None]
+        there = [file for file in files if os.path.lexists(file)]
+        return error if there and all(os.access(file, os.R_OK) for file in there) else None
+    return None
 
 
 def router_ask(method: str, path: str, body: object = None, *, timeout_s: float) -> HttpRequest:

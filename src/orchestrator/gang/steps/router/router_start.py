@@ -8,16 +8,15 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from http import HTTPStatus
-from pathlib import Path
 
 from orchestrator.engines import router as words
 from orchestrator.engines.engine import STUB_FILE, Engine
 from orchestrator.engines.registry import engine_of, newest
 from orchestrator.gang.steps.router.client import Router, key_in
 from orchestrator.gang.steps.router.host import (
-    TLS_CERT,
     ask_from,
     certificate_file,
+    certified_key,
     installed_router,
     local_url,
 )
@@ -25,7 +24,6 @@ from orchestrator.gang.steps.staging import Staged
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_stack, reported_stack
 from orchestrator.loading.resources import template
-from orchestrator.loading.secret_file import CertifiedKey, read_certified_key
 from orchestrator.model.deadlines import (
     ROUTER_ASK_S,
 )
@@ -128,7 +126,7 @@ def engines_behind(inventory: Inventory, gangs: Iterable[GangView]) -> Iterator[
 
 def _front(spec: RouterSpec) -> words.Front:
     """What guards its port, as the controller's files say now; without an admin key, which each start makes."""
-    tls = _certified_key(spec)
+    tls = certified_key(spec)
     return words.Front(
         api_key=key_in(spec.node.api_key_file, ROUTER_GANG),
         certificate=tls.certificate if tls else "",
@@ -136,16 +134,8 @@ def _front(spec: RouterSpec) -> words.Front:
     )
 
 
-def _certified_key(spec: RouterSpec) -> CertifiedKey | None:
-    if spec.tls_cert is None or spec.tls_key is None:
-        return None
-    cert, key = (Path(file).expanduser() for file in (spec.tls_cert, spec.tls_key))
-    place = f"inventory: {spec.node.name}"
-    return read_certified_key(cert, key, where=f"{place}: {TLS_CERT}", key_where=f"{place}: l40s_router_tls_key")
-
-
 def refuse_expired(spec: RouterSpec) -> None:
-    tls = _certified_key(spec)
+    tls = certified_key(spec)
     if tls is not None and tls.until < datetime.now(timezone.utc):
         raise InputError(
             f"{spec.tls_cert} expired on {tls.until:%Y-%m-%d}, so clients would refuse the router",

@@ -125,3 +125,27 @@ def test_what_the_running_router_shows_counts_and_the_file_only_as_a_newer_one(t
     assert certificate_findings(spec, replace(view, certificate=renewed)) == ()
     assert certificate_findings(spec, replace(view, certificate="")) == ()  # an older release started it
     assert certificate_findings(spec, replace(view, service_healthy=False)) == ()
+
+
+@pytest.mark.parametrize(
+    ("about", "files", "words"),
+    [
+        ("both fit", {"cert.pem": 0, "key.pem": 0}, ""),
+        ("another user's machine, or another machine", {}, ""),
+        ("the key is gone", {"cert.pem": 0}, "key.pem can't be read: No such file"),
+        ("the certificate is gone", {"key.pem": 0}, "cert.pem can't be read: No such file"),
+        ("another key", {"cert.pem": 0, "key.pem": 1}, "is not the key of the certificate"),
+    ],
+)
+def test_files_that_would_not_start_the_serving_router_again_are_told_of(
+    about: str, files: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    pairs = [certified_key("router.example", days=80) for _ in range(2)]
+    for name, place in files.items():
+        (tmp_path / name).write_text(pairs[place][name == "key.pem"])
+        (tmp_path / name).chmod(0o600)
+    view = GangView(name=ROUTER_GANG, state=GangState.READY, service_healthy=True, certificate=pairs[0][0])
+    spec = replace(FRONT, tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem"))
+    found = certificate_findings(spec, view)
+    assert [finding.id for finding in found] == (["ROUTER-TLS-FILES"] if words else []), about
+    assert words in "".join(finding.title for finding in found)
