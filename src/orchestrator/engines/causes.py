@@ -205,7 +205,8 @@ COMMON = (
     CausePattern(
         id="WEIGHTS-EXCEED-MEMORY",
         pattern=r"Not enough memory(?:\. Please try to increase --mem-fraction-static| to allocate KV cache)"
-        r"|No available memory for the cache blocks",
+        r"|No available memory for the cache blocks|Not enough GPU memory for hybrid \(|leaves no room for the full KV"
+        r"|state cache is too small to serve",
         text="the weights leave no memory for the KV cache within --mem-fraction-static (vLLM:"
         " --gpu-memory-utilization)",
         fix="use more GPUs, or increase --mem-fraction-static as far as `l40s-deploy plan` allows",
@@ -327,7 +328,7 @@ COMMON = (
         id="GPU-P2P-REFUSED",
         pattern=r"(?:Error: CUDA(?:RT)? error: |Cuda failure (?:\d{1,4} )?'|Cuda error \S{1,128} '"
         r"|CUDA IPC handle : (?:217 )?)"
-        r"peer access is not supported",
+        r"peer access is not supported|NCCL WARN P2P is disabled between NVLINK connected GPUs",
         text="two GPUs of this node can't map each other's memory",
         fix="see which pairs can: `nvidia-smi topo -p2p r`; without P2P between them set NCCL_P2P_DISABLE=1 and"
         " --disable-custom-all-reduce, and where NCCL names transport/shm.cc NCCL_CUMEM_HOST_ENABLE=0 (nccl issue"
@@ -381,14 +382,25 @@ COMMON = (
     ),
     CausePattern(
         id="CONTAINER-TOOLKIT",
-        pattern=r"could not select device driver .{0,32}\[\[gpu\]\]|unknown or invalid runtime name: nvidia"
+        pattern=r"could not select device driver .{0,32}\[\[(?:gpu|compute|utility|nvidia)\b"
+        r"|unknown or invalid runtime name: nvidia"
         r"|[Uu]nknown runtime specified nvidia|no runtime for .?nvidia.? is configured"
         r"|unresolvable CDI devices? \S{0,32}nvidia\.com"
-        r"|nvidia-container-(?:runtime|cli)\S{0,16}: (?:executable file not found|no such file)",
+        r"|nvidia-container-(?:runtime|cli)\S{0,16}: (?:executable file not found|no such file|permission denied)",
         text="the container runtime does not know NVIDIA's: the NVIDIA container toolkit is not installed on this node,"
         " or not set up there",
         fix="install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker` (or containerd), and"
         " restart that service",
+    ),
+    CausePattern(  # nvidia-container-toolkit issue 126
+        id="CONTAINER-TOOLKIT",
+        pattern=r"(?:exec: .nvidia-smi.|executable file .nvidia-smi.): ?(?:executable file )?not found in \$PATH"
+        r"|executable file .nvidia-smi. not found in \$PATH",
+        text="the container has no nvidia-smi: it was started without GPUs, or NVIDIA's toolkit did not bring its"
+        " programs in",
+        fix="start it with --gpus all (of CDI: --device nvidia.com/gpu=all) and NVIDIA_DRIVER_CAPABILITIES with utility"
+        " and compute; `docker info | grep -i runtimes` shows whether the toolkit is set up",
+        weak=True,
     ),
     CausePattern(
         id="CONTAINER-TOOLKIT",
@@ -463,6 +475,7 @@ COMMON = (
     CausePattern(
         id="GPU-DRIVER",
         pattern=r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
+        r"|NCCL WARN CUDA Driver version found is \d"
         r"|forward compatibility was attempted on non supported HW"
         r"|cudaErrorInsufficientDriver"
         r"|nvidia-container-cli(?:\.real)?: requirement error: unsatisfied condition: (?:cuda|driver)"
@@ -479,7 +492,7 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-DRIVER-MISSING",
-        pattern=r"NCCL WARN Failed to find CUDA library",
+        pattern=r"NCCL WARN Failed to (?:find CUDA library|open libnvidia-ml\.so)",
         text="NCCL does not find the driver's libcuda: it is not installed or not given to the container, or"
         " NCCL_CUDA_PATH names another directory",
         fix="unset NCCL_CUDA_PATH if it is set; check `nvidia-smi` on the node; in a container --gpus all, and the"
@@ -505,10 +518,27 @@ COMMON = (
         fix="take /usr/local/cuda/compat out of LD_LIBRARY_PATH and /etc/ld.so.conf.d in the container (`ldconfig -p |"
         " grep libcuda.so` shows which is found); after an upgrade of the driver, reboot",
     ),
+    CausePattern(  # nccl/src/init.cc: cudaMemPoolCreate; nccl issue 2101, vllm issue 20226
+        id="VGPU-NO-UVM",
+        pattern=r"\binit\.cc:\d{1,6} NCCL WARN Cuda failure (?:801 )?'operation not supported'",
+        text="a virtual GPU (vGPU) of this machine is without unified memory, which NCCL's memory pools need",
+        fix="enable unified memory for the virtual machine's vGPU (VMware: pciPassthru0.cfg.enable_uvm = 1; KVM:"
+        " enable_uvm=1 in vgpu_params) on a profile that has it, or pass the whole GPU through",
+        weak=True,
+    ),
+    CausePattern(  # nccl/src/mnnvl.cc
+        id="FABRIC-IMEX",
+        pattern=r"MNNVL \(cliqueSize \d{1,6}\) is available but not working"
+        r"|error indicates that the IMEX \(NVLink fabric",
+        text="GPUs of several nodes are on one NVLink fabric (MNNVL), and IMEX, which lets them share memory, is not"
+        " set up: its service or its channel is missing on a node or in the container",
+        fix="run `systemctl status nvidia-imex` on every node, and give the containers"
+        " /dev/nvidia-caps-imex-channels/channel0; NCCL_MNNVL_ENABLE=0 in l40s_env goes without it",
+    ),
     CausePattern(
         id="FABRIC-MANAGER",
-        pattern=r"Error 802: system not yet initialized|CUDA error: system not yet initialized|cudaErrorSystemNotReady"
-        r"|CUDA_ERROR_SYSTEM_NOT_READY|Cuda failure (?:802 )?'system not yet initialized'",
+        pattern=r"Error 802: |\bsystem not yet initialized|cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY"
+        r"|fabric ?manager\b.{0,64}driver interface version \S{1,32} don.t match",
         text="the NVSwitch fabric of this machine is not set up (CUDA error 802): nvidia-fabricmanager is not running,"
         " or has another version than the driver",
         fix="run `systemctl status nvidia-fabricmanager`, and install the version of it that the driver has"
@@ -591,7 +621,9 @@ COMMON = (
     ),
     CausePattern(
         id="NAME-UNRESOLVED",
-        pattern=r"IPv4 network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be|gaierror: \[Errno -[23]\]",
+        pattern=r"(?<!IPv6 )network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be"
+        r"|gaierror: \[Errno -[23]\]"
+        r"|ValueError: host not found: ",
         text="this node can't resolve the name of another one",
         fix="give addresses in the inventory (l40s_address), or add the name to DNS or /etc/hosts on every node",
         weak=True,
@@ -659,9 +691,10 @@ COMMON = (
     ),
     CausePattern(
         id="GDR-REFUSED",
-        pattern=rf"{_COMPLETION}1[01]{_CARD}|ACS is enabled, which breaks the GPU Direct RDMA",
-        text="the other end's card could not use GPU memory that was registered for GPUDirect RDMA: an IOMMU that"
-        " translates, ACS that redirects, or nvidia-peermem",
+        pattern=rf"{_COMPLETION}1[01]{_CARD}|ACS is enabled, which breaks the GPU Direct RDMA"
+        r"|async (?:fatal )?event\b.{0,256}: local access violation work queue error",
+        text="a card could not use GPU memory that was registered for GPUDirect RDMA, as another end wrote to it: an"
+        " IOMMU that translates, ACS that redirects, or nvidia-peermem",
         fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; NCCL_NET_GDR_LEVEL=LOC as a proof: it works then,"
         " slowly (nccl issues 214, 928, 1999)",
         weak=True,
@@ -746,13 +779,14 @@ COMMON = (
     ),
     CausePattern(
         id="NCCL-GRAPH-FILE",
-        pattern=r"NCCL WARN XML Import Channel : dev \S{1,32} not found",
+        pattern=r"NCCL WARN XML (?:Import Channel : dev \S{1,32} not found|Graph has wrong version)",
         text="NCCL_GRAPH_FILE names a graph of another machine: its GPUs or cards are not those of this one",
         fix="unset NCCL_GRAPH_FILE: in the environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf (nccl issue 1240)",
     ),
     CausePattern(
         id="NCCL-TOPO-FILE",
-        pattern=r"graph/xml\.\w{1,2}:\d{1,6} NCCL WARN (?:Attribute \S{1,32} of node \S{1,32} not found|XML Parse)",
+        pattern=r"graph/xml\.\w{1,2}:\d{1,6} NCCL WARN (?:Attribute \S{1,32} of node \S{1,32} not found|XML Parse"
+        r"|XML Topology has wrong version)",
         text="the topology that NCCL_TOPO_FILE names, or that a network plugin brings, is incomplete",
         fix="unset NCCL_TOPO_FILE: in the environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf; of a plugin take the"
         " newest release (nccl issue 1726)",
@@ -767,6 +801,38 @@ COMMON = (
         fix="give the containers the host's /sys read-only and all GPUs of the machine; otherwise a newer NCCL, or"
         " NCCL_TOPO_FILE of a machine of this kind (nccl issues 326, 573)",
         weak=True,
+    ),
+    CausePattern(  # nccl/src/transport.cc
+        id="NCCL-NO-TRANSPORT",
+        pattern=r"NCCL WARN No transport found for rank (?P<own>\d{1,6}\[\w{1,16}\]) -> rank"
+        r" (?P<peer>\d{1,6}\[\w{1,16}\])",
+        text="NCCL has no way between two ranks: each that there is was turned off (P2P, shared memory, network)",
+        fix="unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_NET_DISABLE_INTRA and NCCL_IB_DISABLE in turn: in the"
+        " environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf",
+    ),
+    CausePattern(  # nccl/src/bootstrap.cc, misc/socket.cc
+        id="SETTING-REFUSED",
+        pattern=r"NCCL WARN (?:Invalid NCCL_COMM_ID|Net : No valid (?:\[IPv6\]|<IPv4))",
+        text="NCCL can't read an address that it was given: NCCL_COMM_ID",
+        fix="write it as ADDRESS:PORT, [IPV6]:PORT or NAME:PORT, or unset it: an engine that starts with torch needs"
+        " none",
+        weak=True,
+    ),
+    CausePattern(  # nccl/src/init.cc
+        id="RANKS-DIFFER",
+        pattern=r"NCCL WARN Detected mixed local (?:Net|CollNet) device counts across ranks",
+        text="the ranks of the gang see different numbers of network ports: NCCL_IB_HCA differs, or a port is down or"
+        " not in one container",
+        fix="compare NCCL_IB_HCA and `ibv_devinfo` on all nodes (`l40s-deploy doctor`)",
+        weak=True,
+    ),
+    CausePattern(  # nccl/src/dev_runtime.cc
+        id="NCCL-DIFFERS",
+        pattern=r"NCCL WARN (?:NCCL library is (?:too old|not backwards compatible)"
+        r"|The application was compiled with too old version of NCCL)",
+        text="the engine, or a library of it, was built for another version of NCCL than it loads",
+        fix="install the stack anew as its lock says (`l40s-deploy prepare`); look whether LD_PRELOAD,"
+        " LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH name another libnccl",
     ),
     CausePattern(
         id="NCCL-NVLS",
@@ -830,7 +896,8 @@ COMMON = (
         r"|fatal error: (?:Python|cuda\w{0,32}|cu\w{0,32}|std\w{0,16}|nv\w{0,32})\.h(?:pp)?: No such file"
         rf"|No such file or directory: '?(?:[^'\s]{{1,256}}/)?{_TOOL}'|\b{_TOOL}: (?:command )?not found"
         rf"|command '?\S{{0,128}}{_TOOL}'? failed: No such file|Could not find (?:nvcc|ninja)\b"
-        r"|CUDA_HOME (?:environment variable )?is not set|Cannot find ptxas|cannot execute '(?:cc1plus|cicc)'"
+        r"|Cannot find any available NVCC|CUDA_HOME (?:environment variable )?is not set|Cannot find ptxas"
+        r"|cannot execute '(?:cc1plus|cicc)'"
         r"|\bld: cannot find -l(?:cuda|cudart|stdc\+\+)\b",
         text="kernels are compiled at the start, and a part for it is missing on this node: a C++ compiler,"
         " Python.h, nvcc, ptxas, ninja or a library",
@@ -918,7 +985,7 @@ COMMON = (
     CausePattern(
         id="PROCESS-LIMIT",
         pattern=r"can't start new thread"
-        r"|\b(?:pthread_create|std::thread|fork: retry|thread\b).{0,64}: Resource temporarily unavailable",
+        r"|\b(?:pthread_create|std::thread|fork: retry|[Tt]hread\b).{0,64}: Resource temporarily unavailable",
         text="the engine may not start more threads: its limit of processes (ulimit -u, pids.max of its cgroup) is"
         " reached",
         fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
@@ -946,7 +1013,8 @@ COMMON = (
     ),
     CausePattern(
         id="RANK-DIED-STARTING",
-        pattern=r"scheduler died during initialization \(exit code: -\d{1,2}\)",
+        pattern=r"scheduler died during initialization \(exit code: -\d{1,2}\)"
+        r"|^(?:\[[^\]]{1,40}\] )?Exit code: -(?:4|6|7|8|11)$",
         text="a rank's process crashed while the engine started (-11: SIGSEGV, -7: SIGBUS, -6: SIGABRT)",
         fix="read that rank's last lines with `l40s-deploy logs --around-failure`, and the kernel log (`dmesg -T`)",
         weak=True,
@@ -969,7 +1037,8 @@ COMMON = (
     ),
     CausePattern(
         id="LOADING-LATE",
-        pattern=r"Timed out waiting for engines? (?:to send|core|process)",
+        pattern=r"Timed out waiting for engines? (?:to send|core|process)"
+        r"|DP Coordinator process failed to report ZMQ addresses|Weights are not ready after waiting \d",
         text="the engine's processes did not become ready in the time that its front end waits: they still read weights"
         " or compile, or one of them ended",
         fix="give it longer (VLLM_ENGINE_READY_TIMEOUT_S in l40s_env), and read the weights from a faster disk; look"
@@ -993,7 +1062,8 @@ COMMON = (
         id="PEER-MISSING",
         pattern=r"waiting for clients\. \d+/\d+ clients joined"
         r"|The client socket has failed to connect(?!.{0,160}errno: 9[79]\b)|wait timeout after \d{1,9}ms, keys: "
-        r"|DistStoreError: Socket Timeout|\bRendezvousTimeoutError\b|Timeout waiting for key: \S"
+        r"|Failed to receive worker ports from node 0|DistStoreError: Socket Timeout|\bRendezvousTimeoutError\b"
+        r"|Timeout waiting for key: \S"
         r"|\bncclUniqueId from \[\d{1,6}\] via c10d"
         r"|\bwaitForInput: .{0,200}\bremote=\[?(?P<peer>[^\]\s]{1,64})\]?:\d{1,5}\)"
         r" timed out",

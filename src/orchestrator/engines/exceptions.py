@@ -353,7 +353,8 @@ RAISED = (
         pattern=r"^ImportError: |^ModuleNotFoundError: |\bPackageNotFoundError: |\bDistributionNotFound: "
         r"|\bVersionConflict: \("
         r"|Failed to import \w{1,64}\.\S{1,200} because of the following|partially initialized module"
-        r"|AttributeError: module '"
+        r"|AttributeError: module '|AttributeError: '?\w{1,64}Tokenizer\w{0,16}'? (?:object )?has no attribute"
+        r"|\bis already used by a Transformers (?:config|model)"
         r"|got an unexpected keyword argument|missing \d{1,2} required (?:positional|keyword-only) argument"
         r"|\bversion \(\S{1,64}\) does not match \S{1,64} version\b"
         r"|takes (?:from \d{1,2} to )?\d{1,2} positional arguments? but|operator \w{1,64}::\w{1,64} does not exist"
@@ -479,11 +480,31 @@ RAISED = (
     ),
     CausePattern(
         id="SETTING-REFUSED",
+        pattern=rf"(?:{_REFUSED}|^RuntimeError): (?!assert )(?![^\n]{{0,64}}tool choice)[^\n]{{0,400}}(?:[Pp]lease"
+        r"|[Tt]ry|[Uu]se|[Ss]et|[Cc]onsider|[Rr]equires?|[Ii]ncrease|[Rr]educe|must|not supported|without)\b[^\n]{0,96}"
+        rf"[\s`'\"]--[a-z][a-z-]{{3,48}}\b[^\n]{{0,300}}(?:\n$|\n(?!\S{{0,512}}(?:{_OF_A_REQUEST})))"
+        r"|^ValueError: LoRA rank \d{1,6} is greater than max_lora_rank",
+        text="the engine refuses a setting, or its combination with the model or this hardware",
+        fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
+        weak=True,
+    ),
+    CausePattern(
+        id="SETTING-REFUSED",
         pattern=rf"{_REFUSED}: (?!assert )[^\n]{{8,512}}"
         r"\n\S{0,512}/(?:server_args|arg_utils|model_config|arg_groups/\w{1,64}|vllm/config/\w{1,64}"
         r"|vllm/config|vllm/platforms/\w{1,32}|attention/selector|launch_server|srt/configs/\w{1,64})\.py:\d",
         text="the engine refuses a setting, or its combination with the model or this hardware",
         fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
+        weak=True,
+    ),
+    CausePattern(  # sglang issue 36528; torch/nn/modules/module.py, __getattr__
+        id="ENGINE-DEFECT",
+        pattern=r"^AttributeError: '\w{1,64}(?:CausalLM|Generation|Model|Linear|MoE|Embedding"
+        r"|Attention\w{0,16})' object has no attribute '\w{1,64}'[^\n]{0,64}\n\S{0,512}/torch/nn/modules/module\.py:\d",
+        text="the engine's code for this model has not what a setting asks of it, as speculative decoding, LoRA or a"
+        " quantisation",
+        fix="leave that setting out as a proof (of speculative decoding, name a draft that was made for it); otherwise"
+        " try the engine's newest release",
         weak=True,
     ),
     CausePattern(  # sglang, model_executor/cuda_graph_runner.py

@@ -13,6 +13,9 @@ from orchestrator.protocol.xids import XIDS, Xid
 
 _XID = r"NVRM: Xid \(PCI:(?P<own>[0-9A-Fa-f:.]{7,16})[^)]{0,16}\): "
 _MORE_XIDS: dict[int | str, Xid] = {
+    8: Xid("XID-8", "was found locked by its driver's watchdog", XIDS[119].fix, ""),
+    61: Xid("XID-61", "stopped in its own firmware", XIDS[62].fix, ""),
+    110: Xid("XID-110", "has a security fault", XIDS[48].fix, ""),
     94: Xid("GPU-ECC", "has an uncorrectable ECC error in its memory, which ended the process", XIDS[48].fix, ""),
     r"154\b.{0,128} to 0x[1-9]": Xid("XID-154", "needs a reset, or its node a reboot", XIDS[48].fix, ""),
     r"(?:14[4-9]|150), \w{1,32} Fatal": Xid("GPU-NVLINK", "has a fatal NVLink error", XIDS[74].fix, ""),
@@ -447,7 +450,8 @@ HOST = (
     ),
     CausePattern(
         id="ROUTER-NO-WORKERS",
-        pattern=r"No available workers \(all|error_code=.?no_available_workers|waiting for workers to become healthy",
+        pattern=r"No available workers \(all|error_code=.?no_available_workers|waiting for"
+        r" (?:workers|hosts) .{0,512}?to become healthy",
         text="the router has no engine that is healthy: none started in time, or each failed its requests",
         fix="read the engines' own logs; `curl ENGINE/health` from the router's host shows whether it reaches them",
         secondary=True,
@@ -768,11 +772,21 @@ HOST_GENERAL = (
         " and whether master_server_address leads there",
         weak=True,
     ),
+    CausePattern(  # sglang issues 7118, 7338; mooncake-transfer-engine/src/transport/tcp_transport
+        id="MOONCAKE-TCP",
+        pattern=r"\btcp_transport\.cpp:\d{1,6}\] Session::(?:read|write)Body failed\. Error: Bad address",
+        text="Mooncake transfers over TCP, and its build can't read GPU memory for that: it found no RDMA"
+        " device, or was told to use TCP",
+        fix="name the RDMA ports in --disaggregation-ib-device (in a container --device /dev/infiniband), or install a"
+        " Mooncake that was built with CUDA",
+        weak=True,
+    ),
     CausePattern(  # mooncake issues 180, 709; mooncake-transfer-engine/src/transport; grpc, status codes
         id="SERVER-UNREACHABLE",
         pattern=r"\bE\d{4} \d\d:\d\d:[\d.]{2,12} {1,8}\d{1,9} \w{1,64}\.(?:cpp|cc"
         r"|hpp):\d{1,6}\] (?:Failed to connect to"
-        r" (?:target|segment|peer|server)\b.{0,16}?(?P<peer>\S{1,128})|.{0,64}\brpc error, code: 14\b)",
+        r" (?:target|segment|peer|server)\b.{0,16}?(?P<peer>\S{1,128})|.{0,64}\brpc error, code: 14\b)"
+        r"|\bEtcdStoragePlugin: unable to (?:connect|.{0,320}(?:deadline exceeded|[Cc]onnection refused|no such host))",
         text="a server or instance that this one asks (a metadata or store server, the other end of a"
         " transfer, an engine"
         " over gRPC) can't be reached",
@@ -811,7 +825,8 @@ HOST_GENERAL = (
     ),
     CausePattern(
         id="CONTAINER-START",
-        pattern=r"(?:OCI runtime create failed|failed to create (?:shim task|containerd task)|runc create failed)"
+        pattern=r"unable to retrieve OCI runtime error .{0,300}\): (?P<own_retrieved>\S.{1,200})"
+        r"|(?:OCI runtime create failed|failed to create (?:shim task|containerd task)|runc create failed)"
         r"(?!.{0,400}Auto-detected mode as '\w{1,16}'\s{0,8}(?:\n|$)).{0,256}?"
         r"(?:container process|container init|rootfs|hook #\d)\W{1,8}(?P<own>.{1,200})",
         text="the container runtime could not start the container",

@@ -71,7 +71,8 @@ _SUBSYSTEMS = (
 )
 """Of NCCL_DEBUG_SUBSYS, by a part of the file that warned (NCCL's debug.h)."""
 _BARE_EXCEPTION = re.compile(
-    r"(?:^|[\s\])|])(?P<words>(?:[A-Za-z_]\w{0,63}\.){0,8}(?:[A-Z]\w{0,63}(?:Error|Exception)(?:: \S.{0,400}|$)"
+    r"(?:^|[\s\])|])(?P<words>(?:[A-Za-z_]\w{0,63}\.){0,8}(?:(?:[A-Z]|nixl)\w{0,63}(?:Error|Exception)(?:: \S.{0,400}"
+    r"|$)"
     r"|Exception: \S.{0,400})"
     r"|(?:INTERNAL|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|UNAVAILABLE|DEADLINE_EXCEEDED): \S.{0,400}"
     r"|Failed: Cuda error .{0,400})"
