@@ -45,7 +45,8 @@ COMMON = (
     CausePattern(
         id="FLAG-REFUSED",
         pattern=r"error: (unrecognized arguments|ambiguous option|argument --|the following arguments are required"
-        r"|unexpected argument '-|invalid value '[^']{0,64}' for '-)|Error: (?:No such option|Missing option)\b"
+        r"|unexpected argument '-|invalid value '[^']{0,64}' for '-)|Error: (?:No such option|Missing (?:option"
+        r"|argument))\b"
         r"|received no value for the required argument|Could not consume arg: ",
         text="the engine rejected its command line",
         fix="compare its flags (`l40s-deploy plan --show argv`) with the engine version that is installed on the node"
@@ -229,7 +230,7 @@ COMMON = (
     ),
     CausePattern(
         id="KERNEL-COMPILE",
-        pattern=rf"PassManager::run failed|{_CAPTURE_FAILED}: "
+        pattern=rf"PassManager::run failed|LLVM ERROR: (?:Cannot select|unsupported)|{_CAPTURE_FAILED}: "
         r"(?:\w{1,64}\.){0,8}(?:InductorError|SubprocException|LoweringException|BackendCompilerFailed)\b",
         text="a GPU kernel did not compile; with torch.compile, SGLang 0.5.17 fails in DeepSeek's FP8 attention",
         fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile (`graphs` too), if `l40s-deploy"
@@ -333,6 +334,14 @@ COMMON = (
         fix="see which pairs can: `nvidia-smi topo -p2p r`; without P2P between them set NCCL_P2P_DISABLE=1 and"
         " --disable-custom-all-reduce, and where NCCL names transport/shm.cc NCCL_CUMEM_HOST_ENABLE=0 (nccl issue"
         " 1838)",
+    ),
+    CausePattern(  # sglang issue 9706
+        id="CUSTOM-ALL-REDUCE",
+        pattern=r"RuntimeError: (?:CUDA error: )?invalid (?:argument|resource handle)\s{0,8}$",
+        after=r"\bregister_(?:graph_)?buffers?\b|\binit_custom_ar\b",
+        text="the engine's custom all-reduce could not register its buffers with the other GPUs (CUDA IPC, P2P)",
+        fix="add --disable-custom-all-reduce to l40s_args",
+        weak=True,
     ),
     CausePattern(
         id="CUSTOM-ALL-REDUCE",
@@ -607,6 +616,15 @@ COMMON = (
         fix="correct l40s_address in the inventory: compare it with `ip -brief address` on the node",
     ),
     CausePattern(
+        id="TLS-FILES",
+        pattern=r"\bSSLError: \[(?:X509: KEY_VALUES_MISMATCH|SSL\] PEM lib|PEM: (?:NO_START_LINE|BAD_)"
+        r"|SSL: (?:NO_CERTIFICATE_OR_CRL_FOUND|CA_MD_TOO_WEAK|EE_KEY_TOO_SMALL))",
+        text="the engine can't use the certificate and key that it is to serve HTTPS with: they do not belong together,"
+        " or a file is not what its name says",
+        fix="compare `openssl x509 -noout -pubkey -in CERT` with `openssl pkey -pubout -in KEY`; the certificate's own"
+        " stands first in its file",
+    ),
+    CausePattern(
         id="PORT-DENIED",
         pattern=r"while attempting to bind on address (?P<own>\S.{0,128}): permission denied",
         text="the engine's user may not listen on that port: those below 1024 are root's",
@@ -623,7 +641,7 @@ COMMON = (
         id="NAME-UNRESOLVED",
         pattern=r"(?<!IPv6 )network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be"
         r"|gaierror: \[Errno -[23]\]"
-        r"|ValueError: host not found: ",
+        r"|ValueError: host not found: |ssh: Could not resolve hostname (?P<peer_of_ssh>[^:\s]{1,128}):",
         text="this node can't resolve the name of another one",
         fix="give addresses in the inventory (l40s_address), or add the name to DNS or /etc/hosts on every node",
         weak=True,
@@ -938,6 +956,14 @@ COMMON = (
         fix="read the kernel log of the node (`dmesg -T | grep -iE 'nfs|nvme|I/O error'`), and mount it again",
     ),
     CausePattern(
+        id="STORAGE-NO-LOCKS",
+        pattern=r"OSError: \[Errno 37\] No locks available|does not appear to support flock",
+        text="the file system of a cache can't lock files, which processes of one model do for each other: an NFS"
+        " without its lock service, or a FUSE mount",
+        fix="mount it with its lock service (NFS 4, or `nolock` where one node alone uses it), or set HF_HOME and"
+        " XDG_CACHE_HOME in l40s_env to a local disk",
+    ),
+    CausePattern(
         id="STORAGE-NO-MMAP",
         pattern=r"OSError: No such device \(os error 19\)|OSError: \[Errno 19\] No such device",
         after=r"safetensors|safe_open|\bload_file\b|\bmmap\b",
@@ -1102,7 +1128,8 @@ COMMON = (
     CausePattern(
         id="COLLECTIVE-TIMEOUT",
         pattern=r"Watchdog caught collective operation timeout|due to ProcessGroupNCCL watchdog hang"
-        r"|Timeout at NCCL work: \d|dump signal due to a collective timeout from this local rank"
+        r"|Timeout at NCCL work: \d|\bs? ?watchdog got stuck for \d{1,9} seconds|Heartbeat monitor timed out!"
+        r"|dump signal due to a collective timeout from this local rank"
         r"|Timed out waiting \d+ms for (recv|send) operation",
         text="a rank timed out waiting for another rank, which is late, hung or dead",
         fix="look for the rank whose log ends first, or that wrote no timeout of its own: it is the one to read"

@@ -247,6 +247,14 @@ RAISED = (
         text="Numba may not write where it keeps compiled functions: another user's directory, or a read-only one",
         fix="set NUMBA_CACHE_DIR to a directory where the engine's user may write",
     ),
+    CausePattern(  # vllm, sglang: device_communicators/cuda_wrapper.py
+        id="CUSTOM-ALL-REDUCE",
+        pattern=r"^RuntimeError: CUDART error: (?!out of memory)[^\n]{1,128}\n\S{0,512}/(?:cuda_wrapper"
+        r"|custom_all_reduce)\.py:\d",
+        text="the engine's custom all-reduce can't map the memory of another GPU (CUDA IPC, P2P)",
+        fix="add --disable-custom-all-reduce to l40s_args",
+        weak=True,
+    ),
     CausePattern(
         id="CUDA-CALL-FAILED",
         pattern=r"\bencode tensor map: (?P<own>\d{1,4})\b",

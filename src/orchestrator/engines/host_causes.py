@@ -264,6 +264,41 @@ HOST = (
     ),
     CausePattern(
         id="MOUNT-FAILED",
+        pattern=r"bind source path does not exist: (?P<own>\S{1,256})",
+        text="the container was to be given a directory that this node does not have",
+        fix="make it on this node, or correct --mount or the volume: it is the node's path, not the container's",
+    ),
+    CausePattern(
+        id="CONTAINER-SERVICE",
+        pattern=r"Cannot connect to the Docker daemon|while trying to connect to the Docker (?:daemon|API)"
+        r"|Cannot connect to Podman",
+        text="the container service can't be used: it does not run, or this user may not reach its socket",
+        fix="run `systemctl status docker`; let the user into the group docker (`usermod -aG docker USER`, then a new"
+        " login), or use sudo",
+    ),
+    CausePattern(
+        id="CONTAINER-START",
+        pattern=r"The container name \"(?P<own>[^\"]{1,128})\" is already in use",
+        text="a container of that name exists already: one that runs, or one that ended and was not removed",
+        fix="look at it with `docker ps -a`, then `docker rm NAME`; start containers with --rm",
+    ),
+    CausePattern(
+        id="CONTAINER-START",
+        pattern=r"\bunknown (?:shorthand )?flag: (?P<own>'?-\S{1,32})",
+        text="the container tool does not know a flag that it was given: it is older, or the flag stands at another"
+        " place",
+        fix="upgrade it (--gpus needs Docker 19.03), and write its flags before the image's name",
+        weak=True,
+    ),
+    CausePattern(
+        id="IMAGE-ARCH",
+        pattern=r"\bexec \S{1,256}: exec format error|cannot execute binary file: Exec format error"
+        r"|\bexec user process caused:? .{0,4}exec format error",
+        text="the program, or the container's image, is for another kind of processor (x86-64, ARM) than this node's",
+        fix="take the image for this one (`docker image inspect IMAGE | grep Architecture`, `uname -m`)",
+    ),
+    CausePattern(
+        id="MOUNT-FAILED",
         pattern=r"MountVolume\.\w{1,32} failed for volume \"(?P<own>[^\"]{1,128})\"",
         text="a volume of the pod could not be mounted on the node",
         fix="read what follows in the line; `kubectl describe pvc` and the storage driver's log on the node say more",
@@ -312,6 +347,22 @@ HOST = (
         fix="test the two ports with ib_write_bw; name the ports and the GID index (NVSHMEM_HCA_LIST,"
         " NVSHMEM_IB_GID_INDEX, --disaggregation-ib-device)",
         weak=True,
+    ),
+    CausePattern(  # perftest: ib_write_bw and its kin
+        id="IB-UNREACHABLE",
+        pattern=r"^\s{0,8}Failed status 12: wr_id \d|^\s{0,8}Failed to modify QP \d{1,8} to RTR\s{0,8}$"
+        r"|Unable to Connect the HCA's through the link",
+        text="an RDMA port can't reach its peer: ports on different rails, a wrong GID index, or a fabric problem",
+        fix="give ib_write_bw ports of one rail (-d) and the GID index of RoCE v2 (-x) on both nodes;"
+        " `l40s-deploy discover` lists them",
+        weak=True,
+    ),
+    CausePattern(  # perftest, perftest_parameters.c
+        id="IB-MISSING",
+        pattern=r"\bIB device (?P<own>\S{1,64}) not found|Unable to find the Infiniband/RoCE device"
+        r"|\bNo IB devices found",
+        text="there is no RDMA device of that name on this node, or in this container",
+        fix="name one that `ibv_devices` lists, not a network interface; in a container --device /dev/infiniband",
     ),
     CausePattern(
         id="IB-GID",
@@ -501,6 +552,12 @@ HOST = (
         id="PROCESS-CRASHED",
         pattern=r"\bSegmentation fault\b.{0,8}\(core dumped\)|\*{3} SIG(?:SEGV|ABRT) received"
         r"|Fatal Python error: (?:Segmentation fault|Aborted)|Failed core proc\(s\): \{[^}]{0,256}: -(?:4|6|7|11)\b"
+        r"|(?:died, exit code:|died unexpectedly \(exit code:|crashed with exit code"
+        r"|Controller \d{1,9} terminated with)"
+        r" -(?:4|6|7|8|11)\b|\b(?:exited with code|Exit Code: {1,8}) ?13[2459]\b|\bSignal (?:4|6|7|8|11) \(SIG[A-Z]"
+        r"|code=(?:dumped|killed), status=(?:4/ILL|6/ABRT|7/BUS|8/FPE|11/SEGV)"
+        r"|\b(?:python|sglang|VLLM|vllm|ray|pt_main)[\w.:]{0,16}\[\d{1,9}\]: segfault at [0-9a-f]"
+        r"|: segfault at [0-9a-f]{1,16} ip .{0,96} in lib(?:nccl|cuda|torch|c10|ibverbs|mlx5|nvidia)"
         r"|^(?:double free or corruption|corrupted size vs|munmap_chunk\(\)|(?:free|malloc|realloc)\(\): (?:in|un"
         r"|mis|cor))|!{7} Segfault encountered !{7}|^={4} backtrace \(tid: {0,8}\d|Caught signal (?:4|7|8|11) \("
         r"|\] Signal: (?:Segmentation fault|Bus error|Illegal instruction) \(\d",
@@ -534,7 +591,8 @@ HOST = (
     ),
     CausePattern(  # open-mpi, orte/mca/plm/rsh
         id="JOB-NOT-STARTED",
-        pattern=r"^Host key verification failed\.|^(?:\S{1,128}: )?Permission denied \(publickey"
+        pattern=r"^Host key verification failed\.|\bssh: connect to host (?P<peer>\S{1,128}) port \d"
+        r"|^(?:\S{1,128}: )?Permission denied \(publickey"
         r"|\b(?:ORTE|PRTE) (?:was unable to reliably start|has lost communication with a remote daemon)"
         r"|An (?:ORTE|PRTE) daemon has unexpectedly failed after launch",
         text="mpirun or pdsh could not start its processes on another node: ssh refuses (an unknown"
@@ -552,7 +610,9 @@ HOST = (
     CausePattern(
         id="IMAGE-MISSING",
         pattern=r"\bErrImagePull\b|\bImagePullBackOff\b|Failed to pull image \"|pull access denied for \S"
-        r"|manifest (?:unknown|for \S{1,256} not found)",
+        r"|manifest (?:unknown|for \S{1,256} not found)|\btoomanyrequests: |no matching manifest for \S"
+        r"|\b(?:unauthorized: authentication required|denied: requested access to the resource)"
+        r"|/v2/\S{0,256}: (?:unauthorized|tls: |x509: )",
         text="the container's image could not be fetched: a wrong name or tag, no right to it, or no way to"
         " its registry",
         fix="pull it on the node by hand (`docker pull IMAGE`, `crictl pull IMAGE`), which says why",
@@ -617,9 +677,12 @@ HOST = (
     ),
     CausePattern(
         id="KILLED",
-        pattern=r"(?<!\()\bexit code:? -9\b|\bexitcode ?[=:] ?-9\b|exited with code 137\b"
+        pattern=r"(?<!\()\bexit code:? -9\b|(?:Controller \d{1,9} terminated with|died unexpectedly \(exit code:) -9\b"
+        r"|code=killed, status=9/KILL|srun: error: \S{1,128}: tasks? [\d,-]{1,64}: Killed|\bExit Code: {1,8}137\b"
+        r"|\bexitcode ?[=:] ?-9\b|exited with code 137\b"
         r"|Failed core proc\(s\): \{[^}]{0,256}: -9\b|Signal 9 \(SIGKILL\)",
-        text="a process was killed (SIGKILL): by the OOM killer (`dmesg -T | grep -i oom`), or after another failure",
+        text="a process was killed (SIGKILL): by the OOM killer (`dmesg -T | grep -i oom`), by who runs it (a probe, a"
+        " deadline, a stop), or after another failure",
         fix="read that node's kernel log, and what the other ranks and nodes wrote before",
         secondary=True,
     ),
@@ -844,7 +907,7 @@ HOST_GENERAL = (
 """General ones, which stand behind all others: the words of the line say more."""
 
 TOLD_ALONE = frozenset(
-    {"COLLECTIVE-TIMEOUT", "CPU-TOO-OLD", "EP-TIMEOUT", "LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING",
+    {"COLLECTIVE-TIMEOUT", "CPU-TOO-OLD", "EP-TIMEOUT", "KILLED", "LEADER-UNREACHABLE", "LOADING-LATE", "PEER-MISSING",
      "PROCESS-CRASHED", "PROCESS-KILLED", "RAY-HEAD-UNREACHABLE", "RAY-NODE-LOST", "RAY-WORKER-LOST",
      "ROUTER-NO-WORKERS", "SERVER-SILENT", "SERVER-UNREACHABLE", "UCX-FAILED"}
 )  # fmt: skip

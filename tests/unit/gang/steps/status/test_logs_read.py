@@ -267,7 +267,7 @@ XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
         (f"{XID}154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "XID-154", "reset"),
         (f"{XID}154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", None, ""),
         ("inotify_add_watch(/x) failed: No space left on device", None, ""),
-        ("failed (exitcode: -9) local_rank: 3 (pid: 123) of binary: /usr/bin/python", None, ""),
+        ("failed (exitcode: -9) local_rank: 3 (pid: 123) of binary: /usr/bin/python", "KILLED", "SIGKILL"),
         (f"{XID}45, pid=2345, name=python3, Ch 00000008", None, ""),
         (
             "[1.5] Memory cgroup out of memory: Killed process 12 (python3) total-vm:1kB",
